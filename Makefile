@@ -1,0 +1,54 @@
+# Everything a developer does. `make` alone lists the verbs.
+# Needs make and Python 3.11 or newer; the rest is fetched. No C compiler is used.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON_FOLDERS := $(foreach folder,blackboard agents demos bench tests tools,\
+	$(if $(wildcard $(folder)/*.py),$(folder)))
+RUN := .venv/bin/
+STAMP := .venv/.installed
+
+.PHONY: help venv servers demo lint types test check bench constraints clean
+
+help: ## List the verbs
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+$(STAMP): pyproject.toml constraints.txt tools/make_venv.sh
+	@tools/make_venv.sh
+	@touch $@
+
+venv: $(STAMP) ## Make .venv with everything development needs
+
+servers: ## Get a Redis server for the tests, without installing it
+	@tools/get_redis.sh
+
+demo: $(STAMP) ## Run the demonstration
+	@$(RUN)python -m blackboard.demos.valuation
+
+lint: $(STAMP)
+	$(RUN)ruff check .
+	$(RUN)ruff format --check .
+
+types: $(STAMP)
+	$(RUN)mypy --strict $(PYTHON_FOLDERS)
+
+test: $(STAMP) servers lint types ## Check everything, as CI does
+	$(RUN)pytest
+
+check: $(STAMP) lint types ## Check what is quick: style, types, floors, unit tests without a server
+	$(RUN)pytest -q tests/test_*.py tests/unit -m "not redis and not slow"
+
+bench: $(STAMP) ## Measure beside other stores, and print a table
+	@$(RUN)python -m pip --disable-pip-version-check install --quiet -r bench/requirements.txt
+	@$(RUN)python -m bench
+	@$(RUN)python -m bench.locks
+
+constraints: ## Write constraints.txt from the newest versions that we admit
+	@tools/write_constraints.sh
+
+clean: ## Remove what make made
+	rm -rf .venv .servers build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

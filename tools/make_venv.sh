@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Make an environment with everything that development needs, at the versions in constraints.txt.
+# Usage: tools/make_venv.sh [folder [constraints-file]]     (.venv and constraints.txt by default)
+# PYTHON names the interpreter; by default the first of python3, python3.13 ... that is new enough.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+folder=${1:-.venv}
+constraints=${2:-constraints.txt}
+
+fail() {
+    echo "make_venv: $1" >&2
+    exit 1
+}
+
+new_enough() {
+    command -v "$1" >/dev/null &&
+        "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
+}
+
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
+        if new_enough "$candidate"; then
+            echo "$candidate"
+            return
+        fi
+    done
+    fail "needs Python 3.11 or newer; name one with PYTHON=..."
+}
+
+# Debian ships venv in a package of its own; without it `python3 -m venv` stops half-way.
+can_make_environments() { "$1" -c 'import ensurepip, venv' 2>/dev/null; }
+
+python=$(find_python)
+if ! can_make_environments "$python"; then
+    package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        apt-get install -y -qq "$package" >&2 ||
+            { apt-get -qq update >&2 && apt-get install -y -qq "$package" >&2; } || true
+    fi
+    can_make_environments "$python" ||
+        fail "$python cannot make environments; run: sudo apt-get install $package"
+fi
+
+if ! "$folder/bin/python" -c 'import pip' 2>/dev/null; then
+    rm -rf "$folder"
+    "$python" -m venv "$folder"
+fi
+pip=("$folder"/bin/python -m pip --disable-pip-version-check install --quiet)
+# The build tools first, at pinned versions too: an isolated build would take the newest ones.
+"${pip[@]}" --constraint "$constraints" hatchling editables
+"${pip[@]}" --constraint "$constraints" --no-build-isolation --editable ".[dev]"
