@@ -1,0 +1,184 @@
+"""Blackboard: the place where a team of AI agents keeps what it knows.
+
+    import blackboard
+
+    async with blackboard.open("data") as client:
+        board = client.board("expansion")
+        async with board.step("researcher") as step:
+            step.put("public/valuation", {"usd_bn": 2900})
+
+Five files tell the whole story:
+
+1. `service/board.py`            what people and agents use
+2. `core/model.py`               what a commit means
+3. `store/scripts/commit.lua`    the same, inside Redis
+4. `core/watch.py`               who is told what, and when they are told that they cannot be
+5. `core/history.py`             what a log is, and what one reader may see of it
+
+Names are loaded when they are first used, so that importing the package costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from blackboard.core.commit import (
+        ABSENT,
+        PRESENT,
+        Append,
+        Delete,
+        DeletePrefix,
+        Expire,
+        Grant,
+        HeldFence,
+        Increment,
+        KeyAt,
+        Lease,
+        PrefixUnchanged,
+        Put,
+        Release,
+        Renew,
+        Waiter,
+    )
+    from blackboard.errors import (
+        AccessDenied,
+        BlackboardError,
+        Compacted,
+        Conflict,
+        Corrupt,
+        DataDirectoryInUse,
+        EngineRefused,
+        Fenced,
+        FutureRevision,
+        InvalidRequest,
+        LeaseHeld,
+        LeaseLost,
+        LimitExceeded,
+        NothingToClaim,
+        OutcomeUnknown,
+        Rejected,
+        RolledBack,
+        StaleEpoch,
+        StepSuperseded,
+        TypeMismatch,
+        Unauthenticated,
+        Unavailable,
+    )
+    from blackboard.net.client import connect
+    from blackboard.service.attempts import Claimed
+    from blackboard.service.board import Board, Client
+    from blackboard.service.claim import Claim, Task
+    from blackboard.service.embedded import open  # noqa: A004
+    from blackboard.service.lock import Lock
+    from blackboard.service.presence import Attachment, Presence
+    from blackboard.service.step import Step
+    from blackboard.service.views import Cause, Change, Entry, Listing, Receipt, Revised
+    from blackboard.service.watching import Watch
+    from blackboard.wire.codec import decode_value, encode_value
+
+__all__ = [
+    "ABSENT",
+    "PRESENT",
+    "AccessDenied",
+    "Append",
+    "Attachment",
+    "BlackboardError",
+    "Board",
+    "Cause",
+    "Change",
+    "Claim",
+    "Claimed",
+    "Client",
+    "Compacted",
+    "Conflict",
+    "Corrupt",
+    "DataDirectoryInUse",
+    "Delete",
+    "DeletePrefix",
+    "EngineRefused",
+    "Entry",
+    "Expire",
+    "Fenced",
+    "FutureRevision",
+    "Grant",
+    "HeldFence",
+    "Increment",
+    "InvalidRequest",
+    "KeyAt",
+    "Lease",
+    "LeaseHeld",
+    "LeaseLost",
+    "LimitExceeded",
+    "Listing",
+    "Lock",
+    "NothingToClaim",
+    "OutcomeUnknown",
+    "PrefixUnchanged",
+    "Presence",
+    "Put",
+    "Receipt",
+    "Rejected",
+    "Release",
+    "Renew",
+    "Revised",
+    "RolledBack",
+    "StaleEpoch",
+    "Step",
+    "StepSuperseded",
+    "Task",
+    "TypeMismatch",
+    "Unauthenticated",
+    "Unavailable",
+    "Waiter",
+    "Watch",
+    "connect",
+    "decode_value",
+    "encode_value",
+    "open",
+]
+
+_HOMES = {
+    "blackboard.net.client": ("connect",),
+    "blackboard.service.attempts": ("Claimed",),
+    "blackboard.service.board": ("Board", "Client"),
+    "blackboard.service.claim": ("Claim", "Task"),
+    "blackboard.service.embedded": ("open",),
+    "blackboard.service.lock": ("Lock",),
+    "blackboard.service.presence": ("Attachment", "Presence"),
+    "blackboard.service.step": ("Step",),
+    "blackboard.service.views": ("Cause", "Change", "Entry", "Listing", "Receipt", "Revised"),
+    "blackboard.service.watching": ("Watch",),
+    "blackboard.wire.codec": ("decode_value", "encode_value"),
+    "blackboard.core.commit": (
+        "ABSENT",
+        "PRESENT",
+        "Append",
+        "Delete",
+        "DeletePrefix",
+        "Expire",
+        "Grant",
+        "HeldFence",
+        "Increment",
+        "KeyAt",
+        "Lease",
+        "PrefixUnchanged",
+        "Put",
+        "Release",
+        "Renew",
+        "Waiter",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its module; every other one in `__all__` is an error class."""
+    if name not in __all__:
+        raise AttributeError(f"module 'blackboard' has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF.get(name, "blackboard.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

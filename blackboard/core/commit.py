@@ -1,0 +1,358 @@
+"""The nouns of a commit: operations, conditions, what the log holds, what a reader gets.
+
+Invariants
+- Everything here is frozen; values are encoded bytes (`wire/codec.py`) that no rule looks into,
+  except that `increment` reads and writes integers.
+- A commit is wishes (`Op`), a log entry is facts (`Change`): absolute effects, so that replaying
+  the log, even twice, gives the state.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from blackboard.types import Fence, Key, Milliseconds, Prefix, Revision
+
+# --- operations -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Set `key` to `value`; with `ttl_ms` the entry expires that long after the commit."""
+
+    key: Key
+    value: bytes
+    ttl_ms: Milliseconds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove `key`. Removing an absent key is no change and no error."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePrefix:
+    """Remove every key below `prefix`; refused when there are more than OPERATIONS_MAX, those of
+    the commit's earlier ones included."""
+
+    prefix: Prefix
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Add `value` as the next item below `prefix`: `<prefix>/<next index, ten digits>`.
+
+    Indexes never repeat, not even after items were deleted.
+    """
+
+    prefix: Prefix
+    value: bytes
+    ttl_ms: Milliseconds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Increment:
+    """Add `by` to the integer at `key` (absent = 0); |result| <= INTEGER_MAX."""
+
+    key: Key
+    by: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Grant lease `key` to `holder` for `ttl_ms`; its fence is the commit's revision.
+
+    While somebody has it by the engine's clock: with `wait` the holder joins the end of its queue,
+    on a ticket that is good for `ttl_ms`; without, LeaseHeld. A holder has it, or waits, once.
+    """
+
+    key: Key
+    holder: str
+    ttl_ms: Milliseconds
+    wait: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Prolong lease `key` to `ttl_ms` from now; Fenced unless (fence, holder) is current.
+
+    With fence 0: prolong the ticket of the waiting `holder`; Fenced if it does not wait.
+    """
+
+    key: Key
+    holder: str
+    fence: Fence
+    ttl_ms: Milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """End lease `key`, grant it to the first who waits; Fenced unless (fence, holder) is current.
+
+    With fence 0: `holder` leaves the queue; Fenced if it does not wait.
+    """
+
+    key: Key
+    holder: str
+    fence: Fence
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """As Release, by anybody, of a lease that has run out by the engine's clock; else LeaseHeld."""
+
+    key: Key
+    holder: str
+    fence: Fence
+
+
+Op = Put | Delete | DeletePrefix | Append | Increment | Grant | Renew | Release | Expire
+
+# --- conditions -----------------------------------------------------------------------------------
+
+ABSENT = 0
+PRESENT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAt:
+    """`key` was last written at `revision`; ABSENT (0) = does not exist, PRESENT (-1) = exists."""
+
+    key: Key
+    revision: Revision
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixUnchanged:
+    """No key below `prefix` was written or removed after revision `since`.
+
+    Refused (LimitExceeded) when more than OPERATIONS_MAX keys, living or lately removed, lie there,
+    those that the commit's earlier ones looked at included.
+    """
+
+    prefix: Prefix
+    since: Revision
+
+
+Condition = KeyAt | PrefixUnchanged
+
+
+@dataclass(frozen=True, slots=True)
+class HeldFence:
+    """The commit relies on lease `key` as granted to `holder` at revision `fence`."""
+
+    key: Key
+    holder: str
+    fence: Fence
+
+
+# --- the commit -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CommitId:
+    """Names one attempt of one writer, so that a retry is recognised.
+
+    `agent` writes on `lane` (0..LANES_MAX-1), where it has one commit in flight at a time; within
+    an `incarnation` (a random id of the writing process) steps on a lane only grow. This is the
+    client session of Ongaro's Raft thesis (section 6.3) with a bounded number of sessions.
+    """
+
+    agent: str
+    lane: int
+    incarnation: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One atomic step: all of `ops`, or nothing.
+
+    `retry_since` is None on the first attempt; on a later one it is the board's revision that the
+    writer knew before the first attempt. `based_on` names (key, mod_revision) pairs that were read;
+    they are kept as provenance, and are conditions only if they also stand in `conditions`.
+    """
+
+    id: CommitId
+    epoch: str
+    ops: tuple[Op, ...]
+    conditions: tuple[Condition, ...] = ()
+    fences: tuple[HeldFence, ...] = ()
+    based_on: tuple[tuple[Key, Revision], ...] = ()
+    note: str = ""
+    retry_since: Revision | None = None
+
+
+Result = int | str | tuple[str | int, ...] | None
+"""What an operation computed: increment -> the new integer; append -> the new key; delete -> 1 if
+the key existed, else 0; delete prefix -> the keys removed, sorted; an operation on a lease -> the
+lease as it is then (core/lease.py `to_result`), () when nobody has it; put -> None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The commit took effect as `revision` at `time_ms`; `results` has one item per operation.
+
+    `duplicate` says that this very commit had been applied before and nothing happened now.
+    """
+
+    revision: Revision
+    time_ms: Milliseconds
+    results: tuple[Result, ...]
+    duplicate: bool = False
+
+
+# --- the log --------------------------------------------------------------------------------------
+
+
+class ChangeKind(StrEnum):
+    """What happened to a key or to a lease: GRANT names its new holder, RENEW the same one, RELEASE
+    and EXPIRE the last one; WAIT says that its queue changed."""
+
+    PUT = "put"
+    DELETE = "delete"
+    GRANT = "grant"
+    RENEW = "renew"
+    RELEASE = "release"
+    EXPIRE = "expire"
+    WAIT = "wait"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One absolute effect. `value` and `expires_at_ms` belong to PUT; `lease` to lease changes.
+
+    `item` is the index that `append` gave in this commit (even if a later operation of the commit
+    changed or removed the item), None otherwise.
+    """
+
+    kind: ChangeKind
+    key: Key
+    value: bytes | None = None
+    expires_at_ms: Milliseconds | None = None
+    item: int | None = None
+    lease: "Lease | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One revision of a board.
+
+    `digest` is the SHA-256 of the encoded commit as its service sent it. An entry with `epoch` set
+    is a marker: it begins that epoch, carries no changes, and its revision may be far above the one
+    before; every other entry follows its predecessor without a gap.
+    """
+
+    revision: Revision
+    time_ms: Milliseconds
+    id: CommitId
+    changes: tuple[Change, ...]
+    digest: bytes
+    based_on: tuple[tuple[Key, Revision], ...] = ()
+    note: str = ""
+    epoch: "Epoch | None" = None
+    results: tuple[Result, ...] = ()
+
+    @property
+    def author(self) -> str:
+        """The agent that committed it."""
+        return self.id.agent
+
+
+# --- the state ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a key holds: encoded `value`, who wrote it when, and since when it exists."""
+
+    key: Key
+    value: bytes
+    mod_revision: Revision
+    create_revision: Revision
+    author: str
+    time_ms: Milliseconds
+    expires_at_ms: Milliseconds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """Somebody in the queue of a lease, with a ticket that is good until `until_ms`."""
+
+    holder: str
+    ttl_ms: Milliseconds
+    until_ms: Milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A granted lease. `until_ms` only decides when somebody else may take over.
+
+    `waiters` are in the order in which it will be granted to them.
+    """
+
+    key: Key
+    holder: str
+    fence: Fence
+    until_ms: Milliseconds
+    waiters: tuple[Waiter, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """A stretch of a board's history that nobody rewrote.
+
+    `number` counts from 1; `id` is random, so that two engines never share one. `cause` is
+    "created", "engine" (it came back) or "restore"; `from_revision` is the last revision before it
+    that still counts; `revision` is that of its marker entry (0 for the first epoch).
+    """
+
+    number: int
+    id: str
+    cause: str = "created"
+    from_revision: Revision = 0
+    revision: Revision = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where a board stands: its newest revision, its epoch, and the oldest revision in the log.
+
+    The log holds `log_entries` entries, `oldest`..`revision`; an empty log has `oldest == revision
+    + 1`. (Where an epoch began, revisions were skipped, so the span can be wider than the count.)
+    """
+
+    revision: Revision
+    epoch: Epoch
+    oldest: Revision
+    time_ms: Milliseconds = 0
+    log_entries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Entries as they were together at one revision, in the order asked for (absent = left out).
+
+    `next_key` continues a listing that was cut short: pass it as `after`. `leases` belong to a
+    reading of leases; it has no entries.
+    """
+
+    revision: Revision
+    epoch: str
+    entries: tuple[Entry, ...] = field(default=())
+    next_key: Key | None = None
+    leases: tuple[Lease, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """Log entries after a revision, and where the board stood when they were read.
+
+    An engine's page has consecutive entries; one for a principal leaves out what it may not see,
+    and `through` is then the revision up to which the log was looked through.
+    """
+
+    head: Head
+    entries: tuple[LogEntry, ...]
+    through: Revision = 0

@@ -1,0 +1,81 @@
+"""What a log is: one entry per revision, in order, without gaps except where an epoch begins.
+
+Invariants of a well-formed log, which `check_sequence` tests
+- revisions increase strictly; only an epoch marker may skip some.
+- a marker's `epoch.revision` is its own revision, and `epoch.from_revision` lies before it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from blackboard.core.commit import Change, CommitId, Head, LogEntry
+from blackboard.core.path import Pattern
+from blackboard.errors import Corrupt
+from blackboard.types import Key, Revision
+
+
+def check_sequence(after: Revision, entries: Iterable[LogEntry]) -> Revision:
+    """Check that `entries` continue a log after revision `after`; returns the last revision.
+
+    Errors: Corrupt, naming the revision at which the sequence breaks.
+    """
+    last = after
+    for entry in entries:
+        if entry.epoch is None:
+            if entry.revision != last + 1:
+                reason = f"revision {entry.revision} follows {last}"
+                raise Corrupt(what="log", reason=reason)
+        elif not (last < entry.revision == entry.epoch.revision > entry.epoch.from_revision):
+            raise Corrupt(what="log", reason=f"bad epoch marker at revision {entry.revision}")
+        last = entry.revision
+    return last
+
+
+def visible(
+    entry: LogEntry, patterns: tuple[Pattern, ...], readable: Callable[[Key], bool]
+) -> LogEntry | None:
+    """What a reader may see of `entry`: matching and readable changes and grounds, or nothing.
+
+    The commit's identity and computed results are left out: they could tell of hidden keys. Epoch
+    markers are visible to all, without changes.
+    """
+    changes = tuple(
+        change
+        for change in entry.changes
+        if readable(change.key) and any(pattern.matches(change.key) for pattern in patterns)
+    )
+    if not changes and entry.epoch is None:
+        return None
+    return replace(
+        entry,
+        changes=changes,
+        based_on=tuple(ground for ground in entry.based_on if readable(ground[0])),
+        id=CommitId(entry.author, 0, "", 0),
+        results=(),
+    )
+
+
+def coalesce(entries: Sequence[LogEntry]) -> LogEntry:
+    """Several revisions as one: the last one's, with the last change of each key.
+
+    Epoch markers among them survive as the newest epoch.
+    """
+    changes: dict[tuple[bool, Key], Change] = {}
+    epoch = None
+    for entry in entries:
+        epoch = entry.epoch or epoch
+        for change in entry.changes:
+            slot = (change.lease is not None, change.key)
+            changes.pop(slot, None)
+            changes[slot] = change
+    return replace(entries[-1], changes=tuple(changes.values()), epoch=epoch)
+
+
+def cost_of(entry: LogEntry) -> int:
+    """About how many bytes `entry` occupies in memory and in a frame."""
+    return 200 + sum(80 + len(c.key) + len(c.value or b"") for c in entry.changes)
+
+
+def excess(head: Head, kept: int) -> int:
+    """How many of the oldest log entries are more than a tenth above `kept`, else 0."""
+    return head.log_entries - kept if head.log_entries > kept + kept // 10 else 0

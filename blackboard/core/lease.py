@@ -1,0 +1,133 @@
+"""Leases: who may have one, who is next, and what a fence proves.
+
+Invariants (tests/guarantees/ checks them over recorded histories)
+- L1 at most one (fence, holder) of a lease is current at any revision.
+- L2 fences of a lease only grow: a fence is the revision of its grant.
+- L3 the log names lease, holder and fence of each grant.
+- L4 what relies on a fence that is not current changes nothing (Fenced), whatever any clock says.
+- L5 a lease whose holder died goes to the next one within its time to live and one sweep.
+- L6 holders are served in the order in which they asked, but for those who stopped waiting.
+
+Time decides only who may take over: `until_ms` is compared with the engine's clock, never a fence.
+Source: the fencing tokens of M. Kleppmann, "How to do distributed locking" (2016); Consul's lock
+sequencers; the queue is that of etcd's and ZooKeeper's lock recipes, kept by the lease itself.
+Twin: the lease functions of store/scripts/commit.lua.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from blackboard import types as limits
+from blackboard.core.commit import Expire, Grant, HeldFence, Lease, Release, Renew, Waiter
+from blackboard.errors import Fenced, LeaseHeld, LimitExceeded
+from blackboard.types import Fence, Key, Milliseconds
+
+
+def check_fence(lease: Lease | None, fence: HeldFence | Renew | Release | Expire) -> Lease:
+    """Return the lease if (fence, holder) is current: equality, never a comparison.
+
+    Errors: Fenced.
+    """
+    if lease is None:
+        raise Fenced(fence.key, fence.fence, 0, None)
+    if (lease.fence, lease.holder) != (fence.fence, fence.holder):
+        raise Fenced(fence.key, fence.fence, lease.fence, lease.holder)
+    return lease
+
+
+def grant(lease: Lease | None, op: Grant, fence: Fence, now_ms: Milliseconds) -> Lease:
+    """The lease after `op`: granted under `fence`, or with `op.holder` at the end of its queue.
+
+    A lease that ran out goes to the first who waits, not to who asks now.
+    Errors: LeaseHeld, also when the holder has it or waits already; LimitExceeded.
+    """
+    current = lease
+    if lease is not None and lease.until_ms <= now_ms:
+        current = pass_on(lease, fence, now_ms)
+    if lease is None or current is None:
+        return Lease(op.key, op.holder, fence, now_ms + op.ttl_ms)
+    names = {current.holder, *(waiter.holder for waiter in current.waiters)}
+    if not op.wait or op.holder in names:
+        raise LeaseHeld(op.key, lease.holder, lease.fence, lease.until_ms)
+    if len(current.waiters) >= limits.LEASE_WAITERS_MAX:
+        count = len(current.waiters) + 1
+        raise LimitExceeded("LEASE_WAITERS_MAX", count, limits.LEASE_WAITERS_MAX, op.key)
+    waiter = Waiter(op.holder, op.ttl_ms, now_ms + op.ttl_ms)
+    return replace(current, waiters=(*current.waiters, waiter))
+
+
+def renew(lease: Lease | None, op: Renew, now_ms: Milliseconds) -> Lease:
+    """The lease, or with fence 0 the ticket of a waiter, prolonged. Errors: Fenced."""
+    until_ms = now_ms + op.ttl_ms
+    if op.fence:
+        return replace(check_fence(lease, op), until_ms=until_ms)
+    held, index = _waiting(lease, op)
+    waiter = Waiter(op.holder, op.ttl_ms, until_ms)
+    waiters = (*held.waiters[:index], waiter, *held.waiters[index + 1 :])
+    return replace(held, waiters=waiters)
+
+
+def release(lease: Lease | None, op: Release, fence: Fence, now_ms: Milliseconds) -> Lease | None:
+    """The lease as the next one has it under `fence`, None if nobody waits.
+
+    With fence 0 in `op`: without the waiter. Errors: Fenced.
+    """
+    if op.fence:
+        return pass_on(check_fence(lease, op), fence, now_ms)
+    held, index = _waiting(lease, op)
+    return replace(held, waiters=held.waiters[:index] + held.waiters[index + 1 :])
+
+
+def expire(lease: Lease | None, op: Expire, fence: Fence, now_ms: Milliseconds) -> Lease | None:
+    """As `release`, of a lease that has run out. Errors: Fenced; LeaseHeld if it has not."""
+    held = check_fence(lease, op)
+    if held.until_ms > now_ms:
+        raise LeaseHeld(op.key, held.holder, held.fence, held.until_ms)
+    return pass_on(held, fence, now_ms)
+
+
+def pass_on(lease: Lease, fence: Fence, now_ms: Milliseconds) -> Lease | None:
+    """The lease granted to the first waiter whose ticket is still good, None if there is none."""
+    for index, waiter in enumerate(lease.waiters):
+        if waiter.until_ms > now_ms:
+            rest = lease.waiters[index + 1 :]
+            return Lease(lease.key, waiter.holder, fence, now_ms + waiter.ttl_ms, rest)
+    return None
+
+
+def to_result(lease: Lease | None) -> tuple[str | int, ...]:
+    """A lease as what an operation computed: (holder, fence, until_ms, then three per waiter)."""
+    if lease is None:
+        return ()
+    flat: list[str | int] = [lease.holder, lease.fence, lease.until_ms]
+    for waiter in lease.waiters:
+        flat += (waiter.holder, waiter.ttl_ms, waiter.until_ms)
+    return tuple(flat)
+
+
+def from_result(key: Key, flat: Sequence[str | int]) -> Lease | None:
+    """The inverse of `to_result`. Errors: ValueError, TypeError on anything else."""
+    if not flat:
+        return None
+    holder, fence, until_ms, *rest = flat
+    triples = zip(rest[::3], rest[1::3], rest[2::3], strict=True)
+    waiters = tuple(Waiter(str(name), int(ttl), int(until)) for name, ttl, until in triples)
+    return Lease(key, str(holder), int(fence), int(until_ms), waiters)
+
+
+def page_of(leases: Sequence[Lease], limit: int) -> Sequence[Lease]:
+    """The first of `leases`, at most `limit` and about PAGE_BYTES_MAX with their queues."""
+    size = 0
+    for count, lease in enumerate(leases):
+        size += 100 * (1 + len(lease.waiters))
+        if count == limit or (count and size > limits.PAGE_BYTES_MAX):
+            return leases[:count]
+    return leases
+
+
+def _waiting(lease: Lease | None, op: Renew | Release) -> tuple[Lease, int]:
+    """The lease and the place of `op.holder` in its queue. Errors: Fenced if it does not wait."""
+    for index, waiter in enumerate(lease.waiters if lease else ()):
+        if waiter.holder == op.holder and lease is not None:
+            return lease, index
+    raise Fenced(op.key, 0, lease.fence if lease else 0, lease.holder if lease else None)

@@ -1,0 +1,420 @@
+"""What a commit means: `decide` says yes or no, `effects` says what it does to the board.
+
+This is the specification. The embedded engine runs it as it stands; `store/scripts/commit.lua` says
+the same for Redis, and a Hypothesis machine drives both side by side.
+
+Invariants
+- `decide` changes nothing; a refusal therefore never leaves anything half applied.
+- The same state, commit and time give the same answer: there is no other input.
+- `decide` -> `log_entry` -> `evolve` (core/state.py) is the whole life of a commit.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from blackboard import types as limits
+from blackboard.core import integers, lease
+from blackboard.core.commit import (
+    ABSENT,
+    PRESENT,
+    Append,
+    Change,
+    ChangeKind,
+    Commit,
+    Committed,
+    Delete,
+    DeletePrefix,
+    Expire,
+    Grant,
+    Increment,
+    KeyAt,
+    Lease,
+    LogEntry,
+    Op,
+    PrefixUnchanged,
+    Put,
+    Release,
+    Renew,
+    Result,
+)
+from blackboard.core.path import item_key, namespace_of, range_below
+from blackboard.core.state import State, Usage, evolve, size_of
+from blackboard.errors import (
+    Compacted,
+    Conflict,
+    FutureRevision,
+    InvalidRequest,
+    LimitExceeded,
+    OutcomeUnknown,
+    Rejected,
+    StaleEpoch,
+    StepSuperseded,
+    TypeMismatch,
+)
+from blackboard.types import Fence, Key, Milliseconds, Prefix, Revision
+
+__all__ = ["Outcome", "State", "conflict", "decide", "effects", "evolve", "log_entry"]
+
+Outcome = Committed | Rejected | OutcomeUnknown
+"""What an engine answers to one commit."""
+
+
+def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
+    """Decide one commit against `state`, changing nothing.
+
+    The order of checks is part of the contract: identity (a retry gets its first answer), epoch,
+    limits, fences, conditions in their order, operations in their order, quotas. The first check
+    that fails is the answer.
+
+    Shapes: revisions are 1..REVISION_MAX; `now_ms` is the engine's clock and decides only whether
+    a held lease may be taken over, and when what is written now expires.
+    Returns: `Committed` (with `duplicate` set for a retry); a `Rejected`, with nothing changed; or
+    `OutcomeUnknown` for a retry whose first answer is no longer kept.
+    Source: etcd tests/robustness/model/deterministic.go has the same shape.
+    Twin: store/scripts/commit.lua.
+    """
+    try:
+        known = _known(state, commit)
+        if known is not None:
+            return known
+        _check_epoch(state, commit)
+        _check_limits(commit)
+        for fence in commit.fences:
+            lease.check_fence(state.leases.get(fence.key), fence)
+        looked = _Looked()
+        for condition in commit.conditions:
+            if isinstance(condition, KeyAt):
+                _check_key(state, condition)
+            else:
+                _check_prefix(state, condition, looked)
+        draft = _Draft(state, now_ms)
+        results = tuple(draft.apply(op) for op in commit.ops)
+        draft.check_quotas()
+    except (Rejected, OutcomeUnknown) as refusal:
+        return refusal
+    return Committed(revision=state.revision + 1, time_ms=now_ms, results=results)
+
+
+def _known(state: State, commit: Commit) -> Committed | None:
+    """The first answer, if this commit is a retry of one that was applied."""
+    name, last = commit.id, state.answers.get((commit.id.agent, commit.id.lane))
+    if last is None:
+        return None
+    if last.incarnation != name.incarnation:
+        # Ours, if it was applied after `retry_since`, is either the last answer or was pushed out.
+        if commit.retry_since is not None and last.overwritten > commit.retry_since:
+            reason = "its answer is no longer kept"
+            raise OutcomeUnknown(
+                name.agent, name.lane, name.incarnation, name.step, reason, final=True
+            )
+        return None
+    if name.step == last.step:
+        return Committed(last.revision, last.time_ms, last.results, duplicate=True)
+    if name.step < last.step:
+        raise StepSuperseded(name.agent, name.step, last.step)
+    return None
+
+
+def _check_epoch(state: State, commit: Commit) -> None:
+    now = state.epoch
+    if commit.epoch != now.id:
+        raise StaleEpoch(
+            yours=commit.epoch,
+            current=now.id,
+            number=now.number,
+            cause=now.cause,
+            from_revision=now.from_revision,
+            head=state.revision,
+        )
+
+
+def _check_limits(commit: Commit) -> None:
+    if not commit.ops:
+        raise InvalidRequest(field="ops", reason="a commit needs at least one operation")
+    _check_size("OPERATIONS_MAX", len(commit.ops), limits.OPERATIONS_MAX, "ops")
+    _check_size("OPERATIONS_MAX", len(commit.conditions), limits.OPERATIONS_MAX, "conditions")
+    _check_size("FENCES_MAX", len(commit.fences), limits.FENCES_MAX, "fences")
+    _check_size("BASED_ON_MAX", len(commit.based_on), limits.BASED_ON_MAX, "based_on")
+
+
+def _check_size(limit: str, value: int, maximum: int, where: str | None) -> None:
+    if value > maximum:
+        raise LimitExceeded(limit, value, maximum, where)
+
+
+def _check_key(state: State, condition: KeyAt) -> None:
+    entry = state.entries.get(condition.key)
+    actual = entry.mod_revision if entry else ABSENT
+    if actual != condition.revision and not (entry and condition.revision == PRESENT):
+        raise conflict(state, condition.key, condition.revision)
+
+
+def conflict(state: State, key: Key, expected: Revision) -> Conflict:
+    """The Conflict that describes `key` as it is now; small current values are included."""
+    entry, tombstone = state.entries.get(key), state.tombstones.get(key)
+    if entry is not None:
+        small = len(entry.value) <= limits.VALUE_INLINE_BYTES_MAX
+        return Conflict(
+            key,
+            expected,
+            entry.mod_revision,
+            by=entry.author,
+            at_revision=entry.mod_revision,
+            head=state.revision,
+            current=entry.value if small else None,
+        )
+    if tombstone is not None:
+        by, at = tombstone.author, tombstone.revision
+        return Conflict(key, expected, ABSENT, by=by, at_revision=at, head=state.revision)
+    return Conflict(key, expected, ABSENT, head=state.revision)
+
+
+@dataclass(slots=True)
+class _Looked:
+    """How many keys the prefix conditions of one commit have looked at."""
+
+    living: int = 0
+    removed: int = 0
+
+
+def _check_prefix(state: State, condition: PrefixUnchanged, looked: _Looked) -> None:
+    prefix, since = condition.prefix, condition.since
+    if since > state.revision:
+        raise FutureRevision(since, state.revision)
+    if since < state.oldest - 1:
+        raise Compacted(since, state.oldest)
+    living = _at_most(state.below(prefix), prefix, looked.living)
+    removed = _at_most(state.removed_below(prefix), prefix, looked.removed)
+    looked.living += len(living)
+    looked.removed += len(removed)
+    for key in living:
+        if state.entries[key].mod_revision > since:
+            raise conflict(state, key, since)
+    for key in removed:
+        if state.tombstones[key].revision > since:
+            raise conflict(state, key, since)
+
+
+def _at_most(keys: Iterator[Key], prefix: Prefix, before: int) -> list[Key]:
+    """Up to OPERATIONS_MAX keys, with the `before` that the commit looked at already; more are
+    refused, because a commit may not loop over a board."""
+    room = limits.OPERATIONS_MAX + 1 - before
+    found = [key for key, _ in zip(keys, range(room), strict=False)]
+    _check_size("OPERATIONS_MAX", before + len(found), limits.OPERATIONS_MAX, prefix)
+    return found
+
+
+class _Draft:
+    """What a commit would change, on top of a state that it does not touch.
+
+    Operations see those before them in the same commit.
+    """
+
+    def __init__(self, state: State, now_ms: Milliseconds) -> None:
+        self.state = state
+        self.now_ms = now_ms
+        self.fence: Fence = state.revision + 1
+        self.values: dict[Key, bytes | None] = {}
+        self.next_item: dict[Prefix, int] = {}
+        self.leases: dict[Key, Lease | None] = {}
+        self.looked = 0
+        self.removed = 0
+
+    def apply(self, op: Op) -> Result:
+        match op:
+            case Put():
+                self.values[op.key] = op.value
+                return None
+            case Delete():
+                return self._delete(op.key)
+            case DeletePrefix():
+                return self._delete_prefix(op.prefix)
+            case Append():
+                return self._append(op)
+            case Increment():
+                return self._increment(op)
+            case Grant():
+                return self._grant(op)
+            case Renew():
+                return self._set_lease(op.key, lease.renew(self._lease(op.key), op, self.now_ms))
+            case Release():
+                held = lease.release(self._lease(op.key), op, self.fence, self.now_ms)
+                return self._set_lease(op.key, held)
+            case Expire():
+                held = lease.expire(self._lease(op.key), op, self.fence, self.now_ms)
+                return self._set_lease(op.key, held)
+
+    def _value(self, key: Key) -> bytes | None:
+        if key in self.values:
+            return self.values[key]
+        entry = self.state.entries.get(key)
+        return entry.value if entry else None
+
+    def _lease(self, key: Key) -> Lease | None:
+        return self.leases[key] if key in self.leases else self.state.leases.get(key)
+
+    def _delete(self, key: Key) -> int:
+        existed = self._value(key) is not None
+        if existed:
+            self.values[key] = None
+        return int(existed)
+
+    def _delete_prefix(self, prefix: Prefix) -> tuple[Key, ...]:
+        first, last = range_below(prefix)
+        living = _at_most(self.state.below(prefix), prefix, self.looked)
+        self.looked += len(living)
+        found = set(living)
+        found |= {key for key in self.values if first <= key < last}
+        doomed = tuple(sorted(key for key in found if self._value(key) is not None))
+        self.removed += len(doomed)
+        if self.removed > limits.OPERATIONS_MAX:
+            raise LimitExceeded("OPERATIONS_MAX", self.removed, limits.OPERATIONS_MAX, prefix)
+        self.values.update(dict.fromkeys(doomed))
+        return doomed
+
+    def _append(self, op: Append) -> Key:
+        index = self.next_item.get(op.prefix, self.state.next_item.get(op.prefix, 0))
+        key = item_key(op.prefix, index)
+        if len(key) > limits.KEY_BYTES_MAX:
+            raise LimitExceeded("KEY_BYTES_MAX", len(key), limits.KEY_BYTES_MAX, op.prefix)
+        if self._value(key) is not None:
+            raise conflict(self.state, key, ABSENT)
+        self.next_item[op.prefix] = index + 1
+        self.values[key] = op.value
+        return key
+
+    def _increment(self, op: Increment) -> int:
+        value = self._value(op.key)
+        number = 0 if value is None else integers.read_integer(value)
+        if number is None:
+            found = integers.kind_of(value or b"")
+            raise TypeMismatch(op.key, "integer", found)
+        total = number + op.by
+        if abs(total) > limits.INTEGER_MAX:
+            raise LimitExceeded("INTEGER_MAX", total, limits.INTEGER_MAX, op.key)
+        self.values[op.key] = integers.write_integer(total)
+        return total
+
+    def _grant(self, op: Grant) -> Result:
+        held = self._lease(op.key)
+        if held is None and len(self.state.leases) + len(self.leases) >= limits.LEASES_MAX:
+            raise LimitExceeded("LEASES_MAX", limits.LEASES_MAX + 1, limits.LEASES_MAX, op.key)
+        return self._set_lease(op.key, lease.grant(held, op, self.fence, self.now_ms))
+
+    def _set_lease(self, key: Key, held: Lease | None) -> Result:
+        self.leases[key] = held
+        return lease.to_result(held)
+
+    def check_quotas(self) -> None:
+        """Refuse growth beyond a quota; what shrinks a namespace always passes."""
+        for namespace, (keys, size) in _growth(self.state, self.values).items():
+            used = self.state.usage.get(namespace, _UNUSED)
+            if keys > 0:
+                limit, maximum = _keys_quota(namespace)
+                _check_size(limit, used.keys + keys, maximum, namespace or None)
+            if size > 0:
+                limit, maximum = _bytes_quota(namespace)
+                _check_size(limit, used.bytes + size, maximum, namespace or None)
+
+
+_UNUSED = Usage()
+
+
+def _keys_quota(namespace: str) -> tuple[str, int]:
+    if namespace:
+        return "NAMESPACE_KEYS_MAX", limits.NAMESPACE_KEYS_MAX
+    return "BOARD_KEYS_MAX", limits.BOARD_KEYS_MAX
+
+
+def _bytes_quota(namespace: str) -> tuple[str, int]:
+    if namespace:
+        return "NAMESPACE_BYTES_MAX", limits.NAMESPACE_BYTES_MAX
+    return "BOARD_BYTES_MAX", limits.BOARD_BYTES_MAX
+
+
+def _growth(state: State, values: dict[Key, bytes | None]) -> dict[str, tuple[int, int]]:
+    """(keys, bytes) by which each namespace, and the board (""), grows when `values` are written.
+
+    A namespace whose keys all stay as large as they are is left out.
+    """
+    growth: dict[str, tuple[int, int]] = {}
+    for key, value in values.items():
+        old = state.entries.get(key)
+        keys = (value is not None) - (old is not None)
+        size = size_of(key, value) - size_of(key, old.value if old else None)
+        if keys or size:
+            for namespace in (namespace_of(key), ""):
+                more_keys, more_bytes = growth.get(namespace, (0, 0))
+                growth[namespace] = (more_keys + keys, more_bytes + size)
+    return growth
+
+
+# --- effects --------------------------------------------------------------------------------------
+
+
+def effects(commit: Commit, committed: Committed) -> tuple[Change, ...]:
+    """The absolute effects of a commit that took effect: one change per key, the last one."""
+    changes: dict[tuple[bool, Key], Change] = {}
+    for op, result in zip(commit.ops, committed.results, strict=True):
+        for change in _effect(op, result, committed):
+            slot = (change.lease is not None, change.key)
+            before = changes.pop(slot, None)
+            if before is not None and before.item is not None:
+                change = replace(change, item=before.item)
+            changes[slot] = change
+    return tuple(changes.values())
+
+
+def _effect(op: Op, result: Result, committed: Committed) -> tuple[Change, ...]:
+    now_ms = committed.time_ms
+    match op:
+        case Put():
+            return (Change(ChangeKind.PUT, op.key, op.value, _expiry(now_ms, op.ttl_ms)),)
+        case Delete():
+            return (Change(ChangeKind.DELETE, op.key),) if result else ()
+        case DeletePrefix():
+            assert isinstance(result, tuple)
+            return tuple(Change(ChangeKind.DELETE, str(key)) for key in result)
+        case Append():
+            assert isinstance(result, str)
+            item = int(result.rpartition("/")[2])
+            expires_at_ms = _expiry(now_ms, op.ttl_ms)
+            return (Change(ChangeKind.PUT, result, op.value, expires_at_ms, item=item),)
+        case Increment():
+            assert isinstance(result, int)
+            return (Change(ChangeKind.PUT, op.key, integers.write_integer(result)),)
+        case Grant() | Renew() | Release() | Expire():
+            assert isinstance(result, tuple)
+            return (_lease_change(op, lease.from_result(op.key, result), committed.revision),)
+
+
+def _lease_change(
+    op: Grant | Renew | Release | Expire, after: Lease | None, revision: Revision
+) -> Change:
+    """What became of a lease; when nobody has it, the change names who had it last."""
+    if after is None:
+        assert isinstance(op, Release | Expire)
+        kind = ChangeKind.EXPIRE if isinstance(op, Expire) else ChangeKind.RELEASE
+        return Change(kind, op.key, lease=Lease(op.key, op.holder, op.fence, 0))
+    if after.fence == revision:
+        return Change(ChangeKind.GRANT, op.key, lease=after)
+    is_renewal = isinstance(op, Renew) and op.fence > 0
+    return Change(ChangeKind.RENEW if is_renewal else ChangeKind.WAIT, op.key, lease=after)
+
+
+def _expiry(now_ms: Milliseconds, ttl_ms: Milliseconds | None) -> Milliseconds | None:
+    return None if ttl_ms is None else now_ms + ttl_ms
+
+
+def log_entry(commit: Commit, committed: Committed, digest: bytes) -> LogEntry:
+    """The log entry of a commit that took effect; `digest` is that of its encoded form."""
+    return LogEntry(
+        revision=committed.revision,
+        time_ms=committed.time_ms,
+        id=commit.id,
+        changes=effects(commit, committed),
+        digest=digest,
+        based_on=commit.based_on,
+        note=commit.note,
+        results=committed.results,
+    )

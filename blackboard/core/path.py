@@ -1,0 +1,140 @@
+"""Keys, namespaces and patterns.
+
+A key is a path of at least two segments: `public/plan/budget`, `private/researcher/notes/3`,
+`inbox/architect/0000000007`. Its namespace is `public`, `private/<agent>` or `inbox/<agent>`; in
+the latter two a key has at least three segments. A pattern is a path in which `*` stands for one
+segment and a final `**` for one or more; it matches keys that do not exist yet.
+
+Nothing is normalised: a path has exactly one spelling, so what is authorised is what is executed.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from blackboard.errors import InvalidRequest, LimitExceeded
+from blackboard.types import KEY_BYTES_MAX, PATTERNS_MAX, SEGMENT_BYTES_MAX, Key, Prefix
+
+_SEGMENT = rf"[A-Za-z0-9._~-]{{1,{SEGMENT_BYTES_MAX}}}"
+_NAME = re.compile(_SEGMENT)
+_KEY = re.compile(rf"(?:public(?:/{_SEGMENT})+|(?:private|inbox)/{_SEGMENT}(?:/{_SEGMENT})+)")
+_PREFIX = re.compile(rf"(?:public|(?:private|inbox)/{_SEGMENT})(?:/{_SEGMENT})*")
+_PATTERN = re.compile(rf"(?:\*|{_SEGMENT})(?:/(?:\*|{_SEGMENT}))*(?:/\*\*)?|\*\*")
+ITEM_DIGITS = 10
+"""Digits of an index that `append` assigns: keys of one list sort in the order of appending."""
+
+
+def check_name(name: str, field: str = "name") -> str:
+    """Return `name` if it is a valid segment (an agent's, a board's), else InvalidRequest."""
+    if not _NAME.fullmatch(name) or name in (".", ".."):
+        raise InvalidRequest(field=field, reason=f"{name!r} is not a name: {_NAME.pattern}")
+    return name
+
+
+@lru_cache(maxsize=16_384)
+def check_key(key: Key) -> Key:
+    """Return `key` if it is well formed, else InvalidRequest or LimitExceeded."""
+    return _checked(key, _KEY, "key")
+
+
+@lru_cache(maxsize=4_096)
+def check_prefix(prefix: Prefix) -> Prefix:
+    """Return `prefix` if keys can lie below it, else InvalidRequest or LimitExceeded.
+
+    A prefix is a path without trailing slash that names a namespace or something within one.
+    """
+    return _checked(prefix, _PREFIX, "prefix")
+
+
+def is_prefix(path: str) -> bool:
+    """Whether `check_prefix` would accept `path`: keys of one namespace can lie below it."""
+    return len(path) <= KEY_BYTES_MAX and bool(_PREFIX.fullmatch(path)) and not _has_dots(path)
+
+
+@lru_cache(maxsize=4_096)
+def namespace_of(key: Key) -> str:
+    """The namespace of a well-formed key or prefix: `public`, `private/<a>` or `inbox/<a>`."""
+    first, _, rest = key.partition("/")
+    return first if first == "public" else f"{first}/{rest.partition('/')[0]}"
+
+
+def owner_of(namespace: str) -> str | None:
+    """The agent that a namespace belongs to; None for `public`."""
+    return namespace.partition("/")[2] or None
+
+
+def range_below(prefix: Prefix) -> tuple[str, str]:
+    """The half-open range [first, last) of strings that holds exactly the keys below `prefix`.
+
+    "/" (0x2f) is directly followed by "0" (0x30), so `p/` <= key < `p0` is "starts with p/".
+    """
+    return prefix + "/", prefix + "0"
+
+
+def item_key(prefix: Prefix, index: int) -> Key:
+    """The key of item `index` (from 0) of the list below `prefix`."""
+    return f"{prefix}/{index:0{ITEM_DIGITS}d}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A parsed pattern. `matches(key)` says whether a key is meant by it."""
+
+    text: str
+    regex: "re.Pattern[str]"
+    prefix: str
+    """The literal path before the first wildcard, without trailing slash ("" if there is none)."""
+    literal: bool
+    """Whether the pattern has no wildcard and so matches one key only."""
+
+    def matches(self, key: Key) -> bool:
+        """Whether `key` is matched."""
+        return self.regex.fullmatch(key) is not None
+
+
+@lru_cache(maxsize=4_096)
+def parse_pattern(text: str) -> Pattern:
+    """Parse a pattern such as `public/*/budget` or `private/researcher/**`.
+
+    Errors: InvalidRequest when it is not a path; LimitExceeded above KEY_BYTES_MAX.
+    """
+    _checked(text, _PATTERN, "pattern")
+    segments = text.split("/")
+    wild = next((i for i, segment in enumerate(segments) if segment in ("*", "**")), None)
+    body = [_segment_regex(segment) for segment in segments]
+    return Pattern(
+        text=text,
+        regex=re.compile("/".join(body)),
+        prefix="/".join(segments[:wild]),
+        literal=wild is None,
+    )
+
+
+def parse_patterns(texts: Iterable[str]) -> tuple[Pattern, ...]:
+    """Parse a list of 1..PATTERNS_MAX patterns."""
+    found = tuple(parse_pattern(text) for text in texts)
+    if not found:
+        raise InvalidRequest(field="pattern", reason="at least one pattern is needed")
+    if len(found) > PATTERNS_MAX:
+        raise LimitExceeded(limit="PATTERNS_MAX", value=len(found), maximum=PATTERNS_MAX)
+    return found
+
+
+def _segment_regex(segment: str) -> str:
+    if segment == "**":
+        return ".+"
+    return "[^/]+" if segment == "*" else re.escape(segment)
+
+
+def _checked(path: str, grammar: "re.Pattern[str]", field: str) -> str:
+    if len(path) > KEY_BYTES_MAX:
+        raise LimitExceeded(limit="KEY_BYTES_MAX", value=len(path), maximum=KEY_BYTES_MAX)
+    if not grammar.fullmatch(path) or _has_dots(path):
+        raise InvalidRequest(field=field, reason=f"{path!r} is not a {field} (see docs/keys.md)")
+    return path
+
+
+def _has_dots(path: str) -> bool:
+    """Whether a segment is `.` or `..`, which people read as "here" and "above"."""
+    return "." in path and any(segment in (".", "..") for segment in path.split("/"))

@@ -1,0 +1,180 @@
+"""A board at its newest revision, and how one log entry changes it.
+
+Invariants of State
+- `revision` never decreases; each log entry raises it by one, an epoch marker by more.
+- `entries` and `tombstones` are disjoint; a tombstone is the trace of a removed key until the log
+  no longer reaches back to its removal (`oldest`).
+- every `mod_revision`, `create_revision` and `fence` is at most `revision`.
+- `next_item[prefix]` never decreases.
+- `usage` is the sum over `entries`; `usage[""]` that of the whole board.
+- fold(evolve, log, State()) is the state: nothing else changes it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sortedcontainers import SortedDict, SortedSet
+
+from blackboard.core.commit import Change, ChangeKind, Entry, Epoch, Lease, LogEntry, Result
+from blackboard.core.path import namespace_of, range_below
+from blackboard.types import Key, Milliseconds, Prefix, Revision
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A key that was removed: at which revision, by whom."""
+
+    revision: Revision
+    author: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The last answer given on one lane of an agent.
+
+    `overwritten` is the revision of the newest answer that another incarnation's commit on this
+    lane pushed out (0 = none): a retry from before it cannot be told from a first attempt.
+    """
+
+    incarnation: str
+    step: int
+    revision: Revision
+    time_ms: Milliseconds
+    results: tuple[Result, ...]
+    overwritten: Revision = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Live keys, and the bytes of their names and values."""
+
+    keys: int = 0
+    bytes: int = 0
+
+
+@dataclass
+class State:
+    """A board at its newest revision. Owned by one engine; changed by `evolve` and `compact`."""
+
+    epoch: Epoch
+    revision: Revision = 0
+    oldest: Revision = 1
+    time_ms: Milliseconds = 0
+    entries: "SortedDict[Key, Entry]" = field(default_factory=SortedDict)
+    tombstones: "SortedDict[Key, Tombstone]" = field(default_factory=SortedDict)
+    next_item: dict[Prefix, int] = field(default_factory=dict)
+    leases: dict[Key, Lease] = field(default_factory=dict)
+    answers: dict[tuple[str, int], Answer] = field(default_factory=dict)
+    usage: dict[str, Usage] = field(default_factory=dict)
+    expiring: "SortedSet[tuple[Milliseconds, Key]]" = field(default_factory=SortedSet)
+
+    def below(self, prefix: Prefix) -> Iterator[Key]:
+        """Live keys below `prefix`, sorted."""
+        first, last = range_below(prefix)
+        return iter(self.entries.irange(first, last, inclusive=(True, False)))
+
+    def removed_below(self, prefix: Prefix) -> Iterator[Key]:
+        """Keys below `prefix` that have a tombstone, sorted."""
+        first, last = range_below(prefix)
+        return iter(self.tombstones.irange(first, last, inclusive=(True, False)))
+
+    def compact(self, oldest: Revision) -> None:
+        """Note that the log starts at `oldest` now; drop the tombstones from before it."""
+        self.oldest = max(self.oldest, oldest)
+        for key in [k for k, t in self.tombstones.items() if t.revision < self.oldest]:
+            del self.tombstones[key]
+
+
+def evolve(state: State, entry: LogEntry) -> State:
+    """Apply one log entry to `state`, in place, and return it, so that a log can be folded.
+
+    Requires: the entry follows `state.revision` directly, or is an epoch marker above it.
+    """
+    assert entry.revision == state.revision + 1 or (
+        entry.epoch is not None and entry.revision > state.revision
+    ), (state.revision, entry.revision)
+    state.revision, state.time_ms = entry.revision, entry.time_ms
+    if entry.epoch is not None:
+        state.epoch = entry.epoch
+        return state
+    for change in entry.changes:
+        if change.lease is not None:
+            _evolve_lease(state, change.lease, change.kind)
+        elif change.value is not None:
+            _evolve_put(state, change, change.value, entry)
+        else:
+            _evolve_delete(state, change.key, entry)
+        if change.item is not None:
+            prefix = change.key.rpartition("/")[0]
+            state.next_item[prefix] = max(state.next_item.get(prefix, 0), change.item + 1)
+    _evolve_answer(state, entry)
+    return state
+
+
+def _evolve_lease(state: State, lease: Lease, kind: ChangeKind) -> None:
+    if kind in (ChangeKind.RELEASE, ChangeKind.EXPIRE):
+        state.leases.pop(lease.key, None)
+    else:
+        state.leases[lease.key] = lease
+
+
+def _evolve_put(state: State, change: Change, value: bytes, entry: LogEntry) -> None:
+    old = state.entries.get(change.key)
+    new = Entry(
+        key=change.key,
+        value=value,
+        mod_revision=entry.revision,
+        create_revision=old.create_revision if old else entry.revision,
+        author=entry.author,
+        time_ms=entry.time_ms,
+        expires_at_ms=change.expires_at_ms,
+    )
+    _replace(state, change.key, old, new)
+    state.tombstones.pop(change.key, None)
+
+
+def _evolve_delete(state: State, key: Key, entry: LogEntry) -> None:
+    old = state.entries.get(key)
+    if old is not None:
+        _replace(state, key, old, None)
+        state.tombstones[key] = Tombstone(entry.revision, entry.author)
+
+
+def size_of(key: Key, value: bytes | None) -> int:
+    """Bytes that count against the quotas: those of the name and of the value (None = no entry)."""
+    return 0 if value is None else len(key) + len(value)
+
+
+def _replace(state: State, key: Key, old: Entry | None, new: Entry | None) -> None:
+    """Swap one entry for another (None = absent) and keep the sums and the expiry index right."""
+    keys = (new is not None) - (old is not None)
+    size = size_of(key, new.value if new else None) - size_of(key, old.value if old else None)
+    if new is not None:
+        state.entries[key] = new
+    else:
+        del state.entries[key]
+    if keys or size:
+        for namespace in (namespace_of(key), ""):
+            used = state.usage.get(namespace, Usage())
+            state.usage[namespace] = Usage(used.keys + keys, used.bytes + size)
+    if old is not None and old.expires_at_ms is not None:
+        state.expiring.discard((old.expires_at_ms, key))
+    if new is not None and new.expires_at_ms is not None:
+        state.expiring.add((new.expires_at_ms, key))
+
+
+def _evolve_answer(state: State, entry: LogEntry) -> None:
+    lane = (entry.id.agent, entry.id.lane)
+    last = state.answers.get(lane)
+    overwritten = 0
+    if last is not None:
+        same = last.incarnation == entry.id.incarnation
+        overwritten = last.overwritten if same else last.revision
+    state.answers[lane] = Answer(
+        incarnation=entry.id.incarnation,
+        step=entry.id.step,
+        revision=entry.revision,
+        time_ms=entry.time_ms,
+        results=entry.results,
+        overwritten=overwritten,
+    )

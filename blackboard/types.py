@@ -1,0 +1,181 @@
+"""The words every floor shares, and the one table of limits.
+
+Nothing here has behaviour. A limit that is not in this table does not exist; each row says what it
+bounds, in which unit, and where the number comes from. `tests/unit/test_limits.py` stands at the
+edge of every one of them.
+"""
+
+from typing import Final
+
+# Plain aliases: they document a signature and cost nothing at run time.
+Revision = int
+"""Position of one commit in a board's log; `1..REVISION_MAX`, and 0 before the first commit."""
+Key = str
+"""A path such as `public/plan/budget`; the grammar is in `core/path.py`."""
+Prefix = str
+"""A key path that stands for everything below it, written without a trailing slash."""
+Fence = int
+"""The revision at which a lease was granted. A commit names the fences that it relies on."""
+Milliseconds = int
+"""A duration, or an instant since the Unix epoch, in milliseconds. Names end in `_ms`."""
+
+# --- numbers --------------------------------------------------------------------------------------
+REVISION_MAX: Final = 2**53 - 1
+"""Largest revision: the last integer that Redis' Lua (a double) counts exactly."""
+INTEGER_MAX: Final = 2**53 - 1
+"""Largest magnitude that `increment` reaches, for the same reason."""
+EPOCH_JUMP: Final = 2**24
+"""Revisions skipped when an engine came back and may have lost some: more than a second of commits
+at any speed that an engine reaches, so that a lost revision is never issued again."""
+
+# --- keys -----------------------------------------------------------------------------------------
+KEY_BYTES_MAX: Final = 1024
+"""A whole key. S3 and etcd users know this bound; it keeps an index entry in one cache page."""
+SEGMENT_BYTES_MAX: Final = 128
+"""One segment of a key, and any name (agent, board)."""
+PATTERNS_MAX: Final = 64
+"""Patterns in one list (a watch, a grant): matching costs time per change and pattern."""
+
+# --- values and commits ---------------------------------------------------------------------------
+VALUE_BYTES_MAX: Final = 1024 * 1024
+"""One encoded value. Larger artefacts belong into a blob store, by reference."""
+VALUE_INLINE_BYTES_MAX: Final = 2048
+"""Larger values travel to Redis as arguments of their own: Lua hashes every string it makes."""
+VALUE_DEPTH_MAX: Final = 64
+"""Nesting of a value: decoders recurse, and no plan that people read is deeper."""
+OPERATIONS_MAX: Final = 1024
+"""Operations in one commit, conditions in one commit, and keys touched by one prefix operation.
+Redis' Lua unpacks about 8,000 arguments; this stays far below with room for each one's fields."""
+FENCES_MAX: Final = 64
+"""Fences that one commit may rely on."""
+BASED_ON_MAX: Final = 256
+"""Reads that one commit may name as its grounds."""
+NOTE_BYTES_MAX: Final = 1024
+"""The free text that a commit may carry for people who read the log."""
+COMMIT_BYTES_MAX: Final = 4 * 1024 * 1024
+"""One encoded commit with all its values."""
+BATCH_COMMITS_MAX: Final = 256
+"""Commits that share one engine call: 256 small ones keep a Redis script near 5 ms."""
+BATCH_BYTES_MAX: Final = 1024 * 1024
+"""Bytes after which a batch takes no further commit (one commit may exceed it alone)."""
+TTL_MS_MAX: Final = 10 * 365 * 24 * 3600 * 1000
+"""Longest time to live of an entry or a lease: ten years, so that sums stay exact integers."""
+LEASE_TTL_MS_MIN: Final = 100
+"""Shortest lease: below, a holder cannot renew in time over any network."""
+LEASE_TTL_MS: Final = 10_000
+"""Default time to live of what a block holds: so long it takes until the death of a process is
+noticed, and so long a service may be away before its holders lose their leases."""
+LANES_MAX: Final = 64
+"""Commits that one agent may have in flight at once; each lane keeps one answer for retries."""
+
+# --- boards ---------------------------------------------------------------------------------------
+BOARD_KEYS_MAX: Final = 2_000_000
+"""Live keys of a board: one Redis slot, one core, one in-memory index."""
+BOARD_BYTES_MAX: Final = 4 * 1024**3
+"""Sum of live keys and values of a board."""
+NAMESPACE_KEYS_MAX: Final = 1_000_000
+"""Live keys of one namespace: no agent can fill a board alone."""
+NAMESPACE_BYTES_MAX: Final = 2 * 1024**3
+"""Sum of live keys and values of one namespace."""
+LEASES_MAX: Final = 4_096
+"""Leases of one board, run out ones included until they are released or granted anew."""
+LEASE_WAITERS_MAX: Final = 256
+"""Holders in the queue of one lease: each change of a lease is logged with its queue."""
+RENEWALS_PER_TTL: Final = 3
+"""Renewals that fit into one time to live: two may fail before a holder loses its lease."""
+TAKE_OVER_ATTEMPTS_MAX: Final = 8
+"""Times that a taking over is tried again because the identity changed hands in between."""
+FINISH_TIMEOUT_MS: Final = 5_000
+"""Time that a cancelled task gives a release (or another commit that must not be torn) to end."""
+CLAIM_TRIES_MAX: Final = 5
+"""Default number of attempts at a claimed entry before it goes to the dead letters."""
+CLAIM_LOOK_ENTRIES: Final = 64
+"""Entries of a page in which a claimer looks for a free one: more than a team works on at once."""
+CLAIM_TAKE_ATTEMPTS_MAX: Final = 4
+"""Times that a claimer asks for one entry at which attempts are just being counted, before it goes
+on to the next one."""
+LOG_KEPT_REVISIONS: Final = 1_000_000
+"""Log entries kept before the oldest are compacted away."""
+
+BOARDS_MAX: Final = 4096
+"""Boards that one service process has open: each has an index, a commit queue and a feed."""
+BOARDS_PER_PRINCIPAL_MAX: Final = 256
+"""Boards that one principal, who may not act for others, makes one service process open."""
+SWEEP_INTERVAL_MS: Final = 1_000
+"""Time between two looks for expired entries; so long an entry may outlive its time to live."""
+SWEEP_ENTRIES_MAX: Final = 512
+"""Expired entries of one board that one sweep removes, a commit each."""
+ENGINE_CHECK_INTERVAL_MS: Final = 60_000
+"""Time between two looks at the engine's settings, and at the length of each log."""
+
+# --- reading --------------------------------------------------------------------------------------
+READ_KEYS_MAX: Final = 1024
+"""Keys read at one revision by one request."""
+LIST_ENTRIES_MAX: Final = 1024
+"""Entries of one page of a listing."""
+LOG_ENTRIES_MAX: Final = 1024
+"""Log entries of one page of the log."""
+PAGE_BYTES_MAX: Final = 2 * 1024 * 1024
+"""Bytes after which a page of a listing or of the log ends (it holds at least one item)."""
+WHY_DEPTH_MAX: Final = 32
+"""Steps that `why` walks back: a chain of grounds longer than this is a program, not a reason."""
+WHY_COMMITS_MAX: Final = 256
+"""Commits that one `why` visits in all."""
+
+# --- connections ----------------------------------------------------------------------------------
+FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
+"""One WebSocket message: the largest commit, in the more verbose of the two encodings."""
+MESSAGES_PER_FRAME_MAX: Final = 1024
+"""Messages that share one frame."""
+REQUESTS_IN_FLIGHT_MAX: Final = 1024
+"""Unanswered requests per connection; the server then stops reading from that connection."""
+OUTGOING_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Bytes waiting for one connection's socket before its watches and replies wait too."""
+WATCHES_PER_CONNECTION_MAX: Final = 256
+"""Watches of one connection."""
+CONNECTIONS_PER_PRINCIPAL_MAX: Final = 512
+"""Connections of one principal to one service process."""
+CONNECTIONS_MAX: Final = 4096
+"""Connections of one service process: file descriptors and 70 KiB each."""
+HANDSHAKE_TIMEOUT_MS: Final = 5_000
+"""Time for the first message (`hello`) of a connection."""
+REQUEST_TIMEOUT_MS: Final = 30_000
+"""Time after which a client stops waiting for an answer."""
+SEND_TIMEOUT_MS: Final = 30_000
+"""Time a client may leave its socket full before it is closed with a resume token."""
+PING_INTERVAL_MS: Final = 20_000
+"""Idle time between two pings, and the time that a pong may take."""
+DRAIN_TIMEOUT_MS: Final = 10_000
+"""Time that a stopping service gives its connections to finish."""
+
+# --- watching -------------------------------------------------------------------------------------
+WATCH_QUEUE_CHANGES_MAX: Final = 4096
+"""Changes kept ready in memory per board for watchers; slower ones read the log instead."""
+WATCH_QUEUE_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The same in bytes."""
+WATCH_BATCH_REVISIONS_MAX: Final = 256
+"""Revisions that share one frame to a watcher."""
+WATCH_BATCH_BYTES_MAX: Final = 256 * 1024
+"""Bytes after which such a frame takes no further revision."""
+PROGRESS_INTERVAL_MS: Final = 5_000
+"""Idle time after which a watcher is told how far it is."""
+
+# --- engines --------------------------------------------------------------------------------------
+ENGINE_TIMEOUT_MS: Final = 5_000
+"""One call to an engine. A slower one counts as unavailable."""
+ENGINE_RETRY_MS: Final = 10_000
+"""Time during which an engine call is tried again before `Unavailable` (or `OutcomeUnknown`)."""
+LOCK_MASTER_TIMEOUT_MS: Final = 150
+"""One command to one lock master, connecting included, and never more than a twentieth of the
+lease: a master that hangs holds nobody up for a quarter of a second."""
+LOCK_MASTER_CALLS_MAX: Final = 16
+"""Commands under way at each lock master, a connection each; further ones wait their turn, so that
+a burst does not use up the time of its own commands."""
+FLIGHTS_MAX: Final = 2
+"""Engine calls of one board in flight: while one waits for the disk, the next is being decided."""
+COMMITS_QUEUED_MAX: Final = 8192
+"""Commits waiting for one board's engine in one process; then new ones are refused."""
+MERGE_ATTEMPTS_MAX: Final = 16
+"""Times that a `merge` is computed anew because its key changed in between."""
+STEP_ATTEMPTS_MAX: Final = 5
+"""Default number of times that `Board.run_step` runs a step whose reads went stale."""
