@@ -1,0 +1,459 @@
+"""What the service sends: results, changes and errors, as plain maps.
+
+The shapes are TypedDicts, from which the published JSON Schema is made; nothing validates what we
+send ourselves. `wire/reading.py` reads them back.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NotRequired
+
+from typing_extensions import TypedDict  # pydantic makes no schema of typing's before 3.12
+
+from blackboard.core.commit import (
+    Change,
+    Entry,
+    Epoch,
+    Head,
+    Lease,
+    LogEntry,
+    LogPage,
+    Reading,
+    Result,
+)
+from blackboard.errors import BlackboardError
+from blackboard.wire.frames import MESSAGE_BYTES_MAX, Encoding
+
+# --- shapes ---------------------------------------------------------------------------------------
+
+
+class EpochMessage(TypedDict):
+    """A stretch of history that nobody rewrote."""
+
+    number: int
+    id: str
+    cause: str
+    from_revision: int
+    revision: int
+
+
+class HeadMessage(TypedDict):
+    """Result of `head`."""
+
+    revision: int
+    epoch: EpochMessage
+    oldest: int
+    time_ms: int
+    log_entries: int
+
+
+class EntryMessage(TypedDict):
+    """What a key holds."""
+
+    key: str
+    value: Any
+    mod_revision: int
+    create_revision: int
+    author: str
+    time_ms: int
+    expires_at_ms: NotRequired[int]
+
+
+class ReadingMessage(TypedDict):
+    """Result of `read` and `list`; `next_key` continues a listing that was cut short."""
+
+    revision: int
+    epoch: str
+    entries: list[EntryMessage]
+    next_key: NotRequired[str]
+
+
+class WaiterMessage(TypedDict):
+    """Somebody in the queue of a lease."""
+
+    holder: str
+    ttl_ms: int
+    until_ms: int
+
+
+class LeaseMessage(TypedDict):
+    """A granted lease, with who waits for it, in turn."""
+
+    key: str
+    holder: str
+    fence: int
+    until_ms: int
+    waiters: NotRequired[list[WaiterMessage]]
+
+
+class LeasesMessage(TypedDict):
+    """Result of `leases`; `next_key` continues a listing that was cut short."""
+
+    revision: int
+    epoch: str
+    leases: list[LeaseMessage]
+    next_key: NotRequired[str]
+
+
+class ChangeMessage(TypedDict):
+    """One absolute effect on a key (`value`) or a lease (`lease`)."""
+
+    kind: str
+    key: str
+    value: NotRequired[Any]
+    expires_at_ms: NotRequired[int]
+    item: NotRequired[int]
+    lease: NotRequired[LeaseMessage]
+
+
+class RevisionMessage(TypedDict):
+    """What you may see of a revision; `digest` is the SHA-256 of all of it, in hexadecimal.
+
+    `epoch` is set on a revision that begins one.
+    """
+
+    revision: int
+    time_ms: int
+    author: str
+    changes: list[ChangeMessage]
+    digest: str
+    based_on: NotRequired[list[list[str | int]]]
+    note: NotRequired[str]
+    epoch: NotRequired[EpochMessage]
+
+
+class LogMessage(TypedDict):
+    """Result of `log`: what you may see of the entries up to `through`, and the board's head."""
+
+    head: HeadMessage
+    revisions: list[RevisionMessage]
+    through: int
+
+
+ResultMessage = int | str | list[str | int] | None
+
+
+class ReceiptMessage(TypedDict):
+    """Result of `commit`; `results` has what each operation computed, `level` what it survives."""
+
+    revision: int
+    time_ms: int
+    results: list[ResultMessage]
+    level: str
+    duplicate: NotRequired[bool]
+
+
+class CauseMessage(TypedDict):
+    """One commit of the result of `why`."""
+
+    key: str
+    revision: int
+    depth: int
+    author: str
+    time_ms: int
+    note: str
+    based_on: list[list[str | int]]
+    missing: str
+
+
+class WelcomeMessage(TypedDict):
+    """Result of `hello`: who you are, what answers, and the limits that it keeps."""
+
+    principal: str
+    agent: str
+    engine: str
+    level: str
+    server_time_ms: int
+    version: str
+    limits: dict[str, int]
+
+
+class GrantMessage(TypedDict):
+    """Rights on every key that a pattern matches."""
+
+    pattern: str
+    rights: list[str]
+
+
+class IdentityMessage(TypedDict):
+    """Result of `whoami`: the principal of the token, and the agent that the connection acts as.
+
+    `grants` are the principal's; an empty list of boards means all of them.
+    """
+
+    principal: str
+    agent: str
+    grants: list[GrantMessage]
+    boards: list[str]
+    expires_at_ms: NotRequired[int]
+
+
+class WatchMessage(TypedDict):
+    """Result of `watch`: the resume token at which it begins."""
+
+    position: str
+
+
+class ErrorData(TypedDict):
+    """The stable code of an error and its fields."""
+
+    code: str
+    fields: dict[str, Any]
+
+
+class ErrorMessage(TypedDict):
+    """The `error` of a response, and of `cancelled`."""
+
+    code: int
+    message: str
+    data: ErrorData
+
+
+class ErrorResponse(TypedDict):
+    """What a request is answered with that was refused; `id` is null if it had none."""
+
+    id: int | str | None
+    error: ErrorMessage
+
+
+class ChangesMessage(TypedDict):
+    """What a watch gets at once. Without revisions it is a mark: everything up to `position` came.
+
+    With `more` the last revision goes on in the next `changes` of the watch; only then does
+    `position` hold.
+    """
+
+    watch: int
+    position: str
+    revisions: list[RevisionMessage]
+    more: NotRequired[bool]
+
+
+class CancelledMessage(TypedDict):
+    """The watch is over, because of `error`."""
+
+    watch: int
+    error: ErrorMessage
+
+
+class DrainingMessage(TypedDict):
+    """The service stops soon: no new requests, answers to those in flight still come."""
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+RPC_CODES: Final[dict[str, int]] = {
+    "remote_protocol_error": -32700,
+    "rejected": -32600,
+    "invalid_request": -32602,
+    "local_protocol_error": -32603,
+    "unauthenticated": -32001,
+    "access_denied": -32002,
+    "limit_exceeded": -32003,
+    "conflict": -32010,
+    "fenced": -32011,
+    "lease_held": -32012,
+    "lease_lost": -32016,
+    "nothing_to_claim": -32017,
+    "stale_epoch": -32013,
+    "step_superseded": -32014,
+    "type_mismatch": -32015,
+    "compacted": -32020,
+    "future_revision": -32021,
+    "rolled_back": -32022,
+    "unavailable": -32030,
+    "outcome_unknown": -32031,
+    "corrupt": -32040,
+    "engine_refused": -32041,
+    "data_directory_in_use": -32042,
+}
+"""The integer that JSON-RPC wants, by stable code. Programs should look at the latter."""
+METHOD_NOT_FOUND: Final = -32601
+"""What JSON-RPC wants instead when the field that is invalid is the method."""
+
+
+def write_error(error: BlackboardError) -> ErrorMessage:
+    """An error as the `error` member of a response."""
+    values = error.fields()
+    number = RPC_CODES[error.code]
+    if error.code == "invalid_request" and values["field"] == "method":
+        number = METHOD_NOT_FOUND
+    return {
+        "code": number,
+        "message": str(error)[:1000],
+        "data": {"code": error.code, "fields": values},
+    }
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def write_epoch(epoch: Epoch) -> EpochMessage:
+    """An epoch as a message."""
+    return {
+        "number": epoch.number,
+        "id": epoch.id,
+        "cause": epoch.cause,
+        "from_revision": epoch.from_revision,
+        "revision": epoch.revision,
+    }
+
+
+def write_head(head: Head) -> HeadMessage:
+    """A head as a message."""
+    return {
+        "revision": head.revision,
+        "epoch": write_epoch(head.epoch),
+        "oldest": head.oldest,
+        "time_ms": head.time_ms,
+        "log_entries": head.log_entries,
+    }
+
+
+def write_entry(entry: Entry, encoding: Encoding) -> EntryMessage:
+    """An entry as a message."""
+    message: EntryMessage = {
+        "key": entry.key,
+        "value": encoding.value_out(entry.value),
+        "mod_revision": entry.mod_revision,
+        "create_revision": entry.create_revision,
+        "author": entry.author,
+        "time_ms": entry.time_ms,
+    }
+    if entry.expires_at_ms is not None:
+        message["expires_at_ms"] = entry.expires_at_ms
+    return message
+
+
+def write_reading(reading: Reading, encoding: Encoding) -> ReadingMessage:
+    """A reading as a message."""
+    message: ReadingMessage = {
+        "revision": reading.revision,
+        "epoch": reading.epoch,
+        "entries": [write_entry(entry, encoding) for entry in reading.entries],
+    }
+    if reading.next_key is not None:
+        message["next_key"] = reading.next_key
+    return message
+
+
+def write_leases(reading: Reading) -> LeasesMessage:
+    """A reading of leases as a message."""
+    message: LeasesMessage = {
+        "revision": reading.revision,
+        "epoch": reading.epoch,
+        "leases": [write_lease(lease) for lease in reading.leases],
+    }
+    if reading.next_key is not None:
+        message["next_key"] = reading.next_key
+    return message
+
+
+def write_lease(lease: Lease) -> LeaseMessage:
+    """A lease as a message."""
+    message: LeaseMessage = {
+        "key": lease.key,
+        "holder": lease.holder,
+        "fence": lease.fence,
+        "until_ms": lease.until_ms,
+    }
+    if lease.waiters:
+        message["waiters"] = [
+            {"holder": w.holder, "ttl_ms": w.ttl_ms, "until_ms": w.until_ms} for w in lease.waiters
+        ]
+    return message
+
+
+def write_change(change: Change, encoding: Encoding) -> ChangeMessage:
+    """A change as a message."""
+    message: ChangeMessage = {"kind": change.kind.value, "key": change.key}
+    if change.value is not None:
+        message["value"] = encoding.value_out(change.value)
+    if change.expires_at_ms is not None:
+        message["expires_at_ms"] = change.expires_at_ms
+    if change.item is not None:
+        message["item"] = change.item
+    if change.lease is not None:
+        message["lease"] = write_lease(change.lease)
+    return message
+
+
+def write_revision(entry: LogEntry, encoding: Encoding) -> RevisionMessage:
+    """A log entry as a message."""
+    message: RevisionMessage = {
+        "revision": entry.revision,
+        "time_ms": entry.time_ms,
+        "author": entry.author,
+        "changes": [write_change(change, encoding) for change in entry.changes],
+        "digest": entry.digest.hex(),
+    }
+    if entry.based_on:
+        message["based_on"] = [[key, revision] for key, revision in entry.based_on]
+    if entry.note:
+        message["note"] = entry.note
+    if entry.epoch is not None:
+        message["epoch"] = write_epoch(entry.epoch)
+    return message
+
+
+def write_results(results: Sequence[Result]) -> list[ResultMessage]:
+    """What the operations of a commit computed, as a message."""
+    return [list(r) if isinstance(r, tuple) else r for r in results]
+
+
+def write_log(page: LogPage, encoding: Encoding) -> LogMessage:
+    """A page of the log as a message."""
+    return {
+        "head": write_head(page.head),
+        "revisions": [write_revision(entry, encoding) for entry in page.entries],
+        "through": page.through,
+    }
+
+
+_PIECE_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 3 // 4
+"""Of a frame, what one piece of a delivery takes; the rest is for what every piece repeats."""
+
+
+def pack_revisions(
+    entries: Sequence[LogEntry], encoding: Encoding, *, bytes_max: int = _PIECE_BYTES_MAX
+) -> list[bytes]:
+    """Revisions as packed arrays of messages, each of at most about `bytes_max` bytes.
+
+    Several arrays are put together again by `reading.join_revisions`. A single
+    change larger than that makes a larger array: VALUE_BYTES_MAX keeps it below a frame, even with
+    every character escaped.
+    """
+    packed = encoding.pack([write_revision(entry, encoding) for entry in entries])
+    if len(packed) <= bytes_max:
+        return [packed]
+    return list(_pieces(entries, encoding, bytes_max))
+
+
+def _pieces(entries: Sequence[LogEntry], encoding: Encoding, bytes_max: int) -> Iterator[bytes]:
+    """Arrays in which a revision may go on from the array before, with further changes."""
+    piece: list[bytes] = []
+    size = 0
+    for entry in entries:
+        whole = write_revision(entry, encoding)
+        for changes in _groups(whole["changes"], encoding, bytes_max):
+            part = encoding.pack({**whole, "changes": changes})
+            if piece and size + len(part) > bytes_max:
+                yield encoding.join(piece)
+                piece, size = [], 0
+            piece.append(part)
+            size += len(part)
+    yield encoding.join(piece)
+
+
+def _groups(
+    changes: list[ChangeMessage], encoding: Encoding, bytes_max: int
+) -> Iterator[list[ChangeMessage]]:
+    group: list[ChangeMessage] = []
+    size = 0
+    for change in changes:
+        length = len(encoding.pack(change))
+        if group and size + length > bytes_max:
+            yield group
+            group, size = [], 0
+        group.append(change)
+        size += length
+    yield group

@@ -1,0 +1,300 @@
+"""Values and commits as bytes.
+
+Invariants
+- `decode_value(encode_value(x)) == x` for every value that is accepted (tuples come back as lists).
+- Nothing but plain data is ever decoded: no extension types, no class names, string keys only.
+- A commit is encoded once, by the service that sends it. Those bytes are what the log keeps, what
+  the digest covers, and what every engine stores, so that a board is the same bytes everywhere.
+
+The body of a commit is msgpack *without* the `bin` type, because Redis' cmsgpack refuses it:
+`[agent, lane, incarnation, step, based_on, note, ops]`, `based_on` flat (key, revision, ...).
+An operation is an array that begins with its code (`_OPS`); values above VALUE_INLINE_BYTES_MAX
+stand outside the body, in `large`, and the operation (its code in upper case) holds their number.
+"""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from blackboard.core.commit import (
+    Append,
+    Commit,
+    CommitId,
+    Committed,
+    Delete,
+    DeletePrefix,
+    Epoch,
+    Expire,
+    Grant,
+    Increment,
+    KeyAt,
+    LogEntry,
+    Op,
+    Put,
+    Release,
+    Renew,
+    Result,
+)
+from blackboard.core.model import log_entry
+from blackboard.errors import Corrupt, InvalidRequest, LimitExceeded
+from blackboard.types import (
+    COMMIT_BYTES_MAX,
+    VALUE_BYTES_MAX,
+    VALUE_DEPTH_MAX,
+    VALUE_INLINE_BYTES_MAX,
+    Milliseconds,
+    Revision,
+)
+
+JsonValue = Any
+"""None, bool, int, float, str, bytes, list of values, dict of str to value."""
+
+BYTES_KEY = "$bytes"
+"""In JSON, bytes are `{"$bytes": "<base64>"}`; the name is therefore refused in maps."""
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def encode_value(value: JsonValue) -> bytes:
+    """Encode a value as msgpack.
+
+    Shapes: JSON types and bytes; integers in [-2**63, 2**64); finite floats; string keys; nesting
+    up to VALUE_DEPTH_MAX; VALUE_BYTES_MAX bytes when encoded.
+    Errors: InvalidRequest, LimitExceeded.
+    """
+    if type(value) not in _PLAIN:
+        _check_plain(value, 0)
+    try:
+        encoded: bytes = msgpack.packb(value)
+    except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as error:
+        raise InvalidRequest(field="value", reason=str(error)) from error
+    if len(encoded) > VALUE_BYTES_MAX:
+        raise LimitExceeded("VALUE_BYTES_MAX", len(encoded), VALUE_BYTES_MAX)
+    return encoded
+
+
+def decode_value(encoded: bytes) -> JsonValue:
+    """Decode what `encode_value` made. Errors: Corrupt when it is anything else."""
+    try:
+        # A time stamp, the one extension type that no hook sees, comes out as a plain number.
+        return msgpack.unpackb(encoded, timestamp=1, ext_hook=_refuse_extension)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise Corrupt(what="value", reason=f"not msgpack: {error}") from error
+
+
+_PLAIN = frozenset((str, int, bool, bytes, type(None)))
+
+
+def _check_plain(value: JsonValue, depth: int) -> None:
+    """Refuse what msgpack would take but JSON has no word for, and what nests too deep."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidRequest(field="value", reason=f"{value} is not a JSON number")
+        return
+    if not isinstance(value, (dict, list, tuple)) or isinstance(value, msgpack.ExtType):
+        kind = type(value).__name__
+        raise InvalidRequest(field="value", reason=f"{kind} is no type of JSON, and not bytes")
+    if depth >= VALUE_DEPTH_MAX:
+        raise LimitExceeded("VALUE_DEPTH_MAX", depth + 1, VALUE_DEPTH_MAX)
+    if isinstance(value, dict):
+        for key in value:
+            if type(key) is not str or key == BYTES_KEY:
+                raise InvalidRequest(field="value", reason=f"{key!r} cannot be a key of a map")
+    for item in value.values() if isinstance(value, dict) else value:
+        if type(item) not in _PLAIN:
+            _check_plain(item, depth + 1)
+
+
+def _refuse_extension(code: int, _: bytes) -> None:
+    raise ValueError(f"extension type {code}")
+
+
+# --- commits --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A commit on its way into an engine: encoded once, with its digest.
+
+    `control` is what the Redis script checks and the log does not keep: `[epoch, retry_since or -1,
+    conditions, fences]`, the latter two flat: ("k", key, revision) or ("n", prefix, since), and
+    (lease, holder, fence).
+    """
+
+    commit: Commit
+    control: bytes
+    body: bytes
+    large: tuple[bytes, ...]
+    digest: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes that the commit occupies in a batch."""
+        inline = len(self.control) + len(self.body)
+        return inline + sum(map(len, self.large)) if self.large else inline
+
+
+def prepare(commit: Commit) -> Prepared:
+    """Encode a commit. Errors: LimitExceeded above COMMIT_BYTES_MAX."""
+    large: list[bytes] = []
+    name = commit.id
+    based_on = [part for pair in commit.based_on for part in pair]
+    ops = [_encode_op(op, large) for op in commit.ops]
+    header = [name.agent, name.lane, name.incarnation, name.step, based_on, commit.note, ops]
+    body = _pack(header)
+    conditions: list[Any] = []
+    for condition in commit.conditions:
+        if isinstance(condition, KeyAt):
+            conditions += ("k", condition.key, condition.revision)
+        else:
+            conditions += ("n", condition.prefix, condition.since)
+    fences = [part for f in commit.fences for part in (f.key, f.holder, f.fence)]
+    since = -1 if commit.retry_since is None else commit.retry_since
+    control = _pack([commit.epoch, since, conditions, fences])
+    prepared = Prepared(commit, control, body, tuple(large), _digest(body, large))
+    if prepared.size > COMMIT_BYTES_MAX:
+        raise LimitExceeded("COMMIT_BYTES_MAX", prepared.size, COMMIT_BYTES_MAX)
+    return prepared
+
+
+def decode_entry(
+    revision: Revision, time_ms: Milliseconds, body: bytes, large: Sequence[bytes], results: bytes
+) -> LogEntry:
+    """Rebuild the log entry of a commit from what an engine stored.
+
+    Errors: Corrupt when the bytes are not what `prepare` and `encode_results` made.
+    """
+    try:
+        agent, lane, incarnation, step, flat, note, ops = msgpack.unpackb(body, raw=True)
+        commit = Commit(
+            id=CommitId(agent.decode(), lane, incarnation.decode(), step),
+            epoch="",
+            ops=tuple(_decode_op(op, large) for op in ops),
+            based_on=tuple((k.decode(), r) for k, r in zip(flat[::2], flat[1::2], strict=True)),
+            note=note.decode(),
+        )
+        committed = Committed(revision, time_ms, decode_results(results))
+        return log_entry(commit, committed, _digest(body, large))
+    except _DAMAGE as error:
+        raise Corrupt(what=f"log entry {revision}", reason=repr(error)) from error
+
+
+# What taking apart bytes that are not ours raises; the assertions are those of core/model.py, that
+# a result fits its operation.
+_DAMAGE = (
+    AssertionError,
+    AttributeError,
+    IndexError,
+    TypeError,
+    ValueError,
+    msgpack.UnpackException,
+)
+
+
+def marker_entry(epoch: Epoch, time_ms: Milliseconds) -> LogEntry:
+    """The log entry that begins `epoch`."""
+    header = [epoch.number, epoch.id, epoch.cause, epoch.from_revision, epoch.revision]
+    return LogEntry(
+        revision=epoch.revision,
+        time_ms=time_ms,
+        id=CommitId(SYSTEM_AGENT, 0, epoch.id, 0),
+        changes=(),
+        digest=_digest(_pack(header), ()),
+        epoch=epoch,
+    )
+
+
+SYSTEM_AGENT = "~system"
+"""Author of what the service itself commits. Agents' names do not begin with a tilde."""
+
+
+def encode_results(results: Sequence[Result]) -> bytes:
+    """Encode what a commit computed; empty when it computed nothing (the usual case)."""
+    if results.count(None) == len(results):
+        return _pack(len(results))
+    return _pack([False if result is None else result for result in results])
+
+
+def decode_results(encoded: bytes) -> tuple[Result, ...]:
+    """The inverse of `encode_results`; also reads what commit.lua packed."""
+    found = msgpack.unpackb(encoded, raw=False)
+    if isinstance(found, int):
+        return (None,) * found
+    return tuple(_decode_result(item) for item in found)
+
+
+def _decode_result(item: Any) -> Result:
+    if item is False:
+        return None
+    return tuple(item) if isinstance(item, list) else item
+
+
+def _pack(value: Any) -> bytes:
+    """msgpack as Redis' Lua reads it: strings and bytes share one type."""
+    packed: bytes = msgpack.packb(value, use_bin_type=False)
+    return packed
+
+
+def _digest(body: bytes, large: Sequence[bytes]) -> bytes:
+    """SHA-256 over the body and the SHA-256 of each large value."""
+    digest = hashlib.sha256(body)
+    for value in large:
+        digest.update(hashlib.sha256(value).digest())
+    return digest.digest()
+
+
+def _ttl(ttl_ms: Milliseconds | None) -> int:
+    return -1 if ttl_ms is None else ttl_ms
+
+
+def _encode_op(op: Op, large: list[bytes]) -> list[Any]:
+    match op:
+        case Put() | Append():
+            code, path = ("p", op.key) if isinstance(op, Put) else ("a", op.prefix)
+            if len(op.value) <= VALUE_INLINE_BYTES_MAX:
+                return [code, path, op.value, _ttl(op.ttl_ms)]
+            large.append(op.value)
+            return [code.upper(), path, len(large), _ttl(op.ttl_ms)]
+        case Delete():
+            return ["d", op.key]
+        case DeletePrefix():
+            return ["x", op.prefix]
+        case Increment():
+            return ["i", op.key, op.by]
+        case Grant():
+            return ["g", op.key, op.holder, op.ttl_ms, int(op.wait)]
+        case Renew():
+            return ["n", op.key, op.holder, op.fence, op.ttl_ms]
+        case Release():
+            return ["r", op.key, op.holder, op.fence]
+        case Expire():
+            return ["e", op.key, op.holder, op.fence]
+
+
+def _decode_op(packed: list[Any], large: Sequence[bytes]) -> Op:
+    code, path, *rest = packed
+    key: str = path.decode()
+    match code, rest:
+        case ((b"p" | b"a" | b"P" | b"A"), [value, ttl]):
+            ttl_ms = None if ttl < 0 else ttl
+            value = value if code.islower() else large[value - 1]
+            return (Put if code in b"pP" else Append)(key, value, ttl_ms)
+        case b"d", []:
+            return Delete(key)
+        case b"x", []:
+            return DeletePrefix(key)
+        case b"i", [by]:
+            return Increment(key, by)
+        case b"g", [holder, ttl_ms, wait]:
+            return Grant(key, holder.decode(), ttl_ms, bool(wait))
+        case b"n", [holder, fence, ttl_ms]:
+            return Renew(key, holder.decode(), fence, ttl_ms)
+        case b"r", [holder, fence]:
+            return Release(key, holder.decode(), fence)
+        case b"e", [holder, fence]:
+            return Expire(key, holder.decode(), fence)
+    raise ValueError(f"operation {code!r}")

@@ -1,0 +1,268 @@
+"""One WebSocket message ("frame") is an array of messages; two encodings of it, msgpack and JSON.
+
+Invariants
+- Whatever bytes come in, `split` returns a list or raises RemoteProtocolError, never anything else,
+  and what it builds in memory stays within a small multiple of FRAME_BYTES_MAX.
+- Nothing but plain data is built: no extension types, no class names, string keys only. A map that
+  cannot be one (a key twice, bytes that are not base64) becomes a `NotAMap`, which no model of
+  messages.py accepts, so that only its own message is refused.
+- Values cross this module as the bytes of `codec.encode_value`: in msgpack they travel as `bin`, as
+  they are; in JSON as natural JSON, bytes in them as `{"$bytes": "<base64>"}`.
+- A frame is the concatenation of messages that were packed one by one, so that what many receive is
+  packed once.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final, NoReturn, Protocol
+
+import msgpack
+
+from blackboard.errors import InvalidRequest, LimitExceeded, RemoteProtocolError
+from blackboard.types import FRAME_BYTES_MAX, MESSAGES_PER_FRAME_MAX, VALUE_BYTES_MAX
+from blackboard.wire.codec import BYTES_KEY, decode_value, encode_value
+
+CONTAINERS_MAX: Final = 2**18
+"""Arrays and maps in one frame: an empty one takes a byte here and 64 in memory, and no operation
+of a commit takes fewer than 32 bytes (FRAME_BYTES_MAX / 32)."""
+MESSAGE_BYTES_MAX: Final = FRAME_BYTES_MAX - 8
+"""One packed message: a frame adds an array header of at most five bytes, or two brackets."""
+
+CLOSE_PROTOCOL_ERROR: Final = 1002
+CLOSE_WRONG_TYPE: Final = 1003
+CLOSE_INVALID_BYTES: Final = 1007
+CLOSE_TOO_BIG: Final = 1009
+
+
+class NotAMap:
+    """Stands for a map with a key twice, or for `$bytes` that are not base64."""
+
+
+class Encoding(Protocol):
+    """How messages look as bytes."""
+
+    name: str
+    """"msgpack" or "json"; the WebSocket subprotocol is `blackboard.v1+<name>`."""
+    binary: bool
+    """Whether frames travel as binary WebSocket messages (else as text, UTF-8)."""
+
+    def pack(self, message: Any) -> bytes:
+        """One message, or a part of one, as bytes. Values in it must have passed `value_out`."""
+
+    def join(self, messages: Sequence[bytes]) -> bytes:
+        """One frame (or array) of packed messages."""
+
+    def map(self, members: dict[str, bytes]) -> bytes:
+        """One map of packed members."""
+
+    def split(self, frame: bytes) -> list[Any]:
+        """The messages of a frame. Errors: RemoteProtocolError."""
+
+    def value_out(self, value: bytes) -> Any:
+        """An encoded value as `pack` wants it."""
+
+    def value_in(self, value: Any) -> bytes:
+        """What came for a value, encoded canonically. Errors: InvalidRequest, LimitExceeded."""
+
+    def value_told(self, value: Any) -> bytes:
+        """A value as the service tells it, encoded; a client does not check it a second time.
+
+        Errors: InvalidRequest, LimitExceeded.
+        """
+
+
+class _Msgpack:
+    name = "msgpack"
+    binary = True
+
+    def pack(self, message: Any) -> bytes:
+        packed: bytes = msgpack.packb(message)
+        return packed
+
+    def join(self, messages: Sequence[bytes]) -> bytes:
+        return _header(0x90, 0xDC, len(messages)) + b"".join(messages)
+
+    def map(self, members: dict[str, bytes]) -> bytes:
+        parts = [_header(0x80, 0xDE, len(members))]
+        for name, packed in members.items():
+            parts += (_packed_name(name), packed)
+        return b"".join(parts)
+
+    def split(self, frame: bytes) -> list[Any]:
+        _check_size(frame)
+        # A smaller frame has no room for that many containers: it goes without the count.
+        count = _Count() if len(frame) > CONTAINERS_MAX else None
+        try:
+            messages = msgpack.unpackb(
+                frame,
+                strict_map_key=True,
+                object_pairs_hook=count.take_map if count else _map,
+                list_hook=count.take_list if count else None,
+                timestamp=3,  # a datetime, which no model accepts, and not a number
+            )
+        except (ValueError, OverflowError, msgpack.UnpackException) as error:
+            raise _malformed("not msgpack", error) from error
+        if not isinstance(messages, list):
+            raise _malformed("not an array of messages")
+        return _checked(messages)
+
+    def value_out(self, value: bytes) -> bytes:
+        return value
+
+    def value_in(self, value: Any) -> bytes:
+        if type(value) is not bytes:
+            raise InvalidRequest(field="value", reason="must be bytes (msgpack `bin`)")
+        if len(value) > VALUE_BYTES_MAX:
+            raise LimitExceeded("VALUE_BYTES_MAX", len(value), VALUE_BYTES_MAX)
+        try:
+            canonical = encode_value(
+                msgpack.unpackb(value, timestamp=3, ext_hook=_refuse_extension)
+            )
+            if canonical != value:  # other bytes for the same value, or a key that stands twice
+                canonical = encode_value(msgpack.unpackb(value, object_pairs_hook=_map))
+        except (ValueError, OverflowError, msgpack.UnpackException) as error:
+            raise InvalidRequest(field="value", reason=f"not msgpack: {_brief(error)}") from error
+        return canonical
+
+    def value_told(self, value: Any) -> bytes:
+        if type(value) is not bytes:
+            raise InvalidRequest(field="value", reason="must be bytes (msgpack `bin`)")
+        return value
+
+
+class _Json:
+    name = "json"
+    binary = False
+
+    def pack(self, message: Any) -> bytes:
+        return _json_encoder.encode(message).encode()
+
+    def join(self, messages: Sequence[bytes]) -> bytes:
+        return b"[" + b",".join(messages) + b"]"
+
+    def map(self, members: dict[str, bytes]) -> bytes:
+        return b"{" + b",".join(b'"%s":%s' % (n.encode(), m) for n, m in members.items()) + b"}"
+
+    def split(self, frame: bytes) -> list[Any]:
+        _check_size(frame)
+        if frame.count(b"[") + frame.count(b"{") > CONTAINERS_MAX:
+            raise _malformed(f"more than {CONTAINERS_MAX} arrays and objects")
+        try:
+            messages = _json_decoder.decode(frame.decode())
+        except (ValueError, RecursionError) as error:
+            raise _malformed("not JSON", error) from error
+        return _checked(messages if isinstance(messages, list) else [messages])
+
+    def value_out(self, value: bytes) -> Any:
+        return decode_value(value)
+
+    def value_in(self, value: Any) -> bytes:
+        return encode_value(value)
+
+    value_told = value_in
+
+
+MSGPACK: Final[Encoding] = _Msgpack()
+JSON: Final[Encoding] = _Json()
+SUBPROTOCOLS: Final[dict[str, Encoding]] = {
+    f"blackboard.v1+{encoding.name}": encoding for encoding in (MSGPACK, JSON)
+}
+"""The encodings by WebSocket subprotocol, the preferred one first."""
+
+
+def _header(small: int, wide: int, count: int) -> bytes:
+    """The msgpack header of an array or map of `count` items (fewer than 2**16)."""
+    return bytes((small | count,)) if count < 16 else bytes((wide, count >> 8, count & 0xFF))
+
+
+@lru_cache(maxsize=64)
+def _packed_name(name: str) -> bytes:
+    packed: bytes = msgpack.packb(name)
+    return packed
+
+
+class _Count:
+    """Refuses a frame that would become too many objects while it is being decoded."""
+
+    def __init__(self) -> None:
+        self.containers = 0
+
+    def take_list(self, items: list[Any]) -> list[Any]:
+        self._add()
+        return items
+
+    def take_map(self, pairs: list[tuple[str, Any]]) -> dict[str, Any] | NotAMap:
+        self._add()
+        return _map(pairs)
+
+    def _add(self) -> None:
+        self.containers += 1
+        if self.containers > CONTAINERS_MAX:
+            raise ValueError(f"more than {CONTAINERS_MAX} arrays and maps")
+
+
+def _map(pairs: list[tuple[str, Any]]) -> dict[str, Any] | NotAMap:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else NotAMap()
+
+
+def _json_map(pairs: list[tuple[str, Any]]) -> dict[str, Any] | bytes | NotAMap:
+    found = _map(pairs)
+    if isinstance(found, dict) and BYTES_KEY in found:
+        return _bytes_of(found)
+    return found
+
+
+def _bytes_of(wrapped: dict[str, Any]) -> bytes | NotAMap:
+    text = wrapped[BYTES_KEY]
+    if len(wrapped) != 1 or not isinstance(text, str):
+        return NotAMap()
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return NotAMap()
+
+
+def _json_default(value: Any) -> dict[str, str]:
+    if isinstance(value, bytes):
+        return {BYTES_KEY: base64.b64encode(value).decode()}
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _not_a_number(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+_json_encoder = json.JSONEncoder(
+    separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_json_default
+)
+_json_decoder = json.JSONDecoder(object_pairs_hook=_json_map, parse_constant=_not_a_number)
+
+
+def _refuse_extension(code: int, _: bytes) -> NoReturn:
+    raise ValueError(f"extension type {code}")
+
+
+def _check_size(frame: bytes) -> None:
+    if len(frame) > FRAME_BYTES_MAX:
+        reason = f"frame of {len(frame)} bytes, at most {FRAME_BYTES_MAX} are allowed"
+        raise RemoteProtocolError(reason, CLOSE_TOO_BIG)
+
+
+def _checked(messages: list[Any]) -> list[Any]:
+    if not 0 < len(messages) <= MESSAGES_PER_FRAME_MAX:
+        reason = f"{len(messages)} messages in a frame, 1 to {MESSAGES_PER_FRAME_MAX} are allowed"
+        raise RemoteProtocolError(reason, CLOSE_PROTOCOL_ERROR)
+    return messages
+
+
+def _malformed(reason: str, error: BaseException | None = None) -> RemoteProtocolError:
+    detail = f": {_brief(error)}" if error is not None else ""
+    return RemoteProtocolError(reason + detail, CLOSE_INVALID_BYTES)
+
+
+def _brief(error: BaseException) -> str:
+    return (str(error) or type(error).__name__)[:200]

@@ -1,0 +1,254 @@
+"""What a request may look like: the only place where data from outside is validated.
+
+Each method has one model of its `params`; `METHODS` names them all, and the JSON Schema that the
+service publishes is made from them. A model turns into the nouns of `core/commit.py`; everything
+above this module works on those.
+
+Invariants
+- `parse` returns a model or raises InvalidRequest or LimitExceeded, whatever it is given.
+- An error text names the path of the field and the reason, and never holds more than
+  `_ECHO_CHARACTERS_MAX` characters of what came.
+"""
+
+from typing import Annotated, ClassVar, Final
+
+from annotated_types import Ge, Le
+from pydantic import (
+    AfterValidator,
+    Field,
+    ValidationError,
+)
+from pydantic_core import ErrorDetails
+
+from blackboard import types as limits
+from blackboard.core import commit as core
+from blackboard.core.watch import Position
+from blackboard.errors import InvalidRequest, LimitExceeded, Rejected
+from blackboard.wire.frames import Encoding
+from blackboard.wire.parts import (
+    SHORT,
+    CommitName,
+    Condition,
+    Ground,
+    HeldFence,
+    KeyText,
+    Model,
+    Name,
+    Operation,
+    PatternText,
+    RevisionNumber,
+    Token,
+    checked_by,
+    checked_note,
+    up_to,
+)
+
+_ECHO_CHARACTERS_MAX: Final = 200
+WATCH_NUMBER_MAX: Final = 2**31 - 1
+"""The number that a client gives to a watch of its connection."""
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+class Params(Model):
+    """What every request may carry: the `agent` that it acts for, if not the connection's own."""
+
+    method: ClassVar[str]
+    agent: Name | None = None
+
+
+class Hello(Params):
+    """The first request of a connection. `token` is needed unless a header carried it."""
+
+    method = "hello"
+    token: Token | None = Field(default=None, repr=False)
+    client: Annotated[str, SHORT] = ""
+
+
+class _BoardParams(Params):
+    board: Name
+
+
+class Head(_BoardParams):
+    """Where the board stands."""
+
+    method = "head"
+
+
+class Commit(_BoardParams):
+    """One attempt of an atomic commit."""
+
+    method = "commit"
+    id: CommitName
+    epoch: Annotated[str, SHORT]
+    ops: Annotated[list[Operation], Field(max_length=limits.OPERATIONS_MAX)]
+    conditions: Annotated[list[Condition], up_to(limits.OPERATIONS_MAX)]
+    fences: Annotated[list[HeldFence], up_to(limits.FENCES_MAX)]
+    based_on: Annotated[list[Ground], up_to(limits.BASED_ON_MAX)]
+    note: Annotated[str, AfterValidator(checked_note)] = ""
+    retry_since: RevisionNumber | None = None
+
+    def to_core(self, agent: str) -> core.Commit:
+        """The commit as the core knows it, by `agent`."""
+        name = self.id
+        return core.Commit(
+            core.CommitId(agent, name.lane, name.incarnation, name.step),
+            self.epoch,
+            tuple([op.to_core() for op in self.ops]),
+            tuple([condition.to_core() for condition in self.conditions]),
+            tuple([core.HeldFence(f.key, f.holder, f.fence) for f in self.fences]),
+            tuple(self.based_on),
+            self.note,
+            self.retry_since,
+        )
+
+
+class Read(_BoardParams):
+    """Entries of some keys as of one revision."""
+
+    method = "read"
+    keys: Annotated[list[KeyText], Field(max_length=limits.READ_KEYS_MAX)]
+
+
+class List(_BoardParams):
+    """A page of the entries that match `pattern`, in key order, after key `after`."""
+
+    method = "list"
+    pattern: PatternText
+    after: KeyText | None = None
+    limit: Annotated[int, Field(ge=1, le=limits.LIST_ENTRIES_MAX)] = limits.LIST_ENTRIES_MAX
+
+
+class Leases(_BoardParams):
+    """A page of the leases whose keys match `pattern`, with their queues, after key `after`."""
+
+    method = "leases"
+    pattern: PatternText
+    after: KeyText | None = None
+    limit: Annotated[int, Field(ge=1, le=limits.LIST_ENTRIES_MAX)] = limits.LIST_ENTRIES_MAX
+
+
+class Log(_BoardParams):
+    """A page of the log after revision `after`."""
+
+    method = "log"
+    after: RevisionNumber = 0
+    limit: Annotated[int, Field(ge=1, le=limits.LOG_ENTRIES_MAX)] = limits.LOG_ENTRIES_MAX
+
+
+class Why(_BoardParams):
+    """The commits that led to `key`."""
+
+    method = "why"
+    key: KeyText
+
+
+class Boards(Params):
+    """Names of the boards that you may use."""
+
+    method = "boards"
+
+
+class WhoAmI(Params):
+    """Who you are to the service."""
+
+    method = "whoami"
+
+
+WatchNumber = Annotated[int, Ge(0), Le(WATCH_NUMBER_MAX)]
+
+
+class Watch(_BoardParams):
+    """Begin watch number `watch`: changes of keys that match, after a resume token (null = now)."""
+
+    method = "watch"
+    watch: WatchNumber
+    patterns: Annotated[list[PatternText], Field(min_length=1, max_length=limits.PATTERNS_MAX)]
+    after: Annotated[str, Field(max_length=200), checked_by(Position.parse)] | None = None
+    coalesce: bool = False
+
+
+class Unwatch(Params):
+    """End a watch."""
+
+    method = "unwatch"
+    watch: WatchNumber
+
+
+class Progress(Params):
+    """Ask a watch for a progress mark."""
+
+    method = "progress"
+    watch: WatchNumber
+
+
+METHODS: Final[dict[str, type[Params]]] = {
+    model.method: model
+    for model in (
+        Hello,
+        Head,
+        Commit,
+        Read,
+        List,
+        Leases,
+        Log,
+        Why,
+        Boards,
+        WhoAmI,
+        Watch,
+        Unwatch,
+        Progress,
+    )
+}
+"""Every method by its name."""
+
+
+def parse(method: object, params: object, encoding: Encoding) -> Params:
+    """Validate the params of a request. Errors: InvalidRequest, LimitExceeded."""
+    model = METHODS.get(method) if type(method) is str else None
+    if model is None:
+        raise InvalidRequest(field="method", reason=f"there is no method {_short(repr(method))}")
+    try:
+        return model.model_validate({} if params is None else params, context=encoding)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)
+        raise _explain(found[0], len(found)) from None
+
+
+_LIMITS: Final[dict[str, str]] = {
+    "ops": "OPERATIONS_MAX",
+    "conditions": "OPERATIONS_MAX",
+    "fences": "FENCES_MAX",
+    "based_on": "BASED_ON_MAX",
+    "keys": "READ_KEYS_MAX",
+    "patterns": "PATTERNS_MAX",
+}
+
+
+def _explain(details: ErrorDetails, count: int) -> Rejected:
+    """The error that says where and why: the first one found, and how many more there are."""
+    path = _path(details["loc"])
+    context = details.get("ctx", {})
+    cause = context.get("error")
+    if isinstance(cause, LimitExceeded):
+        return LimitExceeded(cause.limit, cause.value, cause.maximum, path)
+    if details["type"] == "too_long" and path in _LIMITS:
+        maximum: int = context["max_length"]
+        length: int = context["actual_length"] or maximum + 1
+        return LimitExceeded(_LIMITS[path], length, maximum, path)
+    more = f" (and {count - 1} more)" if count > 1 else ""
+    return InvalidRequest(path, _short(details["msg"]) + more)
+
+
+def _path(parts: tuple[int | str, ...]) -> str:
+    """Such as `ops.3.key`, without the tag that pydantic puts after the index."""
+    tagged = len(parts) > 2 and parts[0] in ("ops", "conditions")
+    kept = (*parts[:2], *parts[3:]) if tagged else parts
+    return _short(".".join(str(part) for part in kept) or "params")
+
+
+def _short(text: str) -> str:
+    plain = text.encode(errors="backslashreplace").decode()
+    if len(plain) <= _ECHO_CHARACTERS_MAX:
+        return plain
+    return plain[: _ECHO_CHARACTERS_MAX - 4] + " ..."

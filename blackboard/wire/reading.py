@@ -1,0 +1,266 @@
+"""What a client makes of what the service sent: the inverse of `wire/answers.py`.
+
+Read strictly, field by field, without models: a watcher reads hundreds of thousands of these.
+
+Invariants
+- `read_x(write_x(x)) == x` in either encoding.
+- A public reader returns the right nouns or raises RemoteProtocolError, whatever it is given.
+"""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from blackboard.core.commit import (
+    Change,
+    ChangeKind,
+    CommitId,
+    Entry,
+    Epoch,
+    Head,
+    Lease,
+    LogEntry,
+    LogPage,
+    Reading,
+    Result,
+    Waiter,
+)
+from blackboard.core.watch import Position
+from blackboard.errors import BlackboardError, Rejected, RemoteProtocolError, from_fields
+from blackboard.wire.frames import Encoding
+
+
+class from_peer:  # noqa: N801 - used as a statement
+    """`with from_peer("head"):` whatever goes wrong inside is the peer's fault."""
+
+    __slots__ = ("what",)
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        wrong = (KeyError, TypeError, ValueError, IndexError, AttributeError, Rejected)
+        if isinstance(error, wrong):
+            reason = f"bad {self.what}: {type(error).__name__}: {str(error)[:200]}"
+            raise RemoteProtocolError(reason) from error
+
+
+def read_error(message: Any) -> BlackboardError:
+    """The error that a peer described; one that cannot be read is a RemoteProtocolError."""
+    data = message.get("data") if isinstance(message, dict) else None
+    if isinstance(data, dict):
+        code, values = data.get("code"), data.get("fields")
+        if isinstance(code, str) and isinstance(values, dict):
+            return from_fields(code, values)
+    return RemoteProtocolError(reason="an error without code and fields")
+
+
+def read_head(message: Any) -> Head:
+    """Result of `head`. Errors: RemoteProtocolError."""
+    with from_peer("head"):
+        return _head(message)
+
+
+def read_reading(message: Any, encoding: Encoding) -> Reading:
+    """Result of `read` and `list`. Errors: RemoteProtocolError."""
+    with from_peer("reading"):
+        return Reading(
+            _int(message, "revision"),
+            _str(message, "epoch"),
+            tuple([_entry(entry, encoding) for entry in _list(message, "entries")]),
+            _str(message, "next_key") if "next_key" in message else None,
+        )
+
+
+def read_log(message: Any, encoding: Encoding) -> LogPage:
+    """Result of `log`. Errors: RemoteProtocolError."""
+    with from_peer("log"):
+        entries = tuple([_revision(m, encoding) for m in _list(message, "revisions")])
+        return LogPage(_head(message["head"]), entries, _int(message, "through"))
+
+
+def read_results(message: Any) -> tuple[Result, ...]:
+    """What the operations of a commit computed. Errors: RemoteProtocolError."""
+    with from_peer("results"):
+        return tuple([_result(item) for item in _list(message, "results")])
+
+
+def read_leases(message: Any) -> Reading:
+    """A reading of leases. Errors: RemoteProtocolError."""
+    with from_peer("leases"):
+        return Reading(
+            _int(message, "revision"),
+            _str(message, "epoch"),
+            next_key=_str(message, "next_key") if "next_key" in message else None,
+            leases=tuple([_lease(lease) for lease in _list(message, "leases")]),
+        )
+
+
+def read_revisions(messages: Any, encoding: Encoding) -> list[LogEntry]:
+    """Revisions of a delivery. Errors: RemoteProtocolError."""
+    with from_peer("revisions"):
+        if type(messages) is not list:
+            raise TypeError("not an array")
+        return [_revision(message, encoding) for message in messages]
+
+
+def read_position(token: Any) -> Position:
+    """A resume token. Errors: RemoteProtocolError."""
+    with from_peer("position"):
+        return Position.parse(token)
+
+
+def read_int(message: Any, name: str) -> int:
+    """A member that is an integer. Errors: RemoteProtocolError."""
+    with from_peer("message"):
+        return _int(message, name)
+
+
+def read_str(message: Any, name: str) -> str:
+    """A member that is a string. Errors: RemoteProtocolError."""
+    with from_peer("message"):
+        return _str(message, name)
+
+
+def read_grounds(message: Any) -> tuple[tuple[str, int], ...]:
+    """The member `based_on`. Errors: RemoteProtocolError."""
+    with from_peer("based_on"):
+        return _grounds(message)
+
+
+def join_revisions(before: Sequence[LogEntry], after: Sequence[LogEntry]) -> list[LogEntry]:
+    """Put together what `answers.pack_revisions` took apart."""
+    if not before or not after or before[-1].revision != after[0].revision:
+        return [*before, *after]
+    first, more = before[-1], after[0]
+    whole = LogEntry(
+        first.revision,
+        first.time_ms,
+        first.id,
+        first.changes + more.changes,
+        first.digest,
+        first.based_on,
+        first.note,
+        first.epoch,
+    )
+    return [*before[:-1], whole, *after[1:]]
+
+
+# --- parts; they raise whatever Python raises -----------------------------------------------------
+
+
+def _int(message: Any, name: str) -> int:
+    value = message[name]
+    if type(value) is not int:
+        raise TypeError(f"{name} is not an integer")
+    return value
+
+
+def _str(message: Any, name: str) -> str:
+    value = message[name]
+    if type(value) is not str:
+        raise TypeError(f"{name} is not a string")
+    return value
+
+
+def _list(message: Any, name: str) -> list[Any]:
+    value = message[name]
+    if type(value) is not list:
+        raise TypeError(f"{name} is not an array")
+    return value
+
+
+def _head(message: Any) -> Head:
+    return Head(
+        _int(message, "revision"),
+        _epoch(message["epoch"]),
+        _int(message, "oldest"),
+        _int(message, "time_ms"),
+        _int(message, "log_entries"),
+    )
+
+
+def _epoch(message: Any) -> Epoch:
+    return Epoch(
+        _int(message, "number"),
+        _str(message, "id"),
+        _str(message, "cause"),
+        _int(message, "from_revision"),
+        _int(message, "revision"),
+    )
+
+
+def _entry(message: Any, encoding: Encoding) -> Entry:
+    return Entry(
+        _str(message, "key"),
+        encoding.value_told(message["value"]),
+        _int(message, "mod_revision"),
+        _int(message, "create_revision"),
+        _str(message, "author"),
+        _int(message, "time_ms"),
+        _int(message, "expires_at_ms") if "expires_at_ms" in message else None,
+    )
+
+
+def _revision(message: Any, encoding: Encoding) -> LogEntry:
+    return LogEntry(
+        _int(message, "revision"),
+        _int(message, "time_ms"),
+        CommitId(_str(message, "author"), 0, "", 0),
+        tuple([_change(change, encoding) for change in _list(message, "changes")]),
+        bytes.fromhex(_str(message, "digest")),
+        _grounds(message) if "based_on" in message else (),
+        _str(message, "note") if "note" in message else "",
+        _epoch(message["epoch"]) if "epoch" in message else None,
+    )
+
+
+def _change(message: Any, encoding: Encoding) -> Change:
+    return Change(
+        ChangeKind(message["kind"]),
+        _str(message, "key"),
+        encoding.value_told(message["value"]) if "value" in message else None,
+        _int(message, "expires_at_ms") if "expires_at_ms" in message else None,
+        _int(message, "item") if "item" in message else None,
+        _lease(message["lease"]) if "lease" in message else None,
+    )
+
+
+def _lease(message: Any) -> Lease:
+    return Lease(
+        _str(message, "key"),
+        _str(message, "holder"),
+        _int(message, "fence"),
+        _int(message, "until_ms"),
+        tuple([_waiter(waiter) for waiter in _list(message, "waiters")])
+        if "waiters" in message
+        else (),
+    )
+
+
+def _waiter(message: Any) -> Waiter:
+    return Waiter(_str(message, "holder"), _int(message, "ttl_ms"), _int(message, "until_ms"))
+
+
+def _grounds(message: Any) -> tuple[tuple[str, int], ...]:
+    pairs = _list(message, "based_on")
+    if not all(type(key) is str and type(revision) is int for key, revision in pairs):
+        raise TypeError("based_on holds no pairs of key and revision")
+    return tuple([(key, revision) for key, revision in pairs])
+
+
+def _result(item: Any) -> Result:
+    if item is None or type(item) in (int, str):
+        result: int | str | None = item
+        return result
+    if type(item) is not list or not all(type(part) in (str, int) for part in item):
+        raise TypeError("a result is an integer, a string, a list of these, or null")
+    return tuple(item)

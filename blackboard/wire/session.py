@@ -1,0 +1,479 @@
+"""The protocol without its sockets: frames go in and events come out, calls go in and frames out.
+
+    state \\ step   GREETED    DRAINED    CLOSED
+    HELLO          READY      DRAINING   CLOSED
+    READY          -          DRAINING   CLOSED
+    DRAINING       DRAINING   DRAINING   CLOSED
+    CLOSED         -          -          CLOSED
+
+Invariants
+- `receive` returns events or raises RemoteProtocolError, whatever it is given; after raising, the
+  session is CLOSED.
+- A request is answered at most once, under its own id; two requests in flight never share one.
+- Before the greeting nothing but one `hello` is taken, alone in a small frame.
+- What was queued leaves in the order of the calls, as few frames, each within the limits.
+- No clock, no socket, no task: `tick` is told the time.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, Self, TypeGuard
+
+from blackboard.core.commit import LogEntry
+from blackboard.core.watch import Position
+from blackboard.errors import (
+    BlackboardError,
+    InvalidRequest,
+    LimitExceeded,
+    LocalProtocolError,
+    Rejected,
+    RemoteProtocolError,
+    Unavailable,
+)
+from blackboard.types import (
+    FRAME_BYTES_MAX,
+    HANDSHAKE_TIMEOUT_MS,
+    INTEGER_MAX,
+    MESSAGES_PER_FRAME_MAX,
+    REQUESTS_IN_FLIGHT_MAX,
+    Milliseconds,
+)
+from blackboard.wire import reading
+from blackboard.wire.answers import write_error
+from blackboard.wire.frames import CLOSE_PROTOCOL_ERROR, MESSAGE_BYTES_MAX, Encoding
+
+if TYPE_CHECKING:
+    from blackboard.wire import messages
+
+HELLO_BYTES_MAX: Final = 16 * 1024
+"""The first frame: a token, and little more. Nobody is known yet who could be given more room."""
+REQUEST_ID_CHARACTERS_MAX: Final = 64
+FRAME_JOIN_BYTES: Final = 1024 * 1024
+"""Messages share a frame up to this size; one larger message has a frame of its own. A socket that
+is full holds one frame more, in two copies, whatever its peer does."""
+FRAGMENTS_MAX: Final = 16
+"""Fragments of one delivery: four times what escaping can make of the largest commit."""
+
+
+class State(StrEnum):
+    """Where a connection is."""
+
+    HELLO = "hello"
+    READY = "ready"
+    DRAINING = "draining"
+    CLOSED = "closed"
+
+
+class Step(StrEnum):
+    """What moves a connection on."""
+
+    GREETED = "greeted"
+    DRAINED = "drained"
+    CLOSED = "closed"
+
+
+TRANSITIONS: Final[dict[tuple[State, Step], State]] = {
+    (State.HELLO, Step.GREETED): State.READY,
+    (State.HELLO, Step.DRAINED): State.DRAINING,
+    (State.HELLO, Step.CLOSED): State.CLOSED,
+    (State.READY, Step.DRAINED): State.DRAINING,
+    (State.READY, Step.CLOSED): State.CLOSED,
+    (State.DRAINING, Step.GREETED): State.DRAINING,
+    (State.DRAINING, Step.DRAINED): State.DRAINING,
+    (State.DRAINING, Step.CLOSED): State.CLOSED,
+    (State.CLOSED, Step.CLOSED): State.CLOSED,
+}
+
+RequestId = int | str
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HelloReceived:
+    """Server: somebody wants in. Answer with `welcome` or `turn_away`."""
+
+    id: RequestId
+    params: "messages.Hello"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReceived:
+    """Server: a valid request. Answer with `respond` or `respond_error`."""
+
+    id: RequestId
+    params: "messages.Params"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefused:
+    """Server: something that is no request, or none now. It has been answered already."""
+
+    id: RequestId | None
+    error: BlackboardError
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Client: the result of request `id`, as a message (wire/answers.py has the shapes)."""
+
+    id: int
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Client: request `id` was answered with an error."""
+
+    id: int
+    error: BlackboardError
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Client: what watch number `watch` gets; without revisions it is a progress mark."""
+
+    watch: int
+    position: Position
+    revisions: tuple[LogEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Client: watch number `watch` is over because of `error`."""
+
+    watch: int
+    error: BlackboardError
+
+
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """Client: the service stops soon; it takes no new requests on this connection."""
+
+
+ServerEvent = HelloReceived | RequestReceived | RequestRefused
+ClientEvent = Answered | Failed | Changed | Cancelled | Draining
+
+# --- what both sides share ------------------------------------------------------------------------
+
+
+class _Session:
+    def __init__(self, encoding: Encoding) -> None:
+        self.encoding = encoding
+        self.state = State.HELLO
+        self._outgoing: deque[bytes] = deque()
+        self.outgoing_bytes = 0
+        """Bytes that `bytes_to_send` would return now."""
+
+    def close(self) -> None:
+        """End the session: nothing is taken any more, and what waits is not sent."""
+        self._move(Step.CLOSED)
+        self._outgoing.clear()
+        self.outgoing_bytes = 0
+
+    def bytes_to_send(self) -> list[bytes]:
+        """Everything that waits, as frames; they are the caller's to send, in this order."""
+        frames: list[bytes] = []
+        waiting, join = self._outgoing, self.encoding.join
+        if self.outgoing_bytes <= FRAME_JOIN_BYTES and len(waiting) <= MESSAGES_PER_FRAME_MAX:
+            frames = [join(list(waiting))] if waiting else []
+        else:
+            frames = [join(group) for group in _grouped(waiting)]
+        waiting.clear()
+        self.outgoing_bytes = 0
+        return frames
+
+    def _queue(self, packed: bytes) -> None:
+        self._outgoing.append(packed)
+        self.outgoing_bytes += len(packed) + 1  # a comma, in JSON
+
+    def _move(self, step: Step) -> None:
+        new = TRANSITIONS.get((self.state, step))
+        if new is None:
+            raise LocalProtocolError(reason=f"a session that is {self.state} cannot be {step}")
+        self.state = new
+
+    def _split(self, frame: bytes) -> list[Any]:
+        if self.state is State.CLOSED:
+            raise LocalProtocolError(reason="the session is closed")
+        try:
+            return self.encoding.split(frame)
+        except RemoteProtocolError:
+            self.close()
+            raise
+
+    def _violated(self, reason: str) -> RemoteProtocolError:
+        self.close()
+        return RemoteProtocolError(reason, CLOSE_PROTOCOL_ERROR)
+
+
+def _grouped(waiting: Sequence[bytes]) -> list[list[bytes]]:
+    groups: list[list[bytes]] = [[]]
+    size = 0
+    for packed in waiting:
+        full = size + len(packed) + 1 > FRAME_JOIN_BYTES
+        if groups[-1] and (full or len(groups[-1]) == MESSAGES_PER_FRAME_MAX):
+            groups.append([])
+            size = 0
+        groups[-1].append(packed)
+        size += len(packed) + 1
+    return groups
+
+
+# --- server ---------------------------------------------------------------------------------------
+
+
+class ServerSession(_Session):
+    """The side that answers."""
+
+    def __init__(self, encoding: Encoding, now_ms: Milliseconds) -> None:
+        # Loading pydantic takes longer than all the rest: a client does without.
+        from blackboard.wire import messages
+
+        super().__init__(encoding)
+        self._messages = messages
+        self._deadline_ms = now_ms + HANDSHAKE_TIMEOUT_MS
+        self._in_flight: set[RequestId] = set()
+
+    @classmethod
+    def greeted(cls, encoding: Encoding) -> Self:
+        """A session whose peer is known already: for requests that come without a connection."""
+        session = cls(encoding, 0)
+        session._move(Step.GREETED)
+        return session
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were received and not answered yet."""
+        return len(self._in_flight)
+
+    def tick(self, now_ms: Milliseconds) -> Milliseconds | None:
+        """The time to call again, None when there is nothing to wait for any more.
+
+        Errors: RemoteProtocolError when the greeting did not come in HANDSHAKE_TIMEOUT_MS.
+        """
+        if self.state is not State.HELLO:
+            return None
+        if now_ms >= self._deadline_ms:
+            raise self._violated(f"no hello within {HANDSHAKE_TIMEOUT_MS} ms")
+        return self._deadline_ms
+
+    def receive(self, frame: bytes) -> list[ServerEvent]:
+        """Take one frame. Errors: RemoteProtocolError, after which the session is closed."""
+        if self.state is State.HELLO:
+            return [self._receive_hello(frame)]
+        return [self._receive(message) for message in self._split(frame)]
+
+    def _receive_hello(self, frame: bytes) -> ServerEvent:
+        if len(frame) > HELLO_BYTES_MAX:
+            raise self._violated(f"the first frame has more than {HELLO_BYTES_MAX} bytes")
+        found = self._split(frame)
+        if len(found) != 1 or not isinstance(found[0], dict) or found[0].get("method") != "hello":
+            raise self._violated("the first frame must hold `hello` and nothing else")
+        return self._receive(found[0])
+
+    def _receive(self, message: Any) -> ServerEvent:
+        number: RequestId | None = None
+        try:
+            number = self._take_id(message)
+            if not message.keys() <= _REQUEST_MEMBERS:
+                raise InvalidRequest(field="request", reason="has unknown members")
+            params = self._messages.parse(
+                message.get("method"), message.get("params"), self.encoding
+            )
+            self._check_order(params)
+        except (Rejected, Unavailable) as error:
+            self._answer(number, "error", write_error(error))
+            return RequestRefused(number, error)
+        self._in_flight.add(number)
+        if isinstance(params, self._messages.Hello):
+            return HelloReceived(number, params)
+        return RequestReceived(number, params)
+
+    def _take_id(self, message: Any) -> RequestId:
+        if not isinstance(message, dict):
+            raise InvalidRequest(field="request", reason="must be a map with id, method, params")
+        number = message.get("id")
+        if not _is_request_id(number):
+            raise InvalidRequest(field="id", reason="must be an integer or a short string")
+        if number in self._in_flight:
+            raise InvalidRequest(field="id", reason="is that of a request still in flight")
+        return number
+
+    def _check_order(self, params: "messages.Params") -> None:
+        if self.state is State.DRAINING:
+            raise Unavailable(what="service", reason="it is stopping")
+        if isinstance(params, self._messages.Hello) and self.state is not State.HELLO:
+            raise InvalidRequest(field="method", reason="hello comes once, first")
+
+    def welcome(self, number: RequestId, result: Any) -> None:
+        """Let the peer in."""
+        self._move(Step.GREETED)
+        self.respond(number, result)
+
+    def respond(self, number: RequestId, result: Any) -> None:
+        """Answer a request; with an error, if the result does not fit a frame."""
+        self._in_flight.discard(number)
+        self._answer(number, "result", result)
+
+    def respond_error(self, number: RequestId, error: BlackboardError) -> None:
+        """Answer a request with an error."""
+        self._in_flight.discard(number)
+        self._answer(number, "error", write_error(error))
+
+    def send_changes(
+        self, watch: int, position: Position, pieces: Sequence[bytes], *, more: bool = False
+    ) -> None:
+        """Send a watch what `answers.pack_revisions` made; no pieces make a progress mark."""
+        pack, join = self.encoding.pack, self.encoding.map
+        params = {"watch": pack(watch), "position": pack(str(position))}
+        method = pack("changes")
+        for index, piece in enumerate(pieces or [pack([])]):
+            members = {**params, "revisions": piece}
+            if more or index < len(pieces) - 1:
+                members["more"] = pack(True)
+            self._send(join({"method": method, "params": join(members)}))
+
+    def send_cancelled(self, watch: int, error: BlackboardError) -> None:
+        """Tell a watch why it is over."""
+        params = {"watch": watch, "error": write_error(error)}
+        self._send(self.encoding.pack({"method": "cancelled", "params": params}))
+
+    def send_draining(self) -> None:
+        """Tell the peer that this service stops; further requests are refused as Unavailable."""
+        self._move(Step.DRAINED)
+        self._send(self.encoding.pack({"method": "draining", "params": {}}))
+
+    def _answer(self, number: RequestId | None, member: str, content: Any) -> None:
+        packed = self.encoding.pack({"id": number, member: content})
+        if len(packed) > MESSAGE_BYTES_MAX:
+            error = LimitExceeded("FRAME_BYTES_MAX", len(packed), FRAME_BYTES_MAX, "result")
+            packed = self.encoding.pack({"id": number, "error": write_error(error)})
+        self._send(packed)
+
+    def _send(self, packed: bytes) -> None:
+        if self.state is State.CLOSED:
+            raise LocalProtocolError(reason="the session is closed")
+        self._queue(packed)
+
+
+def _is_request_id(number: Any) -> TypeGuard[RequestId]:
+    if type(number) is int:
+        return -INTEGER_MAX <= number <= INTEGER_MAX
+    short = type(number) is str and len(number) <= REQUEST_ID_CHARACTERS_MAX
+    return short and str(number).isprintable()
+
+
+_REQUEST_MEMBERS: Final = {"jsonrpc", "id", "method", "params"}
+
+# --- client ---------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Fragments:
+    count: int = 0
+    revisions: list[LogEntry] = field(default_factory=list)
+
+
+class ClientSession(_Session):
+    """The side that asks."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        super().__init__(encoding)
+        self._next_id = 1
+        self._hello_id: int | None = None
+        self._in_flight: set[int] = set()
+        self._fragments: dict[int, _Fragments] = {}
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were sent and not answered yet."""
+        return len(self._in_flight)
+
+    def send_hello(self, params: dict[str, Any]) -> int:
+        """Greet the service; nothing else may be sent before its answer. Returns the id."""
+        if self.state is not State.HELLO or self._hello_id is not None:
+            raise LocalProtocolError(reason="hello comes once, first")
+        self._hello_id = self._request("hello", params)
+        return self._hello_id
+
+    def send_request(self, method: str, params: dict[str, Any]) -> int:
+        """Send a request; returns its id.
+
+        Errors: LocalProtocolError when the session is not ready or REQUESTS_IN_FLIGHT_MAX requests
+        are unanswered; LimitExceeded when the request does not fit a frame.
+        """
+        if self.state is not State.READY:
+            raise LocalProtocolError(reason=f"no requests while the session is {self.state}")
+        if len(self._in_flight) >= REQUESTS_IN_FLIGHT_MAX:
+            raise LocalProtocolError(reason=f"{REQUESTS_IN_FLIGHT_MAX} requests are unanswered")
+        return self._request(method, params)
+
+    def _request(self, method: str, params: dict[str, Any]) -> int:
+        number = self._next_id
+        packed = self.encoding.pack({"id": number, "method": method, "params": params})
+        if len(packed) > MESSAGE_BYTES_MAX:
+            raise LimitExceeded("FRAME_BYTES_MAX", len(packed), FRAME_BYTES_MAX, "request")
+        self._next_id += 1
+        self._in_flight.add(number)
+        self._queue(packed)
+        return number
+
+    def receive(self, frame: bytes) -> list[ClientEvent]:
+        """Take one frame. Errors: RemoteProtocolError, after which the session is closed."""
+        events: list[ClientEvent] = []
+        try:
+            for message in self._split(frame):
+                event = self._receive(message)
+                if event is not None:
+                    events.append(event)
+        except RemoteProtocolError:
+            self.close()
+            raise
+        return events
+
+    def _receive(self, message: Any) -> ClientEvent | None:
+        with reading.from_peer("message"):
+            method = message.get("method")
+            if method is None:
+                return self._receive_answer(message)
+            params = message["params"]
+            if method == "changes":
+                return self._receive_changes(params)
+            if method == "cancelled":
+                self._fragments.pop(reading.read_int(params, "watch"), None)
+                return Cancelled(params["watch"], reading.read_error(params.get("error")))
+            if method == "draining":
+                self._move(Step.DRAINED)
+                return Draining()
+        raise RemoteProtocolError(f"unknown notification {method!r:.100}")
+
+    def _receive_answer(self, message: Any) -> ClientEvent:
+        number = message.get("id")
+        if number is None and "error" in message:
+            raise RemoteProtocolError(f"refused: {reading.read_error(message['error'])}")
+        if type(number) is not int or number not in self._in_flight:
+            raise RemoteProtocolError("an answer to no request")
+        self._in_flight.discard(number)
+        if "error" in message:
+            return Failed(number, reading.read_error(message["error"]))
+        if number == self._hello_id:
+            self._move(Step.GREETED)
+        return Answered(number, message["result"])
+
+    def _receive_changes(self, params: Any) -> Changed | None:
+        watch = reading.read_int(params, "watch")
+        revisions = reading.read_revisions(params.get("revisions"), self.encoding)
+        before = self._fragments.pop(watch, None)
+        if before is not None:
+            revisions = reading.join_revisions(before.revisions, revisions)
+        if params.get("more") is True:
+            count = before.count + 1 if before is not None else 1
+            if count > FRAGMENTS_MAX:
+                raise RemoteProtocolError(f"more than {FRAGMENTS_MAX} fragments")
+            self._fragments[watch] = _Fragments(count, revisions)
+            return None
+        position = reading.read_position(params.get("position"))
+        return Changed(watch, position, tuple(revisions))
