@@ -1,0 +1,1 @@
+"""Engines: where a board is kept. One port (`base`), two real implementations."""

@@ -1,0 +1,94 @@
+"""The port between what is offered and where it is kept.
+
+What every engine promises (`tests/conformance/` runs the same suite over all of them):
+- `commit` decides each commit of a batch on its own, in order, as `core/model.py` says. An outcome
+  that is `Committed` has reached the engine's acknowledged level; one that is an error changed
+  nothing; `OutcomeUnknown` is neither, and sending the same commit again resolves it.
+- `read`, `list` and `log` are linearizable: they show every commit that was answered before they
+  were called, and nothing that could still be lost by a fault that the level names.
+- `Unavailable` within ENGINE_RETRY_MS, never a hang; a driver's exception never comes through.
+- Cancelling a call leaves the engine usable; a cancelled `commit` has an unknown outcome.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from blackboard.core.commit import Head, LogPage, Reading
+from blackboard.core.model import Outcome
+from blackboard.types import Key, Milliseconds, Prefix, Revision
+from blackboard.wire.codec import Prepared
+
+LOCK_MASTERS: Final = "lock masters"
+"""What is Unavailable when no majority of the servers that vote on leases answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What people want to know of an engine: which, where the boards are, what an answer survives.
+
+    `level` is one of "disk" (power loss), "second" (a process crash; power loss costs a second),
+    "replica" (loss of the primary), "memory" (a crash of the service, not of the machine).
+    `warnings` are findings that do not keep it from serving.
+    """
+
+    name: str
+    version: str
+    location: str
+    level: str
+    warnings: tuple[str, ...] = ()
+
+
+class Store(Protocol):
+    """An engine, opened. One object serves many boards and many tasks of one event loop."""
+
+    async def facts(self) -> EngineFacts:
+        """Ask the engine what it is. Errors: EngineRefused if its settings would lose data."""
+
+    async def open(self, board: str) -> Head:
+        """Make sure that `board` exists, and say where it stands.
+
+        The first contact with an engine run that may have lost revisions begins a new epoch.
+        """
+
+    async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
+        """Decide 1..BATCH_COMMITS_MAX commits; one outcome each, in order.
+
+        Errors: Unavailable when certainly none of them was applied.
+        """
+
+    async def read(self, board: str, keys: Sequence[Key]) -> Reading:
+        """Up to READ_KEYS_MAX entries, all as of one revision; absent keys are left out."""
+
+    async def list(
+        self, board: str, prefix: Prefix, *, after: Key | None = None, limit: int
+    ) -> Reading:
+        """Entries below `prefix` ("" = the whole board) in key order, from the first key > `after`.
+
+        A page ends after `limit` entries or PAGE_BYTES_MAX bytes; then `next_key` is its last key.
+        Each page is as of one revision, two pages may differ in theirs.
+        """
+
+    async def log(
+        self, board: str, after: Revision, *, limit: int, wait_ms: Milliseconds = 0
+    ) -> LogPage:
+        """Log entries after revision `after`, at most `limit` and about PAGE_BYTES_MAX bytes.
+
+        With `wait_ms`, wait up to that long for the first one (an empty page when none came).
+        Errors: Compacted when `after` + 1 is no longer in the log, FutureRevision above the head.
+        """
+
+    async def due(self, board: str, *, limit: int) -> Reading:
+        """Entries whose `expires_at_ms` is past by the engine's clock, the longest past first."""
+
+    async def leases(self, board: str, *, due: bool = False) -> Reading:
+        """All leases with their queues, sorted by key; with `due` those that have run out."""
+
+    async def compact(self, board: str, oldest: Revision) -> Head:
+        """Drop log entries (and tombstones) below `oldest`; a later value never comes back down."""
+
+    async def boards(self) -> Sequence[str]:
+        """Names of the boards that exist, sorted."""
+
+    async def aclose(self) -> None:
+        """Let go of the engine. Commits in flight finish or have an unknown outcome."""

@@ -1,0 +1,84 @@
+"""Where a board is in Redis: the names of its keys, and what their fields hold.
+
+All keys of a board carry the hash tag `{board}`, so they share one slot and one script reaches
+them. The layout is described at the top of `scripts/prelude.lua`, its twin.
+"""
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import msgpack
+
+from blackboard.core.commit import Entry, Epoch, Head
+from blackboard.core.path import check_name, range_below
+from blackboard.errors import Corrupt
+from blackboard.types import Key, Prefix
+
+BOARDS: Final = "blackboard:boards"
+"""The set of the names of all boards; in a cluster it lies in a slot of its own."""
+
+_PARTS = ("m", "log", "i", "n", "k", "x", "l")
+_HEADER = struct.Struct(">QQQQBB")
+_VALUE, _LARGE = ord("v"), ord("L")
+_FIRST_LETTER = "\2"
+"""Above the sentinel and the tombstones of the index, below every key."""
+
+
+@lru_cache(maxsize=4096)
+def board_keys(board: str) -> tuple[str, ...]:
+    """The seven keys of `board`, in the order of every script's KEYS."""
+    check_name(board, "board")  # a brace would end the hash tag and spread the board over slots
+    return tuple(f"{{{board}}}:{part}" for part in _PARTS)
+
+
+def log_key(board: str) -> str:
+    """The stream that is the board's log."""
+    return board_keys(board)[1]
+
+
+def index_range(prefix: Prefix, after: Key | None) -> tuple[str, str]:
+    """The interval of the index, as ZRANGEBYLEX takes it, of keys below `prefix` and > `after`."""
+    first, last = range_below(prefix) if prefix else (_FIRST_LETTER, "")
+    until = f"({last}" if last else "+"
+    if after is not None and after >= first:
+        return f"({after}", until
+    return f"[{first}", until
+
+
+def read_entry(key: bytes, field: bytes, large: bytes | None) -> Entry:
+    """The entry that a field of `{board}:n` describes. Errors: Corrupt."""
+    try:
+        modified, created, time_ms, expires_at_ms, kind, size = _HEADER.unpack_from(field)
+        start = _HEADER.size + size
+        value = field[start:] if kind == _VALUE else large
+        if value is None or kind not in (_VALUE, _LARGE):
+            raise ValueError(f"an entry of kind {kind} without its value")
+        return Entry(
+            key=key.decode("ascii"),
+            value=value,
+            mod_revision=modified,
+            create_revision=created,
+            author=field[_HEADER.size : start].decode("ascii"),
+            time_ms=time_ms,
+            expires_at_ms=expires_at_ms or None,
+        )
+    except (struct.error, ValueError) as error:
+        raise Corrupt(what=f"entry {key!r}", reason=str(error)) from error
+
+
+@lru_cache(maxsize=4096)
+def read_epoch(packed: bytes) -> Epoch:
+    """The epoch that field `e` of `{board}:m`, or of a marker in the log, describes."""
+    try:
+        number, name, cause, from_revision, revision = msgpack.unpackb(packed)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise Corrupt(what="epoch", reason=str(error)) from error
+    return Epoch(number, name, cause, from_revision, revision)
+
+
+def read_head(reply: Sequence[Any]) -> Head:
+    """What `head` of scripts/prelude.lua replied."""
+    revision, oldest, epoch, time_ms, log_entries = reply
+    return Head(revision, read_epoch(epoch), oldest, time_ms, log_entries)

@@ -1,0 +1,298 @@
+"""redis-py as this floor uses it: one command, one attempt, and what became of it.
+
+The driver's own retries are off (it repeats a script whose reply was lost, ten times by default).
+`Trial` repeats instead, and remembers whether the command may have been executed.
+
+Invariants
+- A driver's exception never leaves this module: it becomes `NotNowError` (try again), or an error
+  of blackboard/errors.py (trying again would not help).
+- A connection whose reply was not read to its end is closed, never used again.
+- `Trial.maybe_executed` is False only if the server surely executed nothing.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import anyio
+from redis.asyncio import ConnectionPool, RedisCluster
+from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    ClusterDownError,
+    ClusterError,
+    MasterDownError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+
+from blackboard.errors import Corrupt, InvalidRequest, Unavailable
+from blackboard.types import ENGINE_RETRY_MS, ENGINE_TIMEOUT_MS
+
+Argument = str | bytes | int
+Answer = TypeVar("Answer")
+
+_TIMEOUT_S: Final = ENGINE_TIMEOUT_MS / 1000
+_CONNECTIONS_MAX: Final = 16_384
+_PAUSE_FIRST_S, _PAUSE_LAST_S = 0.01, 0.5
+_DENIED = (AuthenticationError, AuthorizationError, NoPermissionError)
+_NOT_NOW = (
+    BusyLoadingError,
+    ClusterDownError,
+    ClusterError,
+    MasterDownError,
+    ReadOnlyError,
+    RedisClusterException,
+    TryAgainError,
+)
+"""The server, or the driver before it sent anything, says: not executed, try later or elsewhere."""
+_CANNOT = ("MISCONF", "NOREPLICAS", "BUSY", "OOM")
+
+
+class NotNowError(Exception):
+    """An attempt that got no answer, or was told to come again."""
+
+
+class ScriptMissingError(Exception):
+    """The server does not have the script that EVALSHA named; nothing was executed."""
+
+
+class Trial:
+    """The attempts at one command, for at most ENGINE_RETRY_MS in all."""
+
+    def __init__(self) -> None:
+        self.maybe_executed = False
+        self._until = anyio.current_time() + ENGINE_RETRY_MS / 1000
+        self._pause_s = _PAUSE_FIRST_S
+
+    def left_s(self) -> float:
+        """Seconds that are left, never below 0."""
+        return max(0.0, self._until - anyio.current_time())
+
+    async def pause(self, reason: NotNowError) -> None:
+        """Wait before the next attempt, longer each time. Errors: Unavailable when time is up."""
+        if self.left_s() <= self._pause_s:
+            raise Unavailable(what="engine", reason=str(reason)) from reason
+        await anyio.sleep(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, _PAUSE_LAST_S)
+
+
+def _translated(error: Exception) -> Exception:
+    """What this floor says instead of `error`; the same for a server and a cluster."""
+    if isinstance(error, NoScriptError):
+        return ScriptMissingError()
+    reason = f"{type(error).__name__}: {error}"
+    if isinstance(error, (OutOfMemoryError, *_DENIED)):
+        return Unavailable(what="engine", reason=reason)
+    if isinstance(error, _NOT_NOW) or not isinstance(error, ResponseError):
+        return NotNowError(reason)
+    if str(error).startswith(_CANNOT):
+        return Unavailable(what="engine", reason=reason)
+    return Corrupt(what="engine", reason=reason)
+
+
+def _options() -> dict[str, Any]:
+    return {
+        "socket_timeout": _TIMEOUT_S,
+        "socket_connect_timeout": _TIMEOUT_S,
+        "retry": Retry(NoBackoff(), 0),
+        "max_connections": _CONNECTIONS_MAX,
+        "protocol": 2,
+    }
+
+
+def _executed(error: Exception) -> bool:
+    """Whether the command that ended with `error` may have been executed."""
+    is_answer = isinstance(error, (ResponseError, *_NOT_NOW, *_DENIED))
+    return not is_answer or isinstance(_translated(error), Corrupt)
+
+
+class _Pool(ConnectionPool):
+    """A pool that knows every connection it made.
+
+    redis-py forgets one whose release was cancelled while it was being closed; its socket would
+    stay open until the garbage collector finds it.
+    """
+
+    made: list[AbstractConnection]
+    """Set by whoever makes the pool, before it is used."""
+
+    def make_connection(self) -> Any:
+        """A new connection, as redis-py makes it."""
+        connection = super().make_connection()  # type: ignore[no-untyped-call]
+        self.made.append(connection)
+        return connection
+
+    async def close_all(self) -> None:
+        """Close every connection that was ever made."""
+        await self.disconnect()
+        for connection in self.made:
+            await connection.disconnect(nowait=True)
+        self.made.clear()
+
+
+class OneServer:
+    """A server by URL (`redis://`, `rediss://`, `unix://`), over a pool of connections."""
+
+    def __init__(self, url: str) -> None:
+        self._pool = _Pool.from_url(url, **_options())
+        self._pool.made = []
+        self._closed = False
+
+    async def send(self, trial: Trial, key: str, *command: Argument) -> Any:
+        """Send one command and return its reply; `key` is one that the command names.
+
+        Errors: NotNowError, ScriptMissingError, Unavailable, Corrupt.
+        Cancellation: the connection is closed if its reply was not read.
+        """
+        before = trial.maybe_executed
+        try:
+            async with self._connection() as connection:
+                trial.maybe_executed = True
+                cancels = _cancels()
+                await connection.send_command(*command)
+                reply = await connection.read_response()
+                if _cancels() > cancels:
+                    # redis-py sends within asyncio.wait_for, which until Python 3.12 loses a
+                    # cancellation that comes when it is just done.
+                    raise asyncio.CancelledError
+                trial.maybe_executed = before
+                return reply
+        except (RedisError, OSError) as error:
+            trial.maybe_executed = trial.maybe_executed and (before or _executed(error))
+            if isinstance(error, ReadOnlyError):
+                # A primary that became a replica: the name may lead to another server by now.
+                await self._pool.disconnect(inuse_connections=False)
+            raise _translated(error) from error
+
+    async def ask_all(self, *command: Argument) -> list[Any]:
+        """Send a command to every server there is: one reply each."""
+        return [await self.send(Trial(), "", *command)]
+
+    async def aclose(self) -> None:
+        """Close all connections; none is opened again, whoever still runs."""
+        self._closed = True
+        await self._pool.close_all()
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[AbstractConnection]:
+        if self._closed:
+            raise Unavailable(what="engine", reason="it was closed")
+        pool: Any = self._pool  # whose methods have no types in redis-py
+        connection: AbstractConnection = await pool.get_connection()
+        try:
+            yield connection
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._pool.release(connection)
+                if self._closed:  # meanwhile
+                    await connection.disconnect(nowait=True)
+
+
+class Cluster:
+    """A Redis Cluster, by the address of one of its nodes.
+
+    redis-py follows MOVED and ASK. It does not say whether a connection broke before or after the
+    command was sent, so such an attempt counts as executed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._client = RedisCluster.from_url(url, require_full_coverage=False, **_options())
+
+    async def send(self, trial: Trial, key: str, *command: Argument) -> Any:
+        """As `OneServer.send`, to the node that owns the slot of `key`."""
+        target: dict[str, Any] = {}
+        before, trial.maybe_executed = trial.maybe_executed, True
+        try:
+            if command[0] not in (
+                "EVAL",
+                "EVALSHA",
+            ):  # of others redis-py asks where their keys are
+                await self._client.initialize()
+                target["target_nodes"] = self._client.get_node_from_key(key)
+            reply = await self._client.execute_command(*command, **target)
+            trial.maybe_executed = before
+            return reply
+        except (RedisError, OSError) as error:
+            trial.maybe_executed = before or _executed(error)
+            raise _translated(error) from error
+        except (AttributeError, KeyError, IndexError) as error:
+            # What redis-py raises while its picture of the cluster is incomplete (a failover).
+            raise NotNowError(repr(error)) from error
+
+    async def ask_all(self, *command: Argument) -> list[Any]:
+        """Send a command to every primary: one reply each."""
+        try:
+            await self._client.initialize()
+            nodes = self._client.get_primaries()
+            return [await self._client.execute_command(*command, target_nodes=n) for n in nodes]
+        except (RedisError, OSError) as error:
+            raise _translated(error) from error
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
+
+
+Driver = OneServer | Cluster
+
+
+def _cancels() -> int:
+    """How many cancellations of the running task are on their way."""
+    task = asyncio.current_task()
+    return task.cancelling() if task else 0
+
+
+def connect(url: str) -> tuple[Driver, str]:
+    """A driver for `url`, and the address to show to people (without user and password).
+
+    Schemes: `redis`, `rediss`, `unix`, and `redis+cluster`, `rediss+cluster`.
+    Errors: InvalidRequest. Nothing is sent yet.
+    """
+    parts = urlsplit(url)
+    scheme, _, kind = parts.scheme.partition("+")
+    try:
+        shown = f"{parts.hostname or ''}:{parts.port or 6379}{parts.path}"
+        if kind == "cluster" and scheme in ("redis", "rediss"):
+            return Cluster(url.replace("+cluster", "", 1)), shown
+        if not kind:
+            return OneServer(url), parts.path if scheme == "unix" else shown
+    except (ValueError, RedisError) as error:
+        raise InvalidRequest(field="url", reason=str(error)) from error
+    raise InvalidRequest(field="url", reason=f"unknown scheme {parts.scheme!r}")
+
+
+def _heed_cancellation() -> None:
+    """Errors: CancelledError, if this task was cancelled and the driver swallowed it.
+
+    A broken connection and a cancellation at the same time come out of the driver as the former.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+async def repeated(attempt: Callable[[], Awaitable[Answer]], trial: Trial | None = None) -> Answer:
+    """Run `attempt()` until it answers. Errors: Unavailable when the trial has no time left."""
+    trial = trial or Trial()
+    while True:
+        try:
+            with anyio.fail_after(trial.left_s()):
+                return await attempt()
+        except TimeoutError as error:
+            raise Unavailable(what="engine", reason="no answer in time") from error
+        except NotNowError as error:
+            _heed_cancellation()
+            await trial.pause(error)

@@ -1,0 +1,66 @@
+-- The arguments of commit.lua: decodes every commit of a batch, and reads what they name of the
+-- board, a few commands for all of them. One that cannot be decoded refuses only itself. Stands
+-- between board.lua and lease.lua.
+local wanted_entries, wanted_lanes, wanted_leases, wanted_usage = {}, {}, {}, {}
+
+local function want(cache, wanted, name)
+  if type(name) ~= 'string' then error('not a name') end
+  if cache[name] == nil then
+    cache[name] = false
+    wanted[#wanted + 1] = name
+  end
+end
+
+local PATHS = {p = 'e', P = 'e', i = 'e', d = 'e', a = 'c', A = 'c', x = 'p', g = 'l', n = 'l',
+  r = 'l', e = 'l'}
+local function want_operation(op)
+  local kind, path = PATHS[op[1]], op[2]
+  if kind == 'e' then
+    want(entries, wanted_entries, path)
+  elseif kind == 'c' then
+    want(entries, wanted_entries, '#' .. path)
+  elseif kind == 'l' then
+    want(leases, wanted_leases, path)
+    return
+  elseif not kind then
+    error('not an operation')
+  end
+  want(usage, wanted_usage, 'u:' .. namespace_of(path))
+end
+
+local function read_commit(control, body, large)
+  local checks, content = cmsgpack.unpack(control), cmsgpack.unpack(body)
+  local c = {epoch = checks[1], since = checks[2], conditions = checks[3], fences = checks[4],
+    agent = content[1], lane = content[1] .. '/' .. content[2], incarnation = content[3],
+    step = content[4], based_on = content[5], ops = content[7], body = body, large = large}
+  if #c.agent > 255 or #c.incarnation > 255 then error('a name is too long') end
+  want(answers, wanted_lanes, c.lane)
+  for i = 1, #c.ops do want_operation(c.ops[i]) end
+  for i = 1, #c.conditions, 3 do
+    if c.conditions[i] == 'k' then want(entries, wanted_entries, c.conditions[i + 1]) end
+  end
+  for i = 1, #c.fences, 3 do want(leases, wanted_leases, c.fences[i]) end
+  return c
+end
+
+local function read_batch()
+  local commits, at = {}, 3
+  for number, large_count in ipairs(cmsgpack.unpack(ARGV[2])) do
+    local large = {}
+    for i = 1, large_count do large[i] = ARGV[at + 1 + i] end
+    local ok, c = pcall(read_commit, ARGV[at], ARGV[at + 1], large)
+    commits[number] = ok and c or {malformed = tostring(c)}
+    at = at + 2 + large_count
+  end
+  want(usage, wanted_usage, 'u:')
+  fetch(ANSWERS, wanted_lanes, answers)
+  fetch(ENTRIES, wanted_entries, entries)
+  fetch(LEASES, wanted_leases, leases)
+  fetch(META, wanted_usage, usage)
+  for name, raw in pairs(usage) do
+    local keys, bytes = 0, 0
+    if raw then keys, bytes = unpack_integers('>I8I8', raw) end
+    usage[name] = {keys = keys, bytes = bytes}
+  end
+  return commits
+end

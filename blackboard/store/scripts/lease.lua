@@ -1,0 +1,87 @@
+-- The rules of leases. Stands between batch.lua and commit.lua. Twin: core/lease.py.
+-- A lease is a flat list, as `to_result` there makes it, and is never changed in place; false means
+-- that nobody has it. Each operation takes the lease as it is and answers the lease after it.
+local HOLDER, FENCE, UNTIL, WAITERS = 1, 2, 3, 4  -- each waiter: holder, ttl_ms, until_ms
+
+local function check_fence(lease, key, holder, fence)
+  if not lease then refuse('fenced', key, fence, 0, false) end
+  if lease[FENCE] ~= fence or lease[HOLDER] ~= holder then
+    refuse('fenced', key, fence, lease[FENCE], lease[HOLDER])
+  end
+end
+
+local function refuse_held(key, lease)
+  refuse('held', key, lease[HOLDER], lease[FENCE], lease[UNTIL])
+end
+
+-- A copy of the lease without the `count` items from `at` on.
+local function without(lease, at, count)
+  local rest = {}
+  for i = 1, #lease do
+    if i < at or i >= at + count then rest[#rest + 1] = lease[i] end
+  end
+  return rest
+end
+
+-- The lease granted to the first waiter whose ticket is still good, false if there is none.
+local function pass_on(lease)
+  for at = WAITERS, #lease, 3 do
+    if lease[at + 2] > time_ms then
+      local after = {lease[at], revision + 1, time_ms + lease[at + 1]}
+      for i = at + 3, #lease do after[#after + 1] = lease[i] end
+      return after
+    end
+  end
+  return false
+end
+
+-- Where in the list the waiter `holder` stands.
+local function place_of(lease, key, holder)
+  for at = WAITERS, lease and #lease or 0, 3 do
+    if lease[at] == holder then return at end
+  end
+  refuse('fenced', key, 0, lease and lease[FENCE] or 0, lease and lease[HOLDER] or false)
+end
+
+local function grant(held, key, holder, ttl_ms, wait)
+  local current = held
+  if held and held[UNTIL] <= time_ms then current = pass_on(held) end
+  if not current then return {holder, revision + 1, time_ms + ttl_ms} end
+  local is_known = current[HOLDER] == holder
+  for at = WAITERS, #current, 3 do is_known = is_known or current[at] == holder end
+  if wait == 0 or is_known then refuse_held(key, held) end
+  local waiting = (#current - UNTIL) / 3
+  if waiting >= LIMIT.LEASE_WAITERS_MAX then
+    refuse('limit', 'LEASE_WAITERS_MAX', waiting + 1, key)
+  end
+  local after = without(current, 0, 0)
+  after[#after + 1], after[#after + 2], after[#after + 3] = holder, ttl_ms, time_ms + ttl_ms
+  return after
+end
+
+local function renew(held, key, holder, fence, ttl_ms)
+  local at = UNTIL
+  if fence == 0 then
+    at = place_of(held, key, holder) + 2
+  else
+    check_fence(held, key, holder, fence)
+  end
+  local after = without(held, 0, 0)
+  after[at] = time_ms + ttl_ms
+  if fence == 0 then after[at - 1] = ttl_ms end
+  return after
+end
+
+local function release(held, key, holder, fence)
+  if fence == 0 then return without(held, place_of(held, key, holder), 3) end
+  check_fence(held, key, holder, fence)
+  return pass_on(held)
+end
+
+local function expire(held, key, holder, fence)
+  check_fence(held, key, holder, fence)
+  if held[UNTIL] > time_ms then refuse_held(key, held) end
+  return pass_on(held)
+end
+
+local LEASE_OPERATIONS = {g = grant, n = renew, r = release, e = expire}

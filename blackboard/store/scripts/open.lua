@@ -1,0 +1,40 @@
+-- Makes sure that a board exists and belongs to this run of the server.
+--   ARGV  1 id of an epoch, should one begin   2 revisions to skip then
+--         3 the highest revision that the caller has ever seen of this board
+-- Reply: head, see prelude.lua.
+--
+-- A server that came back may hold less than it acknowledged. The revisions that it lost must never
+-- be given to other commits (readers may have seen them), so the next one lies far above, and a
+-- marker in the log begins an epoch and says which revision survived.
+local run, time_ms = server_run(), now_ms()
+local m = call('HMGET', META, 'run', 'rev', 'low', 'e')
+if m[1] == run then return head(tonumber(m[2]), tonumber(m[3]), m[4], time_ms) end
+
+local survived, seen = tonumber(m[2] or 0), tonumber(ARGV[3])
+local number, cause, revision, oldest = 1, 'created', 0, 1
+if m[1] or seen > 0 then
+  number = m[4] and cmsgpack.unpack(m[4])[1] + 1 or 2
+  cause, revision = 'engine', math.max(survived, seen) + tonumber(ARGV[2])
+  oldest = m[3] and tonumber(m[3]) or 1
+end
+local epoch = cmsgpack.pack({number, ARGV[1], cause, survived, revision})
+-- The first write, and the only one that can be refused (out of memory, read-only replica ...).
+if not m[1] then
+  call('XADD', LOG, '0-1', 'e', '')
+  call('XDEL', LOG, '0-1')
+  call('HSET', ANSWERS, '', '')
+  call('HSET', ENTRIES, '', '')
+  call('HSET', LEASES, '', '')
+  call('ZADD', INDEX, 0, '')
+  call('ZADD', EXPIRY, '+inf', '')
+else
+  -- Out of memory, a board must open all the same, or nothing could be deleted any more: after a
+  -- first write that needs no memory the others pass.
+  call('HDEL', ENTRIES, '\0')
+end
+if revision > 0 then
+  call('XADD', LOG, format('%d-0', revision), 'e', epoch, 't', format('%d', time_ms))
+end
+call('HSET', META, 'run', run, 'rev', format('%d', revision), 'low', format('%d', oldest),
+  'epoch', ARGV[1], 'e', epoch)
+return head(revision, oldest, epoch, time_ms)

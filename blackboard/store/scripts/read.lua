@@ -1,0 +1,45 @@
+-- Reads entries as they are together at one revision. Writes nothing.
+--   KEYS  see prelude.lua
+--   ARGV  1 bytes after which the reply ends (it holds at least one entry)   2 what is read:
+--         "keys"   3.. the keys; more bytes than allowed are refused, never left out
+--         "range"  3 first, 4 last (in the form of ZRANGEBYLEX), 5 most entries
+--         "due"    3 most entries: what has expired, the longest past first
+-- Reply: {} when the board must be opened first; else {revision, epoch, is_cut, entries}, the
+--        entries flat: key, field of {board}:n, large value or nil. `is_cut` says that there are
+--        more than these.
+local bytes_max, what = tonumber(ARGV[1]), ARGV[2]
+local revision, _, _, epoch = opened()
+if not revision then return {} end
+
+local keys, most = {}, nil
+if what == 'keys' then
+  for i = 3, #ARGV do keys[i - 2] = ARGV[i] end
+  most = #keys
+elseif what == 'range' then
+  most = tonumber(ARGV[5])
+  keys = call('ZRANGEBYLEX', INDEX, ARGV[3], ARGV[4], 'LIMIT', 0, most + 1)
+else
+  most = tonumber(ARGV[3])
+  keys = call('ZRANGEBYSCORE', EXPIRY, '-inf', format('%d', now_ms()), 'LIMIT', 0, most)
+end
+
+local entries, bytes, is_cut = {}, 0, #keys > most
+local function add(key, raw)
+  local large = byte(raw, 33) == LARGE and call('HGET', ENTRIES, '\0' .. key)
+  local count = #entries
+  entries[count + 1], entries[count + 2], entries[count + 3] = key, raw, large
+  bytes = bytes + #key + #raw + (large and #large or 0)
+end
+
+for first = 1, math.min(#keys, most), 32 do
+  local last = math.min(first + 31, #keys, most)
+  local found = call('HMGET', ENTRIES, unpack(keys, first, last))
+  for i = first, last do
+    if bytes >= bytes_max then
+      return {revision, epoch, 1, entries}
+    end
+    local raw = found[i - first + 1]
+    if is_live(raw) then add(keys[i], raw) end
+  end
+end
+return {revision, epoch, is_cut and 1 or 0, entries}

@@ -1,0 +1,77 @@
+-- One board in one SQLite file. Twin of `State` in core/state.py, plus the log.
+--
+-- Invariants, in every committed transaction
+-- * `log` and `epoch` hold `head.oldest` .. `head.revision` without a gap, but for the revisions
+--   that an epoch of cause "engine" skipped.
+-- * the other tables are what the log, from its very beginning, adds up to.
+-- * `head.checksum` is the sum of the weights of their rows (store/sqlite_rows.py), so that pages
+--   of different transactions cannot be taken for a board.
+-- * `head.clean` is 0 while a process that does not sync has the file open.
+
+CREATE TABLE head (
+    board    TEXT    NOT NULL PRIMARY KEY,
+    revision INTEGER NOT NULL,
+    time_ms  INTEGER NOT NULL,
+    oldest   INTEGER NOT NULL,
+    checksum INTEGER NOT NULL,
+    clean    INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- The board's epochs; all but the first (revision 0) are also entries of the log.
+CREATE TABLE epoch (
+    revision      INTEGER PRIMARY KEY,
+    time_ms       INTEGER NOT NULL,
+    number        INTEGER NOT NULL,
+    id            TEXT    NOT NULL,
+    cause         TEXT    NOT NULL,
+    from_revision INTEGER NOT NULL
+);
+
+-- `body` and `digest` as wire/codec.py made them; `large` is NULL or a msgpack list of values.
+CREATE TABLE log (
+    revision INTEGER PRIMARY KEY,
+    time_ms  INTEGER NOT NULL,
+    body     BLOB    NOT NULL,
+    large    BLOB,
+    results  BLOB    NOT NULL,
+    digest   BLOB    NOT NULL
+);
+
+CREATE TABLE entry (
+    key             TEXT    NOT NULL PRIMARY KEY,
+    value           BLOB    NOT NULL,
+    mod_revision    INTEGER NOT NULL,
+    create_revision INTEGER NOT NULL,
+    author          TEXT    NOT NULL,
+    time_ms         INTEGER NOT NULL,
+    expires_at_ms   INTEGER
+) WITHOUT ROWID;
+
+CREATE TABLE tombstone (
+    key      TEXT    NOT NULL PRIMARY KEY,
+    revision INTEGER NOT NULL,
+    author   TEXT    NOT NULL
+) WITHOUT ROWID;
+
+-- `lease` is a msgpack list: see `to_result` in core/lease.py.
+CREATE TABLE lease (
+    key   TEXT NOT NULL PRIMARY KEY,
+    lease BLOB NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE next_item (
+    prefix TEXT    NOT NULL PRIMARY KEY,
+    item   INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE answer (
+    agent       TEXT    NOT NULL,
+    lane        INTEGER NOT NULL,
+    incarnation TEXT    NOT NULL,
+    step        INTEGER NOT NULL,
+    revision    INTEGER NOT NULL,
+    time_ms     INTEGER NOT NULL,
+    results     BLOB    NOT NULL,
+    overwritten INTEGER NOT NULL,
+    PRIMARY KEY (agent, lane)
+) WITHOUT ROWID;

@@ -1,0 +1,400 @@
+"""One open board of the embedded engine: its state in memory, its commits on the way to its file.
+
+Invariants
+- `_state` is ahead of the file by the group that is being written and the one that gathers; nobody
+  is told anything of it before the file holds it.
+- commits are decided in the order in which they came, on the event loop, without a pause between
+  `decide` and `evolve`.
+- at most one group is being written; it is written whoever stopped waiting for it.
+- `_durable` is the head as of the last written group; `_tail` holds the newest log entries up to
+  it, without a gap.
+- after a failed write (`failure` is set) the board answers nothing any more: it must be loaded
+  again from its file.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, islice
+from typing import Final
+
+from blackboard import types as limits
+from blackboard.core.commit import Committed, Entry, Head, LogEntry, LogPage, Reading
+from blackboard.core.model import Outcome, decide, log_entry
+from blackboard.core.path import range_below
+from blackboard.core.state import evolve
+from blackboard.errors import Compacted, FutureRevision, OutcomeUnknown, Unavailable
+from blackboard.store.sqlite_file import BoardFile, Loaded, WriteError, log_entries
+from blackboard.store.sqlite_rows import Touched, Writes, checksum_of
+from blackboard.types import Key, Milliseconds, Prefix, Revision
+from blackboard.wire.codec import Prepared, encode_results
+
+_GIVE_WAY_EVERY_S: Final = 0.002
+_GIVE_WAY_S: Final = 0.0001  # a thread wakes up in half of it
+
+Waiting = tuple["asyncio.Future[list[Outcome]]", Sequence[Prepared], list[Outcome]]
+"""A call of `commit`: whom to tell, what was asked, what was decided."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """What is written as one transaction."""
+
+    calls: list[Waiting] = field(default_factory=list)
+    entries: list[LogEntry] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    touched: Touched = field(default_factory=Touched)
+    commits: int = 0
+    bytes: int = 0
+    head: Head | None = None
+    log_remains: bool = False
+
+    @property
+    def is_full(self) -> bool:
+        return self.commits >= limits.BATCH_COMMITS_MAX or self.bytes >= limits.BATCH_BYTES_MAX
+
+    @property
+    def changes_nothing(self) -> bool:
+        return not self.entries and self.touched.log_below is None
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Where blocking calls run. Readers of the old log never keep a commit waiting."""
+
+    writers: Executor
+    readers: Executor
+
+
+class EmbeddedBoard:
+    """A board that is open. `loaded` is what `file` holds."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        file: BoardFile,
+        loaded: Loaded,
+        threads: Threads,
+        now_ms: Callable[[], Milliseconds],
+    ) -> None:
+        self.name = name
+        self.failure: WriteError | None = None
+        self._file = file
+        self._state = loaded.state
+        self._epochs = loaded.epochs
+        self._checksum = checksum_of(loaded.state)
+        self._writers = threads.writers
+        self._readers = threads.readers
+        self._now_ms = now_ms
+        self._loop = asyncio.get_running_loop()
+        self._gathering = _Group()
+        self._writing: _Group | None = None
+        self._starting = False
+        self._queued = 0
+        self._durable = self._head()
+        self._progress: asyncio.Future[None] = self._loop.create_future()
+        self._tail = _Tail()
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    async def commit(self, batch: Sequence[Prepared]) -> list[Outcome]:
+        """As `Store.commit`. Cancellation: what was decided is written nevertheless."""
+        self._check_alive()
+        if self._queued + len(batch) > limits.COMMITS_QUEUED_MAX:
+            raise Unavailable(what=f"board {self.name}", reason="too many commits are waiting")
+        self._queued += len(batch)
+        try:
+            while self._gathering.is_full:
+                await self._progressed()
+            return await self._decide(batch)
+        finally:
+            self._queued -= len(batch)
+
+    def _decide(self, batch: Sequence[Prepared]) -> Awaitable[list[Outcome]]:
+        """Decide and apply `batch` in memory; the answer comes when the file holds it."""
+        group, state, now_ms = self._gathering, self._state, self._now_ms()
+        outcomes: list[Outcome] = []
+        try:
+            for prepared in batch:
+                outcome = decide(state, prepared.commit, now_ms)
+                outcomes.append(outcome)
+                if isinstance(outcome, Committed) and not outcome.duplicate:
+                    entry = log_entry(prepared.commit, outcome, prepared.digest)
+                    group.touched.note(state, entry, prepared, encode_results(outcome.results))
+                    evolve(state, entry)
+                    group.entries.append(entry)
+                    group.sizes.append(prepared.size)
+        except BaseException:
+            # A rule that raises half way leaves a state that is no board's.
+            self._fail(WriteError("a commit could not be decided", certain=True))
+            raise
+        told: asyncio.Future[list[Outcome]] = self._loop.create_future()
+        group.calls.append((told, batch, outcomes))
+        group.commits += len(batch)
+        group.bytes = sum(group.sizes)
+        self._start_soon()
+        return told
+
+    async def compact(self, oldest: Revision) -> Head:
+        """As `Store.compact`."""
+        self._check_alive()
+        state = self._state
+        oldest = min(oldest, state.revision + 1)
+        if oldest > state.oldest:
+            doomed = {k: t for k, t in state.tombstones.items() if t.revision < oldest}
+            self._gathering.touched.forget(doomed)
+            state.compact(oldest)
+        remains = True
+        while remains:
+            group = self._gathering
+            group.touched.log_below = state.oldest
+            told: asyncio.Future[list[Outcome]] = self._loop.create_future()
+            group.calls.append((told, (), []))
+            self._start_soon()
+            await told
+            remains = group.log_remains
+        return self.head
+
+    def _start_soon(self) -> None:
+        """Start writing after what is about to run, so that callers who woke together share it."""
+        if not self._starting and self._writing is None:
+            self._starting = True
+            self._loop.call_soon(self._start)
+
+    def _start(self) -> None:
+        """Hand the gathered group to a writer thread, if there is anything to write."""
+        self._starting = False
+        if not self._gathering.calls or self.failure is not None:
+            return None
+        group, self._gathering = self._gathering, _Group()
+        group.head = self._head()
+        if group.changes_nothing:
+            return self._finish(group)
+        self._writing = group
+        writes = group.touched.writes(self._state, self._checksum)
+        self._checksum = writes.head[-1]
+        self._writers.submit(self._write, group, writes)
+        self._loop.call_later(_GIVE_WAY_EVERY_S, self._give_way, group)
+        return None
+
+    def _give_way(self, group: _Group) -> None:
+        """Let the writer thread have the interpreter for a moment.
+
+        An event loop that is busy with short system calls takes the interpreter lock back before a
+        waiting thread has woken up, for hundreds of milliseconds on end.
+        """
+        if self._writing is group:
+            time.sleep(_GIVE_WAY_S)
+            self._loop.call_later(_GIVE_WAY_EVERY_S, self._give_way, group)
+
+    def _write(self, group: _Group, writes: Writes) -> None:
+        """In a writer thread. Whatever happens, the event loop is told."""
+        failure: WriteError | None = WriteError("the writer ended", certain=False)
+        try:
+            group.log_remains = self._file.write(writes)
+            failure = None
+        except WriteError as error:
+            failure = error
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._written, group, failure)
+
+    def _written(self, group: _Group, failure: WriteError | None) -> None:
+        self._writing = None
+        if failure is not None:
+            self._tell(group, failure)
+            self._fail(failure)
+            return
+        self._finish(group)
+        if self._gathering.calls:
+            self._start_soon()
+
+    def _finish(self, group: _Group) -> None:
+        """The file holds `group`: show it to everybody."""
+        assert group.head is not None
+        self._durable = group.head
+        self._tail.extend(group.entries, group.sizes)
+        for told, _, outcomes in group.calls:
+            if not told.done():
+                told.set_result(outcomes)
+        self._wake()
+
+    def _fail(self, failure: WriteError) -> None:
+        """Answer nothing any more. What gathers was never sent to the file."""
+        self.failure = failure
+        self._tell(self._gathering, WriteError(failure.reason, certain=True))
+        self._wake()
+
+    def _tell(self, group: _Group, failure: WriteError) -> None:
+        for told, batch, _ in group.calls:
+            if told.done():
+                continue
+            if failure.certain or not batch:
+                told.set_exception(Unavailable(f"board {self.name}", failure.reason))
+            else:
+                told.set_result([_unknown(prepared, failure) for prepared in batch])
+
+    def _check_alive(self) -> None:
+        if self.failure is not None:
+            raise Unavailable(f"board {self.name}", self.failure.reason)
+
+    def _head(self) -> Head:
+        """Where the state in memory stands, which the file may not hold yet."""
+        state = self._state
+        kept = log_entries(self._epochs, state.oldest, state.revision)
+        return Head(state.revision, state.epoch, state.oldest, state.time_ms, kept)
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        progress, self._progress = self._progress, self._loop.create_future()
+        progress.set_result(None)
+
+    async def _progressed(self) -> None:
+        """Wait until a group was written. Errors: Unavailable when it was not."""
+        self._check_alive()
+        await asyncio.shield(self._progress)
+        self._check_alive()
+
+    async def _settled(self, revision: Revision) -> None:
+        """Wait until the file holds everything up to `revision`."""
+        while self._durable.revision < revision:
+            await self._progressed()
+
+    async def aclose(self) -> None:
+        """Wait until everything that was decided is written, or failed; then let go of the file.
+
+        Errors: Unavailable when the file could not be marked as whole.
+        """
+        while self._starting or self._writing is not None:
+            await asyncio.shield(self._progress)
+        let_go = self._file.close if self.failure is None else self._file.abandon
+        self.failure = self.failure or WriteError("it was closed", certain=True)
+        await self._loop.run_in_executor(self._writers, let_go)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    @property
+    def head(self) -> Head:
+        """Where the board stands in its file, and what time it is."""
+        return replace(self._durable, time_ms=self._now_ms())
+
+    async def read(self, keys: Sequence[Key]) -> Reading:
+        """As `Store.read`."""
+        entries = self._state.entries
+        found = tuple(entries[key] for key in keys if key in entries)
+        return await self._reading(found, None)
+
+    async def page(self, prefix: Prefix, *, after: Key | None, limit: int) -> Reading:
+        """As `Store.list`."""
+        entries = self._state.entries
+        first, last = range_below(prefix) if prefix else (None, None)
+        later = after is not None and (first is None or after >= first)
+        keys = entries.irange(after if later else first, last, inclusive=(not later, False))
+        found: list[Entry] = []
+        size = 0
+        next_key = None
+        for key in keys:
+            if len(found) >= limit or size >= limits.PAGE_BYTES_MAX:
+                next_key = found[-1].key
+                break
+            found.append(entries[key])
+            size += len(key) + len(entries[key].value)
+        return await self._reading(tuple(found), next_key)
+
+    async def due(self, *, limit: int) -> Reading:
+        """As `Store.due`."""
+        now_ms = self._now_ms()
+        found: list[Entry] = []
+        for until_ms, key in self._state.expiring:
+            if until_ms > now_ms or len(found) >= limit:
+                break
+            found.append(self._state.entries[key])
+        return await self._reading(tuple(found), None)
+
+    async def leases(self, *, due: bool) -> Reading:
+        """As `Store.leases`."""
+        now_ms, state = self._now_ms(), self._state
+        found = sorted(state.leases.items())
+        leases = tuple(lease for _, lease in found if not due or lease.until_ms <= now_ms)
+        reading = Reading(state.revision, state.epoch.id, leases=leases)
+        await self._settled(reading.revision)
+        return reading
+
+    async def _reading(self, entries: tuple[Entry, ...], next_key: Key | None) -> Reading:
+        """What was captured now, shown once it cannot be lost any more."""
+        self._check_alive()
+        reading = Reading(self._state.revision, self._state.epoch.id, entries, next_key)
+        await self._settled(reading.revision)
+        return reading
+
+    async def log(self, after: Revision, *, limit: int, wait_ms: Milliseconds) -> LogPage:
+        """As `Store.log`."""
+        if after == self._durable.revision and wait_ms > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_ms / 1000):
+                    while after == self._durable.revision:
+                        await self._progressed()
+        self._check_after(after)
+        head = self.head
+        entries = self._tail.page(after, head.revision, limit)
+        if entries is None:
+            read = self._file.read_log
+            entries = await self._loop.run_in_executor(
+                self._readers, lambda: read(after, head.revision, limit=limit)
+            )
+            self._check_after(after)  # it may have been compacted meanwhile
+        return LogPage(head, tuple(entries))
+
+    def _check_after(self, after: Revision) -> None:
+        if after > self._durable.revision:
+            raise FutureRevision(after, self._durable.revision)
+        if after + 1 < self._state.oldest:
+            raise Compacted(after, self._state.oldest)
+
+
+class _Tail:
+    """The newest log entries, without a gap, as many as WATCH_QUEUE_* allow."""
+
+    def __init__(self) -> None:
+        self._entries: list[LogEntry] = []
+        self._sizes: list[int] = []
+        self._changes = 0
+        self._bytes = 0
+
+    def page(self, after: Revision, newest: Revision, limit: int) -> list[LogEntry] | None:
+        """The entries after `after`; None when they are not all here."""
+        if after >= newest:
+            return []
+        if not self._entries or after + 1 < self._entries[0].revision:
+            return None
+        start = after + 1 - self._entries[0].revision
+        sizes = accumulate(islice(self._sizes, start, start + limit), initial=0)
+        count = sum(1 for before in sizes if before < limits.PAGE_BYTES_MAX)
+        return self._entries[start : start + min(count, limit)]
+
+    def extend(self, entries: list[LogEntry], sizes: list[int]) -> None:
+        """Add what was written, and let the oldest go."""
+        self._entries += entries
+        self._sizes += sizes
+        self._bytes += sum(sizes)
+        self._changes += sum([len(entry.changes) for entry in entries])
+        drop = 0
+        while (
+            self._bytes > limits.WATCH_QUEUE_BYTES_MAX
+            or self._changes > limits.WATCH_QUEUE_CHANGES_MAX
+        ):
+            self._bytes -= self._sizes[drop]
+            self._changes -= len(self._entries[drop].changes)
+            drop += 1
+        del self._entries[:drop]
+        del self._sizes[:drop]
+
+
+def _unknown(prepared: Prepared, failure: WriteError) -> OutcomeUnknown:
+    name = prepared.commit.id
+    return OutcomeUnknown(name.agent, name.lane, name.incarnation, name.step, failure.reason)

@@ -1,0 +1,290 @@
+"""What of a board's state stands in which table of its file (scripts/schema.sql), row by row.
+
+Invariants
+- Each table is one mapping of `State`; a row is a pure function of one item of that mapping.
+- The weights of all rows add up to the checksum that the file keeps. They are no protection against
+  an adversary: they tell a board from a mixture of pages that never were together.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+from zlib import crc32
+
+import msgpack
+from sortedcontainers import SortedDict, SortedSet
+
+from blackboard.core.commit import Entry, Lease, LogEntry
+from blackboard.core.lease import from_result, to_result
+from blackboard.core.path import namespace_of
+from blackboard.core.state import Answer, State, Tombstone, Usage
+from blackboard.types import Revision
+from blackboard.wire.codec import Prepared, decode_results, encode_results
+
+K = TypeVar("K")
+V = TypeVar("V")
+Row = tuple[Any, ...]
+
+_CHECKSUM_MODULUS: Final = 2**62  # SQLite's integers end at 2**63
+_PRIME: Final = 1_000_003  # spreads the fields of a row over the checksum
+
+
+@dataclass(frozen=True, eq=False)
+class Table(Generic[K, V]):
+    """One table: its SQL, and how an item of `live(state)` becomes a row and a weight.
+
+    `key_columns` columns of `columns` come first and are the primary key.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    live: Callable[[State], Mapping[K, V]]
+    row: Callable[[K, V], Row]
+    weigh: Callable[[V], int]
+    key_columns: int = 1
+
+    @property
+    def select(self) -> str:
+        """All rows, in the order of their keys."""
+        names = ", ".join(self.columns)
+        return f"SELECT {names} FROM {self.name} ORDER BY {', '.join(self._keys)}"
+
+    @property
+    def upsert(self) -> str:
+        """Write a row, whether or not its key is there."""
+        places = ", ".join("?" for _ in self.columns)
+        return f"REPLACE INTO {self.name} ({', '.join(self.columns)}) VALUES ({places})"
+
+    @property
+    def delete(self) -> str:
+        """Remove the row with a key."""
+        where = " AND ".join(f"{column} = ?" for column in self._keys)
+        return f"DELETE FROM {self.name} WHERE {where}"
+
+    @property
+    def _keys(self) -> tuple[str, ...]:
+        return self.columns[: self.key_columns]
+
+
+def _weigh_entry(entry: Entry) -> int:
+    return crc32(entry.value, crc32(entry.key.encode())) + entry.mod_revision * _PRIME
+
+
+def _weigh_lease(lease: Lease) -> int:
+    return crc32(_pack_lease(lease)) + lease.fence * _PRIME
+
+
+def _pack_lease(lease: Lease) -> bytes:
+    packed: bytes = msgpack.packb(to_result(lease))
+    return packed
+
+
+def _unpack_lease(key: str, packed: bytes) -> Lease:
+    lease = from_result(key, msgpack.unpackb(packed))
+    if lease is None:
+        raise ValueError(f"lease {key} has no holder")
+    return lease
+
+
+def _weigh_answer(answer: Answer) -> int:
+    return answer.step + (answer.revision + answer.overwritten) * _PRIME
+
+
+ENTRY: Final = Table[str, Entry](
+    "entry",
+    ("key", "value", "mod_revision", "create_revision", "author", "time_ms", "expires_at_ms"),
+    live=lambda state: state.entries,
+    row=lambda key, e: (
+        key,
+        e.value,
+        e.mod_revision,
+        e.create_revision,
+        e.author,
+        e.time_ms,
+        e.expires_at_ms,
+    ),
+    weigh=_weigh_entry,
+)
+TOMBSTONE: Final = Table[str, Tombstone](
+    "tombstone",
+    ("key", "revision", "author"),
+    live=lambda state: state.tombstones,
+    row=lambda key, t: (key, t.revision, t.author),
+    weigh=lambda tombstone: tombstone.revision * _PRIME,
+)
+LEASE: Final = Table[str, Lease](
+    "lease",
+    ("key", "lease"),
+    live=lambda state: state.leases,
+    row=lambda key, lease: (key, _pack_lease(lease)),
+    weigh=_weigh_lease,
+)
+NEXT_ITEM: Final = Table[str, int](
+    "next_item",
+    ("prefix", "item"),
+    live=lambda state: state.next_item,
+    row=lambda prefix, item: (prefix, item),
+    weigh=lambda item: item,
+)
+ANSWER: Final = Table[tuple[str, int], Answer](
+    "answer",
+    (
+        "agent",
+        "lane",
+        "incarnation",
+        "step",
+        "revision",
+        "time_ms",
+        "results",
+        "overwritten",
+    ),
+    live=lambda state: state.answers,
+    row=lambda lane, a: (
+        *lane,
+        a.incarnation,
+        a.step,
+        a.revision,
+        a.time_ms,
+        encode_results(a.results),
+        a.overwritten,
+    ),
+    weigh=_weigh_answer,
+    key_columns=2,
+)
+TABLES: Final[tuple[Table[Any, Any], ...]] = (ENTRY, TOMBSTONE, LEASE, NEXT_ITEM, ANSWER)
+
+
+# --- from the file --------------------------------------------------------------------------------
+
+
+def fill(state: State, table: Table[Any, Any], rows: Iterable[Row]) -> None:
+    """Put the rows of one table, sorted by key, into an empty mapping of `state`."""
+    if table is ENTRY:
+        state.entries = SortedDict((row[0], Entry(*row)) for row in rows)
+        _index(state)
+    elif table is TOMBSTONE:
+        state.tombstones = SortedDict((key, Tombstone(*rest)) for key, *rest in rows)
+    elif table is LEASE:
+        state.leases = {key: _unpack_lease(key, packed) for key, packed in rows}
+    elif table is NEXT_ITEM:
+        state.next_item = dict(rows)
+    else:
+        state.answers = {(row[0], row[1]): _answer(row) for row in rows}
+
+
+def _answer(row: Row) -> Answer:
+    _, _, incarnation, step, revision, time_ms, results, overwritten = row
+    return Answer(incarnation, step, revision, time_ms, decode_results(results), overwritten)
+
+
+def _index(state: State) -> None:
+    """Compute what the file does not hold: the sums and the order of expiry."""
+    sums: dict[str, list[int]] = {"": [0, 0]}
+    for key, entry in state.entries.items():
+        for used in (sums.setdefault(namespace_of(key), [0, 0]), sums[""]):
+            used[0] += 1
+            used[1] += len(key) + len(entry.value)
+    state.usage = {name: Usage(keys, size) for name, (keys, size) in sums.items() if keys}
+    state.expiring = SortedSet(
+        (entry.expires_at_ms, key)
+        for key, entry in state.entries.items()
+        if entry.expires_at_ms is not None
+    )
+
+
+def unpack_large(packed: bytes | None) -> list[bytes]:
+    """The inverse of `pack_large`. Errors: ValueError."""
+    values: list[bytes] = [] if packed is None else msgpack.unpackb(packed)
+    return values
+
+
+def checksum_of(state: State) -> int:
+    """The checksum that the file of `state` must hold."""
+    return sum(_weight(table, state) for table in TABLES) % _CHECKSUM_MODULUS
+
+
+def _weight(table: Table[Any, Any], state: State) -> int:
+    return sum(map(table.weigh, table.live(state).values()))
+
+
+# --- to the file ----------------------------------------------------------------------------------
+
+
+def pack_large(values: Sequence[bytes]) -> bytes | None:
+    """The values that stand outside a commit's body, as one column; None if there are none."""
+    packed: bytes | None = msgpack.packb(values) if values else None
+    return packed
+
+
+@dataclass(slots=True)
+class Writes:
+    """One transaction: what a group of commits does to the file."""
+
+    log: list[Row]
+    upserts: list[tuple[str, list[Row]]]
+    deletes: list[tuple[str, list[Row]]]
+    head: tuple[Revision, int, Revision, int]
+    """revision, time_ms, oldest, checksum."""
+    log_below: Revision | None
+    """Remove log entries below this revision, some at a time."""
+
+
+@dataclass(slots=True)
+class Touched:
+    """Which items a group of commits touched, and what they were before it.
+
+    `note` is called for each entry before it is applied; `writes` at the end, when the state holds
+    what the group leaves.
+    """
+
+    log: list[Row] = field(default_factory=list)
+    before: tuple[dict[Any, Any], ...] = field(default_factory=lambda: ({}, {}, {}, {}, {}))
+    log_below: Revision | None = None
+
+    def note(self, state: State, entry: LogEntry, prepared: Prepared, results: bytes) -> None:
+        """Remember what `entry`, not applied yet, is going to change."""
+        entries, tombstones, leases, next_items, answers = self.before
+        for change in entry.changes:
+            key = change.key
+            if change.lease is not None:
+                leases.setdefault(key, state.leases.get(key))
+                continue
+            old = state.entries.get(key)
+            entries.setdefault(key, old)
+            if old is None or change.value is None:
+                tombstones.setdefault(key, state.tombstones.get(key))
+            if change.item is not None:
+                prefix = key.rpartition("/")[0]
+                next_items.setdefault(prefix, state.next_item.get(prefix))
+        lane = (entry.id.agent, entry.id.lane)
+        answers.setdefault(lane, state.answers.get(lane))
+        large = pack_large(prepared.large)
+        row = (entry.revision, entry.time_ms, prepared.body, large, results, prepared.digest)
+        self.log.append(row)
+
+    def forget(self, tombstones: Mapping[str, Tombstone]) -> None:
+        """Remember tombstones that are about to be dropped."""
+        for key, tombstone in tombstones.items():
+            self.before[1].setdefault(key, tombstone)
+
+    def writes(self, state: State, checksum: int) -> Writes:
+        """The transaction; `checksum` is the file's before it."""
+        upserts: list[tuple[str, list[Row]]] = []
+        deletes: list[tuple[str, list[Row]]] = []
+        for table, before in zip(TABLES, self.before, strict=True):
+            if before:
+                live, weigh, row = table.live(state), table.weigh, table.row
+                present, gone = [], []
+                for key, old in before.items():
+                    new = live.get(key)
+                    if new is not None:
+                        checksum += weigh(new)
+                        present.append(row(key, new))
+                    if old is not None:
+                        checksum -= weigh(old)
+                        if new is None:
+                            gone.append(key if isinstance(key, tuple) else (key,))
+                upserts += [(table.upsert, present)] if present else []
+                deletes += [(table.delete, gone)] if gone else []
+        head = (state.revision, state.time_ms, state.oldest, checksum % _CHECKSUM_MODULUS)
+        return Writes(self.log, upserts, deletes, head, self.log_below)
