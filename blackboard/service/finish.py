@@ -1,0 +1,34 @@
+"""Work that a cancellation must not tear in two."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from anyio import CancelScope
+
+from blackboard.types import FINISH_TIMEOUT_MS
+
+T = TypeVar("T")
+
+
+async def finish(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` to its end, also when the caller is cancelled meanwhile; returns its result.
+
+    Cancellation: waits up to FINISH_TIMEOUT_MS more for `work`, which is then cancelled itself;
+    after that it goes on. Cancellation by an anyio scope waits for `work` without that bound.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    with CancelScope(shield=True):
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                if cancelled is None:
+                    task.get_loop().call_later(FINISH_TIMEOUT_MS / 1000, task.cancel)
+                cancelled = error
+    if cancelled is None:
+        return task.result()
+    if not task.cancelled():
+        task.exception()  # looked at: what interrupted us goes first
+    raise cancelled

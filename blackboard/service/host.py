@@ -1,0 +1,161 @@
+"""What one process keeps of the boards that it serves: a commit queue and a feed for each.
+
+Nothing here checks rights: `service/local.py`, the only way in, does.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from blackboard.core.commit import Commit, Head
+from blackboard.core.model import Outcome
+from blackboard.errors import BlackboardError, EngineRefused, LimitExceeded, Unavailable
+from blackboard.service import quorum
+from blackboard.service.commits import CommitQueue
+from blackboard.service.feed import Feed
+from blackboard.store.base import EngineFacts, Store
+from blackboard.types import BOARDS_MAX, BOARDS_PER_PRINCIPAL_MAX
+
+if TYPE_CHECKING:  # pottery is needed only where lock masters are configured
+    from blackboard.store.redlock import LockMasters
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatistics:
+    """A snapshot for people and for metrics; the counts are since the process started."""
+
+    boards: int
+    watchers: int
+    commits: int
+    batches: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBoard:
+    """A board that this process serves."""
+
+    queue: CommitQueue
+    feed: Feed
+
+
+@dataclass
+class Host:
+    """An engine and the boards open on it."""
+
+    store: Store
+    lock_masters: "LockMasters | None" = None
+    draining: bool = False
+    _boards: dict[str, OpenBoard] = field(default_factory=dict)
+    _openers: dict[str, str | None] = field(default_factory=dict)
+    _facts: EngineFacts | None = None
+    _refused: EngineRefused | None = None
+
+    async def look(self) -> None:
+        """Ask the engine for its settings; somebody may have changed them under us.
+
+        Errors: EngineRefused; from then on nothing is served until a later look finds it mended.
+        InvalidRequest when two lock masters are one.
+        """
+        try:
+            facts = await self.store.facts()
+        except EngineRefused as error:
+            self._refused = error
+            raise
+        self._refused = None
+        found = () if self.lock_masters is None else await self.lock_masters.check()
+        self._facts = replace(facts, warnings=facts.warnings + found)
+
+    def facts(self) -> EngineFacts:
+        """What the engine said of itself when it was last asked."""
+        assert self._facts is not None, "the service was not started"
+        return self._facts
+
+    def check_serving(self) -> None:
+        """Errors: Unavailable while stopping; EngineRefused when the engine would lose data."""
+        if self.draining:
+            raise Unavailable(what="service", reason="it is stopping")
+        if self._refused is not None:
+            raise EngineRefused(**self._refused.fields())
+
+    async def head(self, board: str, opener: str | None = None) -> Head:
+        """Where `board` stands. See `use`."""
+        await self.use(board, opener)
+        return await self.store.open(board)
+
+    def is_open(self, name: str) -> bool:
+        """Whether this process serves the board already."""
+        return name in self._boards
+
+    def opened(self, name: str) -> OpenBoard:
+        """The queue and the feed of a board that is open."""
+        return self._boards[name]
+
+    async def use(self, name: str, opener: str | None = None) -> OpenBoard:
+        """The queue and the feed of a board, which is created if it does not exist.
+
+        `opener` is the principal on whose account it is opened; None = the service's own.
+        Errors: LimitExceeded above BOARDS_MAX boards in this process, or above
+        BOARDS_PER_PRINCIPAL_MAX that `opener` was the first to use: nobody takes all of them.
+        """
+        found = self._boards.get(name)
+        if found is not None:
+            return found
+        if name not in self._openers:
+            self._check_room(opener)
+            self._openers[name] = opener
+        try:
+            await self.store.open(name)
+        except BaseException:
+            if name not in self._boards:
+                self._openers.pop(name, None)
+            raise
+        opened = OpenBoard(CommitQueue(self.store, name), Feed(self.store, name))
+        return self._boards.setdefault(name, opened)
+
+    async def commit(
+        self, board: str, commit: Commit, opener: str | None = None
+    ) -> Outcome | BlackboardError:
+        """Carry out one attempt of a commit, agreed with the lock masters if it is about leases.
+
+        Errors: Unavailable when it was not applied for want of votes or of room.
+        """
+        opened = await self.use(board, opener)
+        return await quorum.submit(opened.queue, commit, self.lock_masters)
+
+    def _check_room(self, opener: str | None) -> None:
+        count = len(self._openers) + 1
+        if count > BOARDS_MAX:
+            raise LimitExceeded("BOARDS_MAX", count, BOARDS_MAX)
+        mine = list(self._openers.values()).count(opener) + 1
+        if opener is not None and mine > BOARDS_PER_PRINCIPAL_MAX:
+            limit = "BOARDS_PER_PRINCIPAL_MAX"
+            raise LimitExceeded(limit, mine, BOARDS_PER_PRINCIPAL_MAX)
+
+    def boards(self) -> Sequence[str]:
+        """Names of the boards that this process serves."""
+        return list(self._boards)
+
+    def statistics(self) -> ServiceStatistics:
+        """A snapshot of what this process does and did."""
+        counts = [board.queue.counts for board in self._boards.values()]
+        return ServiceStatistics(
+            boards=len(self._boards),
+            watchers=sum(board.feed.watchers for board in self._boards.values()),
+            commits=sum(count.commits for count in counts),
+            batches=sum(count.batches for count in counts),
+            refused=sum(count.refused for count in counts),
+        )
+
+    async def aclose(self) -> None:
+        """Carry out the commits that wait, end the feeds, close the engine."""
+        self.draining = True
+        for board in self._boards.values():
+            await board.queue.aclose()
+            await board.feed.aclose()
+        if self.lock_masters is not None:
+            await self.lock_masters.aclose()
+        await self.store.aclose()

@@ -1,0 +1,120 @@
+"""The service of one process: its boards, and the tasks that keep them tidy.
+
+Stateless but for its engine: start as many over one Redis as you like.
+"""
+
+import asyncio
+import logging
+import random
+import secrets
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from blackboard.errors import BlackboardError
+from blackboard.service.access import Principal
+from blackboard.service.host import Host, ServiceStatistics
+from blackboard.service.local import LocalLink
+from blackboard.service.sweeper import Sweeper
+from blackboard.store.base import EngineFacts, Store
+from blackboard.types import ENGINE_CHECK_INTERVAL_MS, LOG_KEPT_REVISIONS, SWEEP_INTERVAL_MS
+
+if TYPE_CHECKING:  # pottery is needed only where lock masters are configured
+    from blackboard.store.redlock import LockMasters
+
+log = logging.getLogger(__name__)
+
+
+class Service:
+    """Serves the boards of `store`. Use as a context manager; leaving it closes the store too.
+
+    `log_kept_revisions` bounds each board's log; older entries are compacted away. With
+    `lock_masters`, which are closed too, a lease is granted only if a majority of them agrees.
+    Errors on entering: EngineRefused, Unavailable; InvalidRequest when two lock masters are one.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        log_kept_revisions: int = LOG_KEPT_REVISIONS,
+        lock_masters: "LockMasters | None" = None,
+    ) -> None:
+        self.host = Host(store, lock_masters)
+        self._log_kept_revisions = log_kept_revisions
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> "Service":
+        try:
+            await self.host.look()
+        except BaseException:
+            await self.host.aclose()
+            raise
+        sweeper = Sweeper(self.host, secrets.token_hex(8))
+
+        async def trim() -> None:
+            await sweeper.trim(self._log_kept_revisions)
+
+        self._tasks = [
+            asyncio.create_task(
+                _every(SWEEP_INTERVAL_MS, sweeper.sweep, SWEEP_INTERVAL_MS // 4), name="sweeper"
+            ),
+            asyncio.create_task(_every(ENGINE_CHECK_INTERVAL_MS, trim), name="log trimmer"),
+            asyncio.create_task(_every(ENGINE_CHECK_INTERVAL_MS, self.host.look), name="look"),
+        ]
+        for task in self._tasks:
+            task.add_done_callback(_report)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.drain()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.host.aclose()
+
+    def link(self, principal: Principal) -> LocalLink:
+        """The way of `principal` to the boards."""
+        return LocalLink(self.host, principal)
+
+    def facts(self) -> EngineFacts:
+        """What the engine said of itself when it was last asked."""
+        return self.host.facts()
+
+    def check_serving(self) -> None:
+        """Errors: Unavailable while stopping; EngineRefused when the engine would lose data."""
+        self.host.check_serving()
+
+    def statistics(self) -> ServiceStatistics:
+        """A snapshot of what this process does and did."""
+        return self.host.statistics()
+
+    def drain(self) -> None:
+        """Take no new requests; commits that wait are still carried out."""
+        self.host.draining = True
+
+
+async def _every(
+    interval_ms: int, work: Callable[[], Awaitable[None]], earlier_ms: int = 0
+) -> None:
+    """Do `work` every `interval_ms`, for ever; what fails is logged and tried again next time.
+
+    Each time up to `earlier_ms` earlier, at random: services that began together go apart.
+    """
+    while True:
+        await asyncio.sleep((interval_ms - random.uniform(0, earlier_ms)) / 1000)
+        try:
+            await work()
+        except BlackboardError as error:
+            log.warning("%s: %s", getattr(work, "__qualname__", work), error)
+
+
+def _report(task: "asyncio.Task[None]") -> None:
+    """These tasks never end by themselves: one that did has a bug, and people must hear of it."""
+    if not task.cancelled():
+        log.critical("%s ended", task.get_name(), exc_info=task.exception())

@@ -1,0 +1,124 @@
+"""What people get to see: the nouns of `core/commit.py` with their values decoded."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from blackboard.core import commit as core
+from blackboard.types import Key, Milliseconds, Revision
+from blackboard.wire.codec import decode_value
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a key holds, and who wrote it when."""
+
+    key: Key
+    value: Any
+    mod_revision: Revision
+    create_revision: Revision
+    author: str
+    time_ms: Milliseconds
+    expires_at_ms: Milliseconds | None = None
+
+    @staticmethod
+    def of(entry: core.Entry) -> "Entry":
+        """Decode an entry."""
+        return Entry(
+            entry.key,
+            decode_value(entry.value),
+            entry.mod_revision,
+            entry.create_revision,
+            entry.author,
+            entry.time_ms,
+            entry.expires_at_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Entries in key order, all as of `revision`; pass `next_key` as `after` for the next page."""
+
+    revision: Revision
+    entries: tuple[Entry, ...]
+    next_key: Key | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a revision did to one key: "put" (with `value`), "delete", or a change of a lease."""
+
+    kind: str
+    key: Key
+    value: Any = None
+    expires_at_ms: Milliseconds | None = None
+    lease: core.Lease | None = None
+
+    @staticmethod
+    def of(change: core.Change) -> "Change":
+        """Decode a change."""
+        value = None if change.value is None else decode_value(change.value)
+        return Change(str(change.kind), change.key, value, change.expires_at_ms, change.lease)
+
+
+@dataclass(frozen=True, slots=True)
+class Revised:
+    """One revision as you may see it: who did it, when, why, and all its visible changes together.
+
+    `position` is the resume token directly after it. `epoch` is set on a revision that begins one.
+    """
+
+    revision: Revision
+    time_ms: Milliseconds
+    author: str
+    changes: tuple[Change, ...]
+    based_on: tuple[tuple[Key, Revision], ...] = ()
+    note: str = ""
+    epoch: core.Epoch | None = None
+    position: str = ""
+
+    @staticmethod
+    def of(entry: core.LogEntry, position: str = "") -> "Revised":
+        """Decode a log entry."""
+        return Revised(
+            entry.revision,
+            entry.time_ms,
+            entry.author,
+            tuple(Change.of(change) for change in entry.changes),
+            entry.based_on,
+            entry.note,
+            entry.epoch,
+            position,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A commit that took effect as `revision`; `results` has what each operation computed.
+
+    `level` names what the acknowledgement survives: "disk", "second", "replica" or "memory".
+    `duplicate` says that this commit had already been applied by an earlier attempt.
+    """
+
+    revision: Revision
+    time_ms: Milliseconds
+    results: tuple[core.Result, ...]
+    level: str
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One commit in the provenance of a key.
+
+    `key` was written at `revision` by `author`; `based_on` are the entries its writer had read.
+    `missing` says why the commit cannot be shown ("compacted", "not written there"), else "".
+    """
+
+    key: Key
+    revision: Revision
+    depth: int
+    author: str = ""
+    time_ms: Milliseconds = 0
+    note: str = ""
+    based_on: tuple[tuple[Key, Revision], ...] = ()
+    missing: str = ""

@@ -1,0 +1,152 @@
+"""Exactly once, from the writer's side: identities, retries, and epochs.
+
+Invariants
+- a lane has one commit in flight; its step numbers only grow; a refused step's number is not used
+  again, which costs nothing.
+- an unknown outcome is resolved by sending the same commit again; only when that fails for
+  REQUEST_TIMEOUT_MS is OutcomeUnknown raised.
+- a commit is sent again under a new epoch only if nothing that this writer saw was lost.
+"""
+
+import asyncio
+import random
+import secrets
+from dataclasses import dataclass, replace
+from itertools import chain, repeat
+
+from blackboard.core.commit import Commit, CommitId, Condition, Epoch, HeldFence, Op
+from blackboard.errors import OutcomeUnknown, StaleEpoch, Unavailable
+from blackboard.service import held
+from blackboard.service.link import Link
+from blackboard.service.views import Receipt
+from blackboard.store.base import LOCK_MASTERS
+from blackboard.types import LANES_MAX, REQUEST_TIMEOUT_MS, Key, Revision
+
+_BACKOFF_MS = (10, 30, 100, 300, 1_000)
+"""Pauses between attempts; the last one repeats. Each is shortened at random, so that writers that
+failed together do not come back together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A commit before it has an identity: see the fields of `core.commit.Commit`."""
+
+    ops: tuple[Op, ...]
+    conditions: tuple[Condition, ...] = ()
+    fences: tuple[HeldFence, ...] = ()
+    based_on: tuple[tuple[Key, Revision], ...] = ()
+    note: str = ""
+
+
+@dataclass(slots=True)
+class _Lane:
+    number: int
+    step: int = 0
+
+
+class Writer:
+    """Commits of one agent on one board, through one link."""
+
+    def __init__(self, link: Link, board: str) -> None:
+        self.link = link
+        self.board = board
+        self.seen: Revision = 0
+        self._epoch: Epoch | None = None
+        self._incarnation = secrets.token_hex(8)
+        first = secrets.randbelow(LANES_MAX)
+        # A stack: a writer that does one thing at a time stays on one lane, and two processes of
+        # the same agent rarely meet on it.
+        self._lanes = [_Lane((first - i) % LANES_MAX) for i in range(LANES_MAX)]
+        self._free = asyncio.Semaphore(LANES_MAX)
+
+    async def epoch(self) -> str:
+        """The id of the epoch that this writer works in; learned from the board when first used."""
+        if self._epoch is None:
+            await self.refresh()
+        assert self._epoch is not None
+        return self._epoch.id
+
+    async def refresh(self) -> None:
+        """Take the board as it is now: its epoch becomes this writer's."""
+        head = await self.link.head(self.board)
+        self._epoch = head.epoch
+        self.saw(head.revision)
+
+    def saw(self, revision: Revision) -> None:
+        """Note that this writer knows the board up to `revision`."""
+        self.seen = max(self.seen, revision)
+
+    async def commit(self, wish: Wish, *, with_held: bool = True) -> Receipt:
+        """Carry out `wish`, exactly once.
+
+        It relies on its own fences and, `with_held`, on all that the running task holds.
+
+        Errors: a Rejected: nothing changed. Unavailable: certainly not applied. OutcomeUnknown:
+        perhaps applied; nobody could be reached for REQUEST_TIMEOUT_MS to find out.
+        Cancellation: leaves the outcome unknown.
+        """
+        fences = wish.fences
+        if with_held:
+            fences = held.fences_of(self.link, self.board, fences)
+        epoch = await self.epoch()
+        await self._free.acquire()
+        lane = self._lanes.pop()
+        lane.step += 1
+        name = CommitId(self.link.agent, lane.number, self._incarnation, lane.step)
+        since = self.seen
+        commit = Commit(name, epoch, wish.ops, wish.conditions, fences, wish.based_on, wish.note)
+        try:
+            receipt = await self.link.commit(self.board, commit)
+        except (StaleEpoch, OutcomeUnknown, Unavailable) as error:
+            receipt = await self._insist(commit, since, error)
+        finally:
+            self._lanes.append(lane)
+            self._free.release()
+        self.saw(receipt.revision)
+        if with_held:
+            held.note_commit(self.link, self.board, receipt.revision)
+        return receipt
+
+    async def _insist(
+        self, commit: Commit, since: Revision, failure: StaleEpoch | OutcomeUnknown | Unavailable
+    ) -> Receipt:
+        """Send `commit` again until there is an answer, or nobody to ask for too long.
+
+        It is a retry (`retry_since`) only once an attempt may have got through: for a first attempt
+        no engine doubts whether its answer was pushed out.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + REQUEST_TIMEOUT_MS / 1000
+        uncertain: OutcomeUnknown | None = None
+        for pause_ms in chain(_BACKOFF_MS, repeat(_BACKOFF_MS[-1])):
+            if isinstance(failure, StaleEpoch):
+                commit = replace(commit, epoch=self._adopt(failure))
+            else:
+                if isinstance(failure, OutcomeUnknown):
+                    if failure.final:
+                        raise failure
+                    # From now on, a later "not done" does not undo it.
+                    uncertain, commit = failure, replace(commit, retry_since=since)
+                if loop.time() + pause_ms / 1000 > deadline:
+                    raise uncertain or failure
+                if uncertain is None and _is_no_majority(failure):
+                    raise failure
+                await asyncio.sleep(random.uniform(0.5, 1.0) * pause_ms / 1000)
+            try:
+                return await self.link.commit(self.board, commit)
+            except (StaleEpoch, OutcomeUnknown, Unavailable) as error:
+                failure = error
+        raise AssertionError("the pauses never end")
+
+    def _adopt(self, error: StaleEpoch) -> str:
+        """The new epoch, if the engine merely came back and lost nothing that was seen here."""
+        if error.cause != "engine" or self.seen > error.from_revision:
+            raise error
+        self._epoch = Epoch(error.number, error.current, error.cause, error.from_revision)
+        return error.current
+
+
+def _is_no_majority(failure: OutcomeUnknown | Unavailable) -> bool:
+    """Whether it is the lock masters that cannot be reached: that is said at once, for whoever asks
+    for a lock can do something else."""
+    return isinstance(failure, Unavailable) and failure.what == LOCK_MASTERS
