@@ -1,0 +1,457 @@
+"""One WebSocket of the client, kept up: requests, answers, and whose watch a change is for.
+
+Invariants
+- one task, the keeper, owns the socket: it connects, greets, reads, and connects again.
+- requests of one turn of the event loop leave as one frame, in their order.
+- a request ends exactly once: answered, refused, or lost with the connection; a lost one says
+  whether any byte of it may have reached the service.
+- what comes in is never held back by whoever should take it: answers wait in futures, changes in
+  the bounded buffers of their streams.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.client import connect as connect_websocket
+from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, WebSocketException
+from websockets.typing import Subprotocol
+
+from blackboard.errors import (
+    AccessDenied,
+    BlackboardError,
+    InvalidRequest,
+    RemoteProtocolError,
+    Unauthenticated,
+    Unavailable,
+)
+from blackboard.types import (
+    FRAME_BYTES_MAX,
+    HANDSHAKE_TIMEOUT_MS,
+    PING_INTERVAL_MS,
+    REQUEST_TIMEOUT_MS,
+    REQUESTS_IN_FLIGHT_MAX,
+    WATCHES_PER_CONNECTION_MAX,
+    Milliseconds,
+)
+from blackboard.wire import reading
+from blackboard.wire.frames import MSGPACK
+from blackboard.wire.session import (
+    Answered,
+    Cancelled,
+    Changed,
+    ClientEvent,
+    ClientSession,
+    Draining,
+    Failed,
+)
+
+T = TypeVar("T")
+
+_SUBPROTOCOL: Final = Subprotocol("blackboard.v1+msgpack")
+_BACKOFF_MS: Final = (0, 50, 200, 500, 1_000, 2_000, 5_000)
+"""Pauses before connecting again; the last one repeats. Each is shortened at random, so that the
+clients of a service that came back do not all come at once."""
+_PAUSE_S_MIN: Final = 0.05
+_ASKED_MAX: Final = REQUESTS_IN_FLIGHT_MAX - 2 * WATCHES_PER_CONNECTION_MAX
+"""Requests in flight; the rest of what the service allows is kept for `tell`."""
+_CLOSE_TIMEOUT_S: Final = 1.0
+_CLOSE_UNAUTHENTICATED: Final = 4401
+_CLOSE_FORBIDDEN: Final = 4403
+
+
+class LostError(Exception):
+    """The connection went away before the answer came. Never leaves blackboard.net.
+
+    `written` says whether the request may have reached the service.
+    """
+
+    def __init__(self, reason: str, *, written: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.written = written
+
+
+class Watching(Protocol):
+    """What a channel needs of a stream."""
+
+    def push(self, changed: Changed) -> None:
+        """Take a delivery."""
+
+    def lose(self) -> None:
+        """The watch is gone, for a reason that passes."""
+
+    def fail(self, error: BlackboardError) -> None:
+        """The watch is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a service is, and as whom to come."""
+
+    url: str
+    token: str | None = field(default=None, repr=False)
+    agent: str | None = None
+
+    @property
+    def websocket(self) -> str:
+        """The WebSocket's URL: `http` becomes `ws`, and the path ends in `/v1`.
+
+        Errors: InvalidRequest for something that is no such URL.
+        """
+        parts = urlsplit(self.url)
+        scheme = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}.get(parts.scheme)
+        if scheme is None or not parts.hostname:
+            raise InvalidRequest(
+                field="url", reason=f"{self.url!r:.200} is not like ws://host:port"
+            )
+        path = parts.path.rstrip("/")
+        path = path if path.endswith("/v1") else path + "/v1"
+        return urlunsplit((scheme, parts.netloc, path, "", ""))
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it is on this machine: then no proxy is asked."""
+        host = urlsplit(self.url).hostname or ""
+        with contextlib.suppress(ValueError):
+            return ipaddress.ip_address(host).is_loopback
+        return host == "localhost"
+
+
+@dataclass(slots=True)
+class _Request:
+    answer: "asyncio.Future[Any]"
+    written: bool = False
+
+
+class Channel:
+    """A connection to the service that outlives its sockets."""
+
+    def __init__(self, address: Address, *, patience_ms: Milliseconds) -> None:
+        self.url = address.websocket
+        self.patience_ms = patience_ms
+        self.agent = ""
+        """The name under which the connection acts."""
+        self._address = address
+        self._session: ClientSession | None = None  # set while requests can be sent
+        self._requests: dict[int, _Request] = {}
+        self._unwritten: list[_Request] = []
+        self._streams: dict[int, Watching] = {}
+        self._last_watch = 0
+        self._refusal: BlackboardError | None = None
+        self._wake = asyncio.Event()
+        self._demand = asyncio.Event()
+        self._turn = asyncio.Event()  # replaced whenever a waiting request may look again
+        self._keeper: asyncio.Task[None] | None = None
+        self._first: asyncio.Future[None] | None = None
+
+    async def open(self) -> None:
+        """Connect for the first time. Errors: those of `blackboard.connect`."""
+        self._first = asyncio.get_running_loop().create_future()
+        self._keeper = asyncio.create_task(self._keep(), name=f"connection to {self.url}")
+        try:
+            await self._first
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        """Close the connection. What is in flight is lost; every watch is over."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+            self._keeper = None
+        self._refuse(Unavailable(what=self.url, reason="the client was closed"))
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    async def ask(self, method: str, params: dict[str, Any]) -> Any:
+        """Send one request and wait for its result, for at most REQUEST_TIMEOUT_MS.
+
+        Errors: what the service answers; Unavailable when there was no connection to send it on for
+        `patience_ms`; LostError when the answer cannot come any more, or did not in time.
+        """
+        session = await self._ready()
+        number = session.send_request(method, params)
+        request = _Request(asyncio.get_running_loop().create_future())
+        self._requests[number] = request
+        self._unwritten.append(request)
+        self._wake.set()
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_MS / 1000):
+                return await request.answer
+        except TimeoutError as error:
+            reason = f"no answer in {REQUEST_TIMEOUT_MS} ms"
+            raise LostError(reason, written=request.written) from error
+        finally:
+            self._requests.pop(number, None)
+
+    def tell(self, method: str, params: dict[str, Any]) -> None:
+        """Send a request whose answer nobody wants, if there is a connection now."""
+        if self._session is not None and self._session.in_flight < REQUESTS_IN_FLIGHT_MAX:
+            self._session.send_request(method, params)
+            self._wake.set()
+
+    async def insist(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try `attempt` again while it is lost or Unavailable, until `patience_ms` have passed.
+
+        Errors: Unavailable then; every other error of `attempt` at once.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.patience_ms / 1000
+        failures = 0
+        while True:
+            try:
+                return await attempt()
+            except (LostError, Unavailable) as error:
+                pause_s = _pause_s(failures)
+                if self._refusal is not None or loop.time() + pause_s > deadline:
+                    raise Unavailable(what=self.url, reason=str(error)) from error
+            failures += 1
+            await asyncio.sleep(pause_s)
+
+    async def _ready(self) -> ClientSession:
+        """The session, once one more request can be sent. Errors: Unavailable; the refusal."""
+        session = self._session
+        if session is not None and session.in_flight < _ASKED_MAX:
+            return session
+        self._demand.set()
+        try:
+            async with asyncio.timeout(self.patience_ms / 1000):
+                while self._session is None or self._session.in_flight >= _ASKED_MAX:
+                    if self._refusal is not None:
+                        raise _fresh(self._refusal)
+                    await self._turn.wait()
+        except TimeoutError as error:
+            reason = f"no connection in {self.patience_ms} ms"
+            raise Unavailable(what=self.url, reason=reason) from error
+        return self._session
+
+    # --- watches ----------------------------------------------------------------------------------
+
+    def add_watch(self, stream: Watching) -> int:
+        """A new number, whose changes go to `stream` while this connection lasts."""
+        self._last_watch += 1
+        self._streams[self._last_watch] = stream
+        return self._last_watch
+
+    def drop_watch(self, number: int) -> None:
+        """Forget a number, and let the service forget it."""
+        if self._streams.pop(number, None) is not None:
+            self.tell("unwatch", {"watch": number})
+
+    # --- the keeper -------------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        failures = 0
+        while self._refusal is None:
+            await self._rest(_pause_s(failures))
+            failures += 1
+            try:
+                async with self._connect() as socket:
+                    session = await self._greet(socket)
+                    failures = 0
+                    await self._serve(socket, session)
+            except (OSError, TimeoutError, WebSocketException, BlackboardError) as error:
+                self._lose(_translated(error, self.url))
+
+    async def _rest(self, pause_s: float) -> None:
+        """Pause before connecting again; a new request cuts a long pause short."""
+        await asyncio.sleep(min(pause_s, _PAUSE_S_MIN))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s - _PAUSE_S_MIN):
+                await self._demand.wait()
+        self._demand.clear()
+
+    def _connect(self) -> connect_websocket:
+        token = self._address.token
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return connect_websocket(
+            self.url,
+            subprotocols=[_SUBPROTOCOL],
+            additional_headers=headers,
+            compression=None,
+            proxy=None if self._address.is_loopback else True,
+            open_timeout=HANDSHAKE_TIMEOUT_MS / 1000,
+            close_timeout=_CLOSE_TIMEOUT_S,
+            ping_interval=PING_INTERVAL_MS / 1000,
+            ping_timeout=PING_INTERVAL_MS / 1000,
+            max_size=FRAME_BYTES_MAX,
+        )
+
+    async def _greet(self, socket: ClientConnection) -> ClientSession:
+        session = ClientSession(MSGPACK)
+        params: dict[str, Any] = {"client": "python"}
+        if self._address.agent is not None:
+            params["agent"] = self._address.agent
+        session.send_hello(params)
+        for frame in session.bytes_to_send():
+            await socket.send(frame)
+        async with asyncio.timeout(HANDSHAKE_TIMEOUT_MS / 1000):
+            events = session.receive(_binary(await socket.recv()))
+        if isinstance(events[0], Failed):
+            raise events[0].error
+        if not isinstance(events[0], Answered):
+            raise RemoteProtocolError("something else came before the answer to hello")
+        self.agent = reading.read_str(events[0].result, "agent")
+        return session
+
+    async def _serve(self, socket: ClientConnection, session: ClientSession) -> None:
+        self._session = session
+        self._advance()
+        if self._first is not None and not self._first.done():
+            self._first.set_result(None)
+        writer = asyncio.create_task(self._write(socket, session))
+        try:
+            while True:
+                for event in session.receive(_binary(await socket.recv())):
+                    self._take(event)
+        finally:
+            self._session = None
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+
+    async def _write(self, socket: ClientConnection, session: ClientSession) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            for request in self._unwritten:
+                request.written = True
+            self._unwritten.clear()
+            for frame in session.bytes_to_send():
+                await socket.send(frame)
+
+    def _take(self, event: ClientEvent) -> None:
+        match event:
+            case Answered():
+                self._settle(event.id, event.result, None)
+            case Failed():
+                self._settle(event.id, None, event.error)
+            case Changed():
+                stream = self._streams.get(event.watch)
+                if stream is not None:
+                    stream.push(event)
+            case Cancelled():
+                self._cancel(event)
+            case Draining():
+                self._session = None  # new requests wait for the next connection
+
+    def _settle(self, number: int, result: Any, error: BlackboardError | None) -> None:
+        self._advance()
+        request = self._requests.pop(number, None)
+        if request is None or request.answer.done():
+            return
+        if error is None:
+            request.answer.set_result(result)
+        else:
+            request.answer.set_exception(error)
+
+    def _cancel(self, event: Cancelled) -> None:
+        stream = self._streams.pop(event.watch, None)
+        if stream is None:
+            return
+        if isinstance(event.error, Unavailable):
+            stream.lose()
+        else:
+            stream.fail(event.error)
+
+    def _advance(self) -> None:
+        """Let everybody who waits for the connection look again."""
+        self._turn.set()
+        self._turn = asyncio.Event()
+
+    # --- loss -------------------------------------------------------------------------------------
+
+    def _lose(self, error: BlackboardError) -> None:
+        """The connection is gone; `error` is permanent unless it is Unavailable."""
+        if self._first is not None and not self._first.done():
+            self._refusal = error
+            self._first.set_exception(error)
+        if not isinstance(error, Unavailable):
+            self._refuse(error)
+            return
+        self._forget(str(error))
+
+    def _refuse(self, error: BlackboardError) -> None:
+        """From now on every request is answered with `error`."""
+        if self._refusal is None:
+            self._refusal = error
+        streams = list(self._streams.values())
+        self._forget(str(error))
+        for stream in streams:
+            stream.fail(_fresh(self._refusal))
+
+    def _forget(self, reason: str) -> None:
+        requests, self._requests = list(self._requests.values()), {}
+        streams, self._streams = list(self._streams.values()), {}
+        self._unwritten.clear()
+        for request in requests:
+            if not request.answer.done():
+                request.answer.set_exception(LostError(reason, written=request.written))
+        for stream in streams:
+            stream.lose()
+        self._advance()
+
+
+def _fresh(error: BlackboardError) -> BlackboardError:
+    """The same error for somebody else: a raised one carries its own traceback."""
+    return type(error)(**error.fields())
+
+
+def _pause_s(failures: int) -> float:
+    pause_ms = _BACKOFF_MS[min(failures, len(_BACKOFF_MS) - 1)]
+    return random.uniform(0.5, 1.0) * pause_ms / 1000
+
+
+def _binary(message: str | bytes) -> bytes:
+    if isinstance(message, str):
+        raise RemoteProtocolError("a text message on a binary subprotocol")
+    return message
+
+
+def _translated(error: Exception, url: str) -> BlackboardError:
+    """What the end of a connection means: Unavailable if it may be better next time."""
+    if isinstance(error, InvalidStatus):
+        return _translated_status(error, url)
+    if isinstance(error, InvalidURI):
+        return InvalidRequest(field="url", reason=str(error))
+    if isinstance(error, ConnectionClosed):
+        return _translated_close(error, url)
+    if isinstance(error, Unauthenticated | AccessDenied | InvalidRequest | Unavailable):
+        return error
+    return Unavailable(what=url, reason=str(error) or type(error).__name__)
+
+
+def _translated_status(error: InvalidStatus, url: str) -> BlackboardError:
+    status = error.response.status_code
+    reason = _reason(error.response.body or b"") or f"HTTP {status}"
+    if status == 401:
+        return Unauthenticated(reason=reason)
+    if status in (400, 403, 404):
+        return InvalidRequest(field="url", reason=reason)
+    return Unavailable(what=url, reason=reason)
+
+
+def _reason(body: bytes | bytearray) -> str:
+    """What a service, or whatever answered in its place, says of its refusal."""
+    try:
+        return str(json.loads(body)["reason"])
+    except (ValueError, TypeError, KeyError):
+        return body[:200].decode(errors="replace")
+
+
+def _translated_close(error: ConnectionClosed, url: str) -> BlackboardError:
+    code = error.rcvd.code if error.rcvd is not None else 1006
+    reason = error.rcvd.reason if error.rcvd is not None else "the connection broke"
+    if code == _CLOSE_UNAUTHENTICATED:
+        return Unauthenticated(reason=reason)
+    if code == _CLOSE_FORBIDDEN:
+        return AccessDenied(principal="", right="connect", key=url)
+    return Unavailable(what=url, reason=f"closed with {code} {reason}")

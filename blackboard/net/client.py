@@ -1,0 +1,184 @@
+"""The client: a `Link` (service/link.py) over one WebSocket, which it keeps up.
+
+    async with blackboard.connect("ws://127.0.0.1:7420", token=token) as client:
+        board = client.board("expansion")
+
+What happens when the connection breaks: reads are asked again; a commit that was sent raises
+OutcomeUnknown, one that was not raises Unavailable (a Board resolves both, with the commit's id);
+watches go on where they were, and whoever iterates does not notice.
+"""
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final
+
+from blackboard.core.commit import Commit, Head, LogPage, Reading
+from blackboard.errors import OutcomeUnknown, Unavailable
+from blackboard.net.channel import Address, Channel, LostError
+from blackboard.net.stream import RemoteStream
+from blackboard.service.board import DEFAULT_BOARD, Client
+from blackboard.service.link import Link, Stream, WatchRequest
+from blackboard.service.views import Cause, Receipt
+from blackboard.types import REQUEST_TIMEOUT_MS, Key, Milliseconds, Revision
+from blackboard.wire import reading
+from blackboard.wire.frames import MSGPACK
+from blackboard.wire.requests import write_commit
+
+URL_VARIABLE: Final = "BLACKBOARD_URL"
+TOKEN_VARIABLE: Final = "BLACKBOARD_TOKEN"
+BOARD_VARIABLE: Final = "BLACKBOARD_BOARD"
+DEFAULT_URL: Final = "http://127.0.0.1:7420"
+
+
+@asynccontextmanager
+async def connect(
+    url: str | None = None,
+    *,
+    token: str | None = None,
+    agent: str | None = None,
+    patience_ms: Milliseconds = REQUEST_TIMEOUT_MS,
+) -> AsyncIterator[Client]:
+    """Connect to the service at `url` (ws, wss, http or https), as the principal of `token`.
+
+    Without `url` or `token`, BLACKBOARD_URL (else this machine, port 7420) and BLACKBOARD_TOKEN of
+    the environment are taken; BLACKBOARD_BOARD names the board that `client.board()` means.
+    `agent` is the name to act under, if it is not the principal's own. When the connection breaks,
+    requests and watches wait up to `patience_ms` for a new one before they are Unavailable.
+
+    Errors: Unavailable when nothing answers at `url` now; Unauthenticated; AccessDenied when the
+    principal may not act as `agent`; InvalidRequest for something that is no URL.
+    """
+    where = url or os.environ.get(URL_VARIABLE, DEFAULT_URL)
+    address = Address(where, token or os.environ.get(TOKEN_VARIABLE), agent)
+    channel = Channel(address, patience_ms=patience_ms)
+    await channel.open()
+    client = Client(RemoteLink(channel), board=os.environ.get(BOARD_VARIABLE, DEFAULT_BOARD))
+    try:
+        yield client
+    finally:
+        await channel.aclose()
+
+
+class RemoteLink:
+    """A `Link` over a `Channel`, as the agent of the connection or as `agent`."""
+
+    def __init__(self, channel: Channel, agent: str | None = None) -> None:
+        self._channel = channel
+        self._agent = agent
+
+    @property
+    def agent(self) -> str:
+        """The name under which this link commits."""
+        return self._agent or self._channel.agent
+
+    @property
+    def origin(self) -> object:
+        """The URL of the service."""
+        return self._channel.url
+
+    def acting_as(self, agent: str) -> Link:
+        """The same connection with the rights and name of `agent`; AccessDenied on use."""
+        return RemoteLink(self._channel, agent)
+
+    async def head(self, board: str) -> Head:
+        """As `Link.head`."""
+        return reading.read_head(await self._ask("head", {"board": board}))
+
+    async def commit(self, board: str, commit: Commit) -> Receipt:
+        """As `Link.commit`."""
+        params = self._own(write_commit(board, commit, MSGPACK))
+        try:
+            message = await self._channel.ask("commit", params)
+        except LostError as lost:
+            if not lost.written:
+                raise Unavailable(what=self._channel.url, reason=lost.reason) from lost
+            name = commit.id
+            raise OutcomeUnknown(
+                name.agent, name.lane, name.incarnation, name.step, lost.reason
+            ) from lost
+        return _receipt(message)
+
+    async def read(self, board: str, keys: Sequence[Key]) -> Reading:
+        """As `Link.read`. Errors: also LimitExceeded when the answer would not fit a frame."""
+        message = await self._ask("read", {"board": board, "keys": list(keys)})
+        return reading.read_reading(message, MSGPACK)
+
+    async def list(
+        self, board: str, pattern: str, *, after: Key | None = None, limit: int
+    ) -> Reading:
+        """As `Link.list`."""
+        params = {"board": board, "pattern": pattern, "after": after, "limit": limit}
+        return reading.read_reading(await self._ask("list", params), MSGPACK)
+
+    async def leases(
+        self, board: str, pattern: str, *, after: Key | None = None, limit: int
+    ) -> Reading:
+        """As `Link.leases`."""
+        params = {"board": board, "pattern": pattern, "after": after, "limit": limit}
+        return reading.read_leases(await self._ask("leases", params))
+
+    async def log(self, board: str, after: Revision, *, limit: int) -> LogPage:
+        """As `Link.log`."""
+        params = {"board": board, "after": after, "limit": limit}
+        return reading.read_log(await self._ask("log", params), MSGPACK)
+
+    async def why(self, board: str, key: Key) -> Sequence[Cause]:
+        """As `Link.why`."""
+        message = await self._ask("why", {"board": board, "key": key})
+        with reading.from_peer("why"):
+            return [_cause(cause) for cause in message]
+
+    def watch(self, board: str, request: WatchRequest) -> AbstractAsyncContextManager[Stream]:
+        """As `Link.watch`."""
+        return self._watch(RemoteStream(self._channel, board, request, agent=self._agent))
+
+    @asynccontextmanager
+    async def _watch(self, stream: RemoteStream) -> AsyncIterator[Stream]:
+        await stream.open()
+        try:
+            yield stream
+        finally:
+            stream.close()
+
+    async def boards(self) -> Sequence[str]:
+        """As `Link.boards`."""
+        message = await self._ask("boards", {})
+        with reading.from_peer("boards"):
+            return [str(name) for name in message]
+
+    async def aclose(self) -> None:
+        """Close the connection and every watch on it, also of links made by `acting_as`."""
+        await self._channel.aclose()
+
+    def _own(self, params: dict[str, Any]) -> dict[str, Any]:
+        if self._agent is not None:
+            params["agent"] = self._agent
+        return params
+
+    async def _ask(self, method: str, params: dict[str, Any]) -> Any:
+        own = self._own(params)
+        return await self._channel.insist(lambda: self._channel.ask(method, own))
+
+
+def _receipt(message: Any) -> Receipt:
+    return Receipt(
+        reading.read_int(message, "revision"),
+        reading.read_int(message, "time_ms"),
+        reading.read_results(message),
+        reading.read_str(message, "level"),
+        message.get("duplicate") is True,
+    )
+
+
+def _cause(message: Any) -> Cause:
+    return Cause(
+        key=reading.read_str(message, "key"),
+        revision=reading.read_int(message, "revision"),
+        depth=reading.read_int(message, "depth"),
+        author=reading.read_str(message, "author"),
+        time_ms=reading.read_int(message, "time_ms"),
+        note=reading.read_str(message, "note"),
+        based_on=reading.read_grounds(message),
+        missing=reading.read_str(message, "missing"),
+    )

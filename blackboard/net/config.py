@@ -1,0 +1,200 @@
+"""Settings of a service: defaults that need nothing, then a TOML file, then the environment.
+
+Every field is also the environment variable `BLACKBOARD_<FIELD>`; `BLACKBOARD_CONFIG` names the
+TOML file. What would be unsafe is refused by `Settings.check` before anything is opened.
+"""
+
+import contextlib
+import ipaddress
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from platformdirs import user_data_path
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from blackboard.errors import InvalidRequest
+from blackboard.net.tokens import check_secret, issue, new_secret
+from blackboard.service.access import operator
+from blackboard.store.base import Store
+from blackboard.types import LOG_KEPT_REVISIONS
+
+CONFIG_VARIABLE: Final = "BLACKBOARD_CONFIG"
+PORT: Final = 7420
+_OPERATOR_TOKEN_TTL_MS: Final = 365 * 24 * 3600 * 1000
+_LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
+
+
+def _names(given: object) -> object:
+    if isinstance(given, str):
+        return tuple(name.strip() for name in given.split(",") if name.strip())
+    return given
+
+
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)]
+"""A list of names; in the environment, separated by commas."""
+
+
+class Settings(BaseSettings):
+    """How a service runs; made by `load`."""
+
+    model_config = SettingsConfigDict(env_prefix="BLACKBOARD_", extra="forbid", frozen=True)
+
+    engine: str = "sqlite"
+    """"sqlite", or a URL: redis[s]://host:port/db, redis[s]+cluster://host:port"""
+    data: Path = Field(default_factory=lambda: user_data_path("blackboard", appauthor=False))
+    """The data directory: boards of the embedded engine, the generated secret and token."""
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = PORT
+    level: Literal["disk", "memory"] = "disk"
+    """What an acknowledgement of the embedded engine survives; Redis has its own settings."""
+    secret: SecretStr | None = None
+    """Signs tokens. At least 32 bytes. Generated on loopback."""
+    secret_file: Path | None = None
+    allowed_origins: Names = ()
+    """Web pages that may connect, as `https://host[:port]`. Programs send no Origin."""
+    allowed_hosts: Names = ()
+    """Names by which the service may be called, with a port unless it is any. Empty: on loopback
+    its usual names, else any."""
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    insecure: bool = False
+    """Serve other machines without TLS: only behind something that adds it."""
+    log_kept_revisions: Annotated[int, Field(ge=1)] = LOG_KEPT_REVISIONS
+    lock_masters: Names = ()
+    """URLs of Redis servers, independent of each other, that vote on every lease (Redlock)."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments before the environment before the TOML file."""
+        named = os.environ.get(CONFIG_VARIABLE)
+        if named is None:
+            return init_settings, env_settings
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, Path(named))
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether connections are encrypted by this process."""
+        return self.tls_cert is not None
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names by which the service may be called; empty = any."""
+        if self.allowed_hosts or not self.is_loopback:
+            return self.allowed_hosts
+        own = f"[{self.host}]" if ":" in self.host else self.host
+        return (*_LOOPBACK_NAMES, own)
+
+    def check(self) -> None:
+        """Errors: InvalidRequest when serving like this would be unsafe or cannot work."""
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise InvalidRequest(field="tls_key", reason="tls_cert and tls_key belong together")
+        if self.secret is not None and self.secret_file is not None:
+            raise InvalidRequest(field="secret_file", reason="secret is given as well")
+        if self.is_loopback:
+            return
+        if self.secret is None and self.secret_file is None:
+            reason = f"needed to serve {self.host}: BLACKBOARD_SECRET or a secret file"
+            raise InvalidRequest(field="secret", reason=reason)
+        if not self.has_tls and not self.insecure:
+            reason = f"needed to serve {self.host}, or `insecure` behind a proxy that adds TLS"
+            raise InvalidRequest(field="tls_cert", reason=reason)
+
+
+def load(given: Mapping[str, object] | None = None) -> Settings:
+    """Settings from `given` by field name, then the environment, then the TOML file.
+
+    Errors: InvalidRequest, naming the field.
+    """
+    try:
+        return Settings(**(given or {}))  # type: ignore[arg-type]
+    except ValidationError as error:
+        details = error.errors(include_input=False, include_url=False)[0]
+        field = ".".join(str(part) for part in details["loc"])
+        raise InvalidRequest(field=field or "settings", reason=details["msg"]) from error
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(field=CONFIG_VARIABLE, reason=str(error)) from error
+
+
+async def make_store(settings: Settings) -> Store:
+    """Open the engine that the settings name.
+
+    Errors: InvalidRequest for an engine that there is none of; DataDirectoryInUse; Unavailable.
+    """
+    # The engines are imported when they are needed: redis alone takes a third of a second.
+    if settings.engine == "sqlite":
+        from blackboard.store.sqlite import SqliteStore
+
+        return await SqliteStore.at(settings.data, settings.level)
+    from blackboard.store.redis import RedisStore
+
+    return RedisStore.connect(settings.engine)
+
+
+def secret_of(settings: Settings) -> str:
+    """The secret that signs tokens: given, from a file, or generated in the data directory.
+
+    Errors: InvalidRequest when it cannot be read or is too short.
+    """
+    if settings.secret is not None:
+        return check_secret(settings.secret.get_secret_value())
+    path = settings.secret_file or settings.data / "secret"
+    try:
+        if settings.secret_file is None:
+            _create_private(path, new_secret())
+        return check_secret(path.read_text(encoding="utf-8").strip())
+    except OSError as error:
+        raise InvalidRequest(field="secret_file", reason=str(error)) from error
+
+
+def write_operator_token(settings: Settings, secret: str) -> Path:
+    """Put a token of the operator, valid for a year, into the data directory; returns its path."""
+    path = settings.data / "token"
+    try:
+        return _draft(path, issue(secret, operator(), _OPERATOR_TOKEN_TTL_MS)).replace(path)
+    except OSError as error:
+        raise InvalidRequest(field="data", reason=str(error)) from error
+
+
+def _create_private(path: Path, text: str) -> None:
+    """Write a file that nobody else may read, at once; one that exists already is left as it is."""
+    if path.exists():
+        return
+    draft = _draft(path, text)
+    with contextlib.suppress(FileExistsError):  # another process was faster: its text counts
+        path.hardlink_to(draft)
+    draft.unlink()
+
+
+def _draft(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text + "\n")
+    return draft

@@ -1,0 +1,440 @@
+"""One WebSocket of the server: the session of wire/session.py with a socket, tasks and a clock.
+
+The reader takes frames while there is room for what they ask; one writer sends everything that
+waits as one frame; each watch has a pump, which takes from its stream only while the socket keeps
+up. Nothing is ever dropped: what is not sent yet is in the log.
+
+Invariants
+- at most REQUESTS_IN_FLIGHT_MAX requests are being served.
+- nothing is read from the socket while OUTGOING_BYTES_MAX wait for it; a read is begun only while
+  its answer, and those of the reads under way, may fit below that; a watch adds to what waits only
+  while that is less than one delivery (WATCH_BATCH_BYTES_MAX).
+- a request that was taken is carried out even if its connection breaks meanwhile.
+- every task of a connection has ended before `run` returns.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
+
+from blackboard.core.model import Outcome
+from blackboard.errors import (
+    BlackboardError,
+    LimitExceeded,
+    RemoteProtocolError,
+    Unauthenticated,
+    Unavailable,
+)
+from blackboard.net.calls import call, describe, write_receipt
+from blackboard.net.metrics import Traffic
+from blackboard.net.watches import Watches
+from blackboard.service import access
+from blackboard.service.access import Principal
+from blackboard.service.link import Link
+from blackboard.service.local import LocalLink
+from blackboard.types import (
+    OUTGOING_BYTES_MAX,
+    PAGE_BYTES_MAX,
+    REQUESTS_IN_FLIGHT_MAX,
+    SEND_TIMEOUT_MS,
+    WATCH_BATCH_BYTES_MAX,
+    Milliseconds,
+)
+from blackboard.wire import messages
+from blackboard.wire.answers import WelcomeMessage
+from blackboard.wire.frames import CLOSE_WRONG_TYPE
+from blackboard.wire.session import (
+    HelloReceived,
+    RequestId,
+    RequestReceived,
+    RequestRefused,
+    ServerEvent,
+    ServerSession,
+    State,
+)
+
+log = logging.getLogger(__name__)
+
+CLOSE_INTERNAL_ERROR: Final = 1011
+CLOSE_RESTART: Final = 1012
+CLOSE_TRY_LATER: Final = 1013
+CLOSE_UNAUTHENTICATED: Final = 4401
+CLOSE_FORBIDDEN: Final = 4403
+CLOSE_TOO_SLOW: Final = 4408
+
+_LINKS_MAX: Final = 256
+"""Agents whose links a connection keeps; made anew when it acts for more."""
+_CLOSE_TIMEOUT_S: Final = 5.0
+_REASON_BYTES_MAX: Final = 123  # RFC 6455, section 5.5: a control frame has 125 bytes
+
+
+class Socket(Protocol):
+    """An accepted WebSocket."""
+
+    async def receive(self) -> str | bytes | None:
+        """The next message; None when the peer is gone."""
+
+    async def send(self, frame: bytes) -> None:
+        """Send one frame, when there is room for it. OSError when the peer is gone."""
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close with a code and a reason."""
+
+
+class House(Protocol):
+    """What a connection needs of the server around it."""
+
+    traffic: Traffic
+
+    def authenticate(self, token: str) -> Principal:
+        """The principal that a token names. Errors: Unauthenticated."""
+
+    def link(self, principal: Principal) -> Link:
+        """The way of a principal to the boards."""
+
+    def welcome(self, principal: Principal, agent: str) -> WelcomeMessage:
+        """What `hello` is answered with."""
+
+    def count_in(self, connection: "Connection", principal: str) -> None:
+        """Note whose connection it is. Errors: LimitExceeded when there are too many."""
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How a connection ends: `code` None = the peer is gone; `flush` = send what waits first."""
+
+    code: int | None
+    reason: str = ""
+    flush: bool = False
+
+
+class Connection:
+    """One peer. `run` serves it until it ends; `drain` lets it finish."""
+
+    def __init__(
+        self, socket: Socket, session: ServerSession, house: House, principal: Principal | None
+    ) -> None:
+        self._socket = socket
+        self._session = session
+        self._house = house
+        self._principal = principal
+        self._link: Link | None = None
+        self._links: dict[str, Link] = {}
+        self._serving = 0
+        self._reading = 0
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[_End] = self._loop.create_future()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: list[asyncio.TimerHandle] = []
+        self._wake = asyncio.Event()
+        self._progress = asyncio.Event()
+        self._unsent = 0
+        self._sending_since: float | None = None
+        self._watches = Watches(session, spawn=self._spawn, wake=self._wake.set, room=self._room)
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that wait for the socket."""
+        return self._session.outgoing_bytes + self._unsent
+
+    async def run(self) -> None:
+        """Serve the peer. Returns when the connection is closed."""
+        try:
+            self._check_greeted()
+            self._after(SEND_TIMEOUT_MS // 4, self._check_stalled)
+            self._spawn(self._read())
+            self._spawn(self._write())
+            end = await self._ended
+        finally:
+            await self._stop()
+        await self._close(end)
+
+    def drain(self) -> None:
+        """Take no new requests, answer those in flight, end the watches, close."""
+        if self._session.state is State.HELLO:
+            self._end(CLOSE_RESTART, "the service stops")
+        elif self._session.state is State.READY:
+            self._session.send_draining()
+            self._wake.set()
+            self._spawn(self._drain())
+
+    # --- tasks and timers -------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+        return task
+
+    def _on_done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        if isinstance(error, RemoteProtocolError):
+            self._house.traffic.protocol_errors += 1
+            self._end(error.close_code, error.reason)
+        elif isinstance(error, OSError):
+            self._end(None)
+        else:
+            log.error("a connection failed", exc_info=error)
+            self._end(CLOSE_INTERNAL_ERROR, "internal error")
+
+    def _end(self, code: int | None, reason: str = "", *, flush: bool = False) -> None:
+        if not self._ended.done():
+            self._ended.set_result(_End(code, reason, flush))
+
+    def _after(self, delay_ms: Milliseconds, action: Callable[[], None]) -> None:
+        self._timers.append(self._loop.call_later(delay_ms / 1000, action))
+
+    async def _stop(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _close(self, end: _End) -> None:
+        frames = self._session.bytes_to_send() if end.flush else []
+        self._session.close()
+        self._unsent = 0
+        if end.code is None:
+            return
+        reason = end.reason.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                for frame in frames:
+                    await self._socket.send(frame)
+                await self._socket.close(end.code, reason)
+        except (OSError, TimeoutError) as error:
+            log.debug("close %d was not delivered: %r", end.code, error)
+
+    def _check_greeted(self) -> None:
+        now_ms = clock_ms()
+        try:
+            again_ms = self._session.tick(now_ms)
+        except RemoteProtocolError as error:
+            self._end(CLOSE_UNAUTHENTICATED, error.reason)
+            return
+        if again_ms is not None:
+            self._after(again_ms - now_ms, self._check_greeted)
+
+    def _check_stalled(self) -> None:
+        since = self._sending_since
+        if since is not None and (self._loop.time() - since) * 1000 >= SEND_TIMEOUT_MS:
+            self._end(CLOSE_TOO_SLOW, "you did not read; resume watches at your last position")
+        else:
+            self._after(SEND_TIMEOUT_MS // 4, self._check_stalled)
+
+    # --- the socket -------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        binary, traffic = self._session.encoding.binary, self._house.traffic
+        while (message := await self._socket.receive()) is not None:
+            if isinstance(message, bytes) is not binary:
+                wanted = "binary" if binary else "text"
+                raise RemoteProtocolError(f"{wanted} messages only", CLOSE_WRONG_TYPE)
+            frame = message.encode() if isinstance(message, str) else message
+            traffic.frames_in += 1
+            traffic.bytes_in += len(frame)
+            for event in self._session.receive(frame):
+                if self._is_full():
+                    await self._until(lambda: not self._is_full())
+                self._take(event)
+        self._end(None)
+
+    def _is_full(self) -> bool:
+        return self._serving >= REQUESTS_IN_FLIGHT_MAX or self.waiting >= OUTGOING_BYTES_MAX
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait until `condition` holds; it is looked at when something was sent or read."""
+        while not condition():
+            await self._progress.wait()
+
+    async def _room(self) -> None:
+        """Wait until what waits for the socket is less than one delivery."""
+        if self.waiting >= WATCH_BATCH_BYTES_MAX:
+            await self._until(lambda: self.waiting < WATCH_BATCH_BYTES_MAX)
+
+    async def _write(self) -> None:
+        traffic = self._house.traffic
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            frames = self._session.bytes_to_send()
+            self._unsent = sum(map(len, frames))
+            for frame in frames:
+                self._sending_since = self._loop.time()
+                await self._socket.send(frame)
+                self._unsent -= len(frame)
+                traffic.frames_out += 1
+                traffic.bytes_out += len(frame)
+            self._sending_since = None
+            self._progressed()
+
+    def _progressed(self) -> None:
+        """Let everything that waits for room look again."""
+        self._progress.set()
+        self._progress = asyncio.Event()
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def _take(self, event: ServerEvent) -> None:
+        match event:
+            case RequestReceived():
+                self._serving += 1
+                if not self._commit_at_once(event.id, event.params):
+                    self._spawn(self._serve(event.id, event.params))
+            case HelloReceived():
+                self._greet(event)
+            case RequestRefused():
+                self._house.traffic.count("", event.error.code)
+                self._wake.set()
+
+    def _greet(self, hello: HelloReceived) -> None:
+        try:
+            principal = self._identify(hello.params)
+            link = self._house.link(access.acting_as(principal, hello.params.agent))
+            self._house.count_in(self, principal.name)
+        except BlackboardError as error:
+            self._session.respond_error(hello.id, error)
+            self._end(_close_code(error), str(error), flush=True)
+            return
+        self._principal, self._link = principal, link
+        if principal.expires_at_ms is not None:
+            self._after(max(principal.expires_at_ms - _now_ms(), 0), self._expire)
+        self._session.welcome(hello.id, self._house.welcome(principal, link.agent))
+        self._wake.set()
+
+    def _identify(self, hello: messages.Hello) -> Principal:
+        """Errors: Unauthenticated."""
+        if hello.token is not None:
+            return self._house.authenticate(hello.token)
+        if self._principal is None:
+            raise Unauthenticated(reason="a token is needed, in a header or in hello")
+        return self._principal
+
+    def _expire(self) -> None:
+        self._end(CLOSE_UNAUTHENTICATED, "the token has expired")
+
+    def _link_of(self, agent: str | None) -> Link:
+        """Errors: AccessDenied."""
+        assert self._link is not None, "requests come after hello"
+        assert self._principal is not None
+        if agent is None or agent == self._link.agent:
+            return self._link
+        found = self._links.get(agent)
+        if found is None:
+            found = self._house.link(access.acting_as(self._principal, agent))
+            if len(self._links) >= _LINKS_MAX:
+                self._links.clear()
+            self._links[agent] = found
+        return found
+
+    def _commit_at_once(self, number: RequestId, params: messages.Params) -> bool:
+        """Carry out a commit without a task of its own, which would cost a tenth of it."""
+        if not isinstance(params, messages.Commit):
+            return False
+        try:
+            link = self._link_of(params.agent)
+            if not isinstance(link, LocalLink) or not link.can_start(params.board):
+                return False
+            outcome = link.start(params.board, params.to_core(link.agent))
+        except BlackboardError as error:
+            self._answer(number, params.method, error)
+            return True
+        outcome.add_done_callback(partial(self._committed, number, params.method, link))
+        return True
+
+    def _committed(
+        self,
+        number: RequestId,
+        method: str,
+        link: LocalLink,
+        outcome: "asyncio.Future[Outcome | BlackboardError]",
+    ) -> None:
+        try:
+            self._answer(number, method, write_receipt(link.finish(outcome.result())))
+        except BlackboardError as error:
+            self._answer(number, method, error)
+
+    def _answer(self, number: RequestId, method: str, result: Any) -> None:
+        """Answer a request, with an error if `result` is one, unless the peer is gone."""
+        is_error = isinstance(result, BlackboardError)
+        if self._session.state is not State.CLOSED:
+            (self._session.respond_error if is_error else self._session.respond)(number, result)
+        self._serving -= 1
+        self._wake.set()
+        self._house.traffic.count(method, result.code if is_error else "ok")
+
+    async def _serve(self, number: RequestId, params: messages.Params) -> None:
+        try:
+            link = self._link_of(params.agent)
+            if isinstance(params, messages.Watch):
+                self._watches.open(number, params, link)
+                self._serving -= 1
+                self._wake.set()
+                self._house.traffic.count(params.method, "ok")
+            else:
+                self._answer(number, params.method, await self._result(params, link))
+        except BlackboardError as error:
+            self._answer(number, params.method, error)
+        except BaseException:
+            self._serving -= 1
+            raise
+
+    async def _result(self, params: messages.Params, link: Link) -> Any:
+        match params:
+            case messages.Commit():
+                return await call(link, params, self._session.encoding)
+            case messages.Unwatch():
+                return self._watches.close(params.watch)
+            case messages.Progress():
+                return await self._watches.request_progress(params.watch)
+            case messages.WhoAmI():
+                assert self._principal is not None
+                return describe(self._principal, link.agent)
+        return await self._look_up(link, params)
+
+    async def _look_up(self, link: Link, params: messages.Params) -> Any:
+        """A read: one of few at once, and only while there is room for its answer."""
+        if not self._may_read():
+            await self._until(self._may_read)
+        self._reading += 1
+        try:
+            return await call(link, params, self._session.encoding)
+        finally:
+            self._reading -= 1
+            self._progressed()
+
+    def _may_read(self) -> bool:
+        """Whether one more page fits beside what waits and what other reads may still answer."""
+        promised = (self._reading + 1) * PAGE_BYTES_MAX
+        return self.waiting + promised <= OUTGOING_BYTES_MAX
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def _drain(self) -> None:
+        await self._until(lambda: not self._serving)
+        self._watches.end_all(Unavailable(what="service", reason="it is stopping"))
+        self._end(CLOSE_RESTART, "the service stops; come back soon", flush=True)
+
+
+def _close_code(error: BlackboardError) -> int:
+    if isinstance(error, Unauthenticated):
+        return CLOSE_UNAUTHENTICATED
+    return CLOSE_TRY_LATER if isinstance(error, LimitExceeded | Unavailable) else CLOSE_FORBIDDEN
+
+
+def clock_ms() -> Milliseconds:
+    """The clock of sessions: it never jumps, and says nothing of the date."""
+    return time.monotonic_ns() // 1_000_000
+
+
+def _now_ms() -> Milliseconds:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,93 @@
+"""What `/metrics` tells: counters that the hot path adds up as plain integers, read when asked for.
+
+No label per key, board or agent: those would say what is private, and have no bound.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from blackboard.service.host import ServiceStatistics
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What went over the connections of one process since it started."""
+
+    frames_in: int = 0
+    frames_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    connections: int = 0
+    protocol_errors: int = 0
+    requests: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By method ("" = not a request) and outcome ("ok" or the code of an error)."""
+    turned_away: Counter[int] = field(default_factory=Counter)
+    """Handshakes refused, by HTTP status."""
+
+    def count(self, method: str, outcome: str) -> None:
+        """Count one request that was answered."""
+        self.requests[method, outcome] += 1
+
+
+class Metrics:
+    """The registry of one server. `text` is what a scrape gets."""
+
+    content_type = "text/plain; version=0.0.4; charset=utf-8"
+
+    def __init__(
+        self,
+        traffic: Traffic,
+        *,
+        statistics: Callable[[], ServiceStatistics],
+        sockets: Callable[[], tuple[int, int]],
+    ) -> None:
+        self._traffic = traffic
+        self._statistics = statistics
+        self._sockets = sockets  # how many are open, and how many bytes wait for them
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        """The metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """What the registry asks for."""
+        yield from self._service_metrics(self._statistics())
+        traffic = self._traffic
+        count, waiting = self._sockets()
+        yield GaugeMetricFamily("blackboard_connections", "Open WebSockets", count)
+        yield GaugeMetricFamily("blackboard_waiting_bytes", "Bytes to be sent", waiting)
+        totals = (
+            ("connections_opened", "WebSockets accepted", traffic.connections),
+            ("frames_received", "Frames received", traffic.frames_in),
+            ("frames_sent", "Frames sent", traffic.frames_out),
+            ("received_bytes", "Bytes of frames received", traffic.bytes_in),
+            ("sent_bytes", "Bytes of frames sent", traffic.bytes_out),
+            ("protocol_errors", "Connections closed for breaking it", traffic.protocol_errors),
+        )
+        for name, about, value in totals:
+            yield CounterMetricFamily(f"blackboard_{name}", about, value)
+        requests = CounterMetricFamily(
+            "blackboard_requests", "Requests answered", labels=("method", "outcome")
+        )
+        for labels, value in sorted(traffic.requests.items()):
+            requests.add_metric(labels, value)
+        yield requests
+        away = CounterMetricFamily(
+            "blackboard_handshakes_refused", "Handshakes refused", labels=("status",)
+        )
+        for status, value in sorted(traffic.turned_away.items()):
+            away.add_metric((str(status),), value)
+        yield away
+
+    def _service_metrics(self, service: ServiceStatistics) -> Iterator[Metric]:
+        yield GaugeMetricFamily("blackboard_boards", "Boards open here", service.boards)
+        yield GaugeMetricFamily("blackboard_watchers", "Open watches", service.watchers)
+        yield CounterMetricFamily("blackboard_commits", "Commits decided", service.commits)
+        yield CounterMetricFamily("blackboard_commits_refused", "Refused", service.refused)
+        yield CounterMetricFamily("blackboard_batches", "Engine calls for them", service.batches)
