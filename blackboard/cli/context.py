@@ -1,0 +1,103 @@
+"""context add, use, ls, rm: services remembered by name."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from blackboard.cli import places, screen
+from blackboard.cli.exits import wrong_usage
+from blackboard.cli.options import Command, Flags, Group
+
+app = typer.Typer(
+    cls=Group, no_args_is_help=True, help="Remember services by name, and choose one."
+)
+_NAME = typer.Argument(metavar="NAME", show_default=False)
+
+
+@app.command(
+    cls=Command,
+    epilog="""\
+blackboard context add prod --url wss://boards.example.org --token-file ~/prod.token --use
+cat prod.token | blackboard context add prod --url wss://boards.example.org --token -""",
+)
+def add(
+    name: Annotated[str, _NAME],
+    url: Annotated[str, typer.Option("--url", metavar="URL", help="Where the service is.")],
+    token: Annotated[
+        str | None,
+        typer.Option("--token", metavar="TOKEN", help="Who you are. - reads standard input."),
+    ] = None,
+    token_file: Annotated[
+        str | None,
+        typer.Option("--token-file", metavar="FILE", help="A file that holds the token."),
+    ] = None,
+    board: Annotated[
+        str | None, typer.Option("--board", "-b", metavar="NAME", help="Its board, if none named.")
+    ] = None,
+    use: Annotated[bool, typer.Option("--use", help="Choose it at once.")] = False,
+) -> None:
+    """Remember a service, or change what is remembered of it."""
+    if token and token_file:
+        raise wrong_usage("give either --token or --token-file")
+    if token == "-":
+        token = sys.stdin.read().strip()
+    remembered = places.Context(url, token, _absolute(token_file), board)
+
+    def change(known: places.Contexts) -> places.Contexts:
+        added = known.adding(name, remembered)
+        return added.using(name) if use else added
+
+    places.change(places.config_directory(), change)
+    print(f"{name} is {url}" + (", and in use" if use else ""))
+    if not use:
+        screen.say(f"use it with: blackboard context use {name}")
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).expanduser().resolve())
+
+
+@app.command(cls=Command, epilog="blackboard context use local")
+def use(name: Annotated[str, _NAME]) -> None:
+    """Choose the service that commands talk to."""
+    places.change(places.config_directory(), lambda known: known.using(name))
+    print(f"{name} is in use")
+
+
+@app.command(cls=Command, epilog="blackboard context ls")
+def ls(context: typer.Context) -> None:
+    """List the services that are remembered. Tokens are not shown."""
+    from blackboard.cli import show
+
+    known = places.load(places.config_directory())
+    if Flags.of(context).as_json:
+        listed = {name: _without_token(found) for name, found in known.by_name.items()}
+        show.print_json({"current": known.chosen, "contexts": listed})
+        return
+    if not known.by_name:
+        screen.say("none yet: blackboard serve writes `local`, blackboard context add any other")
+        return
+    rows = [
+        ("*" if name == known.chosen else "", name, found.url, found.board or "", _token(found))
+        for name, found in sorted(known.by_name.items())
+    ]
+    show.print_table(("", "context", "url", "board", "token"), rows)
+
+
+def _without_token(found: places.Context) -> dict[str, object]:
+    return {"url": found.url, "board": found.board, "token": _token(found)}
+
+
+def _token(found: places.Context) -> str:
+    if found.token_file:
+        return f"in {found.token_file}"
+    return "remembered" if found.token else "none"
+
+
+@app.command(cls=Command, epilog="blackboard context rm prod")
+def rm(name: Annotated[str, _NAME]) -> None:
+    """Forget a service. Nothing happens to the service itself."""
+    places.change(places.config_directory(), lambda known: known.removing(name))
+    print(f"{name} is forgotten")

@@ -1,0 +1,253 @@
+"""How a command ends: the exit codes, and each error as one readable line with what to do next.
+
+Invariants
+- every error of blackboard/errors.py has an exit code in `EXIT_OF`; a test fails on a new one.
+- an error is written to stderr, never to stdout: what a pipe reads is data only.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import typer
+
+from blackboard import errors
+from blackboard.cli import screen
+
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+
+
+class Exit(IntEnum):
+    """Exit codes of every command."""
+
+    OK = 0
+    ERROR = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    CONFLICT = 4
+    DENIED = 5
+    UNAVAILABLE = 6
+    LEASE_LOST = 7
+    NOT_EXECUTABLE = 126
+    COMMAND_NOT_FOUND = 127
+    INTERRUPTED = 130
+    READER_GONE = 141
+
+
+MEANING: Mapping[Exit, str] = {
+    Exit.OK: "done",
+    Exit.ERROR: "another error",
+    Exit.USAGE: "wrong arguments, or a request that nobody could accept",
+    Exit.NOT_FOUND: "no such key, context or data directory",
+    Exit.CONFLICT: "a condition did not hold; nothing changed",
+    Exit.DENIED: "no valid token, or no right to do that",
+    Exit.UNAVAILABLE: "the service or the engine cannot be reached; nothing changed, try again",
+    Exit.LEASE_LOST: "the lock was lost; the command under it was ended",
+    Exit.NOT_EXECUTABLE: "the command to run under a lock cannot be run",
+    Exit.COMMAND_NOT_FOUND: "there is no such command to run under a lock",
+    Exit.INTERRUPTED: "ended by Ctrl-C",
+    Exit.READER_GONE: "whoever read the output went away (as in `| head`)",
+}
+
+EXIT_OF: Mapping[str, Exit] = {
+    "rejected": Exit.ERROR,
+    "conflict": Exit.CONFLICT,
+    "fenced": Exit.CONFLICT,
+    "lease_held": Exit.CONFLICT,
+    "lease_lost": Exit.LEASE_LOST,
+    "nothing_to_claim": Exit.CONFLICT,
+    "stale_epoch": Exit.CONFLICT,
+    "step_superseded": Exit.CONFLICT,
+    "type_mismatch": Exit.ERROR,
+    "limit_exceeded": Exit.ERROR,
+    "access_denied": Exit.DENIED,
+    "invalid_request": Exit.USAGE,
+    "unauthenticated": Exit.DENIED,
+    "compacted": Exit.ERROR,
+    "future_revision": Exit.ERROR,
+    "rolled_back": Exit.ERROR,
+    "unavailable": Exit.UNAVAILABLE,
+    "outcome_unknown": Exit.ERROR,
+    "local_protocol_error": Exit.ERROR,
+    "remote_protocol_error": Exit.ERROR,
+    "corrupt": Exit.ERROR,
+    "engine_refused": Exit.ERROR,
+    "data_directory_in_use": Exit.UNAVAILABLE,
+}
+
+
+@dataclass
+class CommandError(Exception):
+    """What a command tells when it cannot do what was asked.
+
+    `message` says what is wrong in one line, `fix` what to do next ("" = nothing to suggest).
+    """
+
+    code: str
+    exit: Exit
+    message: str
+    fix: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+def wrong_usage(message: str, fix: str = "") -> CommandError:
+    """An error about arguments that do not go together."""
+    return CommandError("usage", Exit.USAGE, message, fix)
+
+
+def not_found(message: str, fix: str = "") -> CommandError:
+    """An error about something that is not there."""
+    return CommandError("not_found", Exit.NOT_FOUND, message, fix)
+
+
+def explain(error: errors.BlackboardError) -> CommandError:
+    """The command error for an error of the library."""
+    message, fix = _of_a_commit(error) or _of_the_service(error) or (str(error), "")
+    return CommandError(error.code, EXIT_OF[error.code], message, fix, error.fields())
+
+
+def _of_a_commit(error: errors.BlackboardError) -> tuple[str, str] | None:
+    match error:
+        case errors.Conflict():
+            told = str(error).removeprefix("conflict: ").replace(", expected ", ", not ")
+            return told, (
+                f"Look at it (blackboard get {error.key} --entry), then try again"
+                f" with --expect {error.actual}."
+            )
+        case errors.LimitExceeded():
+            where = f" ({error.where})" if error.where else ""
+            told = f"{error.value:,} is more than the limit {error.limit}{where}: {error.maximum:,}"
+            return told, "The page of limits (docs/limits.md) tells what it is for."
+        case errors.InvalidRequest():
+            field = error.field.rpartition(".")[2]  # "ops.0.key": a command has one operation
+            return f"{field}: {_plain(error.reason)}", _HINTS.get(field, "")
+        case errors.StaleEpoch():
+            return f"the board is in a new epoch since revision {error.head} ({error.cause})", (
+                "Read what you rely on again, then try again."
+            )
+        case errors.OutcomeUnknown():
+            return f"sent, but no answer came ({error.reason}): it may have been applied or not", (
+                "Look before you repeat it: blackboard log"
+            )
+    return None
+
+
+_HINTS = {
+    "key": "Keys look like public/plan/budget, private/AGENT/notes or inbox/AGENT/messages/0.",
+    "pattern": "Patterns look like public/** or public/*/budget.",
+    "host": "Is a service running there already? blackboard doctor tells; or give another --port.",
+    "secret": "Write 32 random bytes to a file (openssl rand -hex 32), and give --secret-file.",
+    "tls_cert": "Give --tls-cert and --tls-key, or --insecure behind a proxy that adds TLS.",
+}
+
+
+def _of_the_service(error: errors.BlackboardError) -> tuple[str, str] | None:
+    match error:
+        case errors.AccessDenied():
+            return f"{error.principal} may not {error.right} {error.key}", (
+                "Use a token with that right (blackboard token create), or another --as."
+            )
+        case errors.Unauthenticated():
+            return f"not let in: {error.reason}", (
+                "Give a valid token: --token, BLACKBOARD_TOKEN or blackboard context add."
+            )
+        case errors.Unavailable():
+            return f"cannot reach {error.what}: {_plain(error.reason)}", _way_to(error)
+        case errors.DataDirectoryInUse():
+            owner = f"process {error.pid}" if error.pid else "another process"
+            connect = f"Connect to it: leave out --data, or use --url {error.url}"
+            return f"{error.path} is in use by {owner}", (
+                connect if error.url else f"Stop {owner} first."
+            )
+        case errors.EngineRefused():
+            return f"the engine's {error.setting} is {error.value}; {error.needed} is needed", (
+                "Change it in the engine's configuration; blackboard doctor checks all of it."
+            )
+        case errors.Compacted():
+            return f"revision {error.revision} is no longer in the log", (
+                f"The log starts at revision {error.oldest}: use --after {error.oldest - 1}, or"
+                " watch with --snapshot."
+            )
+        case errors.FutureRevision():
+            return f"revision {error.revision} does not exist yet; the head is {error.head}", ""
+        case errors.RolledBack():
+            return f"what you saw after revision {error.from_revision} is history no longer", (
+                "Start anew: watch with --snapshot and without --after."
+            )
+        case errors.Corrupt():
+            return f"{error.what} is not what was written: {error.reason}", (
+                "Nothing was changed. Keep the files, and look with: blackboard doctor"
+            )
+        case errors.RemoteProtocolError():
+            return f"the answer makes no sense: {error.reason}", (
+                "Is there a Blackboard service at that address? blackboard doctor checks it."
+            )
+    return None
+
+
+START: Final = "Start a service on this machine with: blackboard serve"
+
+
+def _plain(reason: str) -> str:
+    """What the operating system said, without its numbers and without Python's brackets."""
+    if "Connect call failed" in reason:
+        return "nothing listens there"
+    return re.sub(r"\[Errno -?\d+\] ", "", reason)
+
+
+def _way_to(error: errors.Unavailable) -> str:
+    if error.what == "engine":
+        return "Is it running, and is the address (--engine) right?"
+    if "CERTIFICATE_VERIFY_FAILED" in error.reason:
+        return "If that certificate is your own, trust it: SSL_CERT_FILE=cert.pem blackboard ..."
+    if "://" not in error.what:  # a directory
+        return ""
+    if urlsplit(error.what).hostname in LOOPBACK:
+        return START
+    return "Is it running there, and is the address right? blackboard doctor tells more."
+
+
+@contextmanager
+def reported(*, as_json: bool) -> Iterator[None]:
+    """Turn whatever ends the block into words on stderr and an exit code."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BaseException as error:
+        cause = _innermost(error)
+        if isinstance(cause, KeyboardInterrupt):
+            raise typer.Exit(Exit.INTERRUPTED) from error
+        if isinstance(cause, BrokenPipeError):
+            # The interpreter flushes stdout once more at the end; give it somewhere to go.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(Exit.READER_GONE) from error
+        if isinstance(cause, errors.BlackboardError):
+            cause = explain(cause)
+        if not isinstance(cause, CommandError):
+            raise
+        complain(cause, as_json=as_json)
+        raise typer.Exit(cause.exit) from error
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """The one error inside groups that hold a single one."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def complain(error: CommandError, *, as_json: bool) -> None:
+    """Write `error` to stderr: for people, or as one line of JSON."""
+    if as_json:
+        from blackboard.wire.frames import JSON
+
+        told = {"code": error.code, "message": error.message, **error.fields}
+        print(JSON.pack({"error": told}).decode(), file=sys.stderr)
+    else:
+        screen.say_error(error.message, error.fix)

@@ -1,0 +1,211 @@
+"""watch, log, why: what happened on a board, and what happens now."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from blackboard.cli import screen
+from blackboard.cli.exits import not_found, wrong_usage
+from blackboard.cli.options import Flags, ReadCommand
+
+if TYPE_CHECKING:
+    from blackboard.cli.show import LogPrinter
+    from blackboard.service.board import Board
+    from blackboard.service.views import Cause, Revised
+    from blackboard.service.watching import Watch
+
+LOG_LIMIT_DEFAULT = 20
+_LOOK_BACK = 8  # revisions looked at per one that is wanted, where some are not for us to see
+
+app = typer.Typer()
+
+
+@app.command(
+    cls=ReadCommand,
+    rich_help_panel="History",
+    epilog="""\
+blackboard watch  # everything public, until Ctrl-C
+blackboard watch 'public/plan/**' 'inbox/architect/**' --snapshot
+blackboard watch --after 3 --count 1  # the first revision after 3
+blackboard watch --json | jq -c '.changes[]'""",
+)
+def watch(
+    context: typer.Context,
+    patterns: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PATTERN...", help="Which keys. Default: public/**", show_default=False
+        ),
+    ] = None,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            "--after", metavar="TOKEN|REV", help="Go on after a resume token, or a revision."
+        ),
+    ] = None,
+    snapshot: Annotated[
+        bool, typer.Option("--snapshot", help="First what there is, then what changes.")
+    ] = False,
+    count: Annotated[
+        int | None, typer.Option("--count", metavar="N", min=1, help="End after N revisions.")
+    ] = None,
+) -> None:
+    """Print changes as they happen, one line each.
+
+    The resume token that goes to standard error at the end continues exactly there, even after days
+    or on another machine.
+    """
+    from blackboard.cli import session, show
+    from blackboard.core.watch import Position
+
+    flags = Flags.of(context)
+    if after is not None and snapshot:
+        raise wrong_usage("--snapshot starts at the present: leave out --after")
+    start = int(after) if after is not None and after.isdecimal() else after
+    printer = show.LogPrinter(as_json=flags.as_json)
+
+    async def follow(board: "Board") -> None:
+        chosen = patterns or ["public/**"]
+        async with board.watch(*chosen, after=start, snapshot=snapshot) as watch:
+            since = Position.parse(watch.position).revision
+            screen.say(f"watching {' '.join(chosen)} on {board.name}, after revision {since}")
+            if snapshot:
+                printer.state(watch.revision, sorted(watch.state.values(), key=lambda e: e.key))
+            await _print_all(watch, printer, count)
+
+    session.with_board(flags, follow)
+
+
+async def _print_all(watch: "Watch", printer: "LogPrinter", count: int | None) -> None:
+    """Print what comes until `count` revisions came, or whoever reads our output went away."""
+    import anyio
+
+    position = watch.position
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_until_reader_is_gone)
+            async for revised in watch:
+                printer.revision(revised)
+                position = revised.position
+                count = None if count is None else count - 1
+                if count == 0:
+                    break
+            tasks.cancel_scope.cancel()
+    except* BrokenPipeError:
+        position = ""
+        raise
+    finally:
+        if position:
+            screen.say(f"resume with --after {position}")
+
+
+async def _until_reader_is_gone() -> None:
+    """Wait until the reading end of our output is closed. Errors: BrokenPipeError, then.
+
+    Without this, `blackboard watch | head -1` would only end with the change after the first.
+    """
+    import os
+    import stat
+
+    import anyio
+
+    descriptor = sys.stdout.fileno()
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISFIFO(kind):
+        # The writing end of a pipe becomes "readable" when the reader closes the other one.
+        await anyio.wait_readable(descriptor)
+        raise BrokenPipeError
+
+
+@app.command(
+    cls=ReadCommand,
+    rich_help_panel="History",
+    epilog="""\
+blackboard log  # the newest twenty revisions
+blackboard log --after 0 --limit 100  # from the beginning
+blackboard log --follow  # and whatever comes
+blackboard log --json | jq -c '{revision, author, note}'""",
+)
+def log(
+    context: typer.Context,
+    after: Annotated[
+        int | None,
+        typer.Option("--after", metavar="REV", min=0, help="Start after this revision."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, help="How many revisions at most.")
+    ] = LOG_LIMIT_DEFAULT,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Then go on as revisions come.")
+    ] = False,
+) -> None:
+    """Print the newest revisions: who changed what, and why."""
+    from blackboard.cli import session, show
+
+    flags = Flags.of(context)
+    printer = show.LogPrinter(as_json=flags.as_json)
+
+    async def read(board: "Board") -> None:
+        head = await board.head()
+        found = await _newest(board, limit) if after is None else None
+        if found is None:
+            found = await board.log(after=after or 0, limit=limit)
+        for revised in found:
+            printer.revision(revised)
+        if not found:
+            screen.say("nothing there that you may see" if head.revision else "the log is empty")
+        if follow:
+            last = found[-1].revision if found else head.revision
+            if len(found) < limit:  # all up to the head was looked at, also what is not for us
+                last = max(last, head.revision)
+            async with board.watch("**", after=last) as watch:
+                await _print_all(watch, printer, None)
+
+    session.with_board(flags, read)
+
+
+async def _newest(board: "Board", limit: int) -> Sequence["Revised"]:
+    """The newest `limit` revisions that may be seen; fewer if they are not near the head."""
+    head = await board.head()
+    start = max(head.oldest - 1, head.revision - limit)
+    found = await board.log(after=start)
+    if len(found) < limit and start > head.oldest - 1:
+        # Revisions were skipped where an epoch began, or are not for us: look further back, once.
+        near = min(start, head.epoch.from_revision if head.epoch.revision > start else start)
+        found = await board.log(after=max(head.oldest - 1, near - _LOOK_BACK * limit))
+    return found[-limit:]
+
+
+@app.command(
+    cls=ReadCommand,
+    rich_help_panel="History",
+    epilog="""\
+blackboard why public/valuation
+blackboard why public/valuation --json | jq -r '.causes[].author'""",
+)
+def why(
+    context: typer.Context,
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="Whose value is in question.", show_default=False)
+    ],
+) -> None:
+    """Show what a value was based on.
+
+    Who wrote it, and what its writer had read; who wrote that; and so on, as far as the log goes.
+    """
+    from blackboard.cli import session, show
+
+    flags = Flags.of(context)
+
+    async def ask(board: "Board") -> Sequence["Cause"]:
+        return await board.why(key)
+
+    causes = session.with_board(flags, ask)
+    if not causes:
+        raise not_found(f"{key} is absent", "See what there is with: blackboard ls")
+    if flags.as_json:
+        show.print_json({"causes": show.plain(causes)})
+    else:
+        show.print_causes(causes)

@@ -1,0 +1,258 @@
+"""get, set, delete, ls, boards: what a board holds now."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from blackboard.cli import screen
+from blackboard.cli.exits import not_found, wrong_usage
+from blackboard.cli.options import Flags, ReadCommand, WriteCommand
+
+if TYPE_CHECKING:
+    from blackboard.core.commit import Head
+    from blackboard.service.board import Board, Client
+    from blackboard.service.views import Entry, Receipt
+
+LIST_LIMIT_DEFAULT = 1000
+_KEY = typer.Argument(metavar="KEY", help="A path such as public/plan/budget.", show_default=False)
+
+app = typer.Typer()
+
+
+@app.command(
+    cls=ReadCommand,
+    rich_help_panel="Boards",
+    epilog="""\
+blackboard get public/valuation
+blackboard get public/valuation --entry  # with revision, author and times
+blackboard get public/greeting --raw  # a string without quotes
+blackboard get public/valuation --json  # on one line""",
+)
+def get(
+    context: typer.Context,
+    key: Annotated[str, _KEY],
+    entry: Annotated[
+        bool, typer.Option("--entry", help="Also revisions, author and times.")
+    ] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Strings and bytes as they are, without quotes.")
+    ] = False,
+) -> None:
+    """Print the value of a key, as JSON."""
+    from blackboard.cli import session, show
+
+    flags = Flags.of(context)
+    if raw and (entry or flags.as_json):
+        raise wrong_usage("--raw goes with neither --entry nor --json")
+
+    async def read(board: "Board") -> "Entry | None":
+        return await board.entry(key)
+
+    found = session.with_board(flags, read)
+    if found is None:
+        raise not_found(f"{key} is absent", "See what there is with: blackboard ls")
+    if raw:
+        show.print_raw(found.value)
+    elif flags.as_json:
+        show.print_json(show.plain(found) if entry else found.value)
+    elif entry:
+        show.print_entry(found)
+    else:
+        show.print_value(found.value)
+
+
+@app.command(
+    "set",
+    cls=WriteCommand,
+    rich_help_panel="Boards",
+    epilog="""\
+blackboard set public/valuation '{"usd_bn": 2900}' --note "first estimate"
+blackboard set public/greeting "Good morning"  # text that is not JSON is a string
+blackboard set public/owner planner --expect 0  # only if it is absent
+blackboard set public/heartbeat true --ttl 30  # gone after 30 seconds
+echo '[1, 2, 3]' | blackboard set public/series -  # from standard input""",
+)
+def set_key(
+    context: typer.Context,
+    key: Annotated[str, _KEY],
+    value: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="VALUE", help="JSON, or text. - reads standard input.", show_default=False
+        ),
+    ] = None,
+    is_json: Annotated[
+        bool | None,
+        typer.Option(
+            "--json-value/--string",
+            help="Take the value for JSON, or for text. Default: JSON if it is.",
+            show_default=False,
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", metavar="FILE", help="Take the value from a file."),
+    ] = None,
+    ttl_s: Annotated[
+        float | None,
+        typer.Option("--ttl", metavar="SECONDS", help="Remove it after that time."),
+    ] = None,
+) -> None:
+    """Set a key to a value. Prints the revision."""
+    from blackboard.cli import session, show
+
+    flags = Flags.of(context)
+    content = _value(value, file, is_json=is_json)
+    if ttl_s is not None and not ttl_s > 0:
+        raise wrong_usage("--ttl must be more than 0 seconds")
+    ttl_ms = None if ttl_s is None else round(ttl_s * 1000)
+
+    async def write(board: "Board") -> "Receipt":
+        return await board.put(
+            key, content, expected=flags.expect, ttl_ms=ttl_ms, note=flags.note or ""
+        )
+
+    receipt = session.with_board(flags, write, create=True)
+    if flags.as_json:
+        show.print_json({"key": key, **show.plain(receipt)})
+    else:
+        print(f"{key} is at revision {receipt.revision} ({SURVIVES[receipt.level]})")
+
+
+SURVIVES = {
+    "disk": "on disk",
+    "second": "on disk within a second",
+    "replica": "on a replica",
+    "memory": "in memory",
+}
+"""What an acknowledgement of each level says, in words."""
+
+
+def _value(value: str | None, file: Path | None, *, is_json: bool | None) -> Any:
+    from blackboard.cli import values
+
+    if (value is None) == (file is None):
+        raise wrong_usage("give either a VALUE or --file", "A lone - reads standard input.")
+    if value is not None and value != "-":
+        return values.parse(value, is_json=is_json)
+    try:
+        content = file.read_bytes() if file else sys.stdin.buffer.read()
+    except OSError as error:
+        raise not_found(f"{file} cannot be read: {error.strerror}") from error
+    return values.parse_bytes(content, is_json=is_json)
+
+
+@app.command(
+    cls=WriteCommand,
+    rich_help_panel="Boards",
+    epilog="""\
+blackboard delete public/greeting
+blackboard delete public/owner --expect 3  # only if it is still at revision 3""",
+)
+def delete(context: typer.Context, key: Annotated[str, _KEY]) -> None:
+    """Remove a key. The log still tells what it held."""
+    from blackboard.cli import session, show
+    from blackboard.core.commit import Delete, KeyAt
+
+    flags = Flags.of(context)
+    conditions = [] if flags.expect is None else [KeyAt(key, flags.expect)]
+
+    async def remove(board: "Board") -> "Receipt":
+        return await board.commit([Delete(key)], conditions=conditions, note=flags.note or "")
+
+    receipt = session.with_board(flags, remove)
+    if not receipt.results[0]:
+        raise not_found(f"{key} was absent already; nothing changed")
+    if flags.as_json:
+        show.print_json({"key": key, **show.plain(receipt)})
+    else:
+        print(f"{key} is gone since revision {receipt.revision} ({SURVIVES[receipt.level]})")
+
+
+@app.command(
+    cls=ReadCommand,
+    rich_help_panel="Boards",
+    epilog="""\
+blackboard ls  # everything public
+blackboard ls 'public/plan/*'  # one level below public/plan
+blackboard ls 'private/researcher/**' --as researcher
+blackboard ls --json | jq -r '.entries[].key'""",
+)
+def ls(
+    context: typer.Context,
+    pattern: Annotated[
+        str, typer.Argument(metavar="PATTERN", help="* is one segment, a final ** is the rest.")
+    ] = "public/**",
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, help="How many at most.")
+    ] = LIST_LIMIT_DEFAULT,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="KEY", help="Start behind this key.")
+    ] = None,
+) -> None:
+    """List the keys that match a pattern, with their values."""
+    from blackboard.cli import session, show
+    from blackboard.types import LIST_ENTRIES_MAX
+
+    flags = Flags.of(context)
+
+    async def read(board: "Board") -> tuple[list["Entry"], str | None]:
+        found: list[Entry] = []
+        last = after
+        while True:
+            room = min(limit - len(found), LIST_ENTRIES_MAX)
+            page = await board.list(pattern, after=last, limit=room)
+            found += page.entries
+            last = page.next_key
+            if last is None or len(found) >= limit:
+                return found, last
+
+    entries, next_key = session.with_board(flags, read)
+    if flags.as_json:
+        show.print_json({"entries": show.plain(entries), "next_key": next_key})
+        return
+    if entries:
+        show.print_entries(entries)
+    else:
+        screen.say(f"nothing matches {pattern}")
+    if next_key is not None:
+        screen.say(f"there are more: --after {next_key}, or a higher --limit")
+
+
+@app.command(
+    cls=ReadCommand,
+    rich_help_panel="Boards",
+    epilog="""\
+blackboard boards
+blackboard boards --json""",
+)
+def boards(context: typer.Context) -> None:
+    """List the boards, and where each one stands."""
+    from blackboard.cli import session, show
+
+    flags = Flags.of(context)
+
+    async def read(client: "Client") -> list[tuple[str, "Head"]]:
+        return [(name, await client.board(name).head()) for name in await client.boards()]
+
+    found = session.with_client(flags, read)
+    if flags.as_json:
+        show.print_json({"boards": [{"name": name, **show.plain(head)} for name, head in found]})
+        return
+    if not found:
+        screen.say("there is no board yet; the first blackboard set makes one")
+        return
+    now = show.now_ms()
+    rows = [
+        (name, str(head.revision), str(head.epoch.number), str(head.log_entries), _age(head, now))
+        for name, head in found
+    ]
+    show.print_table(("board", "revision", "epoch", "entries", "age"), rows)
+
+
+def _age(head: "Head", now: int) -> str:
+    from blackboard.cli import show
+
+    return show.age(head.time_ms, now) if head.time_ms else ""

@@ -1,0 +1,148 @@
+"""lock, leases, claims: who has what, and a command that runs only while it has a lock."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from blackboard.cli import screen
+from blackboard.cli.exits import wrong_usage
+from blackboard.cli.options import Flags, ReadCommand
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from blackboard.core.commit import Lease
+    from blackboard.service.attempts import Claimed
+    from blackboard.service.board import Board
+
+_PANEL = "Locks"
+_PATTERN = typer.Argument(metavar="PATTERN", help="* is one segment, a final ** is the rest.")
+
+app = typer.Typer()
+
+
+@app.command(
+    cls=ReadCommand,
+    rich_help_panel=_PANEL,
+    epilog="""\
+blackboard lock public/deploy -- make deploy
+blackboard lock public/deploy --timeout 0 -- make deploy  # only if nobody has it
+blackboard lock public/deploy --ttl 60 -- sh -c 'echo fence $BLACKBOARD_FENCE'""",
+)
+def lock(
+    context: typer.Context,
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="What to lock: a path.", show_default=False)
+    ],
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="-- COMMAND...", help="What to run.", show_default=False),
+    ],
+    ttl_s: Annotated[
+        float | None,
+        typer.Option("--ttl", metavar="SECONDS", help="If this dies, others go on so much later."),
+    ] = None,
+    timeout_s: Annotated[
+        float | None,
+        typer.Option("--timeout", metavar="SECONDS", help="Wait no longer. 0: do not wait."),
+    ] = None,
+) -> None:
+    """Run a command while holding a lock.
+
+    Waits its turn. The command ends as it would alone, with its own exit code; if the lock is lost
+    while it runs, it is terminated. BLACKBOARD_FENCE tells it the fence, BLACKBOARD_LEASE the lock.
+    """
+    from blackboard.cli import locked, session
+    from blackboard.types import LEASE_TTL_MS
+
+    flags = Flags.of(context)
+    ttl_ms = LEASE_TTL_MS if ttl_s is None else round(ttl_s * 1000)
+    timeout_ms = None if timeout_s is None else round(timeout_s * 1000)
+    if timeout_ms is not None and timeout_ms < 0:
+        raise wrong_usage("--timeout is at least 0")
+    program = locked.program_of(command)
+
+    async def run(board: "Board") -> int:
+        held = board.lock(key, ttl_ms=ttl_ms, timeout_ms=timeout_ms)
+        return await locked.run(board.name, held, [program, *command[1:]])
+
+    raise typer.Exit(session.with_board(flags, run, create=True))
+
+
+@app.command(
+    cls=ReadCommand,
+    rich_help_panel=_PANEL,
+    epilog="""\
+blackboard leases
+blackboard leases 'public/tasks/*' --json | jq -r '.leases[].holder'""",
+)
+def leases(context: typer.Context, pattern: Annotated[str, _PATTERN] = "public/**") -> None:
+    """List who holds what, until when, and who waits."""
+    from blackboard.cli import session, show
+
+    flags = Flags.of(context)
+
+    async def read(board: "Board") -> "Sequence[Lease]":
+        return await board.leases(pattern)
+
+    found = session.with_board(flags, read)
+    if flags.as_json:
+        show.print_json({"leases": show.plain(found)})
+        return
+    if not found:
+        screen.say(f"nobody holds anything that matches {pattern}")
+        return
+    now = show.now_ms()
+    rows = [
+        (
+            lease.key,
+            lease.holder,
+            str(lease.fence),
+            show.clock(lease.until_ms, now),
+            " ".join(waiter.holder for waiter in lease.waiters),
+        )
+        for lease in found
+    ]
+    show.print_table(("key", "holder", "fence", "until", "waiting"), rows)
+
+
+@app.command(
+    cls=ReadCommand,
+    rich_help_panel=_PANEL,
+    epilog="""\
+blackboard claims
+blackboard claims 'public/tasks/**'
+blackboard claims --json | jq '.claims[] | select(.state == "dead")'""",
+)
+def claims(context: typer.Context, pattern: Annotated[str, _PATTERN] = "public/**") -> None:
+    """List tasks that were claimed and are not done.
+
+    Who works on them, how often they were tried, what the last error was, and which are dead.
+    """
+    from blackboard.cli import session, show
+
+    flags = Flags.of(context)
+
+    async def read(board: "Board") -> "Sequence[Claimed]":
+        return await board.claims(pattern)
+
+    found = session.with_board(flags, read)
+    if flags.as_json:
+        show.print_json({"claims": show.plain(found)})
+        return
+    if not found:
+        screen.say(f"no task that matches {pattern} is claimed, returned or dead")
+        return
+    now = show.now_ms()
+    rows = [
+        (
+            task.key,
+            task.state,
+            str(task.tries),
+            task.holder or "",
+            show.clock(task.until_ms, now) if task.until_ms else "",
+            screen.safe(task.last_error),
+        )
+        for task in found
+    ]
+    show.print_table(("key", "state", "tries", "holder", "until", "last error"), rows)

@@ -1,0 +1,64 @@
+"""The command `blackboard`: its groups, and the help that ties them together."""
+
+from typing import Annotated, Any
+
+import typer
+
+from blackboard.cli import context, doctor, history, keys, locks, serve, token
+from blackboard.cli.exits import MEANING
+from blackboard.cli.options import Group
+from blackboard.cli.screen import console, print_examples
+
+_EXAMPLES = """\
+blackboard serve  # start a service; the others talk to it
+blackboard set public/valuation '{"usd_bn": 2900}'
+blackboard ls
+blackboard watch  # in another terminal"""
+
+
+class Root(Group):
+    """The top of the tree: `--help` ends with first steps and the exit codes."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The help, examples, exit codes."""
+        super().format_help(ctx, formatter)
+        print_examples(_EXAMPLES)
+        out = console()
+        out.print(" [bold]Exit codes[/bold]")
+        for code, meaning in MEANING.items():
+            out.print(f"   [cyan]{code:>3}[/cyan]  {meaning}")
+        out.print()
+
+
+app = typer.Typer(
+    cls=Root,
+    name="blackboard",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"blackboard {version('agent-blackboard')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """The durable shared board of a team of AI agents."""
+
+
+for group in (serve.app, doctor.app, keys.app, history.app, locks.app):
+    app.add_typer(group)
+app.add_typer(context.app, name="context", rich_help_panel="Access")
+app.add_typer(token.app, name="token", rich_help_panel="Access")

@@ -1,0 +1,212 @@
+"""serve: the service in the foreground, and the words with which it greets."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+
+import typer
+
+from blackboard.cli import places, screen
+from blackboard.cli.exits import wrong_usage
+from blackboard.cli.options import Command, options_of
+from blackboard.types import CONNECTIONS_MAX
+
+if TYPE_CHECKING:
+    from blackboard.net.server import Serving
+
+app = typer.Typer()
+_NETWORK = "Network"
+OPEN_FILES: Final = CONNECTIONS_MAX + 512
+"""Files that a service may have open: connections, boards, engine, libraries."""
+
+
+def _boards(
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine", metavar="URL", help="sqlite (default), or redis://host:port of a server."
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            metavar="DIR",
+            help="Where boards, secret and token are kept. Default: in your home directory.",
+        ),
+    ] = None,
+    level: Annotated[
+        str | None,
+        typer.Option(
+            "--level", metavar="LEVEL", help="What an answer survives: disk (default) or memory."
+        ),
+    ] = None,
+    secret_file: Annotated[
+        str | None,
+        typer.Option("--secret-file", metavar="FILE", help="The secret that signs tokens."),
+    ] = None,
+) -> None: ...
+
+
+def _network(
+    host: Annotated[
+        str | None,
+        typer.Option(
+            "--host", metavar="ADDRESS", rich_help_panel=_NETWORK, help="Default: 127.0.0.1"
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port", metavar="PORT", rich_help_panel=_NETWORK, help="Default: 7420; 0 = any."
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-cert", metavar="FILE", rich_help_panel=_NETWORK, help="Certificate, as PEM."
+        ),
+    ] = None,
+    tls_key: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-key", metavar="FILE", rich_help_panel=_NETWORK, help="Its key, as PEM."
+        ),
+    ] = None,
+    allowed_origins: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--origin",
+            metavar="URL",
+            rich_help_panel=_NETWORK,
+            help="A web page that may connect (repeat).",
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool | None,
+        typer.Option(
+            "--insecure", rich_help_panel=_NETWORK, help="Without TLS, behind a proxy that adds it."
+        ),
+    ] = None,
+) -> None: ...
+
+
+class ServeCommand(Command):
+    """The command whose options are settings."""
+
+    shared: ClassVar[Sequence[Any]] = [*options_of(_boards), *options_of(_network)]
+
+    def take(self, given: dict[str, Any]) -> object:
+        """The settings that were given, by their field names."""
+        taken = {param.name: given.pop(param.name) for param in self.shared}
+        return {name: value for name, value in taken.items() if value not in (None, [], ())}
+
+
+@app.command(
+    cls=ServeCommand,
+    rich_help_panel="Service",
+    epilog="""\
+blackboard serve  # boards in your home directory, on this machine only
+blackboard serve --data boards --port 0 --level memory
+blackboard serve --engine redis://localhost:6379
+blackboard serve --host 0.0.0.0 --secret-file secret --tls-cert cert.pem --tls-key key.pem""",
+)
+def serve(
+    context: typer.Context,
+    log_format: Annotated[
+        str,
+        typer.Option(
+            "--log-format",
+            metavar="text|json",
+            envvar="BLACKBOARD_LOG_FORMAT",
+            show_envvar=False,
+            help="How it reports, on stderr.",
+        ),
+    ] = "text",
+) -> None:
+    """Run the service, until Ctrl-C.
+
+    On this machine it is remembered as context "local", so that the other commands find it. Each
+    setting can also be a variable (BLACKBOARD_PORT, BLACKBOARD_LOG_KEPT_REVISIONS ...), or a line
+    of the TOML file that BLACKBOARD_CONFIG names.
+    """
+    from blackboard.cli import logs
+    from blackboard.net import config, server
+
+    if log_format not in logs.FORMATS:
+        raise wrong_usage("--log-format is text or json")
+    logs.configure(log_format)
+    settings = config.load(context.obj)
+    settings.check()  # before anything is made
+    if settings.engine == "sqlite" or settings.is_loopback:  # there the token of the operator is
+        _make_private(settings.data)
+
+    def greet(serving: "Serving") -> None:
+        if settings.is_loopback:
+            steps = _steps_here(_remember(serving, settings.data))
+        else:
+            steps = _steps_elsewhere(serving.url)
+        if log_format == "json":
+            logs.log.info("serving %s", serving.url)
+        else:
+            _print_banner(serving, steps)
+
+    server.run(settings, ready=greet)
+
+
+def _make_private(directory: Path) -> None:
+    """Make the data directory for this user only; one that exists is left as it is."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise wrong_usage(f"--data: {directory} cannot be made: {error.strerror}") from error
+
+
+def _remember(serving: "Serving", data: Path) -> str | None:
+    """Write the context `local`; returns the name of the one that is in use now."""
+    token_file = None if serving.token_path is None else str(serving.token_path.resolve())
+    remembered = places.Context(serving.url, token_file=token_file, data=str(data.resolve()))
+    directory = places.config_directory()
+    places.change(directory, lambda known: known.adding(places.LOCAL, remembered))
+    return places.load(directory).chosen
+
+
+def _print_banner(serving: "Serving", steps: Iterable[tuple[str, str]]) -> None:
+    from importlib.metadata import version
+
+    from rich.text import Text
+
+    from blackboard.cli.keys import SURVIVES
+
+    facts, out = serving.facts, screen.console()
+    rows = {
+        "url": serving.url,
+        "engine": f"{facts.name} {facts.version}",
+        "boards": facts.location,
+        "safety": f"a commit that was answered is {SURVIVES[facts.level]}",
+    }
+    if serving.token_path is not None:
+        rows["token"] = f"the operator's, in {serving.token_path}"
+    out.print(Text.assemble("\n ", ("Blackboard", "bold"), f" {version('agent-blackboard')}\n"))
+    for name, text in rows.items():
+        out.print(Text.assemble("   ", (f"{name:<9}", "dim"), text), soft_wrap=True)
+    for warning in facts.warnings:
+        out.print(Text(f"   warning  {warning}", "yellow"), soft_wrap=True)
+    out.print(Text("\n In another terminal:\n"))
+    for command, remark in steps:
+        line = Text.assemble("   ", (command, "cyan"), (f"   # {remark}", "dim"))
+        out.print(line, soft_wrap=True)
+    out.print(Text("\n Ctrl-C stops it.\n", "dim"))
+
+
+def _steps_here(in_use: str | None) -> Iterator[tuple[str, str]]:
+    if in_use not in (None, places.LOCAL):
+        yield "blackboard context use local", f"{in_use} is in use now"
+    yield "blackboard watch", "see changes as they happen"
+    yield "blackboard set public/hello world", "make one"
+    yield "blackboard token create researcher", "let an agent in"
+
+
+def _steps_elsewhere(url: str) -> Iterator[tuple[str, str]]:
+    yield "blackboard token create researcher --secret-file FILE", "let an agent in"
+    yield f"blackboard context add team --url {url} --token - --use", "there, with that token"
