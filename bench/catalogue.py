@@ -1,0 +1,26 @@
+"""Every row there is, ours first: the order of the report's tables."""
+
+from __future__ import annotations
+
+from bench.ours import OursEmbedded, OursInProcess, OursRedis
+from bench.peers import (
+    Etcd,
+    Nats,
+    NatsSyncAlways,
+    RedisAlways,
+    RedisEverySecond,
+    RedisPublish,
+)
+from bench.rows import Row
+
+ROWS: tuple[type[Row], ...] = (
+    OursEmbedded,
+    OursRedis,
+    OursInProcess,
+    Etcd,
+    Nats,
+    NatsSyncAlways,
+    RedisAlways,
+    RedisEverySecond,
+    RedisPublish,
+)

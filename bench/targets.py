@@ -1,0 +1,130 @@
+"""What Blackboard promises of its own speed, as data, and the verdict on a run. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bench.figures import WORST_ROUND_COUNTS, Results, Spread
+
+Outcome = Literal["met", "not met", "not measured"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One promise: a figure of a row, or its ratio to a reference row, inside a limit.
+
+    Exactly one of `at_least` and `below` is set. Without `reference` the limit is in the
+    figure's own unit; with it the limit is a quotient.
+    """
+
+    text: str
+    cell: str
+    row: str
+    figure: str
+    reference: str | None = None
+    at_least: float | None = None
+    below: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.at_least is None) == (self.below is None):
+            raise ValueError(f"{self.text}: exactly one limit is needed")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A target and what the run says about it; `measured` is None when it was not measured."""
+
+    target: Target
+    outcome: Outcome
+    measured: Spread | None
+
+
+def judge(target: Target, results: Results) -> Verdict:
+    """Hold the median over all rounds, or the worst round of a fault, against the limit."""
+    if target.reference is None:
+        measured = results.figure(target.cell, target.row, target.figure)
+    else:
+        measured = results.ratio(target.cell, target.row, target.reference, target.figure)
+    if measured is None:
+        return Verdict(target, "not measured", None)
+    value = measured.high if target.figure in WORST_ROUND_COUNTS else measured.median
+    met = (
+        value >= target.at_least
+        if target.at_least is not None
+        else target.below is not None and value < target.below
+    )
+    return Verdict(target, "met" if met else "not met", measured)
+
+
+def _watching(row: str) -> tuple[Target, ...]:
+    return (
+        Target(
+            f"100 watchers of {row}: at least 2x NATS KV's deliveries/s",
+            "fan n=100",
+            row,
+            "deliveries/s",
+            reference="nats",
+            at_least=2.0,
+        ),
+        Target(
+            f"100 watchers of {row}: p50 below 10 ms", "fan n=100", row, "paced p50 ms", below=10.0
+        ),
+        Target(
+            f"100 watchers of {row}: no change lost in any round",
+            "fan n=100",
+            row,
+            "lost",
+            below=1.0,
+        ),
+    )
+
+
+def _flat(row: str) -> Target:
+    return Target(
+        f"a reader of {row} that stopped reading costs the service less than 16 MB",
+        "stall",
+        row,
+        "stalled growth MB",
+        below=16.0,
+    )
+
+
+TARGETS: tuple[Target, ...] = (
+    Target(
+        "64 durable writers, embedded engine: at least 2x etcd",
+        "put w=64",
+        "ours-embedded",
+        "op/s",
+        reference="etcd",
+        at_least=2.0,
+    ),
+    Target(
+        "64 durable writers, Redis with AOF always: at least 1.2x etcd",
+        "put w=64",
+        "ours-redis",
+        "op/s",
+        reference="etcd",
+        at_least=1.2,
+    ),
+    Target(
+        "one durable writer, embedded engine through the service: at least 1x etcd",
+        "put w=1",
+        "ours-embedded",
+        "op/s",
+        reference="etcd",
+        at_least=1.0,
+    ),
+    Target(
+        "64 writers, embedded engine in-process: at least NATS KV's default",
+        "put w=64",
+        "ours-in-process",
+        "op/s",
+        reference="nats",
+        at_least=1.0,
+    ),
+    *_watching("ours-embedded"),
+    *_watching("ours-redis"),
+    _flat("ours-embedded"),
+    _flat("ours-redis"),
+)
