@@ -1,0 +1,178 @@
+"""The command line as a user has it: real processes, their streams, their exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Any, Self
+
+TIMEOUT_S = 30
+COMMAND = (sys.executable, "-m", "blackboard")
+
+
+class Shell:
+    """Runs `blackboard` with a home of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        kept = {name: text for name, text in os.environ.items() if "BLACKBOARD" not in name}
+        self.environ = {
+            **kept,
+            "BLACKBOARD_CONFIG_DIR": str(home / "config"),
+            "BLACKBOARD_DATA": str(home / "data"),
+            "PATH": f"{Path(sys.executable).parent}:{kept['PATH']}",
+            "NO_COLOR": "1",
+        }
+
+    def run(
+        self, *arguments: str, code: int = 0, given: str | bytes = b""
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a command to its end, and check its exit code."""
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            input=given.encode() if isinstance(given, str) else given,
+            capture_output=True,
+            cwd=self.home,
+            env=self.environ,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        out, err = done.stdout.decode(), done.stderr.decode()
+        assert done.returncode == code, f"{arguments} ended with {done.returncode}: {out}{err}"
+        assert "Traceback" not in err, err
+        return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+
+    def out(self, *arguments: str, given: str | bytes = b"") -> str:
+        """What a command that succeeds prints."""
+        return self.run(*arguments, given=given).stdout
+
+    def json(self, *arguments: str) -> Any:
+        """The document that a command with `--json` prints."""
+        return json.loads(self.out(*arguments, "--json"))
+
+    def error(self, *arguments: str, code: int) -> Any:
+        """The error that a command with `--json` ends with."""
+        return json.loads(self.run(*arguments, "--json", code=code).stderr)["error"]
+
+    @contextmanager
+    def start(self, *arguments: str) -> Iterator["Running"]:
+        """A command that runs until the block ends."""
+        with Running([*COMMAND, *arguments], self) as running:
+            yield running
+
+    @contextmanager
+    def script(self, text: str) -> Iterator["Running"]:
+        """A line of shell that runs until the block ends."""
+        with Running(["sh", "-c", text], self) as running:
+            yield running
+
+    @contextmanager
+    def service(self, *arguments: str, port: int = 0) -> Iterator["Running"]:
+        """`blackboard serve`, up."""
+        with self.start("serve", "--port", str(port), *arguments) as running:
+            running.wait_for("Ctrl-C stops it.")
+            yield running
+
+
+class Running:
+    """A process whose output is read line by line as it comes."""
+
+    def __init__(self, command: list[str], shell: Shell) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=shell.home,
+            env=shell.environ,
+            start_new_session=True,
+        )
+        self.lines: list[str] = []
+        """What was taken from its standard output so far."""
+        self._out: Queue[str] = Queue()
+        self._err: Queue[str] = Queue()
+        self._readers = [
+            threading.Thread(target=_read, args=(stream, queue), daemon=True)
+            for stream, queue in (
+                (self._process.stdout, self._out),
+                (self._process.stderr, self._err),
+            )
+        ]
+
+    def __enter__(self) -> Self:
+        for reader in self._readers:
+            reader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(TIMEOUT_S)
+        for reader in self._readers:
+            reader.join(TIMEOUT_S)
+        for stream in (self._process.stdout, self._process.stderr):
+            assert stream is not None
+            stream.close()
+
+    @property
+    def url(self) -> str:
+        """The address in a service's banner."""
+        return next(line.split()[1] for line in self.lines if line.startswith("   url "))
+
+    @property
+    def port(self) -> int:
+        """The port of that address."""
+        return int(self.url.rpartition(":")[2])
+
+    def wait_for(self, text: str) -> str:
+        """The next line of standard output that holds `text`."""
+        while True:
+            line = self._next(self._out, f"{text!r} on stdout")
+            self.lines.append(line)
+            if text in line:
+                return line
+
+    def wait_for_note(self, text: str) -> str:
+        """The next line of standard error that holds `text`."""
+        while True:
+            line = self._next(self._err, f"{text!r} on stderr")
+            if text in line:
+                return line
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the whole group, as a terminal does."""
+        os.killpg(self._process.pid, number)
+
+    def end(self, number: signal.Signals | None = None) -> tuple[int, str, str]:
+        """Exit code, and what was not yet taken of stdout and stderr, after `number` was sent."""
+        if number is not None:
+            self.send(number)
+        code = self._process.wait(TIMEOUT_S)
+        for reader in self._readers:
+            reader.join(TIMEOUT_S)
+        return code, _rest(self._out), _rest(self._err)
+
+    def _next(self, queue: "Queue[str]", wanted: str) -> str:
+        try:
+            return queue.get(timeout=TIMEOUT_S)
+        except Empty:
+            rest = f"{self.lines}{_rest(self._out)}{_rest(self._err)}"
+            raise AssertionError(f"no {wanted}; exit {self._process.poll()}: {rest}") from None
+
+
+def _read(stream: Any, queue: "Queue[str]") -> None:
+    for line in stream:
+        queue.put(line)
+
+
+def _rest(queue: "Queue[str]") -> str:
+    found = []
+    while not queue.empty():
+        found.append(queue.get())
+    return "".join(found)

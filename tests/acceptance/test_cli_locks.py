@@ -1,0 +1,221 @@
+"""Commands under a lock, leases and claims, as people and scripts use them: real processes."""
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import blackboard
+from blackboard import Grant, Release
+from blackboard.service.board import Board
+from blackboard.service.watching import Watch
+from tests.acceptance.shell import TIMEOUT_S, Running, Shell
+
+KEY = "public/deploy"
+HOUR_MS = 3_600_000
+HOLD = ("sh", "-c", "echo holding; cat gate")
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """A user with a gate: who reads it goes on when somebody has written."""
+    user = Shell(tmp_path)
+    os.mkfifo(user.home / "gate")
+    return user
+
+
+@pytest.fixture
+def service(shell: Shell) -> Iterator[Running]:
+    """That user's service, on the embedded engine."""
+    with shell.service() as running:
+        yield running
+
+
+@pytest.fixture
+async def board(shell: Shell, service: Running) -> AsyncIterator[Board]:
+    """The same board, for an agent that is a program."""
+    token = shell.out("token", "create", "thief").strip()
+    async with blackboard.connect(service.url, token=token) as client:
+        yield client.board("main")
+
+
+def open_gate(shell: Shell) -> None:
+    """Let the one who reads the gate go on."""
+    (shell.home / "gate").write_text("open\n")
+
+
+def refusal(shell: Shell, *arguments: str, code: int) -> Any:
+    """The error that `blackboard lock` ends with; behind `--`, `--json` would be the command's."""
+    return json.loads(shell.run("lock", "--json", KEY, *arguments, code=code).stderr)["error"]
+
+
+async def until(watch: Watch, kind: str) -> None:
+    """Wait for the next change of that kind."""
+    with anyio.fail_after(TIMEOUT_S):
+        async for revised in watch:
+            if any(change.kind == kind for change in revised.changes):
+                return
+
+
+# --- a command under a lock -----------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("service")
+def test_a_command_runs_under_the_lock_and_knows_its_fence(shell: Shell) -> None:
+    """Afterwards nobody has it."""
+    told = shell.out("lock", KEY, "--", "sh", "-c", "echo $BLACKBOARD_FENCE $BLACKBOARD_LEASE")
+    fence, lease = told.split()
+    name, key, holder, again = lease.split(":")
+    assert (name, key, again) == ("main", KEY, fence)
+    assert holder.startswith("operator~")
+    assert shell.out("log").splitlines()[0].split("\t")[3:5] == ["grant", KEY]
+    assert shell.json("leases") == {"leases": []}
+
+
+@pytest.mark.usefixtures("service")
+def test_commands_under_one_lock_run_one_at_a_time(shell: Shell) -> None:
+    """`mkdir` fails where two overlap."""
+    script = "mkdir busy && sleep 0.1 && rmdir busy"
+
+    def run(_: int) -> int:
+        return shell.run("lock", KEY, "--", "sh", "-c", script).returncode
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(run, range(4))) == [0] * 4
+
+
+async def test_who_waits_is_seen_and_comes_next(shell: Shell, board: Board) -> None:
+    """In the order of asking."""
+    async with board.watch(KEY) as watch:
+        with shell.start("lock", KEY, "--", *HOLD) as first:
+            first.wait_for("holding")
+            with shell.start("lock", KEY, "--", "echo", "second") as second:
+                await until(watch, "wait")
+                [row] = shell.out("leases").splitlines()
+                key, holder, _, _, waiting = row.split("\t")
+                assert key == KEY
+                assert {holder[:9], waiting[:9]} == {"operator~"}
+                open_gate(shell)
+                assert first.end()[0] == 0
+                second.wait_for("second")
+                assert second.end()[0] == 0
+
+
+@pytest.mark.usefixtures("service")
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 0", 0), ("exit 42", 42), ("kill -TERM $$", 143)]
+)
+def test_the_exit_code_is_that_of_the_command(shell: Shell, script: str, code: int) -> None:
+    """As a shell tells it."""
+    shell.run("lock", KEY, "--", "sh", "-c", script, code=code)
+    assert shell.json("leases") == {"leases": []}
+
+
+@pytest.mark.usefixtures("service")
+def test_what_cannot_be_run_takes_no_lock(shell: Shell) -> None:
+    """The codes are those of shells."""
+    (shell.home / "script").write_text("#!/bin/sh\n")
+    assert refusal(shell, "--", "no-such-command", code=127)["code"] == "not_found"
+    assert refusal(shell, "--", "./script", code=126)["code"] == "not_executable"
+    shell.run("lock", KEY, code=2)
+    assert shell.out("log") == ""
+
+
+async def test_waiting_can_be_limited(shell: Shell, board: Board) -> None:
+    """The error says who has it."""
+    await board.commit([Grant(KEY, "somebody", HOUR_MS)])
+    for timeout in ("0", "0.2"):
+        error = refusal(shell, "--timeout", timeout, "--", "true", code=4)
+        assert (error["code"], error["holder"]) == ("lease_held", "somebody")
+    [lease] = await board.leases()
+    assert lease.waiters == ()
+
+
+@pytest.mark.usefixtures("service")
+@pytest.mark.parametrize(
+    ("script", "code"), [("trap 'exit 3' INT; echo ready; cat gate", 3), ("echo ready; cat", 130)]
+)
+def test_ctrl_c_goes_to_the_command(shell: Shell, script: str, code: int) -> None:
+    """Which decides how it ends; then the lock is free."""
+    with shell.start("lock", KEY, "--", "sh", "-c", f"exec <gate; {script}") as running:
+        gate = os.open(shell.home / "gate", os.O_WRONLY)
+        running.wait_for("ready")
+        assert running.end(signal.SIGINT)[0] == code
+        os.close(gate)
+    assert shell.json("leases") == {"leases": []}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+async def test_who_is_stopped_while_waiting_leaves_the_queue(
+    shell: Shell, board: Board, number: signal.Signals, code: int
+) -> None:
+    """At once, and the command never ran."""
+    await board.commit([Grant(KEY, "somebody", HOUR_MS)])
+    async with board.watch(KEY) as watch:
+        with shell.start("lock", KEY, "--", "echo", "ran") as running:
+            await until(watch, "wait")
+            assert running.end(number)[:2] == (code, "")
+    [lease] = await board.leases()
+    assert lease.waiters == ()
+
+
+async def test_a_killed_holder_lets_the_next_one_in(shell: Shell, board: Board) -> None:
+    """When its time to live is over."""
+    async with board.watch(KEY) as watch:
+        with shell.start("lock", KEY, "--ttl", "0.5", "--", *HOLD) as killed:
+            killed.wait_for("holding")
+            with shell.start("lock", KEY, "--", "echo", "next") as waiting:
+                await until(watch, "wait")
+                killed.send(signal.SIGKILL)
+                waiting.wait_for("next")
+                assert waiting.end()[0] == 0
+            open_gate(shell)  # its command goes on alone
+
+
+async def test_a_lost_lock_ends_the_command(shell: Shell, board: Board) -> None:
+    """Also what the command has started; the exit code says why."""
+    with shell.start("lock", KEY, "--ttl", "0.6", "--", *HOLD) as running:
+        running.wait_for("holding")
+        [lease] = await board.leases()
+        stolen = Release(KEY, lease.holder, lease.fence), Grant(KEY, "thief", HOUR_MS)
+        await board.commit(stolen)
+        code, _, told = running.end()
+    assert code == 7
+    assert "lease" in told
+    with pytest.raises(OSError, match="No such device"):  # nobody reads the gate any more
+        os.open(shell.home / "gate", os.O_WRONLY | os.O_NONBLOCK)
+
+
+# --- leases and claims ----------------------------------------------------------------------------
+
+
+async def test_tasks_are_listed_as_they_stand(shell: Shell, board: Board) -> None:
+    """Claimed, returned, dead; done ones are not there."""
+    for name in ("a", "b", "c", "d"):
+        await board.put(f"public/tasks/{name}", name)
+    with pytest.raises(ZeroDivisionError):
+        async with board.claim("public/tasks/a", tries_max=1):
+            raise ZeroDivisionError("by zero")
+    with pytest.raises(ZeroDivisionError):
+        async with board.claim("public/tasks/b"):
+            raise ZeroDivisionError("by zero")
+    async with board.claim("public/tasks/c"):
+        pass
+    async with board.claim("public/tasks/d"):
+        rows = [row.split("\t") for row in shell.out("claims").splitlines()]
+        assert [(row[0], row[1], row[2], row[5]) for row in rows] == [
+            ("public/tasks/b", "returned", "1", "ZeroDivisionError: by zero"),
+            ("public/tasks/d", "claimed", "1", ""),
+            ("public/~dead/tasks/a", "dead", "1", "ZeroDivisionError: by zero"),
+        ]
+        assert rows[1][3].startswith("thief~")
+        [lease] = shell.json("leases", "public/tasks/*")["leases"]
+        assert lease["key"] == "public/tasks/d"
+    assert [task["state"] for task in shell.json("claims")["claims"]] == ["returned", "dead"]
+    assert "nobody holds" in shell.run("leases").stderr

@@ -1,0 +1,46 @@
+"""What the Board promises to people, whatever is behind it: subclass `BoardSuite`, provide `team`.
+
+    class TestBoardEmbedded(BoardSuite):
+        @pytest.fixture
+        async def team(self, tmp_path: Path) -> AsyncIterator[Team]: ...
+
+The rules stand in `rules_board_*.py` beside this file, a group each; each test has its own board.
+"""
+
+import pytest
+
+from blackboard.service.board import Board
+from tests.conformance.rules_board_claim import ClaimRules
+from tests.conformance.rules_board_lock import FenceRules, LockRules, WaitFreeRules
+from tests.conformance.rules_board_presence import PresenceRules
+from tests.conformance.rules_board_private import PrivateRules
+from tests.conformance.rules_board_read import BoardReadRules
+from tests.conformance.rules_board_step import StepRules
+from tests.conformance.rules_board_watch import WatchRules
+from tests.conformance.rules_board_write import BoardWriteRules
+from tests.conformance.team import Team
+
+
+class BoardSuite(
+    BoardWriteRules,
+    BoardReadRules,
+    StepRules,
+    WatchRules,
+    PrivateRules,
+    LockRules,
+    FenceRules,
+    WaitFreeRules,
+    PresenceRules,
+    ClaimRules,
+):
+    """Every rule. The subclass provides `team`."""
+
+    @pytest.fixture
+    async def ada(self, team: Team) -> Board:
+        """The board as agent ada."""
+        return await team.board("ada")
+
+    @pytest.fixture
+    async def bob(self, team: Team) -> Board:
+        """The board as agent bob."""
+        return await team.board("bob")

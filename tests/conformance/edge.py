@@ -1,0 +1,56 @@
+"""A service on a real socket of this process, for tests that connect to it."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from functools import partial
+
+import uvicorn
+
+from blackboard.net.app import create_app
+from blackboard.net.server import listen
+from blackboard.net.tokens import issue, new_secret, verify
+from blackboard.service.access import Principal
+from blackboard.service.service import Service
+from blackboard.types import FRAME_BYTES_MAX
+
+HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Where a service is reached, and how one gets in."""
+
+    url: str
+    secret: str
+
+    def token(self, principal: Principal) -> str:
+        """A token of `principal`, valid for an hour."""
+        return issue(self.secret, principal, HOUR_MS)
+
+
+@contextlib.asynccontextmanager
+async def serving(service: Service) -> AsyncIterator[Edge]:
+    """Serve `service` on a port of its own until the block ends."""
+    secret = new_secret()
+    app = create_app(service, partial(verify, secret))
+    config = uvicorn.Config(
+        app,
+        ws="websockets-sansio",
+        ws_max_size=FRAME_BYTES_MAX,
+        ws_per_message_deflate=False,
+        lifespan="off",
+        log_config=None,
+        timeout_graceful_shutdown=1,
+    )
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    with contextlib.closing(listen("127.0.0.1", 0)) as listener:
+        # Without `Server.serve`, whose main loop takes 0.1 s to notice that it should end.
+        await server.startup([listener])
+        try:
+            yield Edge(f"ws://127.0.0.1:{listener.getsockname()[1]}", secret)
+        finally:
+            await app.state.gate.drain()
+            await server.shutdown([listener])

@@ -1,0 +1,393 @@
+"""A Hypothesis machine that drives an engine and core/model.py side by side.
+
+The same commits go to both; their outcomes must agree in every field. Reads, listings and the log
+must agree with the model's state at any time, and in the end the log replayed must be the state.
+Nothing sleeps: what expires does so at once or not at all, and the model is given the engine's own
+clock.
+
+`Counts` notes every kind of outcome. A run in which a kind never came up has not tested it, and
+fails (`missing`).
+"""
+
+import os
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+import hypothesis
+import pytest
+from anyio.from_thread import BlockingPortal
+from hypothesis import HealthCheck, Phase
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from blackboard import types as limits
+from blackboard.core.commit import (
+    Commit,
+    Committed,
+    Head,
+    KeyAt,
+    LogEntry,
+    PrefixUnchanged,
+    Reading,
+    Release,
+)
+from blackboard.core.model import Outcome, decide, log_entry
+from blackboard.core.state import State, evolve
+from blackboard.errors import (
+    BlackboardError,
+    Compacted,
+    Conflict,
+    FutureRevision,
+    LeaseHeld,
+    LimitExceeded,
+)
+from blackboard.store.base import Store
+from blackboard.types import Milliseconds
+from blackboard.wire.codec import prepare
+from tests.conformance.drawing import HOUR_MS, KEYS, LIMITS, PREFIXES, Drawing
+
+EXAMPLES = int(os.environ.get("BLACKBOARD_EXAMPLES", "200"))
+STEPS = int(os.environ.get("BLACKBOARD_STEPS", "30"))
+EXAMPLES_MORE = 5
+ROUND = 25
+"""Examples from one seed: Hypothesis prefers some rules and values for as long."""
+
+KINDS = frozenset(
+    {
+        "committed",
+        "duplicate",
+        "conflict: stale",
+        "conflict: too new",
+        "conflict: exists",
+        "conflict: removed",
+        "conflict: never existed",
+        "conflict: below prefix, living",
+        "conflict: below prefix, removed",
+        "conflict: append",
+        "fenced",
+        "fenced: free",
+        "lease_held",
+        "stale_epoch",
+        "step_superseded",
+        "type_mismatch",
+        "invalid_request",
+        "compacted",
+        "future_revision",
+        "outcome_unknown",
+        "log: compacted",
+        "log: future_revision",
+        "log: page",
+        "limit: INTEGER_MAX",
+        "limit: OPERATIONS_MAX of a prefix",
+        *(f"limit: {name}" for name in LIMITS),
+    }
+)
+"""Every kind of answer that a run must have seen."""
+
+_boards = count()
+
+
+@dataclass
+class Counts:
+    """How often each kind came up."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+
+    def missing(self) -> list[str]:
+        """Kinds that never came up."""
+        return sorted(KINDS - set(self.kinds))
+
+
+@contextmanager
+def lowered_limits() -> Iterator[None]:
+    """Lower rows of blackboard/types.py for the rules and for every engine in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in LIMITS.items():
+            patch.setattr(limits, name, value)
+        yield
+
+
+def run_machine(
+    portal: BlockingPortal, store: Store, seed: int, *, examples: int = EXAMPLES
+) -> Counts:
+    """Drive `store` (used through `portal`) and the model; AssertionError where they differ.
+
+    Goes on beyond `examples`, up to EXAMPLES_MORE times as many, until every kind came up.
+    """
+    counts = Counts()
+    for done in range(0, EXAMPLES_MORE * examples, ROUND):
+        if done >= examples and not counts.missing():
+            break
+        run_round(portal, store, counts, seed + done)
+    return counts
+
+
+def run_round(
+    portal: BlockingPortal,
+    store: Store,
+    counts: Counts,
+    seed: int,
+    *,
+    phases: tuple[Phase, ...] = (Phase.generate, Phase.shrink),
+) -> None:
+    """ROUND examples from one seed."""
+    members = {"portal": portal, "store": store, "counts": counts}
+    kind = hypothesis.seed(seed)(type("BoardMachine", (Machine,), members))
+    settings = hypothesis.settings(
+        max_examples=ROUND,
+        stateful_step_count=STEPS,
+        deadline=None,
+        database=None,
+        phases=phases,
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+    )
+    with lowered_limits():
+        run_state_machine_as_test(kind, settings=settings)
+
+
+class Machine(RuleBasedStateMachine):
+    """One board, on the engine and in the model."""
+
+    portal: BlockingPortal
+    store: Store
+    counts: Counts
+
+    @initialize()
+    def open(self) -> None:
+        """A new board."""
+        self.board = f"machine-{os.getpid()}-{next(_boards)}"
+        head = self.portal.call(self.store.open, self.board)
+        self.state = State(head.epoch)
+        self.log: list[LogEntry] = []
+        self.sent: list[tuple[Commit, int]] = []
+
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        """One new commit."""
+        self._send([Drawing(data.draw, self.state).commit()])
+
+    @rule(data=st.data())
+    def commit_batch(self, data: st.DataObject) -> None:
+        """Some new commits in one call, drawn against the state before it."""
+        drawing = Drawing(data.draw, self.state)
+        self._send([drawing.commit() for _ in range(drawing.pick((2, 3, 5)))])
+
+    @rule(data=st.data())
+    def commit_after_refusal(self, data: st.DataObject) -> None:
+        """A commit whose last operation is refused, and in the same batch one without that."""
+        drawing = Drawing(data.draw, self.state)
+        commit = drawing.commit()
+        refused = replace(commit, ops=(*commit.ops, Release("public/none", "ada", 1)))
+        self._send([refused, commit, replace(refused, id=drawing.name())])
+
+    @precondition(lambda self: self.sent)
+    @rule(data=st.data())
+    def send_again(self, data: st.DataObject) -> None:
+        """A commit that was sent before, as it was or as a retry."""
+        drawing = Drawing(data.draw, self.state)
+        commit, since = drawing.pick(tuple(self.sent[-8:]))
+        if drawing.pick((True, False)):
+            commit = replace(commit, retry_since=since)
+        self._send([commit])
+
+    @precondition(lambda self: self.state.revision > 3)
+    @rule(data=st.data())
+    def compact(self, data: st.DataObject) -> None:
+        """Drop the older half, or some, or everything."""
+        drawing = Drawing(data.draw, self.state)
+        if not drawing.one_in(4):
+            return
+        head = self.state.revision
+        oldest = drawing.pick((head // 2, head - 1, self.state.oldest, head + 1))
+        now = self.portal.call(self.store.compact, self.board, oldest)
+        self.state.compact(oldest)
+        self.log = [entry for entry in self.log if entry.revision >= self.state.oldest]
+        self._check_head(now)
+
+    @rule(data=st.data())
+    def read(self, data: st.DataObject) -> None:
+        """Some keys, in any order, present or not."""
+        keys = data.draw(st.lists(st.sampled_from(KEYS), min_size=1, max_size=4, unique=True))
+        reading = self.portal.call(self.store.read, self.board, keys)
+        present = tuple(self.state.entries[key] for key in keys if key in self.state.entries)
+        self._check_reading(reading, present)
+
+    @rule(data=st.data())
+    def list_page(self, data: st.DataObject) -> None:
+        """A page of a listing."""
+        drawing = Drawing(data.draw, self.state)
+        prefix, limit = drawing.pick(("", *PREFIXES)), drawing.pick((1, 2, 20))
+        after = drawing.pick((None, *KEYS))
+
+        async def page() -> Reading:
+            return await self.store.list(self.board, prefix, after=after, limit=limit)
+
+        keys = [*self.state.below(prefix)] if prefix else [*self.state.entries]
+        keys = [key for key in keys if after is None or key > after]
+        reading = self.portal.call(page)
+        self._check_reading(reading, tuple(self.state.entries[key] for key in keys[:limit]))
+        assert reading.next_key == (keys[limit - 1] if len(keys) > limit else None)
+
+    @rule(data=st.data())
+    def read_log(self, data: st.DataObject) -> None:
+        """A page of the log from any position."""
+        drawing = Drawing(data.draw, self.state)
+        after, limit = drawing.position(), drawing.pick((1, 3, 50))
+        if after < 0:
+            return
+
+        async def page() -> tuple[LogEntry, ...]:
+            return (await self.store.log(self.board, after, limit=limit)).entries
+
+        if after + 1 < self.state.oldest:
+            self._check_refused(page, Compacted(after, self.state.oldest))
+        elif after > self.state.revision:
+            self._check_refused(page, FutureRevision(after, self.state.revision))
+        else:
+            self.counts.kinds["log: page"] += 1
+            expected = [entry for entry in self.log if entry.revision > after][:limit]
+            assert self.portal.call(page) == tuple(expected)
+
+    @invariant()
+    def the_sums_are_right(self) -> None:
+        """The model's own quotas add up (else it could not judge the engine's)."""
+        used = self.state.usage.get("")
+        if used is not None:
+            entries = self.state.entries.values()
+            assert used.keys == len(self.state.entries)
+            assert used.bytes == sum(len(entry.key) + len(entry.value) for entry in entries)
+
+    def teardown(self) -> None:
+        """In the end state, due entries and log are compared as a whole."""
+        if not hasattr(self, "state"):
+            return
+        head = self.portal.call(self.store.open, self.board)
+        self._check_head(head)
+        self._check_reading(self.portal.call(self._everything), (*self.state.entries.values(),))
+        self._check_due()
+        self._check_log()
+
+    # --- the comparison ---------------------------------------------------------------------------
+
+    def _send(self, commits: list[Commit]) -> None:
+        batch = [prepare(commit) for commit in commits]
+        self.sent += [(commit, self.state.revision) for commit in commits]
+        outcomes = self.portal.call(self.store.commit, self.board, batch)
+        now_ms = self.portal.call(self.store.open, self.board).time_ms
+        for commit, outcome in zip(commits, outcomes, strict=True):
+            self._check_outcome(commit, outcome, now_ms)
+
+    def _check_outcome(self, commit: Commit, outcome: Outcome, now_ms: Milliseconds) -> None:
+        moments = self._moments(outcome, now_ms)
+        answers = [decide(self.state, commit, moment) for moment in moments]
+        expected = next((a for a in answers if _fields(a) == _fields(outcome)), answers[0])
+        assert _fields(outcome) == _fields(expected), commit
+        self.counts.kinds[kind_of(commit, expected)] += 1
+        if isinstance(expected, Committed) and not expected.duplicate:
+            entry = log_entry(commit, expected, prepare(commit).digest)
+            evolve(self.state, entry)
+            self.log.append(entry)
+
+    def _moments(self, outcome: Outcome, now_ms: Milliseconds) -> list[Milliseconds]:
+        """When the engine may have decided, as far as its answer tells; `now_ms` is a little later.
+
+        A lease that a refused commit itself granted or renewed, for an hour or for no time, tells
+        the moment; one that was there before, perhaps with the very same end, does not.
+        """
+        if isinstance(outcome, Committed) and not outcome.duplicate:
+            return [outcome.time_ms]
+        if isinstance(outcome, LeaseHeld):
+            return [now_ms, min(now_ms, outcome.until_ms - HOUR_MS), min(now_ms, outcome.until_ms)]
+        return [now_ms]
+
+    def _check_head(self, head: Head) -> None:
+        found = (head.revision, head.oldest, head.epoch, head.log_entries)
+        state = self.state
+        assert found == (state.revision, state.oldest, state.epoch, len(self.log))
+
+    def _check_reading(self, reading: Reading, entries: tuple[object, ...]) -> None:
+        assert (reading.revision, reading.epoch) == (self.state.revision, self.state.epoch.id)
+        assert reading.entries == entries
+
+    def _check_refused(
+        self, call: Callable[[], Awaitable[object]], expected: BlackboardError
+    ) -> None:
+        self.counts.kinds[f"log: {expected.code}"] += 1
+        with pytest.raises(type(expected)) as refused:
+            self.portal.call(call)
+        assert refused.value.fields() == expected.fields()
+
+    async def _everything(self) -> Reading:
+        return await self.store.list(self.board, "", limit=1000)
+
+    def _check_due(self) -> None:
+        """Entries that expired at the moment of a commit; only those of this millisecond may be
+        missing yet."""
+        before_ms = self.portal.call(self.store.open, self.board).time_ms
+
+        async def due() -> Reading:
+            return await self.store.due(self.board, limit=1000)
+
+        found = [(e.expires_at_ms or 0, e.key) for e in self.portal.call(due).entries]
+        past = [(ms, key) for ms, key in self.state.expiring if ms < before_ms]
+        soon = [(ms, key) for ms, key in self.state.expiring if ms < before_ms + HOUR_MS // 2]
+        assert found == sorted(found)
+        assert set(past) <= set(found) <= set(soon)
+
+    def _check_log(self) -> None:
+        async def whole() -> tuple[LogEntry, ...]:
+            after = self.state.oldest - 1
+            return (await self.store.log(self.board, after, limit=10_000)).entries
+
+        entries = self.portal.call(whole)
+        assert entries == tuple(self.log)
+        if self.state.oldest == 1:
+            replayed = State(self.state.epoch)
+            for entry in entries:
+                evolve(replayed, entry)
+            assert replayed == self.state
+
+
+def _fields(outcome: Outcome) -> object:
+    """An outcome as plain values: errors compare by identity otherwise."""
+    if isinstance(outcome, Committed):
+        return outcome
+    return outcome.code, outcome.fields()
+
+
+def kind_of(commit: Commit, outcome: Outcome) -> str:
+    """The name in KINDS of what came out."""
+    if isinstance(outcome, Committed):
+        return "duplicate" if outcome.duplicate else "committed"
+    if isinstance(outcome, Conflict):
+        return f"conflict: {_conflict_kind(commit, outcome)}"
+    if isinstance(outcome, LimitExceeded):
+        is_prefix = outcome.limit == "OPERATIONS_MAX" and outcome.where in PREFIXES
+        return f"limit: {outcome.limit}" + (" of a prefix" if is_prefix else "")
+    free = ": free" if outcome.fields().get("current") == 0 and outcome.code == "fenced" else ""
+    return outcome.code + free
+
+
+def _conflict_kind(commit: Commit, conflict: Conflict) -> str:
+    expected, actual = conflict.expected, conflict.actual
+    if KeyAt(conflict.key, expected) not in commit.conditions:
+        below = any(isinstance(condition, PrefixUnchanged) for condition in commit.conditions)
+        if not below:
+            return "append"
+        return "below prefix, living" if actual else "below prefix, removed"
+    if not actual:
+        return "removed" if conflict.by else "never existed"
+    if expected == 0:
+        return "exists"
+    return "stale" if expected < actual else "too new"

@@ -1,0 +1,136 @@
+"""Faults seeded into commit.lua, to see whether the machine would notice them.
+
+Each is one change of its text, of the kind that a hurried edit makes.
+"""
+
+from dataclasses import dataclass
+
+from blackboard.store.redis_scripts import COMMIT_PARTS, Script, make_script, script_text
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """commit.lua, whole, with `old` (which must occur exactly once) replaced by `new`."""
+
+    name: str
+    old: str
+    new: str
+
+    def script(self) -> Script:
+        """The faulty script. AssertionError if the text has moved on without this mutant."""
+        text = script_text(*COMMIT_PARTS)
+        assert text.count(self.old) == 1, f"{self.name}: {text.count(self.old)} places to change"
+        return make_script(text.replace(self.old, self.new))
+
+
+MUTANTS = (
+    # --- fences and leases ------------------------------------------------------------------------
+    Mutant("an older fence passes", "lease[FENCE] ~= fence or", "lease[FENCE] < fence or"),
+    Mutant("a newer fence passes", "lease[FENCE] ~= fence or", "lease[FENCE] > fence or"),
+    Mutant("anybody's fence passes", " or lease[HOLDER] ~= holder then", " then"),
+    Mutant(
+        "fences are not checked",
+        "check_fence(lease_of(key), key, c.fences[i + 1], c.fences[i + 2])",
+        "",
+    ),
+    Mutant("a held lease is granted", "held and held[UNTIL] <= time_ms", "held"),
+    Mutant("a lease never runs out", "held and held[UNTIL] <= time_ms", "false"),
+    Mutant("a lease runs out late", "held[UNTIL] <= time_ms", "held[UNTIL] < time_ms"),
+    Mutant("a held lease expires", "if held[UNTIL] > time_ms then refuse_held(key, held) end", ""),
+    Mutant("who died is granted it", "if lease[at + 2] > time_ms then", "if true then"),
+    Mutant(
+        "the last in the queue is next",
+        "for at = WAITERS, #lease, 3 do\n    if lease[at + 2]",
+        "for at = #lease - 2, WAITERS, -3 do\n    if lease[at + 2]",
+    ),
+    Mutant(
+        "the queue is forgotten", "for i = at + 3, #lease do after", "for i = at + 9, 0 do after"
+    ),
+    Mutant("who asks twice waits twice", "wait == 0 or is_known", "wait == 0"),
+    Mutant("everybody waits", "wait == 0 or is_known", "is_known"),
+    Mutant("the queue is endless", "waiting >= LIMIT.LEASE_WAITERS_MAX", "waiting > 1e6"),
+    Mutant(
+        "the next one keeps the fence",
+        "{lease[at], revision + 1, time_ms + lease[at + 1]}",
+        "{lease[at], lease[FENCE], time_ms + lease[at + 1]}",
+    ),
+    Mutant("a ticket is not prolonged", "at = place_of(held, key, holder) + 2", "at = UNTIL"),
+    Mutant("a released lease stays", "call('HDEL', LEASES, key)", ""),
+    Mutant(
+        "leases are not counted",
+        "call('HLEN', LEASES) - 1 + draft.lease_count >= LIMIT.LEASES_MAX",
+        "false",
+    ),
+    # --- conditions -------------------------------------------------------------------------------
+    Mutant("a stale write passes", "actual ~= expected and", "actual < expected and"),
+    Mutant("a write from the future passes", "actual ~= expected and", "actual > expected and"),
+    Mutant("presence is not enough", "not (live and expected == -1)", "true"),
+    Mutant("prefixes ignore removals", "ipairs({living, removed})", "ipairs({living})"),
+    Mutant("prefixes ignore what lives", "ipairs({living, removed})", "ipairs({removed})"),
+    Mutant("the compacted past counts as unchanged", "since < oldest - 1", "false"),
+    Mutant("the future counts as unchanged", "since > revision", "false"),
+    Mutant(
+        "a tombstone has no author", "0, author_of(raw), at, revision", "0, false, at, revision"
+    ),
+    # --- exactly once -----------------------------------------------------------------------------
+    Mutant("a duplicate is applied again", "if c.step == step then", "if false then"),
+    Mutant("an older step is applied", "if c.step < step then", "if false then"),
+    Mutant(
+        "an answer has the wrong step", "overwritten, c.step, #c", "overwritten, c.step + 1, #c"
+    ),
+    Mutant("an answer loses its results", "sub(answer, 34 + size)}", "cmsgpack.pack(1)}"),
+    Mutant("a pushed out answer is forgotten", "c.incarnation and older or at", "nil or 0"),
+    Mutant("a lost answer is not noticed", "overwritten > c.since", "false"),
+    Mutant("the epoch is not checked", "if c.epoch ~= epoch_id then", "if false then"),
+    # --- writes -----------------------------------------------------------------------------------
+    Mutant("no tombstone is written", "raw = head_of .. 't' .. author", "raw = false"),
+    Mutant("a deletion leaves the index", "    fresh_members[key] = false\n", ""),
+    Mutant("a creation leaves the index", "    fresh_members[key] = 0\n", ""),
+    Mutant(
+        "a tombstone outlives its key",
+        "if old then fresh_members['\\1' .. key] = false end",
+        "",
+    ),
+    Mutant("creation is forgotten", "(live and sub(old, 9, 16) or stamp)", "stamp"),
+    Mutant("the time to live is dropped", "  draft.expires[key] = expires_at_ms\n", ""),
+    Mutant("an old time to live stays", "    fresh_expiries[key] = false\n", ""),
+    Mutant("the log is not absolute", "log(c, packed)", "log(c, cmsgpack.pack(#results))"),
+    Mutant(
+        "a large value is kept inline",
+        "elseif #value > LIMIT.VALUE_INLINE_BYTES_MAX then",
+        "elseif false then",
+    ),
+    # --- operations -------------------------------------------------------------------------------
+    Mutant("an index is given twice", "draft.next_item[prefix] = index + 1", ""),
+    Mutant("append overwrites", "if exists(key) then conflict(key, 0) end", ""),
+    Mutant(
+        "a prefix of the draft is spared",
+        "for i = 1, draft.count do\n    local key = draft.keys[i]\n    if sub",
+        "for i = 1, 0 do\n    local key = draft.keys[i]\n    if sub",
+    ),
+    Mutant("removals are not counted", "if draft.removed > LIMIT", "if false and 0 > LIMIT"),
+    Mutant("the largest integer is exceeded", "if total > LIMIT.INTEGER_MAX or", "if"),
+    Mutant(
+        "an inexact integer is counted",
+        "number <= LIMIT.INTEGER_MAX and",
+        "true and",
+    ),
+    # --- limits -----------------------------------------------------------------------------------
+    Mutant("a limit is one too low", "count > LIMIT[limit]", "count >= LIMIT[limit]"),
+    Mutant("a quota of keys is of bytes", "used.keys + more.keys, where", "used.bytes, where"),
+    Mutant("quotas are ignored", "  check_quotas(sums)\n", ""),
+    Mutant("usage is not kept", "fresh_usage[field] = pack", "local _ = pack"),
+    # --- batches ----------------------------------------------------------------------------------
+    Mutant(
+        "a refused commit leaves a trace",
+        "  draft.next_item[prefix] = index + 1\n",
+        "  draft.next_item[prefix] = index + 1\n"
+        "  entries['#' .. prefix] = format('%d', index + 1)\n",
+    ),
+    Mutant(
+        "a prefix misses its own batch",
+        "  flush()\n  local found, doomed",
+        "  local found, doomed",
+    ),
+    Mutant("a batch ends unwritten", "flush()\nreply[1] = revision", "reply[1] = revision"),
+)

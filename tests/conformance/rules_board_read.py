@@ -1,0 +1,192 @@
+"""Board, reading: entries, listings, the log, reasons."""
+
+import pytest
+
+from blackboard.core.commit import Delete, Put
+from blackboard.errors import Compacted, FutureRevision, InvalidRequest, LimitExceeded
+from blackboard.service import access
+from blackboard.service.board import Board
+from blackboard.types import LIST_ENTRIES_MAX, OPERATIONS_MAX, READ_KEYS_MAX, WHY_COMMITS_MAX
+from blackboard.wire.codec import encode_value
+from tests.conformance.team import Team
+
+ONE = encode_value(1)
+
+
+class BoardReadRules:
+    """What a board shows."""
+
+    async def test_a_board_begins_when_it_is_first_used(self, team: Team, ada: Board) -> None:
+        assert await ada.get("public/a") is None
+        assert (await ada.list("**")).entries == ()
+        head = await ada.head()
+        assert (head.revision, head.oldest, head.log_entries) == (0, 1, 0)
+        assert (head.epoch.number, head.epoch.cause) == (1, "created")
+        assert await ada.log() == ()
+        assert team.name in await (await team.client(access.agent("ada"))).boards()
+
+    async def test_an_entry_knows_its_revisions_and_its_author(
+        self, ada: Board, bob: Board
+    ) -> None:
+        await ada.put("public/a", 1)
+        second = await bob.put("public/a", 2)
+        entry = await ada.entry("public/a")
+        assert entry is not None
+        assert (entry.create_revision, entry.mod_revision) == (1, 2)
+        assert (entry.author, entry.time_ms, entry.expires_at_ms) == ("bob", second.time_ms, None)
+        await bob.delete("public/a")
+        await ada.put("public/a", 3)
+        entry = await ada.entry("public/a")
+        assert entry is not None
+        assert (entry.create_revision, entry.mod_revision) == (4, 4)
+
+    async def test_entries_leaves_absent_keys_out(self, ada: Board) -> None:
+        await ada.put("public/a", 1)
+        await ada.put("private/ada/b", 2)
+        found = await ada.entries(["private/ada/b", "public/absent", "public/a"])
+        assert {key: entry.value for key, entry in found.items()} == {
+            "public/a": 1,
+            "private/ada/b": 2,
+        }
+        assert await ada.entries([]) == {}
+        with pytest.raises(LimitExceeded) as refused:
+            await ada.entries(["public/a"] * (READ_KEYS_MAX + 1))
+        assert refused.value.limit == "READ_KEYS_MAX"
+
+    async def test_what_was_answered_is_read_by_everybody(self, ada: Board, bob: Board) -> None:
+        for number in range(20):
+            await (ada if number % 2 else bob).put("public/a", number)
+            assert await (bob if number % 2 else ada).get("public/a") == number
+
+    @pytest.mark.parametrize(
+        ("pattern", "keys"),
+        [
+            ("public/**", ["public/a", "public/plan/a", "public/plan/a/b", "public/plan2"]),
+            ("public/plan/**", ["public/plan/a", "public/plan/a/b"]),
+            ("public/*", ["public/a", "public/plan2"]),
+            ("public/*/a", ["public/plan/a"]),
+            ("*/*/a", ["private/ada/a", "public/plan/a"]),
+            ("**", ["private/ada/a", "public/a", "public/plan/a"]),
+            ("public/a", ["public/a"]),
+            ("public/absent", []),
+        ],
+    )
+    async def test_a_listing_shows_what_matches_in_the_order_of_keys(
+        self, ada: Board, pattern: str, keys: list[str]
+    ) -> None:
+        names = ["public/plan2", "public/plan/a/b", "public/plan/a", "public/a", "private/ada/a"]
+        await ada.commit([Put(name, ONE) for name in names])
+        listing = await ada.list(pattern)
+        assert [entry.key for entry in listing.entries][: len(keys)] == keys
+        assert (listing.revision, listing.next_key) == (1, None)
+
+    @pytest.mark.parametrize("pattern", ["", "public/**/a", "public//a", "/", "public/"])
+    async def test_what_is_no_pattern_is_refused(self, ada: Board, pattern: str) -> None:
+        with pytest.raises(InvalidRequest):
+            await ada.list(pattern)
+
+    async def test_pages_of_a_listing_join_without_gap_or_overlap(self, ada: Board) -> None:
+        names = [f"public/{kind}/{i}" for kind in "ab" for i in range(7)]
+        await ada.commit([Put(name, ONE) for name in names])
+        for limit in (1, 3, 7, 8):
+            found: list[str] = []
+            after: str | None = None
+            while True:
+                page = await ada.list("public/*/*", after=after, limit=limit)
+                assert len(page.entries) <= limit
+                found += [entry.key for entry in page.entries]
+                after = page.next_key
+                if after is None:
+                    break
+            assert found == names
+        for limit in (0, LIST_ENTRIES_MAX + 1):
+            with pytest.raises(InvalidRequest):
+                await ada.list("public/**", limit=limit)
+
+    async def test_scan_goes_through_all_pages(self, ada: Board) -> None:
+        names = sorted(f"public/{i:04}/x" for i in range(LIST_ENTRIES_MAX + 50))
+        await ada.commit([Put(name, ONE) for name in names[:OPERATIONS_MAX]])
+        await ada.commit([Put(name, ONE) for name in names[OPERATIONS_MAX:]])
+        assert [entry.key async for entry in ada.scan("public/**")] == names
+        assert [entry.key async for entry in ada.scan("public/*/y")] == []
+
+    # --- the log ----------------------------------------------------------------------------------
+
+    async def test_the_log_tells_every_revision_whole(self, ada: Board, bob: Board) -> None:
+        first = await ada.commit([Put("public/a", ONE), Put("public/b", ONE)], note="begin")
+        second = await bob.commit([Delete("public/b")], based_on=[("public/a", first.revision)])
+        one, two = await ada.log()
+        assert [(c.kind, c.key, c.value) for c in one.changes] == [
+            ("put", "public/a", 1),
+            ("put", "public/b", 1),
+        ]
+        assert (one.revision, one.author, one.note) == (1, "ada", "begin")
+        assert (two.revision, two.author, two.based_on) == (2, "bob", (("public/a", 1),))
+        assert [(c.kind, c.key, c.value) for c in two.changes] == [("delete", "public/b", None)]
+        assert (one.time_ms, two.time_ms) == (first.time_ms, second.time_ms)
+
+    async def test_the_log_is_read_on_from_any_revision(self, ada: Board) -> None:
+        for _ in range(9):
+            await ada.increment("public/n")
+        assert [r.revision for r in await ada.log(after=6)] == [7, 8, 9]
+        assert [r.revision for r in await ada.log(after=2, limit=3)] == [3, 4, 5]
+        assert await ada.log(after=9) == ()
+        with pytest.raises(FutureRevision) as refused:
+            await ada.log(after=10)
+        assert refused.value.head == 9
+
+    async def test_a_trimmed_log_says_where_it_begins(self, team: Team, ada: Board) -> None:
+        for _ in range(9):
+            await ada.increment("public/n")
+        await team.service.host.store.compact(team.name, 5)
+        with pytest.raises(Compacted) as refused:
+            await ada.log(after=3)
+        assert (refused.value.revision, refused.value.oldest) == (3, 5)
+        assert [r.revision for r in await ada.log(after=4)] == [5, 6, 7, 8, 9]
+
+    # --- why --------------------------------------------------------------------------------------
+
+    async def test_why_walks_back_through_what_commits_were_based_on(
+        self, ada: Board, bob: Board
+    ) -> None:
+        await ada.put("public/sales", 1, note="counted")
+        async with bob.step(note="valued") as step:
+            step.put("public/value", await step.get("public/sales") + 1)
+        async with ada.step(note="planned") as step:
+            await step.get("public/value")
+            await step.get("public/sales")
+            step.put("public/plan", "expand")
+        causes = await bob.why("public/plan")
+        assert [(c.key, c.revision, c.depth, c.author, c.note) for c in causes] == [
+            ("public/plan", 3, 0, "ada", "planned"),
+            ("public/value", 2, 1, "bob", "valued"),
+            ("public/sales", 1, 1, "ada", "counted"),
+        ]
+        assert causes[0].based_on == (("public/value", 2), ("public/sales", 1))
+        assert await ada.why("public/absent") == []
+
+    async def test_why_says_what_it_cannot_show(self, team: Team, ada: Board) -> None:
+        """Grounds are what a writer claims: of a trimmed past, of the future, of another key."""
+        await ada.put("public/old", 1)
+        await ada.put("public/other", 1)
+        claims = [("public/old", 1), ("public/old", 2), ("public/old", 99), ("public/old", 0)]
+        await ada.commit([Put("public/plan", ONE)], based_on=claims)
+        await team.service.host.store.compact(team.name, 2)
+        causes = await ada.why("public/plan")
+        assert [(c.revision, c.missing) for c in causes] == [
+            (3, ""),
+            (1, "compacted"),
+            (2, "not written there"),
+            (99, "not written there"),
+            (0, "not written there"),
+        ]
+
+    async def test_why_ends(self, ada: Board) -> None:
+        """A counter that is based on itself, hundreds of times."""
+        for number in range(40):
+            async with ada.step() as step:
+                await step.get("public/n")
+                step.put("public/n", number)
+        causes = await ada.why("public/n")
+        assert [c.depth for c in causes] == list(range(33))
+        assert len(causes) <= WHY_COMMITS_MAX

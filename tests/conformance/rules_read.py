@@ -1,0 +1,180 @@
+"""Rules of reading: keys, listings, expired entries, large values."""
+
+import pytest
+
+from blackboard.core.commit import Append, Delete, DeletePrefix, Increment, Put
+from blackboard.store.base import Store
+from blackboard.types import PAGE_BYTES_MAX, VALUE_BYTES_MAX, VALUE_INLINE_BYTES_MAX
+from tests.conformance.writer import Writer, packed
+from tests.waiting import wait_until
+
+ONE = packed(1)
+HOUR_MS = 3_600_000
+
+
+class ReadRules:
+    """A reading is of one revision, complete, and in order."""
+
+    async def test_read_keeps_the_order_asked_for_and_leaves_out_absent_keys(
+        self, store: Store, board: str
+    ) -> None:
+        ada = await Writer.open(store, board)
+        await ada.commit(Put("public/a", packed("a")), Put("public/b", packed("b")))
+        await ada.commit(Put("public/c", packed("c")), Delete("public/a"))
+        reading = await store.read(board, ["public/c", "public/no", "public/a", "public/b"])
+        assert [(e.key, e.value) for e in reading.entries] == [
+            ("public/c", packed("c")),
+            ("public/b", packed("b")),
+        ]
+        assert (reading.revision, reading.epoch) == (2, ada.epoch)
+
+    async def test_reading_no_key_tells_the_revision(self, store: Store, board: str) -> None:
+        ada = await Writer.open(store, board)
+        await ada.commit(Put("public/a", ONE))
+        reading = await store.read(board, [])
+        assert (reading.revision, reading.entries) == (1, ())
+
+    async def test_a_listing_is_sorted_and_holds_only_what_is_below(
+        self, store: Store, board: str
+    ) -> None:
+        ada = await Writer.open(store, board)
+        keys = ["public/a/b", "public/a/B", "public/a", "public/a/~", "public/a0", "inbox/x/1"]
+        await ada.commit(*[Put(key, ONE) for key in keys])
+        await ada.commit(Put("public/a/gone", ONE), Append("public/a", ONE))
+        await ada.commit(Delete("public/a/gone"))
+        below = await store.list(board, "public/a", limit=10)
+        assert [e.key for e in below.entries] == [
+            "public/a/0000000000",
+            "public/a/B",
+            "public/a/b",
+            "public/a/~",
+        ]
+        assert below.next_key is None
+        everything = await store.list(board, "", limit=10)
+        assert [e.key for e in everything.entries] == sorted([*keys, "public/a/0000000000"])
+
+    async def test_pages_of_a_listing_join_without_gap_or_overlap(
+        self, store: Store, board: str
+    ) -> None:
+        ada = await Writer.open(store, board)
+        keys = [f"public/k{i:02}" for i in range(25)]
+        await ada.commit(*[Put(key, ONE) for key in keys])
+        for prefix in ("", "public"):
+            for limit in (1, 7, 25, 26):
+                found: list[str] = []
+                after: str | None = None
+                while True:
+                    page = await store.list(board, prefix, after=after, limit=limit)
+                    found += [entry.key for entry in page.entries]
+                    assert len(page.entries) <= limit
+                    if page.next_key is None:
+                        break
+                    assert page.next_key == page.entries[-1].key
+                    after = page.next_key
+                assert found == keys
+
+    async def test_a_listing_goes_on_after_any_key_even_one_outside(
+        self, store: Store, board: str
+    ) -> None:
+        ada = await Writer.open(store, board)
+        await ada.commit(Put("public/a/1", ONE), Put("public/a/3", ONE))
+
+        async def listed(after: str) -> list[str]:
+            page = await store.list(board, "public/a", after=after, limit=10)
+            return [entry.key for entry in page.entries]
+
+        assert await listed("public/a/2") == ["public/a/3"]
+        assert await listed("public/a/3") == []
+        assert await listed("inbox/z/z") == ["public/a/1", "public/a/3"]
+        assert await listed("public/b") == []
+
+    async def test_a_page_of_a_listing_ends_by_bytes_too(self, store: Store, board: str) -> None:
+        ada = await Writer.open(store, board)
+        value = packed(b"x" * (VALUE_BYTES_MAX - 5))
+        assert len(value) == VALUE_BYTES_MAX
+        for i in range(4):
+            await ada.commit(Put(f"public/k{i}", value))
+        sizes, after = [], None
+        while True:
+            page = await store.list(board, "public", after=after, limit=10)
+            sizes.append(len(page.entries))
+            assert all(entry.value == value for entry in page.entries)
+            assert sum(len(e.value) for e in page.entries[:-1]) < PAGE_BYTES_MAX
+            if page.next_key is None:
+                break
+            after = page.next_key
+        assert sum(sizes) == 4
+        assert len(sizes) > 1
+
+    @pytest.mark.parametrize(
+        "size", [1, VALUE_INLINE_BYTES_MAX, VALUE_INLINE_BYTES_MAX + 1, VALUE_BYTES_MAX]
+    )
+    async def test_values_of_every_size_come_back_as_they_were(
+        self, store: Store, board: str, size: int
+    ) -> None:
+        ada = await Writer.open(store, board)
+        value = bytes(range(256)) * (size // 256 + 1)
+        value = packed(value[: size - 5]) if size > 5 else packed(1)
+        await ada.commit(Put("public/v", value), Append("public/list", value))
+        assert (await store.read(board, ["public/v"])).entries[0].value == value
+        [item] = (await store.list(board, "public/list", limit=2)).entries
+        assert item.value == value
+        [entry] = (await store.log(board, 0, limit=1)).entries
+        assert [change.value for change in entry.changes] == [value, value]
+
+    async def test_a_value_may_grow_shrink_and_disappear(self, store: Store, board: str) -> None:
+        ada = await Writer.open(store, board)
+        large, small = packed(b"L" * 5000), packed("s")
+        for value in (large, small, large, packed(b"M" * 6000)):
+            await ada.commit(Put("public/v", value))
+            assert (await store.read(board, ["public/v"])).entries[0].value == value
+        assert await ada.result(Delete("public/v")) == 1
+        assert (await store.list(board, "", limit=5)).entries == ()
+        await ada.commit(Increment("public/v", 3))
+        assert (await store.read(board, ["public/v"])).entries[0].value == packed(3)
+        await ada.commit(Put("public/d/1", large), Put("public/d/2", large))
+        await ada.commit(DeletePrefix("public/d"))
+        assert [e.key for e in (await store.list(board, "", limit=5)).entries] == ["public/v"]
+
+    # --- time to live -----------------------------------------------------------------------------
+
+    async def test_a_time_to_live_is_counted_from_the_commit(
+        self, store: Store, board: str
+    ) -> None:
+        ada = await Writer.open(store, board)
+        done = await ada.commit(
+            Put("public/a", ONE, ttl_ms=HOUR_MS), Append("public/list", ONE, ttl_ms=1)
+        )
+        entries = (await store.read(board, ["public/a", "public/list/0000000000"])).entries
+        assert [e.expires_at_ms for e in entries] == [done.time_ms + HOUR_MS, done.time_ms + 1]
+
+    async def test_a_write_without_time_to_live_ends_the_old_one(
+        self, store: Store, board: str
+    ) -> None:
+        ada = await Writer.open(store, board)
+        for last in (Put("public/a", ONE), Increment("public/a", 1)):
+            await ada.commit(Put("public/a", ONE, ttl_ms=0))
+            await ada.commit(last)
+            [entry] = (await store.read(board, ["public/a"])).entries
+            assert entry.expires_at_ms is None
+            assert (await store.due(board, limit=10)).entries == ()
+
+    async def test_due_entries_come_longest_past_first_and_stay_until_removed(
+        self, store: Store, board: str
+    ) -> None:
+        ada = await Writer.open(store, board)
+        await ada.commit(Put("public/later", ONE, ttl_ms=HOUR_MS), Put("public/none", ONE))
+        await ada.commit(Put("public/b", ONE, ttl_ms=2), Put("public/a", ONE, ttl_ms=3))
+        await ada.commit(Put("public/c", packed(b"x" * 5000), ttl_ms=30))
+
+        async def all_due() -> bool:
+            return len((await store.due(board, limit=10)).entries) == 3
+
+        await wait_until(all_due)
+        due = await store.due(board, limit=10)
+        assert [e.key for e in due.entries] == ["public/b", "public/a", "public/c"]
+        assert due.entries[2].value == packed(b"x" * 5000)
+        assert [e.key for e in (await store.due(board, limit=1)).entries] == ["public/b"]
+        assert len((await store.read(board, ["public/a"])).entries) == 1
+        await ada.commit(Delete("public/b"), Put("public/a", ONE, ttl_ms=HOUR_MS))
+        assert [e.key for e in (await store.due(board, limit=10)).entries] == ["public/c"]

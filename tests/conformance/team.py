@@ -1,0 +1,58 @@
+"""A team for tests: one service, and a board as its operator and its agents see it."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from itertools import count
+
+import anyio
+
+from blackboard.service import access
+from blackboard.service.access import Principal
+from blackboard.service.board import Board, Client
+from blackboard.service.service import Service
+from blackboard.service.views import Revised
+from blackboard.service.watching import Watch
+
+PATIENCE_S = 20.0
+"""How long a test waits for what must come; a machine under load is slow now and then."""
+_numbers = count()
+
+
+@dataclass
+class Team:
+    """One board that no other test uses, and ways to it.
+
+    `connect` opens a client of a principal; it is closed with the test.
+    """
+
+    service: Service
+    connect: Callable[[Principal], Awaitable[Client]]
+    name: str = field(default_factory=lambda: f"team-{next(_numbers)}")
+    _clients: dict[str, Client] = field(default_factory=dict)
+
+    async def client(self, principal: Principal) -> Client:
+        """The client of `principal`."""
+        if principal.name not in self._clients:
+            self._clients[principal.name] = await self.connect(principal)
+        return self._clients[principal.name]
+
+    async def board(self, agent: str) -> Board:
+        """The board as `agent` sees it, with the default rights of an agent."""
+        return (await self.client(access.agent(agent))).board(self.name)
+
+    async def client_of(self, board: Board) -> Client:
+        """The client that `board` was made by."""
+        return await self.client(access.agent(board.agent))
+
+    async def operator(self) -> Board:
+        """The board as the operator sees it."""
+        return (await self.client(access.operator())).board(self.name)
+
+
+async def take(watch: Watch, count: int) -> list[Revised]:
+    """The next `count` revisions of a watch. Errors: TimeoutError when they do not come."""
+    found: list[Revised] = []
+    with anyio.fail_after(PATIENCE_S):
+        while len(found) < count:
+            found.append(await anext(watch))
+    return found

@@ -1,0 +1,27 @@
+"""The Board of the service in this process, over the embedded engine."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from blackboard.service.access import Principal
+from blackboard.service.board import Client
+from blackboard.service.service import Service
+from blackboard.store.sqlite import SqliteStore
+from tests.conformance.board_suite import BoardSuite
+from tests.conformance.team import Team
+
+
+class TestBoardEmbedded(BoardSuite):
+    """No socket between."""
+
+    @pytest.fixture
+    async def team(self, tmp_path: Path) -> AsyncIterator[Team]:
+        """A service over an empty directory."""
+        async with Service(await SqliteStore.at(tmp_path)) as service:
+
+            async def connect(principal: Principal) -> Client:
+                return Client(service.link(principal))
+
+            yield Team(service, connect)

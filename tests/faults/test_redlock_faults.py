@@ -1,0 +1,322 @@
+"""Lock masters that die, hang and come back, and services whose engines do not know each other.
+
+Bounds on time are generous: they tell a bounded wait from a hang, and measure nothing.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+import blackboard
+from blackboard.core.commit import Commit, CommitId, Grant, Release, Renew
+from blackboard.errors import InvalidRequest, LeaseHeld, StaleEpoch, Unavailable
+from blackboard.net.config import load
+from blackboard.service import access
+from blackboard.service.board import Board, Client
+from blackboard.service.service import Service
+from blackboard.store.base import LOCK_MASTERS
+from blackboard.store.redis_process import RedisProcess
+from blackboard.store.redlock import LockMasters
+from blackboard.store.sqlite import SqliteStore
+from tests.lock_masters import keys_of, lock_masters, votes
+from tests.waiting import wait_until
+
+BOARD = "board"
+LOCK = "public/lock"
+NAME = f"{BOARD}/{LOCK}"
+TTL_MS = 20_000
+QUARTER_S = 0.25
+"""A master that is dead or hangs does not hold an acquisition up for so long."""
+SECOND_S = 1.0
+"""Within this time it is said that there is no majority."""
+
+pytestmark = pytest.mark.usefixtures("redis_binary")
+
+
+@pytest.fixture(params=[3, 5])
+async def servers(
+    request: pytest.FixtureRequest, redis_binary: Path
+) -> AsyncIterator[list[RedisProcess]]:
+    """Three or five masters that the test may kill."""
+    async with lock_masters(redis_binary, request.param) as running:
+        yield running
+
+
+@pytest.fixture
+async def masters(servers: list[RedisProcess]) -> AsyncIterator[LockMasters]:
+    """All of them, with connections that are open already."""
+    masters = LockMasters([server.url for server in servers])
+    await masters.acquire("warm", "up", TTL_MS)
+    await masters.release("warm", "up")
+    yield masters
+    await masters.aclose()
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Fail if the block takes longer."""
+    deadline = time.monotonic() + seconds
+    yield
+    assert time.monotonic() < deadline
+
+
+def majority(servers: list[RedisProcess]) -> list[RedisProcess]:
+    """Just so many that the others are too few."""
+    return servers[: len(servers) // 2 + 1]
+
+
+def minority(servers: list[RedisProcess]) -> list[RedisProcess]:
+    """As many as can be missed."""
+    return servers[: len(servers) // 2]
+
+
+# --- masters --------------------------------------------------------------------------------------
+
+
+async def test_dead_masters_hold_nobody_up(
+    masters: LockMasters, servers: list[RedisProcess]
+) -> None:
+    for server in minority(servers):
+        await server.kill()
+    await acquire_soon(masters)
+    alive = servers[len(minority(servers)) :]
+    assert await keys_of(alive) == 0
+
+
+async def test_hung_masters_hold_nobody_up(
+    masters: LockMasters, servers: list[RedisProcess]
+) -> None:
+    """Their connections are open and nothing answers."""
+    for server in minority(servers):
+        server.pause()
+    await acquire_soon(masters)
+
+
+async def acquire_soon(masters: LockMasters) -> None:
+    """Acquire and release five times; a busy machine is forgiven all but the fastest one."""
+    taken_s = []
+    for _ in range(5):
+        started = time.monotonic()
+        with within(SECOND_S):
+            assert await masters.acquire(NAME, "one", TTL_MS)
+        taken_s.append(time.monotonic() - started)
+        with within(SECOND_S):
+            await masters.release(NAME, "one")
+    assert min(taken_s) < QUARTER_S
+
+
+@pytest.mark.parametrize("fault", ["dead", "hung"])
+async def test_without_a_majority_there_is_no_lock_and_it_is_said_soon(
+    masters: LockMasters, servers: list[RedisProcess], fault: str
+) -> None:
+    """The few votes that were got are given back."""
+    for server in majority(servers):
+        if fault == "dead":
+            await server.kill()
+        else:
+            server.pause()
+    with within(SECOND_S), pytest.raises(Unavailable, match="no majority answers") as refused:
+        await masters.acquire(NAME, "one", TTL_MS)
+    assert refused.value.what == LOCK_MASTERS
+    assert await keys_of(servers[len(majority(servers)) :]) == 0
+
+
+async def test_masters_that_come_back_vote_again(
+    masters: LockMasters, servers: list[RedisProcess]
+) -> None:
+    for server in majority(servers):
+        await server.kill()
+    with pytest.raises(Unavailable):
+        await masters.acquire(NAME, "one", TTL_MS)
+    for server in majority(servers):
+        await server.restart()
+    assert await masters.acquire(NAME, "one", TTL_MS)
+    assert await votes(servers, NAME) == ["one"] * len(servers)
+
+
+async def test_a_master_that_forgot_is_told_again(
+    masters: LockMasters, servers: list[RedisProcess]
+) -> None:
+    """It came back empty; asking again is enough."""
+    await masters.acquire(NAME, "one", TTL_MS)
+    await servers[0].kill()
+    await servers[0].restart()
+    assert await votes(servers, NAME) == [None, *["one"] * (len(servers) - 1)]
+    assert not await masters.acquire(NAME, "one", TTL_MS)
+    assert await votes(servers, NAME) == ["one"] * len(servers)
+
+
+async def test_whoever_is_cancelled_leaves_no_vote(
+    masters: LockMasters, servers: list[RedisProcess]
+) -> None:
+    """At each point of the acquisition, from before anything is sent."""
+    for steps in range(12):
+        asking = asyncio.create_task(masters.acquire(f"{NAME}/{steps}", "one", TTL_MS))
+        for _ in range(steps):
+            await asyncio.wait([asking], timeout=0)
+        if asking.cancel():
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+        else:
+            await masters.release(f"{NAME}/{steps}", "one")
+    assert await is_empty(servers)
+
+
+async def is_empty(servers: list[RedisProcess]) -> bool:
+    """Whether all votes are given back before long."""
+
+    async def is_so() -> bool:
+        return await keys_of(servers) == 0
+
+    await wait_until(is_so)
+    return True
+
+
+async def test_a_cancelled_acquisition_at_hung_masters_ends(
+    masters: LockMasters, servers: list[RedisProcess]
+) -> None:
+    """Closing waits for what is being undone, and not for those who hang."""
+    servers[0].pause()
+    asking = asyncio.create_task(masters.acquire(NAME, "one", TTL_MS))
+    await asyncio.wait([asking], timeout=0.01)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    with within(SECOND_S):
+        await masters.aclose()
+    assert await keys_of(servers[1:]) == 0
+
+
+# --- services -------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def service_on(directory: Path, servers: list[RedisProcess]) -> AsyncIterator[Board]:
+    """A board of a service with an engine of its own and these masters."""
+    store = await SqliteStore.at(directory, "memory")
+    masters = LockMasters([server.url for server in servers])
+    async with Service(store, lock_masters=masters) as service:
+        client = Client(service.link(access.operator()))
+        yield client.board(BOARD)
+
+
+@pytest.fixture
+async def three(redis_binary: Path) -> AsyncIterator[list[RedisProcess]]:
+    """Three masters."""
+    async with lock_masters(redis_binary, 3) as running:
+        yield running
+
+
+async def grant(board: Board, holder: str, *, ttl_ms: int = TTL_MS, wait: bool = False) -> int:
+    """Ask for the lease; returns the fence of who has it now."""
+    receipt = await board.commit([Grant(LOCK, holder, ttl_ms, wait)])
+    result = receipt.results[0]
+    assert isinstance(result, tuple)
+    return int(result[1])
+
+
+async def test_a_lease_has_the_votes_from_its_grant_to_its_release(
+    three: list[RedisProcess], tmp_path: Path
+) -> None:
+    async with service_on(tmp_path, three) as board:
+        fence = await grant(board, "ada")
+        epoch = (await board.head()).epoch.id
+        assert await votes(three, NAME) == [epoch] * 3
+        await board.commit([Renew(LOCK, "ada", fence, TTL_MS)])
+        assert await votes(three, NAME) == [epoch] * 3
+        await board.commit([Release(LOCK, "ada", fence)])
+        assert await keys_of(three) == 0
+
+
+async def test_the_votes_stay_while_a_queue_passes_the_lease_on(
+    three: list[RedisProcess], tmp_path: Path
+) -> None:
+    async with service_on(tmp_path, three) as board:
+        first = await grant(board, "ada")
+        assert await grant(board, "bob", wait=True) == first
+        receipt = await board.commit([Release(LOCK, "ada", first)])
+        assert (await votes(three, NAME))[0] is not None
+        await board.commit([Release(LOCK, "bob", receipt.revision)])
+        assert await keys_of(three) == 0
+
+
+async def test_an_engine_that_does_not_know_of_a_lease_cannot_grant_it(
+    three: list[RedisProcess], tmp_path: Path
+) -> None:
+    """What Redlock is for: the engine was replaced, and the holder is still at work."""
+    async with (
+        service_on(tmp_path / "old", three) as old,
+        service_on(tmp_path / "new", three) as new,
+    ):
+        fence = await grant(old, "ada")
+        asking = asyncio.create_task(grant(new, "bob"))
+        done, _ = await asyncio.wait([asking], timeout=0.2)
+        assert not done
+        await old.commit([Release(LOCK, "ada", fence)])
+        assert await asyncio.wait_for(asking, 10) == 1
+
+
+async def test_a_lost_holder_blocks_another_engine_for_its_time_to_live_only(
+    three: list[RedisProcess], tmp_path: Path
+) -> None:
+    async with service_on(tmp_path / "new", three) as new:
+        async with service_on(tmp_path / "old", three) as old:
+            await grant(old, "ada", ttl_ms=2_000)
+        assert await asyncio.wait_for(grant(new, "bob"), 10) == 1
+
+
+async def test_without_a_majority_a_lease_is_refused_by_name_and_the_board_goes_on(
+    three: list[RedisProcess], tmp_path: Path
+) -> None:
+    """Holders keep what they have, for their fence protects them; only new leases wait."""
+    async with service_on(tmp_path, three) as board:
+        fence = await grant(board, "ada")
+        for server in three[:2]:
+            await server.kill()
+        with within(SECOND_S), pytest.raises(Unavailable) as refused:
+            await board.commit([Grant("public/other", "bob", TTL_MS)])
+        assert refused.value.what == LOCK_MASTERS
+        await board.put("public/x", 1)
+        await board.commit([Renew(LOCK, "ada", fence, TTL_MS)])
+        await board.commit([Release(LOCK, "ada", fence)])
+
+
+async def test_a_refused_grant_takes_no_votes_from_who_has_the_lease(
+    three: list[RedisProcess], tmp_path: Path
+) -> None:
+    async with service_on(tmp_path, three) as board:
+        await grant(board, "ada")
+        with pytest.raises(LeaseHeld):
+            await grant(board, "bob")
+        assert None not in await votes(three, NAME)
+
+
+async def test_what_an_epoch_of_the_past_asks_for_blocks_nobody(
+    three: list[RedisProcess], tmp_path: Path
+) -> None:
+    """A client that did not hear of the new epoch gets votes, and they are given back."""
+    async with service_on(tmp_path, three) as board:
+        name = CommitId(board.agent, 0, "incarnation", 1)
+        with pytest.raises(StaleEpoch):
+            await board._link.commit(BOARD, Commit(name, "past", (Grant(LOCK, "ada", TTL_MS),)))
+        assert await keys_of(three) == 0
+        await grant(board, "bob")
+
+
+async def test_the_embedded_client_and_the_settings_take_lock_masters(
+    three: list[RedisProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = [server.url for server in three]
+    async with blackboard.open(tmp_path, lock_masters=urls) as client:
+        await grant(client.board(BOARD), "ada")
+        assert None not in await votes(three, NAME)
+    monkeypatch.setenv("BLACKBOARD_LOCK_MASTERS", ",".join(urls))
+    assert load({"data": tmp_path}).lock_masters == tuple(urls)
+    twice = [urls[0], urls[1], urls[1].replace("127.0.0.1", "localhost")]
+    with pytest.raises(InvalidRequest, match="one server"):
+        async with blackboard.open(tmp_path, lock_masters=twice):
+            pass

@@ -1,0 +1,109 @@
+"""Services as processes that can be killed, and the way to them."""
+
+import json
+import os
+import signal
+import sys
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+from anyio.abc import Process
+from anyio.streams.text import TextReceiveStream
+
+import blackboard
+from blackboard.net.tokens import issue, new_secret
+from blackboard.service import access
+from blackboard.service.access import Principal
+from blackboard.service.board import Client
+from blackboard.store.redis_process import free_port
+from tests.source_tree import ROOT
+
+READY_S = 30.0
+HOUR_MS = 3_600_000
+
+
+@dataclass
+class ServiceProcess:
+    """One service process on a port of its own; `kill` is SIGKILL, `start` starts it (again).
+
+    `engine` is "sqlite" or the URL of a Redis.
+    """
+
+    engine: str
+    data: Path
+    secret: str = field(default_factory=new_secret)
+    port: int = field(default_factory=free_port)
+    _process: Process | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is reached."""
+        return f"ws://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        """Start it, and wait until it answers."""
+        settings = {
+            "engine": self.engine,
+            "data": str(self.data),
+            "port": self.port,
+            "secret": self.secret,
+        }
+        command = [sys.executable, "-m", "tests.guarantees.service_child", json.dumps(settings)]
+        self._process = await anyio.open_process(command, cwd=ROOT, stderr=None, env=_environment())
+        assert self._process.stdout is not None
+        try:
+            with anyio.fail_after(READY_S):
+                line = await TextReceiveStream(self._process.stdout).receive()
+            assert line.startswith(self.url), line
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.kill()
+            raise
+
+    async def kill(self) -> None:
+        """End it at once."""
+        await self._end(signal.SIGKILL)
+
+    async def stop(self) -> None:
+        """Let it finish."""
+        await self._end(signal.SIGTERM)
+
+    def pause(self) -> None:
+        """Freeze it."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._running().send_signal(signal.SIGCONT)
+
+    async def __aenter__(self) -> "ServiceProcess":
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with anyio.CancelScope(shield=True):
+            await self.kill()
+
+    def connect(self, principal: Principal | None = None) -> AbstractAsyncContextManager[Client]:
+        """A client as `principal`, by default the operator."""
+        token = issue(self.secret, principal or access.operator(), HOUR_MS)
+        return blackboard.connect(self.url, token=token)
+
+    async def _end(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            if self._process.returncode is None:
+                self._process.send_signal(number)
+            await self._process.wait()
+            await self._process.aclose()
+            self._process = None
+
+    def _running(self) -> Process:
+        assert self._process is not None, "it is not running"
+        return self._process
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what would configure a service."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("BLACKBOARD_")}

@@ -1,0 +1,67 @@
+"""A real service on a real port of this process, and clients of it, for tests."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from starlette.applications import Starlette
+
+from blackboard.net.app import create_app
+from blackboard.net.config import Settings, load
+from blackboard.net.gate import Doors, Gate
+from blackboard.net.server import listen, serve_app
+from blackboard.net.tokens import issue, new_secret, verify
+from blackboard.service import access
+from blackboard.service.access import Principal
+from blackboard.service.service import Service
+
+TOKEN_TTL_MS = 3_600_000
+
+
+@dataclass(frozen=True)
+class Served:
+    """A service, the application around it, and where it answers."""
+
+    service: Service
+    app: Starlette
+    port: int
+    secret: str
+
+    @property
+    def url(self) -> str:
+        """For clients: `ws://127.0.0.1:<port>`."""
+        return f"ws://127.0.0.1:{self.port}"
+
+    @property
+    def gate(self) -> Gate:
+        """The open connections."""
+        gate: Gate = self.app.state.gate
+        return gate
+
+    def token(self, principal: Principal | None = None, ttl_ms: int = TOKEN_TTL_MS) -> str:
+        """A token of `principal`, by default the operator."""
+        return issue(self.secret, principal or access.operator(), ttl_ms)
+
+
+@asynccontextmanager
+async def serving(
+    service: Service, *, port: int = 0, secret: str | None = None, doors: Doors | None = None
+) -> AsyncIterator[Served]:
+    """Serve `service` on a free port, or on `port`. Leaving ends it as a signal would."""
+    settings: Settings = load({"port": port})
+    secret = secret or new_secret()
+    app = create_app(service, partial(verify, secret), doors=doors)
+    listener = listen(settings.host, port)
+    started = asyncio.Event()
+    running = asyncio.create_task(
+        serve_app(app, listener, settings=settings, started=started.set, signals=False)
+    )
+    try:
+        await asyncio.wait_for(started.wait(), 10)
+        yield Served(service, app, listener.getsockname()[1], secret)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        listener.close()

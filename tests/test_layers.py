@@ -1,0 +1,187 @@
+"""A folder is a floor: imports point down or sideways, never up and never in a circle."""
+
+import ast
+import graphlib
+
+from tests.source_tree import Source, sources
+
+FLOORS = (
+    "errors types",
+    "core",
+    "wire",
+    "store",
+    "service",
+    "net",
+    "runtime",
+    "_checkout",
+    "",  # blackboard/__init__.py, which gathers the public names
+    "agents demos",
+    "cli __main__",
+)
+RANK = {name: rank for rank, names in enumerate(FLOORS) for name in names.split() or [""]}
+PURE = {"errors", "types", "core", "wire"}
+IO = set(
+    "anyio asyncio concurrent fcntl filelock hiredis http httpx multiprocessing os pathlib pottery"
+    " queue random redis secrets select selectors shutil signal socket sqlite3 ssl starlette"
+    " subprocess sys tempfile threading time urllib uuid uvicorn valkey websockets".split()
+)
+
+Imports = dict[str, set[str]]
+"""What each of our modules imports: our modules by full name, foreign ones as written."""
+
+
+def floor(module: str) -> str:
+    """The part of `module` that names its floor; "" for the package itself."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+def is_ours(module: str) -> bool:
+    """Whether `module` is blackboard or below it."""
+    return module.partition(".")[0] == "blackboard"
+
+
+def imports_of(source: Source, modules: set[str]) -> set[str]:
+    """Every import in `source`, also inside functions and under TYPE_CHECKING."""
+    package = source.module.split(".")
+    if not source.path.endswith("__init__.py"):
+        package.pop()
+    found: set[str] = set()
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            names = {f"{base}.{alias.name}" for alias in node.names}
+            found |= (names & modules) | ({base} if names - modules else set())
+    return found
+
+
+def unknown_floors(graph: Imports) -> list[str]:
+    """Modules in a folder that is no floor."""
+    return [module for module in graph if floor(module) not in RANK]
+
+
+def upward_imports(graph: Imports) -> list[str]:
+    """Imports of a higher floor."""
+    return [
+        f"{module} -> {target}"
+        for module, targets in graph.items()
+        for target in targets & graph.keys()
+        if RANK[floor(target)] > RANK[floor(module)]
+    ]
+
+
+def cycles(graph: Imports) -> list[str]:
+    """One import cycle, as the modules along it."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return [" -> ".join(error.args[1])]
+    return []
+
+
+def impure_imports(graph: Imports) -> list[str]:
+    """Imports by a pure floor of what does I/O, reads a clock or draws random numbers."""
+    return [
+        f"{module} -> {target}"
+        for module, targets in graph.items()
+        for target in targets
+        if floor(module) in PURE and target.partition(".")[0] in IO
+    ]
+
+
+def private_imports_by_agents(graph: Imports) -> list[str]:
+    """Imports by agents of anything of ours but `blackboard`'s own names and each other."""
+    return [
+        f"{module} -> {target}"
+        for module, targets in graph.items()
+        if module.startswith("blackboard.agents.")
+        for target in targets
+        if is_ours(target) and target != "blackboard" and floor(target) != "agents"
+    ]
+
+
+def imports_of_demos(graph: Imports) -> list[str]:
+    """Imports of a demonstration by anything but demonstrations."""
+    return [
+        f"{module} -> {target}"
+        for module, targets in graph.items()
+        for target in targets
+        if is_ours(target) and floor(target) == "demos" and floor(module) != "demos"
+    ]
+
+
+RULES = (
+    unknown_floors,
+    upward_imports,
+    cycles,
+    impure_imports,
+    private_imports_by_agents,
+    imports_of_demos,
+)
+
+
+def test_the_floors_are_kept() -> None:
+    """No module of ours breaks any rule."""
+    ours = sources("blackboard", "agents", "demos")
+    modules = {source.module for source in ours}
+    assert "blackboard.errors" in modules
+    graph = {source.module: imports_of(source, modules) for source in ours}
+    found = [f"{rule.__name__}: {offender}" for rule in RULES for offender in rule(graph)]
+    assert not found, "\n".join(found)
+
+
+def test_each_rule_finds_its_offender() -> None:
+    """A graph with one offence per rule is reported exactly."""
+    graph: Imports = {
+        "blackboard": {"blackboard.core.model"},
+        "blackboard.cellar.rats": set(),
+        "blackboard.cli.main": {"blackboard.demos.race"},
+        "blackboard.core.model": {"blackboard.store.base", "dataclasses", "time"},
+        "blackboard.store.base": {"blackboard.store.redis", "asyncio"},
+        "blackboard.store.redis": {"blackboard.store.base", "blackboard.core.commit"},
+        "blackboard.core.commit": set(),
+        "blackboard.agents.janitor": {"blackboard", "blackboard.core.commit"},
+        "blackboard.demos.race": {"blackboard.agents.janitor"},
+    }
+    assert unknown_floors(graph) == ["blackboard.cellar.rats"]
+    del graph["blackboard.cellar.rats"]
+    assert upward_imports(graph) == ["blackboard.core.model -> blackboard.store.base"]
+    assert impure_imports(graph) == ["blackboard.core.model -> time"]
+    assert private_imports_by_agents(graph) == [
+        "blackboard.agents.janitor -> blackboard.core.commit"
+    ]
+    assert imports_of_demos(graph) == ["blackboard.cli.main -> blackboard.demos.race"]
+    (circle,) = cycles(graph)
+    assert {"blackboard.store.base", "blackboard.store.redis"} == set(circle.split(" -> "))
+
+
+def test_imports_are_read_wherever_they_stand() -> None:
+    """Plain, aliased, relative, nested and of a module by name."""
+    text = (
+        "import os.path as path, blackboard.types\n"
+        "from . import redis, missing\n"
+        "from .base import Store\n"
+        "from ..core import commit\n"
+        "from blackboard import errors, Board\n"
+        "def later():\n    import time\n"
+    )
+    modules = {"blackboard.errors", "blackboard.core.commit", "blackboard.store.redis"}
+    assert imports_of(Source("blackboard/store/keys.py", text), modules) == {
+        "os.path",
+        "blackboard.types",
+        "blackboard.store.redis",
+        "blackboard.store",
+        "blackboard.store.base",
+        "blackboard.core.commit",
+        "blackboard.errors",
+        "blackboard",
+        "time",
+    }
+
+
+def test_agents_and_demos_are_named_as_they_are_imported() -> None:
+    """A file in agents/ is a module of blackboard.agents; a package is named by its folder."""
+    assert Source("agents/janitor.py", "").module == "blackboard.agents.janitor"
+    assert Source("blackboard/store/__init__.py", "").module == "blackboard.store"

@@ -1,0 +1,261 @@
+"""House rules that a machine can keep. Each rule is a function that lists its offenders."""
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+import pytest
+
+from tests.source_tree import ROOT, Source, published_texts, sources
+
+FUNCTION_LINES_MAX = 70
+MODULE_LINES_MAX = 500
+PARAMETERS_MAX = 6
+COLUMNS_MAX = 100
+VAGUE_NAMES = {"common", "helper", "helpers", "manager", "managers", "misc", "util", "utils"}
+UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b(?!.*https?://)")
+MACHINE_PATH = re.compile(r"(?<![\w.~/-])/(?:work|root|tmp|home|Users|opt)/\w")
+REGISTRY = re.compile(
+    r"pypi\.(?:org|python)|pythonhosted\.org|deb\.debian\.org|registry\.npmjs|crates\.io"
+    r"|golang\.org"
+)
+POLLING = "tests/waiting.py"  # the one home of bounded polling
+TESTED_FLOORS = ("core", "wire", "store")
+
+Rule = Callable[[Source], list[str]]
+Definition = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def functions(tree: ast.AST) -> Iterator[Definition]:
+    """Every function and method, however deep."""
+    return (node for node in ast.walk(tree) if isinstance(node, Definition))
+
+
+def long_functions(source: Source) -> list[str]:
+    """Functions of more than `FUNCTION_LINES_MAX` lines."""
+    sized = ((node, (node.end_lineno or 0) - node.lineno + 1) for node in functions(source.tree))
+    return [
+        f"{source.path}:{node.lineno}: {node.name} has {lines} lines"
+        for node, lines in sized
+        if lines > FUNCTION_LINES_MAX
+    ]
+
+
+def long_modules(source: Source) -> list[str]:
+    """Modules of more than `MODULE_LINES_MAX` lines."""
+    lines = len(source.text.splitlines())
+    return [f"{source.path}: {lines} lines"] if lines > MODULE_LINES_MAX else []
+
+
+def many_parameters(source: Source) -> list[str]:
+    """Functions of more than `PARAMETERS_MAX` parameters, self and cls not counted."""
+    offenders = []
+    for node in functions(source.tree):
+        spec = node.args
+        plain = [*spec.posonlyargs, *spec.args]
+        own = plain[1:] if plain and plain[0].arg in ("self", "cls") else plain
+        count = len(own) + len(spec.kwonlyargs) + bool(spec.vararg) + bool(spec.kwarg)
+        if count > PARAMETERS_MAX:
+            offenders.append(f"{source.path}:{node.lineno}: {node.name} has {count} parameters")
+    return offenders
+
+
+def wide_lines(source: Source) -> list[str]:
+    """Lines of more than `COLUMNS_MAX` columns."""
+    return [
+        f"{source.path}:{number}: {len(line)} columns"
+        for number, line in enumerate(source.text.splitlines(), 1)
+        if len(line) > COLUMNS_MAX
+    ]
+
+
+def catch_all_parameters(source: Source) -> list[str]:
+    """Functions that take whatever keywords they are given."""
+    return [
+        f"{source.path}:{node.lineno}: {node.name} takes **{node.args.kwarg.arg}"
+        for node in functions(source.tree)
+        if node.args.kwarg
+    ]
+
+
+def vague_names(source: Source) -> list[str]:
+    """Modules and folders whose name says nothing."""
+    parts = set(source.path.removesuffix(".py").split("/"))
+    return [f"{source.path}: {name}" for name in sorted(parts & VAGUE_NAMES)]
+
+
+def sleeps(source: Source) -> list[str]:
+    """Calls of any `sleep`: a test waits for what it waits for."""
+    calls = (node for node in ast.walk(source.tree) if isinstance(node, ast.Call))
+    return [
+        f"{source.path}:{call.lineno}: sleep"
+        for call in calls
+        if getattr(call.func, "attr", getattr(call.func, "id", None)) == "sleep"
+        and source.path != POLLING
+    ]
+
+
+def missing_module_docstrings(source: Source) -> list[str]:
+    """Modules without a docstring."""
+    return [] if ast.get_docstring(source.tree) else [f"{source.path}: no docstring"]
+
+
+def missing_docstrings(source: Source) -> list[str]:
+    """Public classes, functions and methods without a docstring. Special methods need none."""
+    return [
+        f"{source.path}:{node.lineno}: {node.name} has no docstring"
+        for node in _public_definitions(source.tree)
+        if not ast.get_docstring(node)
+    ]
+
+
+def _public_definitions(
+    body: ast.Module | ast.ClassDef,
+) -> Iterator[Definition | ast.ClassDef]:
+    for node in body.body:
+        if not isinstance(node, Definition | ast.ClassDef) or node.name.startswith("_"):
+            continue
+        if not _is_further_part(node):
+            yield node
+        if isinstance(node, ast.ClassDef):
+            yield from _public_definitions(node)
+
+
+def _is_further_part(node: Definition | ast.ClassDef) -> bool:
+    """Whether the docstring belongs elsewhere: setters, overloads."""
+    names = {ast.unparse(decorator).rpartition(".")[2] for decorator in node.decorator_list}
+    return bool(names & {"setter", "deleter", "overload"})
+
+
+def matches(source: Source, pattern: re.Pattern[str]) -> list[str]:
+    """Lines in which `pattern` is found."""
+    return [
+        f"{source.path}:{number}: {line.strip()}"
+        for number, line in enumerate(source.text.splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def unfinished_work(source: Source) -> list[str]:
+    """Marks of unfinished work that link to nothing."""
+    return matches(source, UNFINISHED)
+
+
+def machine_paths(source: Source) -> list[str]:
+    """Paths of somebody's machine."""
+    return matches(source, MACHINE_PATH)
+
+
+def registry_hosts(source: Source) -> list[str]:
+    """Names of package registries' hosts."""
+    return matches(source, REGISTRY)
+
+
+def untested_modules(modules: list[str], tests: set[str]) -> list[str]:
+    """Modules of the tested floors, as paths, that have no test file of their own."""
+    wanted = {}
+    for path in modules:
+        _, floor, name = path.split("/")
+        wanted[path] = f"tests/unit/{floor}/test_{name.removeprefix('_')}"
+    return [f"{path}: no {test}" for path, test in wanted.items() if test not in tests]
+
+
+CODE = ("blackboard", "agents", "demos", "bench", "tests", "tools")
+SHIPPED = ("blackboard", "agents", "demos")
+
+
+def check(rule: Rule, files: list[Source]) -> None:
+    """Fail with every offender that `rule` finds in those files."""
+    report("\n".join(chain.from_iterable(map(rule, files))))
+
+
+def report(offenders: str) -> None:
+    """Fail with the offenders if there are any; the list is never cut short."""
+    if offenders:
+        pytest.fail(offenders, pytrace=False)
+
+
+@pytest.mark.parametrize(
+    ("rule", "folders"),
+    [
+        (long_functions, CODE),
+        (long_modules, CODE),
+        (many_parameters, CODE),
+        (wide_lines, CODE),
+        (vague_names, CODE),
+        (catch_all_parameters, ("blackboard",)),
+        (missing_module_docstrings, ("blackboard",)),
+        (missing_docstrings, SHIPPED),
+        (sleeps, ("tests",)),
+    ],
+)
+def test_code_keeps_the_rule(rule: Rule, folders: tuple[str, ...]) -> None:
+    """No Python file of those folders offends."""
+    check(rule, sources(*folders))
+
+
+@pytest.mark.parametrize("rule", [long_modules, wide_lines])
+def test_scripts_keep_the_rule(rule: Rule) -> None:
+    """The engine's Lua scripts are code too."""
+    check(rule, sources("blackboard", suffix=".lua"))
+
+
+@pytest.mark.parametrize("rule", [unfinished_work, machine_paths, registry_hosts])
+def test_every_text_keeps_the_rule(rule: Rule) -> None:
+    """No file that git publishes offends."""
+    check(rule, published_texts())
+
+
+def test_every_module_of_the_lower_floors_has_its_test_file() -> None:
+    """core/model.py is tested by tests/unit/core/test_model.py, and so on."""
+    modules = [
+        path.relative_to(ROOT).as_posix()
+        for floor in TESTED_FLOORS
+        for path in sorted((ROOT / "blackboard" / floor).glob("*.py"))
+        if path.name != "__init__.py"
+    ]
+    tests = {source.path for source in sources("tests/unit")}
+    report("\n".join(untested_modules(modules, tests)))
+
+
+BAD: list[tuple[Rule, str, str]] = [
+    (long_functions, "def f():\n" + "    x = 1\n" * 70, "def f():\n" + "    x = 1\n" * 69),
+    (long_modules, "x = 1\n" * 501, "x = 1\n" * 500),
+    (
+        many_parameters,
+        "def f(a, /, b, c, *d, e, f, g): ...",
+        "class A:\n    async def f(self, a, b, *, c, d, e, **f): ...",
+    ),
+    (wide_lines, "#" * 101, "#" * 100),
+    (catch_all_parameters, "async def f(**more): ...", "f(**more)"),
+    (sleeps, "async def f():\n    await anyio.sleep(1)", "anyio.sleep_forever()"),
+    (sleeps, "from time import sleep\nsleep(1)", "text = 'sleep(1)'"),
+    (missing_module_docstrings, "x = 1", '"""Why."""'),
+    (missing_docstrings, "class A:\n    'Why.'\n    def b(self): ...", "def _f(): ..."),
+    (missing_docstrings, "def f(): ...", "class A:\n    'Why.'\n    def __len__(self): ..."),
+    (unfinished_work, "# TO" + "DO: later", "# TO" + "DO: https://example.org/1"),
+    (machine_paths, "open('/" + "root/x')", "https://example.org/root/x"),
+    (registry_hosts, "https://pypi" + ".org/simple", "pip install agent-blackboard"),
+]
+
+
+@pytest.mark.parametrize(("rule", "bad", "good"), BAD)
+def test_each_rule_tells_bad_from_good(rule: Rule, bad: str, good: str) -> None:
+    """A snippet just over the line is reported once; one just inside it is not."""
+    assert len(rule(Source("blackboard/core/model.py", bad))) == 1
+    assert rule(Source("blackboard/core/model.py", good)) == []
+
+
+def test_vague_names_are_found_in_folders_too() -> None:
+    """The whole path counts, and only whole names."""
+    assert len(vague_names(Source("blackboard/utils/helpers.py", ""))) == 2
+    assert vague_names(Source("blackboard/core/commonplace.py", "")) == []
+
+
+def test_modules_without_a_test_file_are_found() -> None:
+    """A test file of another floor does not count."""
+    tests = {"tests/unit/core/test_model.py", "tests/unit/core/test_codec.py"}
+    modules = ["blackboard/core/model.py", "blackboard/wire/codec.py"]
+    missing = "blackboard/wire/codec.py: no tests/unit/wire/test_codec.py"
+    assert untested_modules(modules, tests) == [missing]

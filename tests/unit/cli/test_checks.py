@@ -1,0 +1,118 @@
+"""What doctor finds, on real files and real numbers."""
+
+import stat
+from email.utils import formatdate
+from pathlib import Path
+
+import pytest
+
+from blackboard.cli import checks
+from blackboard.cli.checks import Status
+from blackboard.cli.places import Target
+from blackboard.net.config import Settings
+from blackboard.net.tokens import issue, new_secret
+from blackboard.service.access import agent
+from blackboard.store.sqlite import SqliteStore
+
+NOW_MS = 1_800_000_000_000
+HOUR_MS = 3_600_000
+
+
+def test_a_private_directory_is_fine(tmp_path: Path) -> None:
+    """Writable, roomy enough for tests, and its fsync time is told in milliseconds."""
+    directory = tmp_path / "boards"
+    directory.mkdir(mode=0o700)
+    found = {finding.check: finding for finding in checks.directory(directory)}
+    assert found["data"].status is Status.OK
+    assert found["fsync"].text.split()[1] == "ms"
+    assert list(directory.iterdir()) == []
+
+
+def test_a_readable_directory_is_a_warning(tmp_path: Path) -> None:
+    """Others on the machine could read private namespaces; the fix is the command."""
+    directory = tmp_path / "boards"
+    directory.mkdir()
+    directory.chmod(0o755)
+    finding = next(iter(checks.directory(directory)))
+    assert finding.status is Status.WARN
+    assert finding.fix == f"chmod 700 {directory}"
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o755
+
+
+def test_a_missing_directory_is_not_made(tmp_path: Path) -> None:
+    """Doctor looks at where it would be."""
+    directory = tmp_path / "not" / "yet"
+    findings = list(checks.directory(directory))
+    assert findings[0].status is Status.OK
+    assert "not made yet" in findings[0].text
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_an_engine_that_somebody_uses_is_fine(tmp_path: Path) -> None:
+    """It names the process instead of waiting for it; afterwards it asks the engine itself."""
+    settings = Settings(data=tmp_path)
+    [new] = await checks.engine(settings)
+    assert "when it is first used" in new.text
+    store = await SqliteStore.at(tmp_path)
+    [used] = await checks.engine(settings)
+    assert (used.status, "in use by process" in used.text) == (Status.OK, True)
+    await store.aclose()
+    engine, durability = await checks.engine(settings)
+    assert engine.text.startswith("sqlite 3.")
+    assert durability.text == "what is acknowledged is on disk"
+
+
+async def test_an_unknown_engine_fails() -> None:
+    """With the words of the error."""
+    [finding] = await checks.engine(Settings(engine="mysql://x"))
+    assert finding.status is Status.FAIL
+
+
+@pytest.mark.parametrize(
+    ("ttl_ms", "status"),
+    [(48 * HOUR_MS, Status.OK), (HOUR_MS, Status.WARN)],
+)
+def test_a_token_that_ends_soon_is_a_warning(ttl_ms: int, status: Status) -> None:
+    """There is time to ask for another one."""
+    import time
+
+    token = issue(new_secret(), agent("bob"), ttl_ms)
+    now_ms = time.time_ns() // 1_000_000
+    assert checks.token(Target("b", url="ws://x", token=token), now_ms).status is status
+    later_ms = now_ms + ttl_ms + 1000
+    expired = checks.token(Target("b", url="ws://x", token=token), later_ms)
+    assert (expired.status, expired.text) == (Status.FAIL, "bob's has expired")
+
+
+@pytest.mark.parametrize("token", [None, "nonsense"])
+def test_no_token_fails(token: str | None) -> None:
+    """Nothing works without one."""
+    assert checks.token(Target("b", url="ws://x", token=token), NOW_MS).status is Status.FAIL
+
+
+@pytest.mark.parametrize(
+    ("url", "status"),
+    [
+        ("ws://127.0.0.1:7420", Status.OK),
+        ("ws://[::1]:7420", Status.OK),
+        ("ws://localhost", Status.OK),
+        ("wss://boards.example.org", Status.OK),
+        ("ws://boards.example.org", Status.WARN),
+        ("ws://localhost.example.org", Status.WARN),
+    ],
+)
+def test_an_open_wire_is_a_warning(url: str, status: Status) -> None:
+    """Loopback needs no encryption, everything else does."""
+    assert checks.transport(url).status is status
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "status", "words"),
+    [(0, Status.OK, "agrees"), (90, Status.WARN, "ahead of"), (-90, Status.WARN, "behind")],
+)
+def test_clocks_are_compared(ahead_s: int, status: Status, words: str) -> None:
+    """Both directions are told."""
+    now_s = NOW_MS / 1000
+    finding = checks.clock(formatdate(now_s - ahead_s, usegmt=True), now_s)
+    assert finding.status is status
+    assert words in finding.text

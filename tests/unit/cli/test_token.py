@@ -1,0 +1,40 @@
+"""Grants as people write them, and what a token says of itself."""
+
+import pytest
+
+from blackboard.cli.exits import CommandError, Exit
+from blackboard.cli.token import claims_of, parse_grant
+from blackboard.net.tokens import issue, new_secret
+from blackboard.service.access import ALL_RIGHTS, Grant, Right, agent
+
+
+def test_a_grant_is_a_pattern_and_rights() -> None:
+    """`all` stands for every right there is."""
+    both = frozenset({Right.READ, Right.WRITE})
+    assert parse_grant("public/**=read,write") == Grant("public/**", both)
+    assert parse_grant("**=all") == Grant("**", ALL_RIGHTS)
+
+
+@pytest.mark.parametrize("text", ["public/**", "public/**=", "public/**=rite", "a=read,,write"])
+def test_what_is_no_grant_is_refused(text: str) -> None:
+    """A misspelt right must not become a token that lacks it."""
+    with pytest.raises(CommandError) as refused:
+        parse_grant(text)
+    assert refused.value.exit == Exit.USAGE
+    assert "append" in refused.value.fix
+
+
+def test_a_token_tells_its_claims_without_the_secret() -> None:
+    """Name, boards, grants, expiry."""
+    claims = claims_of(issue(new_secret(), agent("researcher"), 3_600_000))
+    assert claims["principal"] == "researcher"
+    assert claims["boards"] == []
+    assert ["public/**", ["append", "lock", "read", "write"]] in claims["grants"]
+
+
+@pytest.mark.parametrize("text", ["", "a", "a.b.c", "a.e30.c", "a.W10.c"])
+def test_what_is_no_token_is_refused(text: str) -> None:
+    """Without a traceback."""
+    with pytest.raises(CommandError) as refused:
+        claims_of(text)
+    assert refused.value.exit == Exit.DENIED

@@ -1,0 +1,143 @@
+"""A board in memory for tests of the rules: `decide` and `evolve`, no engine."""
+
+from collections.abc import Iterable, Sequence
+
+from blackboard.core.commit import (
+    Commit,
+    CommitId,
+    Committed,
+    Condition,
+    Entry,
+    Epoch,
+    HeldFence,
+    LogEntry,
+    Op,
+    Put,
+)
+from blackboard.core.model import Outcome, decide, log_entry
+from blackboard.core.path import namespace_of
+from blackboard.core.state import State, Usage, evolve
+from blackboard.errors import BlackboardError
+from blackboard.types import Key, Milliseconds
+from blackboard.wire.codec import encode_value, prepare
+
+EPOCH = Epoch(1, "first")
+
+
+class Trial:
+    """One board, its log, and a clock that only moves when told. Each `make` is a further step."""
+
+    def __init__(self) -> None:
+        self.state = State(EPOCH)
+        self.log: list[LogEntry] = []
+        self.now_ms: Milliseconds = 1_000
+        self.step = 0
+
+    def make(
+        self,
+        *ops: Op,
+        conditions: Sequence[Condition] = (),
+        fences: Sequence[HeldFence] = (),
+        agent: str = "ada",
+    ) -> Commit:
+        """The next step of `agent`."""
+        self.step += 1
+        name = CommitId(agent, 0, f"{agent}-1", self.step)
+        return Commit(name, self.state.epoch.id, ops, tuple(conditions), tuple(fences))
+
+    def decide(self, commit: Commit) -> Outcome:
+        """What would be answered now."""
+        return decide(self.state, commit, self.now_ms)
+
+    def attempt(
+        self,
+        *ops: Op,
+        conditions: Sequence[Condition] = (),
+        fences: Sequence[HeldFence] = (),
+        agent: str = "ada",
+    ) -> Outcome:
+        """What would be answered to the next step of `agent`."""
+        return self.decide(self.make(*ops, conditions=conditions, fences=fences, agent=agent))
+
+    def send(self, commit: Commit) -> Outcome:
+        """Decide a commit and apply it if it is accepted."""
+        outcome = self.decide(commit)
+        if isinstance(outcome, Committed) and not outcome.duplicate:
+            entry = log_entry(commit, outcome, prepare(commit).digest)
+            evolve(self.state, entry)
+            self.log.append(entry)
+        return outcome
+
+    def commit(
+        self, *ops: Op, conditions: Sequence[Condition] = (), agent: str = "ada"
+    ) -> Committed:
+        """Apply the next step of `agent`, which must be accepted."""
+        outcome = self.send(self.make(*ops, conditions=conditions, agent=agent))
+        assert isinstance(outcome, Committed), outcome
+        return outcome
+
+    def refuses(
+        self,
+        expected: BlackboardError,
+        *ops: Op,
+        conditions: Sequence[Condition] = (),
+        fences: Sequence[HeldFence] = (),
+    ) -> bool:
+        """Whether a next step with these parts (by default some `put`) is refused exactly so."""
+        operations = ops or (Put("public/other", packed(1)),)
+        outcome = self.attempt(*operations, conditions=conditions, fences=fences)
+        assert same(outcome, expected), (outcome, expected)
+        return True
+
+    def value(self, key: Key) -> bytes | None:
+        """The encoded value of `key`."""
+        entry = self.state.entries.get(key)
+        return entry.value if entry else None
+
+
+def packed(value: object) -> bytes:
+    """An encoded value."""
+    return encode_value(value)
+
+
+def same(outcome: Outcome, expected: BlackboardError) -> bool:
+    """Whether `outcome` is an error like `expected` in its kind and in every field."""
+    if not isinstance(outcome, BlackboardError):
+        return False
+    return type(outcome) is type(expected) and outcome.fields() == expected.fields()
+
+
+def faults(state: State) -> list[str]:
+    """Which invariants of `State` (the top of core/state.py) do not hold."""
+    entries, head = state.entries, state.revision
+    leases = state.leases.values()
+    checks = {
+        "a key lives and is removed": not (entries.keys() & state.tombstones.keys()),
+        "a trace of a removal is older than the log": all(
+            tombstone.revision >= state.oldest for tombstone in state.tombstones.values()
+        ),
+        "a revision is in the future": all(
+            1 <= e.create_revision <= e.mod_revision <= head for e in entries.values()
+        )
+        and all(1 <= lease.fence <= head for lease in leases),
+        "the sums are wrong": {k: u for k, u in state.usage.items() if u != Usage()}
+        == sums(entries.values()),
+        "the order of expiry is wrong": list(state.expiring) == expiry(entries.values()),
+    }
+    return [fault for fault, holds in checks.items() if not holds]
+
+
+def sums(entries: Iterable[Entry]) -> dict[str, Usage]:
+    """What `State.usage` should be, computed from nothing."""
+    used: dict[str, Usage] = {}
+    for entry in entries:
+        for name in (namespace_of(entry.key), ""):
+            old = used.get(name, Usage())
+            size = len(entry.key) + len(entry.value)
+            used[name] = Usage(old.keys + 1, old.bytes + size)
+    return used
+
+
+def expiry(entries: Iterable[Entry]) -> list[tuple[Milliseconds, Key]]:
+    """What `State.expiring` should be, computed from nothing."""
+    return sorted((e.expires_at_ms, e.key) for e in entries if e.expires_at_ms is not None)

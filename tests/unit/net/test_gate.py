@@ -1,0 +1,190 @@
+"""The handshake: who is let in, and how many."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+from websockets.typing import Subprotocol
+
+from blackboard.net import gate
+from blackboard.net.gate import Doors, bearer_token, header
+from blackboard.service import access
+from blackboard.service.service import Service
+from tests.serving import Served, serving
+from tests.unit.net.conversation import talking
+from tests.waiting import wait_until
+
+ORIGIN = "https://dashboard.example.org"
+
+
+def scope_of(*headers: tuple[str, str]) -> dict[str, Any]:
+    """An ASGI scope with those headers."""
+    return {"headers": [(name.encode(), value.encode()) for name, value in headers]}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "host", "allowed"),
+    [
+        ((), "anything", True),
+        (("localhost",), "localhost", True),
+        (("localhost",), "localhost:7420", True),
+        (("localhost",), "LocalHost:7420", True),
+        (("[::1]",), "[::1]:7420", True),
+        (("[::1]",), "[::1]", True),
+        (("board.example.org:443",), "board.example.org:443", True),
+        (("board.example.org:443",), "board.example.org:444", False),
+        (("localhost",), "evil.example.org", False),
+        (("localhost",), "localhost.evil.example.org", False),
+        (("localhost",), "localhost:7420:80", False),
+        (("localhost",), "", False),
+    ],
+)
+def test_hosts(hosts: tuple[str, ...], host: str, allowed: bool) -> None:
+    """A name with any port, or a name with its port; nothing that merely begins like one."""
+    assert (Doors(hosts=hosts).refusal(scope_of(("host", host))) is None) is allowed
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        (None, True),
+        (ORIGIN, True),
+        (ORIGIN + ":443", False),
+        (ORIGIN + ".evil.example.org", False),
+        ("http://dashboard.example.org", False),
+        ("null", False),
+        ("", False),
+    ],
+)
+def test_origins(origin: str | None, allowed: bool) -> None:
+    """Exactly what is listed, or none at all, as programs do."""
+    headers = [] if origin is None else [("origin", origin)]
+    assert (Doors(origins=(ORIGIN,)).refusal(scope_of(*headers)) is None) is allowed
+
+
+def test_a_header_that_stands_twice_matches_nothing() -> None:
+    """Two parties could each take another of them for the real one."""
+    scope = scope_of(("host", "localhost"), ("host", "localhost"))
+    assert Doors(hosts=("localhost",)).refusal(scope) is not None
+
+
+@pytest.mark.parametrize(
+    ("value", "token"),
+    [("Bearer abc", "abc"), ("bearer  abc ", "abc"), ("Basic abc", ""), ("abc", ""), ("", "")],
+)
+def test_bearer_tokens(value: str, token: str) -> None:
+    """Another scheme is a token that is not valid, not the lack of one."""
+    assert bearer_token(scope_of(("authorization", value))) == token
+    assert bearer_token(scope_of()) is None
+    assert header(scope_of(("a", "b")), b"a") == "b"
+
+
+@pytest.fixture
+async def guarded(service: Service) -> AsyncIterator[Served]:
+    """A service with lists of hosts and origins."""
+    doors = Doors(hosts=("127.0.0.1",), origins=(ORIGIN,))
+    async with serving(service, doors=doors) as served:
+        yield served
+
+
+@pytest.mark.parametrize(
+    ("status", "subprotocol", "headers"),
+    [
+        (400, "blackboard.v2+json", {}),
+        (401, "blackboard.v1+json", {"Authorization": "Bearer nonsense"}),
+        (401, "blackboard.v1+json", {"Authorization": "Basic abc"}),
+        (403, "blackboard.v1+json", {"Origin": "https://evil.example.org"}),
+    ],
+)
+async def test_a_handshake_is_refused_with_its_reason(
+    guarded: Served,
+    status: int,
+    subprotocol: str,
+    headers: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As HTTP, before there is a WebSocket; and nobody can fill our log like that."""
+    with pytest.raises(InvalidStatus) as caught:
+        await _handshake(guarded, "127.0.0.1", subprotocol, headers)
+    assert caught.value.response.status_code == status
+    assert b"reason" in (caught.value.response.body or b"")
+    assert guarded.gate.traffic.turned_away[status] == 1
+    assert guarded.gate.connections == 0
+    assert caplog.records == []
+
+
+async def test_another_host_is_refused(guarded: Served) -> None:
+    """A name that somebody else made lead to this machine (DNS rebinding)."""
+    with pytest.raises(InvalidStatus) as caught:
+        await _handshake(guarded, "evil.example.org", "blackboard.v1+json", {})
+    assert caught.value.response.status_code == 403
+
+
+async def _handshake(served: Served, host: str, subprotocol: str, headers: dict[str, str]) -> None:
+    async with connect(
+        f"ws://{host}:{served.port}/v1",
+        host="127.0.0.1",
+        port=served.port,
+        subprotocols=[Subprotocol(subprotocol)],
+        additional_headers=headers,
+        proxy=None,
+    ):
+        raise AssertionError("it was let in")
+
+
+async def test_a_web_page_that_is_listed_is_let_in(guarded: Served) -> None:
+    """With its token in hello: a page cannot set headers."""
+    async with connect(
+        f"{guarded.url}/v1",
+        subprotocols=[Subprotocol("blackboard.v1+json")],
+        additional_headers={"Origin": ORIGIN},
+        proxy=None,
+    ) as socket:
+        params = f'{{"token": "{guarded.token()}"}}'
+        await socket.send(f'[{{"id": 1, "method": "hello", "params": {params}}}]')
+        assert '"principal":"operator"' in str(await socket.recv())
+
+
+async def test_msgpack_is_preferred_and_nothing_is_compressed(served: Served) -> None:
+    """Whatever the client offers."""
+    async with connect(
+        f"{served.url}/v1",
+        subprotocols=[Subprotocol("blackboard.v1+json"), Subprotocol("blackboard.v1+msgpack")],
+        compression="deflate",
+        proxy=None,
+    ) as socket:
+        assert socket.subprotocol == "blackboard.v1+msgpack"
+        assert socket.response is not None
+        assert "Sec-WebSocket-Extensions" not in socket.response.headers
+
+
+async def test_connections_are_limited(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In all, of strangers, and of one principal; whoever leaves makes room."""
+    monkeypatch.setattr(gate, "CONNECTIONS_MAX", 4)
+    monkeypatch.setattr(gate, "_STRANGERS_MAX", 2)
+    monkeypatch.setattr(gate, "CONNECTIONS_PER_PRINCIPAL_MAX", 1)
+    ada, bob = (served.token(access.agent(name)) for name in ("ada", "bob"))
+    async with AsyncExitStack() as stack:
+        for _ in range(2):
+            await stack.enter_async_context(talking(served.url, None))
+        with pytest.raises(InvalidStatus, match="503"):  # a third stranger
+            await stack.enter_async_context(talking(served.url, None))
+        await stack.enter_async_context(talking(served.url, ada, greeting={}))
+        async with talking(served.url, ada) as second:
+            answer = await second.ask(1, "hello", {})
+            assert answer["error"]["data"]["fields"]["limit"] == "CONNECTIONS_PER_PRINCIPAL_MAX"
+            assert await second.closed() == 1013
+        await wait_until(lambda: _is(served, 3))
+        await stack.enter_async_context(talking(served.url, bob, greeting={}))
+        with pytest.raises(InvalidStatus, match="503"):  # a fifth of anybody
+            await stack.enter_async_context(talking(served.url, bob))
+    await wait_until(lambda: _is(served, 0))
+    async with talking(served.url, ada, greeting={}):
+        assert served.gate.connections == 1
+
+
+async def _is(served: Served, count: int) -> bool:
+    return served.gate.connections == count

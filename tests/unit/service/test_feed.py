@@ -1,0 +1,230 @@
+"""One reader, many watchers: what happens when the log, the ring or the engine misbehaves."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from blackboard.core.path import parse_patterns
+from blackboard.core.watch import Position, WatchState
+from blackboard.errors import Compacted, Corrupt, Unavailable
+from blackboard.service import access
+from blackboard.service import feed as feed_module
+from blackboard.service.board import Board
+from blackboard.service.feed import Feed, View, Watcher
+from blackboard.service.service import Service
+from tests.unit.service.hooked import HookedStore, client_of, service_over
+from tests.waiting import wait_until
+
+PATIENCE_S = 20.0
+READER = access.operator()
+EVERYTHING = View(parse_patterns(["**"]), READER.grants, access.readable(READER))
+
+
+@pytest.fixture
+async def parts(tmp_path: Path) -> AsyncIterator[tuple[Service, HookedStore]]:
+    """A service over an engine that can be broken."""
+    async with service_over(tmp_path) as parts:
+        yield parts
+
+
+@pytest.fixture
+def store(parts: tuple[Service, HookedStore]) -> HookedStore:
+    """The engine."""
+    return parts[1]
+
+
+@pytest.fixture
+def board(parts: tuple[Service, HookedStore]) -> Board:
+    """The board."""
+    return client_of(parts[0]).board("main")
+
+
+@pytest.fixture
+async def feed(parts: tuple[Service, HookedStore], board: Board) -> Feed:
+    """Its feed."""
+    return (await parts[0].host.use("main")).feed
+
+
+async def revisions(watcher: Watcher, until: int) -> list[int]:
+    """What a watcher tells up to revision `until`."""
+    found: list[int] = []
+    with anyio.fail_after(PATIENCE_S):
+        while watcher.position.revision < until:
+            found += [entry.revision for entry in (await anext(watcher)).revisions]
+    return found
+
+
+async def start(board: Board) -> Position:
+    """The beginning of the log."""
+    return Position((await board.head()).epoch.id, 0)
+
+
+async def test_a_watcher_reads_the_log_until_it_has_caught_up(feed: Feed, board: Board) -> None:
+    for _ in range(10):
+        await board.increment("public/n")
+    async with feed.watch(EVERYTHING, await start(board)) as watcher:
+        states = [watcher.state]
+        assert await revisions(watcher, 10) == list(range(1, 11))
+        await board.increment("public/n")
+        assert await revisions(watcher, 11) == [11]
+        states.append(watcher.state)
+        assert states == [WatchState.UNSYNCED, WatchState.SYNCED]
+
+
+async def test_who_falls_out_of_the_ring_reads_the_log_and_misses_nothing(
+    feed: Feed, board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "WATCH_QUEUE_CHANGES_MAX", 5)
+    async with feed.watch(EVERYTHING, None) as slow, feed.watch(EVERYTHING, None) as quick:
+        for _ in range(50):
+            await board.increment("public/n")
+        assert await revisions(quick, 50) == list(range(1, 51))
+
+        async def ring_is_full() -> bool:
+            return [entry.revision for entry in feed.ready(46) or []] == [47, 48, 49, 50]
+
+        await wait_until(ring_is_full)
+        assert feed.ready(10) is None
+        assert await revisions(slow, 50) == list(range(1, 51))
+
+
+async def test_who_fell_out_of_a_trimmed_log_is_told_where_it_begins(
+    feed: Feed, board: Board, store: HookedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "WATCH_QUEUE_CHANGES_MAX", 5)
+    async with feed.watch(EVERYTHING, None) as slow, feed.watch(EVERYTHING, None) as quick:
+        for _ in range(50):
+            await board.increment("public/n")
+        await revisions(quick, 50)
+        await store.compact("main", 40)
+        for _ in range(2):
+            with pytest.raises(Compacted) as told:
+                await anext(slow)
+            assert (told.value.revision, told.value.oldest) == (0, 40)
+        assert slow.state is WatchState.CANCELLED
+
+
+async def test_watchers_with_the_same_view_share_their_deliveries(feed: Feed, board: Board) -> None:
+    other = View(parse_patterns(["public/**"]), READER.grants, access.readable(READER))
+    async with (
+        feed.watch(EVERYTHING, None) as first,
+        feed.watch(EVERYTHING, None) as second,
+        feed.watch(other, None) as third,
+    ):
+        await board.increment("public/n")
+        with anyio.fail_after(PATIENCE_S):
+            one, two, three = [await anext(watcher) for watcher in (first, second, third)]
+    assert one is two
+    assert one is not three
+    assert one.revisions == three.revisions
+
+
+async def test_a_failing_reader_is_told_to_every_watcher(
+    feed: Feed, board: Board, store: HookedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def corrupt() -> None:
+        raise Corrupt("log", "a flipped bit")
+
+    async with feed.watch(EVERYTHING, None) as first, feed.watch(EVERYTHING, None) as second:
+        store.hook("before log", corrupt)
+        await board.increment("public/n")
+        for watcher in (first, second):
+            with pytest.raises(Corrupt) as told:
+                await revisions(watcher, 99)
+            assert told.value.reason == "a flipped bit"
+    assert "feed of main ended" in caplog.text
+
+
+async def test_a_bug_in_the_reader_is_told_too_and_a_new_watch_works_again(
+    feed: Feed, board: Board, store: HookedStore
+) -> None:
+    async def bug() -> None:
+        raise ZeroDivisionError
+
+    async with feed.watch(EVERYTHING, None) as watcher:
+        store.hook("before log", bug)
+        await board.increment("public/n")
+        with pytest.raises(Unavailable):
+            await revisions(watcher, 99)
+    store.hooks.clear()
+    async with feed.watch(EVERYTHING, watcher.position) as watcher:
+        await board.increment("public/n")
+        at = watcher.position.revision
+        assert await revisions(watcher, 2) == list(range(at + 1, 3))
+
+
+async def test_an_engine_that_is_away_for_a_while_is_waited_for(
+    feed: Feed, board: Board, store: HookedStore
+) -> None:
+    failures = iter(range(2))
+
+    async def away() -> None:
+        if next(failures, None) is not None:
+            raise Unavailable("engine", "away")
+
+    async with feed.watch(EVERYTHING, None) as watcher:
+        store.hook("before log", away)
+        await board.increment("public/n")
+        assert await revisions(watcher, 1) == [1]
+    assert next(failures, None) is None
+
+
+async def test_a_reader_that_survives_its_end_tells_nothing_twice(
+    feed: Feed, board: Board, store: HookedStore
+) -> None:
+    """A driver that swallows a cancellation left two readers over one ring."""
+    swallowed = anyio.Event()
+
+    async def stubborn() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            swallowed.set()
+
+    store.hook("before log", stubborn)
+    async with feed.watch(EVERYTHING, None):
+        await anyio.wait_all_tasks_blocked()
+    store.hooks.clear()
+    async with feed.watch(EVERYTHING, None) as watcher:
+        with anyio.fail_after(PATIENCE_S):
+            await swallowed.wait()
+        for _ in range(20):
+            await board.increment("public/n")
+        assert await revisions(watcher, 20) == list(range(1, 21))
+
+
+async def test_a_watcher_is_told_when_the_service_stops(tmp_path: Path) -> None:
+    told: list[BaseException] = []
+
+    async def follow(board: Board, started: anyio.Event) -> None:
+        async with board.watch("**") as watch:
+            started.set()
+            try:
+                await anext(watch)
+            except Unavailable as error:
+                told.append(error)
+
+    with anyio.fail_after(PATIENCE_S):
+        async with anyio.create_task_group() as tasks, service_over(tmp_path) as (service, _):
+            started = anyio.Event()
+            tasks.start_soon(follow, client_of(service).board("main"), started)
+            await started.wait()
+    assert len(told) == 1
+
+
+async def test_progress_is_told_when_asked_after_everything_before_it(
+    feed: Feed, board: Board
+) -> None:
+    narrow = View(parse_patterns(["public/x"]), READER.grants, access.readable(READER))
+    async with feed.watch(narrow, None) as watcher:
+        await board.increment("public/n")
+        await board.put("public/x", 1)
+        await board.increment("public/n")
+        await watcher.request_progress()
+        with anyio.fail_after(PATIENCE_S):
+            told = [await anext(watcher), await anext(watcher)]
+    assert [[entry.revision for entry in d.revisions] for d in told] in ([[2], []], [[2]])
+    assert told[-1].position.revision == 3

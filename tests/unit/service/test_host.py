@@ -1,0 +1,52 @@
+"""What a process keeps of its boards."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from blackboard.errors import LimitExceeded
+from blackboard.service import access
+from blackboard.service import host as host_module
+from blackboard.service.board import Client
+from tests.unit.service.hooked import client_of, service_over
+
+
+async def test_a_board_has_one_queue_and_one_feed_however_many_ask_at_once(tmp_path: Path) -> None:
+    async with service_over(tmp_path) as (service, _):
+        opened = await asyncio.gather(*[service.host.use("main") for _ in range(10)])
+        assert len({id(board.queue) for board in opened}) == 1
+        assert len({id(board.feed) for board in opened}) == 1
+        assert service.host.boards() == ["main"]
+
+
+async def test_the_number_of_open_boards_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_module, "BOARDS_MAX", 2)
+    async with service_over(tmp_path) as (service, _):
+        client = client_of(service)
+        for name in ("a", "b", "a"):
+            await client.board(name).head()
+        with pytest.raises(LimitExceeded) as refused:
+            await client.board("c").get("public/a")
+        assert (refused.value.limit, refused.value.maximum) == ("BOARDS_MAX", 2)
+        assert await client.boards() == ["a", "b"]
+
+
+async def test_one_principal_cannot_take_all_boards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it help to ask for many at once; boards that are open stay open to all."""
+    monkeypatch.setattr(host_module, "BOARDS_PER_PRINCIPAL_MAX", 2)
+    async with service_over(tmp_path) as (service, _):
+        mallory, bob = (Client(service.link(access.agent(name))) for name in ("mallory", "bob"))
+        asked = [mallory.board(name).head() for name in "abcde"]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        refused = [answer for answer in answers if isinstance(answer, LimitExceeded)]
+        assert [(r.limit, r.maximum) for r in refused] == [("BOARDS_PER_PRINCIPAL_MAX", 2)] * 3
+        assert await mallory.boards() == ["a", "b"]
+        await bob.board("c").put("public/x", 1)
+        assert await mallory.board("c").get("public/x") == 1
+        for name in "defg":
+            await client_of(service).board(name).head()

@@ -1,0 +1,265 @@
+"""Exactly once, whatever happens to answers: the writer over a link that loses them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from blackboard.core.commit import Commit, CommitId, Epoch, Increment, KeyAt
+from blackboard.errors import (
+    Conflict,
+    InvalidRequest,
+    OutcomeUnknown,
+    StaleEpoch,
+    Unavailable,
+)
+from blackboard.service import writer as writer_module
+from blackboard.service.access import operator
+from blackboard.service.local import LocalLink
+from blackboard.service.service import Service
+from blackboard.service.views import Receipt
+from blackboard.service.writer import Wish, Writer
+from blackboard.types import LANES_MAX
+from tests.unit.service.hooked import service_over
+
+PATIENCE_S = 20.0
+ADD_ONE = Wish((Increment("public/n", 1),))
+Deliver = Callable[[Commit], Awaitable[Receipt]]
+Fault = Callable[[Commit, Deliver], Awaitable[Receipt]]
+
+
+class LossyLink(LocalLink):
+    """The way to a real service on which each attempt at a commit meets the next of `faults`."""
+
+    def prepare(self, *faults: Fault) -> "LossyLink":
+        """Let the next attempts meet `faults`; those after them meet none."""
+        self.faults = list(faults)
+        self.attempts: list[Commit] = []
+        return self
+
+    async def commit(self, board: str, commit: Commit) -> Receipt:
+        """As `Link.commit`, with faults."""
+        self.attempts.append(commit)
+        deliver = super().commit
+        if self.faults:
+            return await self.faults.pop(0)(commit, lambda it: deliver(board, it))
+        return await deliver(board, commit)
+
+
+async def lost_request(commit: Commit, _: Deliver) -> Receipt:
+    """It never arrived, and nobody knows."""
+    raise _unknown(commit)
+
+
+async def lost_answer(commit: Commit, deliver: Deliver) -> Receipt:
+    """It was carried out, and nobody knows."""
+    await deliver(commit)
+    raise _unknown(commit)
+
+
+async def not_reached(_: Commit, __: Deliver) -> Receipt:
+    """It was certainly not carried out."""
+    raise Unavailable("service", "away")
+
+
+def _unknown(commit: Commit) -> OutcomeUnknown:
+    name = commit.id
+    return OutcomeUnknown(name.agent, name.lane, name.incarnation, name.step, "lost")
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    """A service."""
+    async with service_over(tmp_path) as (service, _):
+        yield service
+
+
+@pytest.fixture
+def link(service: Service) -> LossyLink:
+    """A way to it that loses what it is told to."""
+    return LossyLink(service.host, operator()).prepare()
+
+
+@pytest.fixture
+def writer(link: LossyLink) -> Writer:
+    """A writer on that way."""
+    return Writer(link, "main")
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [lost_request],
+        [lost_answer],
+        [not_reached],
+        [lost_answer, lost_answer, not_reached],
+        [not_reached, lost_request, lost_answer],
+    ],
+)
+async def test_a_commit_is_sent_until_it_is_answered_and_happens_once(
+    writer: Writer, link: LossyLink, faults: list[Fault]
+) -> None:
+    link.prepare(*faults)
+    with anyio.fail_after(PATIENCE_S):
+        receipt = await writer.commit(ADD_ONE)
+    assert (receipt.revision, receipt.results) == (1, (1,))
+    assert receipt.duplicate is (lost_answer in faults)
+    assert len({commit.id for commit in link.attempts}) == 1
+    assert (await writer.commit(ADD_ONE)).results == (2,)
+
+
+async def test_only_an_attempt_that_may_have_got_through_makes_the_next_one_a_retry(
+    writer: Writer, link: LossyLink
+) -> None:
+    await writer.commit(ADD_ONE)
+    link.prepare(not_reached, lost_request)
+    with anyio.fail_after(PATIENCE_S):
+        await writer.commit(ADD_ONE)
+    assert [commit.retry_since for commit in link.attempts] == [None, None, 1]
+
+
+async def test_what_nobody_can_tell_any_more_is_not_asked_again(
+    writer: Writer, link: LossyLink
+) -> None:
+    """The engine no longer keeps the answer: asking for half a minute would not bring it back."""
+
+    async def answer_not_kept(commit: Commit, _: Deliver) -> Receipt:
+        name = commit.id
+        raise OutcomeUnknown(
+            name.agent, name.lane, name.incarnation, name.step, "not kept", final=True
+        )
+
+    link.prepare(answer_not_kept)
+    with pytest.raises(OutcomeUnknown):
+        await writer.commit(ADD_ONE)
+    assert len(link.attempts) == 1
+
+
+async def test_a_refusal_is_not_sent_again(writer: Writer, link: LossyLink) -> None:
+    with pytest.raises(InvalidRequest):
+        await writer.commit(Wish(()))
+    assert len(link.attempts) == 1
+
+
+@pytest.mark.parametrize(
+    ("faults", "error"),
+    [
+        ([not_reached] * 9, Unavailable),
+        ([lost_answer] + [not_reached] * 9, OutcomeUnknown),
+        ([not_reached, lost_request] + [not_reached] * 9, OutcomeUnknown),
+    ],
+)
+async def test_when_nobody_answers_for_too_long_it_says_what_is_known(
+    writer: Writer,
+    link: LossyLink,
+    monkeypatch: pytest.MonkeyPatch,
+    faults: list[Fault],
+    error: type[Exception],
+) -> None:
+    """Once one attempt may have got through, a later "not done" does not undo it."""
+    monkeypatch.setattr(writer_module, "REQUEST_TIMEOUT_MS", 100)
+    link.prepare(*faults)
+    with anyio.fail_after(PATIENCE_S), pytest.raises(error):
+        await writer.commit(ADD_ONE)
+    link.prepare()
+    assert (await writer.commit(ADD_ONE)).results in ((1,), (2,))
+
+
+def stale(from_revision: int, *, cause: str = "engine") -> Fault:
+    """The answer of a board whose epoch is another one, which counts up to `from_revision`."""
+
+    async def answer(commit: Commit, _: Deliver) -> Receipt:
+        raise StaleEpoch(commit.epoch, "new", 2, cause, from_revision, head=1_000)
+
+    return answer
+
+
+async def test_an_epoch_that_lost_nothing_seen_is_adopted(writer: Writer, link: LossyLink) -> None:
+    await writer.commit(ADD_ONE)
+    link.prepare(stale(1), stale(1))
+    with pytest.raises(StaleEpoch) as refused:  # the real board is not in the new epoch
+        await writer.commit(ADD_ONE)
+    assert [commit.epoch for commit in link.attempts[1:]] == ["new", "new"]
+    assert [commit.retry_since for commit in link.attempts] == [None] * 3
+    assert refused.value.yours == "new"
+
+
+@pytest.mark.parametrize(("seen", "cause"), [(2, "engine"), (1, "restore"), (0, "restore")])
+async def test_an_epoch_that_lost_something_seen_or_was_restored_is_not(
+    writer: Writer, link: LossyLink, seen: int, cause: str
+) -> None:
+    await writer.commit(ADD_ONE)
+    writer.saw(seen)
+    link.prepare(stale(1, cause=cause))
+    with pytest.raises(StaleEpoch):
+        await writer.commit(ADD_ONE)
+    assert len(link.attempts) == 1
+
+
+async def test_refreshing_accepts_the_present_epoch(writer: Writer, link: LossyLink) -> None:
+    await writer.commit(ADD_ONE)
+    writer._epoch = Epoch(1, "abandoned")
+    with pytest.raises(StaleEpoch):
+        await writer.commit(ADD_ONE)
+    await writer.refresh()
+    assert (await writer.commit(ADD_ONE)).results == (2,)
+
+
+async def test_one_commit_at_a_time_stays_on_one_lane(writer: Writer, link: LossyLink) -> None:
+    for _ in range(5):
+        await writer.commit(ADD_ONE)
+    names = [commit.id for commit in link.attempts]
+    assert len({(name.lane, name.incarnation) for name in names}) == 1
+    assert [name.step for name in names] == [1, 2, 3, 4, 5]
+
+
+async def test_no_lane_has_two_commits_in_flight(writer: Writer, link: LossyLink) -> None:
+    gate = anyio.Event()
+    in_flight: list[CommitId] = []
+
+    async def held(commit: Commit, deliver: Deliver) -> Receipt:
+        in_flight.append(commit.id)
+        await gate.wait()
+        return await deliver(commit)
+
+    await writer.refresh()
+    link.prepare(*[held] * (2 * LANES_MAX))
+    commits = [asyncio.create_task(writer.commit(ADD_ONE)) for _ in range(2 * LANES_MAX)]
+    await anyio.wait_all_tasks_blocked()
+    assert sorted(name.lane for name in in_flight) == list(range(LANES_MAX))
+    gate.set()
+    with anyio.fail_after(PATIENCE_S):
+        receipts = await asyncio.gather(*commits)
+    sums = [receipt.results[0] for receipt in receipts]
+    assert sorted(sums, key=str) == sorted(range(1, 2 * LANES_MAX + 1), key=str)
+
+
+async def test_a_cancelled_commit_gives_its_lane_back_and_its_number_is_not_used_again(
+    writer: Writer, link: LossyLink
+) -> None:
+    async def for_ever(_: Commit, __: Deliver) -> Receipt:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    await writer.refresh()
+    for _ in range(LANES_MAX + 1):
+        link.prepare(for_ever)
+        task = asyncio.create_task(writer.commit(ADD_ONE))
+        await anyio.wait_all_tasks_blocked()
+        task.cancel()
+        await asyncio.wait([task])
+    with anyio.fail_after(PATIENCE_S):
+        assert (await writer.commit(ADD_ONE)).results == (1,)
+    assert link.attempts[-1].id.step == LANES_MAX + 2
+
+
+async def test_a_conflict_uses_up_a_number_and_costs_nothing(
+    writer: Writer, link: LossyLink
+) -> None:
+    refused = Wish(ADD_ONE.ops, conditions=(KeyAt("public/n", 7),))
+    with pytest.raises(Conflict):
+        await writer.commit(refused)
+    assert (await writer.commit(ADD_ONE)).revision == 1
+    assert [commit.id.step for commit in link.attempts] == [1, 2]

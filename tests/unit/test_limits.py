@@ -1,0 +1,222 @@
+"""At the edge of each limit that the rules, the codec and the embedded engine keep.
+
+A probe does a thing of a given size. At the limit it passes; one more, and the limit is named with
+both numbers. What is too large to be made in a test is lowered first.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blackboard import types as limits
+from blackboard.core.commit import Grant, HeldFence, Increment, KeyAt, Op, Put
+from blackboard.core.path import check_key, check_name, parse_patterns
+from blackboard.errors import BlackboardError, InvalidRequest, LimitExceeded, Unavailable
+from blackboard.store.sqlite import SqliteStore
+from blackboard.wire.codec import encode_value, prepare
+from tests.conformance.writer import Writer
+from tests.unit.core.trial import Trial, packed
+
+ONE = packed(1)
+BOARD = "board"
+
+
+def key_of(size: int) -> str:
+    """A key of `size` bytes."""
+    return ("public/" + "a/" * size)[: size - 1] + "a"
+
+
+def decide(*ops: Op, before: tuple[Op, ...] = ()) -> None:
+    """Decide `ops` as one commit on a board where `before` was committed; raise a refusal."""
+    trial = Trial()
+    if before:
+        trial.commit(*before)
+    _raise(trial.attempt(*ops))
+
+
+def decide_with(part: str, item: object) -> Callable[[int], None]:
+    """A probe that puts `item` into that part of a commit so many times."""
+
+    def probe(size: int) -> None:
+        trial = Trial()
+        trial.commit(Grant("public/l", "ada", 1))
+        parts: dict[str, Any] = {part: (item,) * size}
+        _raise(trial.decide(replace(trial.make(Put("public/a", ONE)), **parts)))
+
+    return probe
+
+
+def _raise(outcome: object) -> None:
+    if isinstance(outcome, BlackboardError):
+        raise outcome
+
+
+def commit_of(size: int) -> None:
+    """Encode a commit of `size` bytes."""
+    trial = Trial()
+    puts = [Put(f"public/{i}", b"x" * (1024 * 1024 - 100)) for i in range(size // 1024**2)]
+    made = trial.make(*puts)
+    prepare(replace(made, note="n" * (size - prepare(replace(made, note="n" * 300)).size + 300)))
+
+
+def nest(depth: int) -> None:
+    """Encode a value with `depth` lists around it."""
+    value: object = 1
+    for _ in range(depth):
+        value = [value]
+    encode_value(value)
+
+
+PROBES: dict[str, Callable[[int], object]] = {
+    "KEY_BYTES_MAX": lambda size: check_key(key_of(size)),
+    "PATTERNS_MAX": lambda size: parse_patterns(["public/**"] * size),
+    "VALUE_BYTES_MAX": lambda size: encode_value(b"x" * (size - 5)),
+    "VALUE_DEPTH_MAX": nest,
+    "OPERATIONS_MAX": decide_with("ops", Put("public/a", ONE)),
+    "FENCES_MAX": decide_with("fences", HeldFence("public/l", "ada", 1)),
+    "BASED_ON_MAX": decide_with("based_on", ("public/a", 1)),
+    "COMMIT_BYTES_MAX": commit_of,
+    "INTEGER_MAX": lambda size: decide(
+        Increment("public/a", 1), before=(Increment("public/a", size - 1),)
+    ),
+}
+"""Limits at their real size."""
+
+LOWERED: dict[str, Callable[[int], object]] = {
+    "LEASES_MAX": lambda size: decide(*[Grant(f"public/{i}", "ada", 1) for i in range(size)]),
+    "LEASE_WAITERS_MAX": lambda size: decide(
+        Grant("public/l", "ada", 1_000),
+        *[Grant("public/l", f"w{i}", 1_000, wait=True) for i in range(size)],
+    ),
+    "NAMESPACE_KEYS_MAX": lambda size: decide(*[Put(f"public/{i}", ONE) for i in range(size)]),
+    "BOARD_KEYS_MAX": lambda size: decide(*[Put(f"private/{i}/x", ONE) for i in range(size)]),
+    "NAMESPACE_BYTES_MAX": lambda size: decide(Put("public/a", b"x" * (size - 8))),
+    "BOARD_BYTES_MAX": lambda size: decide(
+        Put("public/a", b""), Put("private/a/x", b"x" * (size - 19))
+    ),
+}
+"""Limits of a board, brought down to `LOW` first."""
+
+LOW = 40
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_a_limit_has_an_edge(name: str) -> None:
+    """As large as the limit passes; one more is refused with the limit's name and both numbers."""
+    maximum: int = getattr(limits, name)
+    PROBES[name](maximum)
+    with pytest.raises(LimitExceeded) as refused:
+        PROBES[name](maximum + 1)
+    found = refused.value
+    assert (found.limit, found.value, found.maximum) == (name, maximum + 1, maximum)
+
+
+@pytest.mark.parametrize("name", LOWERED)
+def test_a_limit_of_a_board_has_an_edge(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read at every commit."""
+    monkeypatch.setattr(limits, name, LOW)
+    LOWERED[name](LOW)
+    with pytest.raises(LimitExceeded) as refused:
+        LOWERED[name](LOW + 1)
+    found = refused.value
+    assert (found.limit, found.value, found.maximum) == (name, LOW + 1, LOW)
+
+
+def test_a_segment_has_an_edge() -> None:
+    """Beyond it, it is no name at all."""
+    assert check_name("a" * limits.SEGMENT_BYTES_MAX)
+    with pytest.raises(InvalidRequest):
+        check_name("a" * (limits.SEGMENT_BYTES_MAX + 1))
+
+
+def test_conditions_have_the_edge_of_operations() -> None:
+    """Of each kind there may be OPERATIONS_MAX."""
+    probe = decide_with("conditions", KeyAt("public/none", 0))
+    probe(limits.OPERATIONS_MAX)
+    with pytest.raises(LimitExceeded):
+        probe(limits.OPERATIONS_MAX + 1)
+
+
+def test_the_exact_integers_of_lua_end_where_ours_do() -> None:
+    """A double counts to 2**53 without a gap."""
+    for edge in (limits.REVISION_MAX, limits.INTEGER_MAX):
+        assert float(edge) == edge
+        assert float(edge + 2) == float(edge + 1)
+
+
+# --- the embedded engine --------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    """An embedded engine over an empty directory."""
+    opened = await SqliteStore.at(tmp_path, "memory")
+    yield opened
+    await opened.aclose()
+
+
+async def refused_beyond(name: str, probe: Callable[[int], Awaitable[object]]) -> None:
+    """Probe the edge of an engine's limit."""
+    maximum: int = getattr(limits, name)
+    await probe(maximum)
+    with pytest.raises(LimitExceeded) as refused:
+        await probe(maximum + 1)
+    assert (refused.value.limit, refused.value.value) == (name, maximum + 1)
+
+
+async def test_a_batch_has_an_edge(store: SqliteStore) -> None:
+    """BATCH_COMMITS_MAX commits in one call."""
+    writer = await Writer.open(store, BOARD)
+
+    async def probe(size: int) -> None:
+        await writer.send_all([writer.make(Increment("public/a", 1)) for _ in range(size)])
+
+    await refused_beyond("BATCH_COMMITS_MAX", probe)
+
+
+async def test_a_reading_has_an_edge(store: SqliteStore) -> None:
+    """READ_KEYS_MAX keys in one call."""
+    await store.open(BOARD)
+    await refused_beyond("READ_KEYS_MAX", lambda size: store.read(BOARD, ["public/a"] * size))
+
+
+async def test_pages_have_an_edge(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LIST_ENTRIES_MAX and LOG_ENTRIES_MAX, whatever is asked for."""
+    monkeypatch.setattr(limits, "LIST_ENTRIES_MAX", 3)
+    monkeypatch.setattr(limits, "LOG_ENTRIES_MAX", 4)
+    writer = await Writer.open(store, BOARD)
+    for number in range(6):
+        await writer.commit(Put(f"public/{number}", ONE))
+    reading = await store.list(BOARD, "", limit=9)
+    assert (len(reading.entries), reading.next_key) == (3, "public/2")
+    assert len((await store.log(BOARD, 0, limit=9)).entries) == 4
+
+
+async def test_the_bytes_of_a_page_have_an_edge(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page ends with the item that reaches PAGE_BYTES_MAX, and holds one at least."""
+    monkeypatch.setattr(limits, "PAGE_BYTES_MAX", 200)
+    writer = await Writer.open(store, BOARD)
+    for number in range(4):
+        await writer.commit(Put(f"public/{number}", b"x" * 92))
+    assert len((await store.list(BOARD, "public", limit=9)).entries) == 2
+    assert len((await store.log(BOARD, 0, limit=9)).entries) == 2
+    monkeypatch.setattr(limits, "PAGE_BYTES_MAX", 1)
+    assert len((await store.list(BOARD, "public", limit=9)).entries) == 1
+    assert len((await store.log(BOARD, 0, limit=9)).entries) == 1
+
+
+async def test_waiting_commits_have_an_edge(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """COMMITS_QUEUED_MAX of them per board; the next one is not taken."""
+    monkeypatch.setattr(limits, "COMMITS_QUEUED_MAX", 4)
+    writer = await Writer.open(store, BOARD)
+    await writer.send_all([writer.make(Put("public/a", ONE)) for _ in range(4)])
+    with pytest.raises(Unavailable):
+        await writer.send_all([writer.make(Put("public/a", ONE)) for _ in range(5)])
+    assert (await store.open(BOARD)).revision == 4

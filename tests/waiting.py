@@ -1,0 +1,19 @@
+"""The one place where tests wait for something that sends no event: bounded polling."""
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+POLL_S = 0.01
+TIMEOUT_S = 10.0
+
+
+async def wait_until(
+    condition: Callable[[], Awaitable[bool]], *, timeout_s: float = TIMEOUT_S
+) -> None:
+    """Return as soon as `condition` holds. Errors: `TimeoutError` after `timeout_s`."""
+    with anyio.fail_after(timeout_s):
+        while True:
+            if await condition():
+                return
+            await anyio.sleep(POLL_S)
