@@ -7,6 +7,10 @@
     |   |-- LeaseHeld         another holder has the lease
     |   |-- NothingToClaim    no entry that could be claimed was free in time
     |   |-- StaleEpoch        the board was restored, or its engine came back, since you looked
+    |   |-- HeadMoved         somebody committed since a restore was prepared
+    |   |-- SnapshotFirst     a checkpoint waits for this agent to bring in what it knows
+    |   |-- NoSuchCheckpoint  no checkpoint has that name
+    |   |-- BarrierMissed     agents did not bring in their state in time
     |   |-- StepSuperseded    this step number was already followed by a later one
     |   |-- TypeMismatch      the operation does not fit the value that is there
     |   |-- LimitExceeded     a named limit of blackboard/types.py
@@ -15,7 +19,8 @@
     |   |-- Unauthenticated   no token, or one that is not valid (any more)
     |   |-- Compacted         the log no longer reaches back to that revision
     |   |-- FutureRevision    that revision does not exist yet
-    |   `-- RolledBack        what you saw was lost or abandoned; start from the new head
+    |   |-- RolledBack        what you saw was lost or abandoned; start from the new head
+    |   `-- Resync              a restore changed too much to be told; read the state anew
     |-- LeaseLost             a lease was lost while a block relied on it; its commits are Fenced
     |-- Unavailable           not done, the engine or the service cannot be reached; try again
     |-- OutcomeUnknown        sent, no answer: retry with the same commit id to find out
@@ -135,6 +140,47 @@ class StaleEpoch(Rejected):
 
 
 @dataclass(eq=False)
+class HeadMoved(Rejected):
+    """A restore was prepared for revision `expected`, and the board's head is `head` by now."""
+
+    code: ClassVar[str] = "head_moved"
+    expected: int
+    head: int
+
+
+@dataclass(eq=False)
+class SnapshotFirst(Rejected):
+    """A checkpoint that was asked for at revision `since` waits for `agent`.
+
+    Commit what you know, with `Delete(key)` among the operations; then go on. Everything else that
+    the agent commits, but for what it does with its leases, is refused until then.
+    """
+
+    code: ClassVar[str] = "snapshot_first"
+    agent: str
+    key: str
+    since: int
+
+
+@dataclass(eq=False)
+class NoSuchCheckpoint(Rejected):
+    """Board `board` has no checkpoint `name`."""
+
+    code: ClassVar[str] = "no_such_checkpoint"
+    board: str
+    name: str
+
+
+@dataclass(eq=False)
+class BarrierMissed(Rejected):
+    """No checkpoint was taken: `agents` did not bring in their state within `timeout_ms`."""
+
+    code: ClassVar[str] = "barrier_missed"
+    agents: list[str]
+    timeout_ms: int
+
+
+@dataclass(eq=False)
 class StepSuperseded(Rejected):
     """Step `step` of this agent's lane is older than the last one accepted, `last_step`."""
 
@@ -226,6 +272,20 @@ class RolledBack(Rejected):
     epoch: str
     from_revision: int
     head: int
+
+
+@dataclass(eq=False)
+class Resync(Rejected):
+    """A restore at revision `revision` changed more than a watcher is told at once.
+
+    The board is in `epoch`, with the content of `from_revision`: read the state, and watch on from
+    the revision that it was read at.
+    """
+
+    code: ClassVar[str] = "resync"
+    revision: int
+    epoch: str
+    from_revision: int
 
 
 @dataclass(eq=False)

@@ -94,6 +94,16 @@ CLAIM_LOOK_ENTRIES: Final = 64
 CLAIM_TAKE_ATTEMPTS_MAX: Final = 4
 """Times that a claimer asks for one entry at which attempts are just being counted, before it goes
 on to the next one."""
+RESTORE_CHANGES_MAX: Final = 65_536
+"""Keys that one restore changes: it is one atomic call, during which other commits wait. A branch,
+which is built beside, has no such limit."""
+RESTORE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""One encoded restore with all the values that it puts back."""
+RESYNC_BYTES: Final = 4 * 1024 * 1024
+"""A watcher to whom a restore shows more than this is told to read the state anew instead."""
+HOLD_MS_MAX: Final = 2_000
+"""Longest time for which a restore holds up the other commits of its board, by the engine's clock;
+a process that dies meanwhile costs no more than that."""
 LOG_KEPT_REVISIONS: Final = 1_000_000
 """Log entries kept before the oldest are compacted away."""
 

@@ -107,7 +107,16 @@ class Expire:
     fence: Fence
 
 
-Op = Put | Delete | DeletePrefix | Append | Increment | Grant | Renew | Release | Expire
+@dataclass(frozen=True, slots=True)
+class PutBack:
+    """Set `key` to what it held at an earlier revision; only in a commit that `begins` an epoch."""
+
+    key: Key
+    value: bytes
+    expires_at_ms: Milliseconds | None = None
+
+
+Op = Put | Delete | DeletePrefix | Append | Increment | Grant | Renew | Release | Expire | PutBack
 
 # --- conditions -----------------------------------------------------------------------------------
 
@@ -172,6 +181,10 @@ class Commit:
     `retry_since` is None on the first attempt; on a later one it is the board's revision that the
     writer knew before the first attempt. `based_on` names (key, mod_revision) pairs that were read;
     they are kept as provenance, and are conditions only if they also stand in `conditions`.
+
+    A commit that `begins` an epoch is a restore: it takes effect only as `begins.revision`, that
+    is if nobody committed since its operations (PutBack, Delete) were computed, voids all leases,
+    and no other commit of an older epoch is accepted after it.
     """
 
     id: CommitId
@@ -182,12 +195,13 @@ class Commit:
     based_on: tuple[tuple[Key, Revision], ...] = ()
     note: str = ""
     retry_since: Revision | None = None
+    begins: "Epoch | None" = None
 
 
 Result = int | str | tuple[str | int, ...] | None
 """What an operation computed: increment -> the new integer; append -> the new key; delete -> 1 if
 the key existed, else 0; delete prefix -> the keys removed, sorted; an operation on a lease -> the
-lease as it is then (core/lease.py `to_result`), () when nobody has it; put -> None."""
+lease as it is then (core/lease.py `to_result`), () when nobody has it; put, put back -> None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +254,9 @@ class LogEntry:
     """One revision of a board.
 
     `digest` is the SHA-256 of the encoded commit as its service sent it. An entry with `epoch` set
-    is a marker: it begins that epoch, carries no changes, and its revision may be far above the one
-    before; every other entry follows its predecessor without a gap.
+    begins that epoch. A restore's has the changes that lead back to `epoch.from_revision`; any
+    other is a marker without changes, whose revision may be far above the one before. Every other
+    entry follows its predecessor without a gap.
     """
 
     revision: Revision
@@ -303,9 +318,10 @@ class Lease:
 class Epoch:
     """A stretch of a board's history that nobody rewrote.
 
-    `number` counts from 1; `id` is random, so that two engines never share one. `cause` is
-    "created", "engine" (it came back) or "restore"; `from_revision` is the last revision before it
-    that still counts; `revision` is that of its marker entry (0 for the first epoch).
+    `number` counts from 1; `id` is random, so that two engines never share one. `cause` is one of
+    the constants below; `from_revision` is the last revision before it that still counts (for a
+    restore: the one whose content came back); `revision` is that of its first log entry (0 for the
+    first epoch).
     """
 
     number: int
@@ -313,6 +329,14 @@ class Epoch:
     cause: str = "created"
     from_revision: Revision = 0
     revision: Revision = 0
+
+
+CREATED = "created"
+ENGINE = "engine"
+"""The engine came back and may hold less than was acknowledged."""
+RESTORE = "restore"
+BRANCH = "branch"
+"""The board began as another one's content (a branch, an import)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +352,19 @@ class Head:
     oldest: Revision
     time_ms: Milliseconds = 0
     log_entries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """What a board begins with that is not its first: see `Store.seed`.
+
+    `epoch` is its first, whose `revision` is the board's first log entry; every revision of an
+    entry lies below. `next_item` holds the counters of `append`, by prefix.
+    """
+
+    epoch: Epoch
+    time_ms: Milliseconds
+    next_item: tuple[tuple[Prefix, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,20 +33,23 @@ from blackboard.core.commit import (
     Op,
     PrefixUnchanged,
     Put,
+    PutBack,
     Release,
     Renew,
     Result,
 )
-from blackboard.core.path import item_key, namespace_of, range_below
+from blackboard.core.path import barrier_key, item_key, namespace_of, range_below
 from blackboard.core.state import State, Usage, evolve, size_of
 from blackboard.errors import (
     Compacted,
     Conflict,
     FutureRevision,
+    HeadMoved,
     InvalidRequest,
     LimitExceeded,
     OutcomeUnknown,
     Rejected,
+    SnapshotFirst,
     StaleEpoch,
     StepSuperseded,
     TypeMismatch,
@@ -63,8 +66,8 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
     """Decide one commit against `state`, changing nothing.
 
     The order of checks is part of the contract: identity (a retry gets its first answer), epoch,
-    limits, fences, conditions in their order, operations in their order, quotas. The first check
-    that fails is the answer.
+    limits, head (of a restore), barrier, fences, conditions in their order, operations in their
+    order, quotas. The first check that fails is the answer.
 
     Shapes: revisions are 1..REVISION_MAX; `now_ms` is the engine's clock and decides only whether
     a held lease may be taken over, and when what is written now expires.
@@ -79,6 +82,8 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
             return known
         _check_epoch(state, commit)
         _check_limits(commit)
+        _check_begins(state, commit)
+        _check_barrier(state, commit, now_ms)
         for fence in commit.fences:
             lease.check_fence(state.leases.get(fence.key), fence)
         looked = _Looked()
@@ -89,7 +94,8 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
                 _check_prefix(state, condition, looked)
         draft = _Draft(state, now_ms)
         results = tuple(draft.apply(op) for op in commit.ops)
-        draft.check_quotas()
+        if commit.begins is None:  # what comes back was within the quotas before
+            draft.check_quotas()
     except (Rejected, OutcomeUnknown) as refusal:
         return refusal
     return Committed(revision=state.revision + 1, time_ms=now_ms, results=results)
@@ -129,12 +135,33 @@ def _check_epoch(state: State, commit: Commit) -> None:
 
 
 def _check_limits(commit: Commit) -> None:
+    if commit.begins is not None:
+        _check_size("RESTORE_CHANGES_MAX", len(commit.ops), limits.RESTORE_CHANGES_MAX, "ops")
+        return
     if not commit.ops:
         raise InvalidRequest(field="ops", reason="a commit needs at least one operation")
     _check_size("OPERATIONS_MAX", len(commit.ops), limits.OPERATIONS_MAX, "ops")
     _check_size("OPERATIONS_MAX", len(commit.conditions), limits.OPERATIONS_MAX, "conditions")
     _check_size("FENCES_MAX", len(commit.fences), limits.FENCES_MAX, "fences")
     _check_size("BASED_ON_MAX", len(commit.based_on), limits.BASED_ON_MAX, "based_on")
+
+
+def _check_begins(state: State, commit: Commit) -> None:
+    """A restore was computed for one head, and nothing but that head may it follow."""
+    if commit.begins is not None and commit.begins.revision != state.revision + 1:
+        raise HeadMoved(commit.begins.revision - 1, state.revision)
+
+
+def _check_barrier(state: State, commit: Commit, now_ms: Milliseconds) -> None:
+    """An agent that a checkpoint waits for may only deliver, and keep its leases."""
+    key = barrier_key(commit.id.agent)
+    asked = state.entries.get(key)
+    if asked is None or commit.begins is not None:
+        return
+    is_over = asked.expires_at_ms is not None and asked.expires_at_ms <= now_ms
+    only_leases = all(isinstance(op, Grant | Renew | Release | Expire) for op in commit.ops)
+    if not (is_over or only_leases or Delete(key) in commit.ops):
+        raise SnapshotFirst(commit.id.agent, key, asked.mod_revision)
 
 
 def _check_size(limit: str, value: int, maximum: int, where: str | None) -> None:
@@ -223,6 +250,9 @@ class _Draft:
     def apply(self, op: Op) -> Result:
         match op:
             case Put():
+                self.values[op.key] = op.value
+                return None
+            case PutBack():
                 self.values[op.key] = op.value
                 return None
             case Delete():
@@ -370,6 +400,8 @@ def _effect(op: Op, result: Result, committed: Committed) -> tuple[Change, ...]:
     match op:
         case Put():
             return (Change(ChangeKind.PUT, op.key, op.value, _expiry(now_ms, op.ttl_ms)),)
+        case PutBack():
+            return (Change(ChangeKind.PUT, op.key, op.value, op.expires_at_ms),)
         case Delete():
             return (Change(ChangeKind.DELETE, op.key),) if result else ()
         case DeletePrefix():
@@ -416,5 +448,6 @@ def log_entry(commit: Commit, committed: Committed, digest: bytes) -> LogEntry:
         digest=digest,
         based_on=commit.based_on,
         note=commit.note,
+        epoch=commit.begins,
         results=committed.results,
     )

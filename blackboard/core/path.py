@@ -1,8 +1,9 @@
 """Keys, namespaces and patterns.
 
 A key is a path of at least two segments: `public/plan/budget`, `private/researcher/notes/3`,
-`inbox/architect/0000000007`. Its namespace is `public`, `private/<agent>` or `inbox/<agent>`; in
-the latter two a key has at least three segments. A pattern is a path in which `*` stands for one
+`inbox/architect/0000000007`. Its namespace is `public`, `private/<agent>`, `inbox/<agent>`, or
+`system`, which only the service writes; below `private` and `inbox` a key has three segments or
+more. A pattern is a path in which `*` stands for one
 segment and a final `**` for one or more; it matches keys that do not exist yet.
 
 Nothing is normalised: a path has exactly one spelling, so what is authorised is what is executed.
@@ -18,11 +19,15 @@ from blackboard.types import KEY_BYTES_MAX, PATTERNS_MAX, SEGMENT_BYTES_MAX, Key
 
 _SEGMENT = rf"[A-Za-z0-9._~-]{{1,{SEGMENT_BYTES_MAX}}}"
 _NAME = re.compile(_SEGMENT)
-_KEY = re.compile(rf"(?:public(?:/{_SEGMENT})+|(?:private|inbox)/{_SEGMENT}(?:/{_SEGMENT})+)")
-_PREFIX = re.compile(rf"(?:public|(?:private|inbox)/{_SEGMENT})(?:/{_SEGMENT})*")
+_SHARED = "(?:public|system)"
+_OWNED = rf"(?:private|inbox)/{_SEGMENT}"
+_KEY = re.compile(rf"(?:{_SHARED}|{_OWNED})(?:/{_SEGMENT})+")
+_PREFIX = re.compile(rf"(?:{_SHARED}|{_OWNED})(?:/{_SEGMENT})*")
 _PATTERN = re.compile(rf"(?:\*|{_SEGMENT})(?:/(?:\*|{_SEGMENT}))*(?:/\*\*)?|\*\*")
 ITEM_DIGITS = 10
 """Digits of an index that `append` assigns: keys of one list sort in the order of appending."""
+SYSTEM = "system"
+"""The namespace of the service's own records. A restore leaves it as it is."""
 
 
 def check_name(name: str, field: str = "name") -> str:
@@ -54,13 +59,13 @@ def is_prefix(path: str) -> bool:
 
 @lru_cache(maxsize=4_096)
 def namespace_of(key: Key) -> str:
-    """The namespace of a well-formed key or prefix: `public`, `private/<a>` or `inbox/<a>`."""
+    """The namespace of a well-formed key or prefix: as above."""
     first, _, rest = key.partition("/")
-    return first if first == "public" else f"{first}/{rest.partition('/')[0]}"
+    return first if first in ("public", SYSTEM) else f"{first}/{rest.partition('/')[0]}"
 
 
 def owner_of(namespace: str) -> str | None:
-    """The agent that a namespace belongs to; None for `public`."""
+    """The agent that a namespace belongs to; None for `public` and `system`."""
     return namespace.partition("/")[2] or None
 
 
@@ -75,6 +80,11 @@ def range_below(prefix: Prefix) -> tuple[str, str]:
 def item_key(prefix: Prefix, index: int) -> Key:
     """The key of item `index` (from 0) of the list below `prefix`."""
     return f"{prefix}/{index:0{ITEM_DIGITS}d}"
+
+
+def barrier_key(agent: str) -> Key:
+    """Where it says that a checkpoint waits for `agent`."""
+    return f"{SYSTEM}/barriers/{agent}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,16 @@ from dataclasses import dataclass, field
 
 from sortedcontainers import SortedDict, SortedSet
 
-from blackboard.core.commit import Change, ChangeKind, Entry, Epoch, Lease, LogEntry, Result
+from blackboard.core.commit import (
+    RESTORE,
+    Change,
+    ChangeKind,
+    Entry,
+    Epoch,
+    Lease,
+    LogEntry,
+    Result,
+)
 from blackboard.core.path import namespace_of, range_below
 from blackboard.types import Key, Milliseconds, Prefix, Revision
 
@@ -96,7 +105,9 @@ def evolve(state: State, entry: LogEntry) -> State:
     state.revision, state.time_ms = entry.revision, entry.time_ms
     if entry.epoch is not None:
         state.epoch = entry.epoch
-        return state
+        if entry.epoch.cause != RESTORE:
+            return state
+        state.leases.clear()
     for change in entry.changes:
         if change.lease is not None:
             _evolve_lease(state, change.lease, change.kind)

@@ -14,7 +14,7 @@ Invariants of Cursor
 from dataclasses import dataclass
 from enum import StrEnum
 
-from blackboard.core.commit import Head, LogEntry
+from blackboard.core.commit import RESTORE, Head, LogEntry
 from blackboard.errors import Compacted, FutureRevision, InvalidRequest, RolledBack
 from blackboard.types import Revision
 
@@ -96,14 +96,15 @@ class Cursor:
     def pass_entry(self, entry: LogEntry) -> None:
         """Move past `entry`, the next one in the log after the position.
 
-        Errors: RolledBack when the entry begins an epoch that does not count what this watcher has
-        already seen. The cursor is cancelled then and does not move.
+        Errors: RolledBack when the entry begins an epoch that has lost what this watcher has
+        already seen (a restore's entry says itself what it undoes). The cursor is cancelled then
+        and does not move.
         """
         assert entry.revision > self.position.revision, (entry.revision, self.position)
         epoch = self.position.epoch
         if entry.epoch is not None:
             survived = entry.epoch.from_revision
-            if self.position.revision > survived:
+            if entry.epoch.cause != RESTORE and self.position.revision > survived:
                 self.on(WatchEvent.ENDED)
                 seen = self.position.revision
                 raise RolledBack(seen, entry.epoch.id, survived, entry.revision)

@@ -177,6 +177,8 @@ def _require_op(principal: Principal, op: core.Op) -> None:
             require_below(principal, Right.WRITE, op.prefix)
         case core.Append():
             require_below(principal, Right.APPEND, op.prefix)
+        case core.PutBack():
+            raise AccessDenied(principal.name, "put back", op.key)
         case core.Grant() | core.Renew() | core.Release() | core.Expire():
             require(principal, Right.LOCK, op.key)
 

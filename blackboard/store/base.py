@@ -10,11 +10,11 @@ What every engine promises (`tests/conformance/` runs the same suite over all of
 - Cancelling a call leaves the engine usable; a cancelled `commit` has an unknown outcome.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from blackboard.core.commit import Head, LogPage, Reading
+from blackboard.core.commit import Entry, Head, LogPage, Reading, Seed
 from blackboard.core.model import Outcome
 from blackboard.types import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
@@ -54,8 +54,23 @@ class Store(Protocol):
     async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
         """Decide 1..BATCH_COMMITS_MAX commits; one outcome each, in order.
 
+        While the board is held it waits, but for a restore, which is a batch of its own.
         Errors: Unavailable when certainly none of them was applied.
         """
+
+    async def hold(self, board: str, hold_ms: Milliseconds) -> None:
+        """Let commits wait for up to `hold_ms` (at most HOLD_MS_MAX) by the engine's clock; 0 lets
+        them go on, as a restore does. Two that hold a board at once disturb each other, no more."""
+
+    async def seed(self, board: str, seed: Seed, pages: AsyncIterator[Sequence[Entry]]) -> Head:
+        """Make a board that begins with the entries of `pages`, sorted by key, as they are.
+
+        It exists whole or not at all: until then `open` says Unavailable, and what a crash left is
+        removed by the next `seed` of that name. Errors: InvalidRequest when the board exists.
+        """
+
+    async def drop(self, board: str) -> None:
+        """Remove a board and everything of it; no error if there is none."""
 
     async def read(self, board: str, keys: Sequence[Key]) -> Reading:
         """Up to READ_KEYS_MAX entries, all as of one revision; absent keys are left out."""

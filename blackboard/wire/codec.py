@@ -7,7 +7,8 @@ Invariants
   the digest covers, and what every engine stores, so that a board is the same bytes everywhere.
 
 The body of a commit is msgpack *without* the `bin` type, because Redis' cmsgpack refuses it:
-`[agent, lane, incarnation, step, based_on, note, ops]`, `based_on` flat (key, revision, ...).
+`[agent, lane, incarnation, step, based_on, note, ops]`, `based_on` flat (key, revision, ...); a
+commit that begins an epoch adds it: `[number, id, cause, from_revision, revision]`.
 An operation is an array that begins with its code (`_OPS`); values above VALUE_INLINE_BYTES_MAX
 stand outside the body, in `large`, and the operation (its code in upper case) holds their number.
 """
@@ -35,6 +36,7 @@ from blackboard.core.commit import (
     LogEntry,
     Op,
     Put,
+    PutBack,
     Release,
     Renew,
     Result,
@@ -43,6 +45,7 @@ from blackboard.core.model import log_entry
 from blackboard.errors import Corrupt, InvalidRequest, LimitExceeded
 from blackboard.types import (
     COMMIT_BYTES_MAX,
+    RESTORE_BYTES_MAX,
     VALUE_BYTES_MAX,
     VALUE_DEPTH_MAX,
     VALUE_INLINE_BYTES_MAX,
@@ -139,12 +142,17 @@ class Prepared:
 
 
 def prepare(commit: Commit) -> Prepared:
-    """Encode a commit. Errors: LimitExceeded above COMMIT_BYTES_MAX."""
+    """Encode a commit.
+
+    Errors: LimitExceeded above COMMIT_BYTES_MAX; a restore's limit is RESTORE_BYTES_MAX.
+    """
     large: list[bytes] = []
     name = commit.id
     based_on = [part for pair in commit.based_on for part in pair]
     ops = [_encode_op(op, large) for op in commit.ops]
     header = [name.agent, name.lane, name.incarnation, name.step, based_on, commit.note, ops]
+    if commit.begins is not None:
+        header.append(_encode_epoch(commit.begins))
     body = _pack(header)
     conditions: list[Any] = []
     for condition in commit.conditions:
@@ -156,7 +164,9 @@ def prepare(commit: Commit) -> Prepared:
     since = -1 if commit.retry_since is None else commit.retry_since
     control = _pack([commit.epoch, since, conditions, fences])
     prepared = Prepared(commit, control, body, tuple(large), _digest(body, large))
-    if prepared.size > COMMIT_BYTES_MAX:
+    if commit.begins is not None and prepared.size > RESTORE_BYTES_MAX:
+        raise LimitExceeded("RESTORE_BYTES_MAX", prepared.size, RESTORE_BYTES_MAX)
+    if commit.begins is None and prepared.size > COMMIT_BYTES_MAX:
         raise LimitExceeded("COMMIT_BYTES_MAX", prepared.size, COMMIT_BYTES_MAX)
     return prepared
 
@@ -169,13 +179,15 @@ def decode_entry(
     Errors: Corrupt when the bytes are not what `prepare` and `encode_results` made.
     """
     try:
-        agent, lane, incarnation, step, flat, note, ops = msgpack.unpackb(body, raw=True)
+        header = msgpack.unpackb(body, raw=True)
+        agent, lane, incarnation, step, flat, note, ops, *begins = header
         commit = Commit(
             id=CommitId(agent.decode(), lane, incarnation.decode(), step),
             epoch="",
             ops=tuple(_decode_op(op, large) for op in ops),
             based_on=tuple((k.decode(), r) for k, r in zip(flat[::2], flat[1::2], strict=True)),
             note=note.decode(),
+            begins=_decode_epoch(*begins) if begins else None,
         )
         committed = Committed(revision, time_ms, decode_results(results))
         return log_entry(commit, committed, _digest(body, large))
@@ -197,15 +209,23 @@ _DAMAGE = (
 
 def marker_entry(epoch: Epoch, time_ms: Milliseconds) -> LogEntry:
     """The log entry that begins `epoch`."""
-    header = [epoch.number, epoch.id, epoch.cause, epoch.from_revision, epoch.revision]
     return LogEntry(
         revision=epoch.revision,
         time_ms=time_ms,
         id=CommitId(SYSTEM_AGENT, 0, epoch.id, 0),
         changes=(),
-        digest=_digest(_pack(header), ()),
+        digest=_digest(_pack(_encode_epoch(epoch)), ()),
         epoch=epoch,
     )
+
+
+def _encode_epoch(epoch: Epoch) -> list[Any]:
+    return [epoch.number, epoch.id, epoch.cause, epoch.from_revision, epoch.revision]
+
+
+def _decode_epoch(packed: list[Any]) -> Epoch:
+    number, name, cause, from_revision, revision = packed
+    return Epoch(number, name.decode(), cause.decode(), from_revision, revision)
 
 
 SYSTEM_AGENT = "~system"
@@ -259,6 +279,12 @@ def _encode_op(op: Op, large: list[bytes]) -> list[Any]:
                 return [code, path, op.value, _ttl(op.ttl_ms)]
             large.append(op.value)
             return [code.upper(), path, len(large), _ttl(op.ttl_ms)]
+        case PutBack():
+            until_ms = -1 if op.expires_at_ms is None else op.expires_at_ms
+            if len(op.value) <= VALUE_INLINE_BYTES_MAX:
+                return ["b", op.key, op.value, until_ms]
+            large.append(op.value)
+            return ["B", op.key, len(large), until_ms]
         case Delete():
             return ["d", op.key]
         case DeletePrefix():
@@ -283,6 +309,9 @@ def _decode_op(packed: list[Any], large: Sequence[bytes]) -> Op:
             ttl_ms = None if ttl < 0 else ttl
             value = value if code.islower() else large[value - 1]
             return (Put if code in b"pP" else Append)(key, value, ttl_ms)
+        case ((b"b" | b"B"), [value, until_ms]):
+            value = value if code.islower() else large[value - 1]
+            return PutBack(key, value, None if until_ms < 0 else until_ms)
         case b"d", []:
             return Delete(key)
         case b"x", []:

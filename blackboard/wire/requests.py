@@ -14,9 +14,11 @@ from blackboard.core.commit import (
     KeyAt,
     Op,
     Put,
+    PutBack,
     Release,
     Renew,
 )
+from blackboard.errors import LocalProtocolError
 from blackboard.wire.frames import Encoding
 
 
@@ -68,6 +70,8 @@ def _write_op(op: Op, encoding: Encoding) -> dict[str, Any]:
         case Release() | Expire():
             kind = "release" if isinstance(op, Release) else "expire"
             return {"kind": kind, "key": op.key, "holder": op.holder, "fence": op.fence}
+        case PutBack():
+            raise LocalProtocolError(reason="a restore is asked for by its own method")
 
 
 def _with_value(
