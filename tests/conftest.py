@@ -21,8 +21,8 @@ from tests.servers import RedisCluster3, ServerBinary, server_binaries
 SEED = int(os.environ.get("BLACKBOARD_TEST_SEED") or random.SystemRandom().randrange(2**32))
 """Everything random in a test run comes from this number; the header of the report prints it."""
 
-# A shell that runs the tests in the background makes them, and every process that they start, ignore
-# Ctrl-C, which some of them are sent.
+# A shell that runs the tests in the background makes them, and all that they start, ignore the
+# Ctrl-C that some of them are sent.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile(
