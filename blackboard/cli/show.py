@@ -7,10 +7,10 @@ separated by tabs, nothing shortened.
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -46,7 +46,7 @@ def print_json(document: Any) -> None:
 
 def plain(view: Any) -> Any:
     """A view (or a sequence of them) as maps and lists, for `print_json`."""
-    return asdict(view) if hasattr(view, "__dataclass_fields__") else [asdict(one) for one in view]
+    return msgspec.to_builtins(view, builtin_types=(bytes,))
 
 
 # --- pieces ---------------------------------------------------------------------------------------

@@ -7,16 +7,16 @@ Invariants
   the log, even twice, gives the state.
 """
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct
 
 from blackboard.types import Fence, Key, Milliseconds, Prefix, Revision
 
 # --- operations -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(Struct, frozen=True, gc=False):
     """Set `key` to `value`; with `ttl_ms` the entry expires that long after the commit."""
 
     key: Key
@@ -24,23 +24,20 @@ class Put:
     ttl_ms: Milliseconds | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(Struct, frozen=True, gc=False):
     """Remove `key`. Removing an absent key is no change and no error."""
 
     key: Key
 
 
-@dataclass(frozen=True, slots=True)
-class DeletePrefix:
+class DeletePrefix(Struct, frozen=True, gc=False):
     """Remove every key below `prefix`; refused when there are more than OPERATIONS_MAX, those of
     the commit's earlier ones included."""
 
     prefix: Prefix
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(Struct, frozen=True, gc=False):
     """Add `value` as the next item below `prefix`: `<prefix>/<next index, ten digits>`.
 
     Indexes never repeat, not even after items were deleted.
@@ -51,16 +48,14 @@ class Append:
     ttl_ms: Milliseconds | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Increment:
+class Increment(Struct, frozen=True, gc=False):
     """Add `by` to the integer at `key` (absent = 0); |result| <= INTEGER_MAX."""
 
     key: Key
     by: int
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Struct, frozen=True, gc=False):
     """Grant lease `key` to `holder` for `ttl_ms`; its fence is the commit's revision.
 
     While somebody has it by the engine's clock: with `wait` the holder joins the end of its queue,
@@ -73,8 +68,7 @@ class Grant:
     wait: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Renew:
+class Renew(Struct, frozen=True, gc=False):
     """Prolong lease `key` to `ttl_ms` from now; Fenced unless (fence, holder) is current.
 
     With fence 0: prolong the ticket of the waiting `holder`; Fenced if it does not wait.
@@ -86,8 +80,7 @@ class Renew:
     ttl_ms: Milliseconds
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Struct, frozen=True, gc=False):
     """End lease `key`, grant it to the first who waits; Fenced unless (fence, holder) is current.
 
     With fence 0: `holder` leaves the queue; Fenced if it does not wait.
@@ -98,8 +91,7 @@ class Release:
     fence: Fence
 
 
-@dataclass(frozen=True, slots=True)
-class Expire:
+class Expire(Struct, frozen=True, gc=False):
     """As Release, by anybody, of a lease that has run out by the engine's clock; else LeaseHeld."""
 
     key: Key
@@ -107,8 +99,7 @@ class Expire:
     fence: Fence
 
 
-@dataclass(frozen=True, slots=True)
-class PutBack:
+class PutBack(Struct, frozen=True, gc=False):
     """Set `key` to what it held at an earlier revision; only in a commit that `begins` an epoch."""
 
     key: Key
@@ -124,16 +115,14 @@ ABSENT = 0
 PRESENT = -1
 
 
-@dataclass(frozen=True, slots=True)
-class KeyAt:
+class KeyAt(Struct, frozen=True, gc=False):
     """`key` was last written at `revision`; ABSENT (0) = does not exist, PRESENT (-1) = exists."""
 
     key: Key
     revision: Revision
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixUnchanged:
+class PrefixUnchanged(Struct, frozen=True, gc=False):
     """No key below `prefix` was written or removed after revision `since`.
 
     Refused (LimitExceeded) when more than OPERATIONS_MAX keys, living or lately removed, lie there,
@@ -147,8 +136,7 @@ class PrefixUnchanged:
 Condition = KeyAt | PrefixUnchanged
 
 
-@dataclass(frozen=True, slots=True)
-class HeldFence:
+class HeldFence(Struct, frozen=True, gc=False):
     """The commit relies on lease `key` as granted to `holder` at revision `fence`."""
 
     key: Key
@@ -159,8 +147,7 @@ class HeldFence:
 # --- the commit -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class CommitId:
+class CommitId(Struct, frozen=True, gc=False):
     """Names one attempt of one writer, so that a retry is recognised.
 
     `agent` writes on `lane` (0..LANES_MAX-1), where it has one commit in flight at a time; within
@@ -174,8 +161,7 @@ class CommitId:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(Struct, frozen=True, gc=False):
     """One atomic step: all of `ops`, or nothing.
 
     `retry_since` is None on the first attempt; on a later one it is the board's revision that the
@@ -204,8 +190,7 @@ the key existed, else 0; delete prefix -> the keys removed, sorted; an operation
 lease as it is then (core/lease.py `to_result`), () when nobody has it; put, put back -> None."""
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(Struct, frozen=True, gc=False):
     """The commit took effect as `revision` at `time_ms`; `results` has one item per operation.
 
     `duplicate` says that this very commit had been applied before and nothing happened now.
@@ -233,8 +218,7 @@ class ChangeKind(StrEnum):
     WAIT = "wait"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True, gc=False):
     """One absolute effect. `value` and `expires_at_ms` belong to PUT; `lease` to lease changes.
 
     `item` is the index that `append` gave in this commit (even if a later operation of the commit
@@ -249,8 +233,7 @@ class Change:
     lease: "Lease | None" = None
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
+class LogEntry(Struct, frozen=True, gc=False):
     """One revision of a board.
 
     `digest` is the SHA-256 of the encoded commit as its service sent it. An entry with `epoch` set
@@ -278,8 +261,7 @@ class LogEntry:
 # --- the state ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True, gc=False):
     """What a key holds: encoded `value`, who wrote it when, and since when it exists."""
 
     key: Key
@@ -291,8 +273,7 @@ class Entry:
     expires_at_ms: Milliseconds | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Waiter:
+class Waiter(Struct, frozen=True, gc=False):
     """Somebody in the queue of a lease, with a ticket that is good until `until_ms`."""
 
     holder: str
@@ -300,8 +281,7 @@ class Waiter:
     until_ms: Milliseconds
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Struct, frozen=True, gc=False):
     """A granted lease. `until_ms` only decides when somebody else may take over.
 
     `waiters` are in the order in which it will be granted to them.
@@ -314,8 +294,7 @@ class Lease:
     waiters: tuple[Waiter, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Epoch:
+class Epoch(Struct, frozen=True, gc=False):
     """A stretch of a board's history that nobody rewrote.
 
     `number` counts from 1; `id` is random, so that two engines never share one. `cause` is one of
@@ -339,8 +318,7 @@ BRANCH = "branch"
 """The board began as another one's content (a branch, an import)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Struct, frozen=True, gc=False):
     """Where a board stands: its newest revision, its epoch, and the oldest revision in the log.
 
     The log holds `log_entries` entries, `oldest`..`revision`; an empty log has `oldest == revision
@@ -354,8 +332,7 @@ class Head:
     log_entries: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Seed:
+class Seed(Struct, frozen=True, gc=False):
     """What a board begins with that is not its first: see `Store.seed`.
 
     `epoch` is its first, whose `revision` is the board's first log entry; every revision of an
@@ -367,8 +344,7 @@ class Seed:
     next_item: tuple[tuple[Prefix, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True, gc=False):
     """Entries as they were together at one revision, in the order asked for (absent = left out).
 
     `next_key` continues a listing that was cut short: pass it as `after`. `leases` belong to a
@@ -377,13 +353,12 @@ class Reading:
 
     revision: Revision
     epoch: str
-    entries: tuple[Entry, ...] = field(default=())
+    entries: tuple[Entry, ...] = ()
     next_key: Key | None = None
     leases: tuple[Lease, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LogPage:
+class LogPage(Struct, frozen=True, gc=False):
     """Log entries after a revision, and where the board stood when they were read.
 
     An engine's page has consecutive entries; one for a principal leaves out what it may not see,

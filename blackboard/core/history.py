@@ -6,7 +6,8 @@ Invariants of a well-formed log, which `check_sequence` tests
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from blackboard.core.commit import Change, CommitId, Head, LogEntry
 from blackboard.core.path import Pattern

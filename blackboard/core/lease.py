@@ -15,7 +15,8 @@ Twin: the lease functions of store/scripts/commit.lua.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from blackboard import types as limits
 from blackboard.core.commit import Expire, Grant, HeldFence, Lease, Release, Renew, Waiter

@@ -10,7 +10,9 @@ Invariants
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from blackboard import types as limits
 from blackboard.core import integers, lease

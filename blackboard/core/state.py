@@ -13,6 +13,7 @@ Invariants of State
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from msgspec import Struct
 from sortedcontainers import SortedDict, SortedSet
 
 from blackboard.core.commit import (
@@ -29,16 +30,14 @@ from blackboard.core.path import namespace_of, range_below
 from blackboard.types import Key, Milliseconds, Prefix, Revision
 
 
-@dataclass(frozen=True, slots=True)
-class Tombstone:
+class Tombstone(Struct, frozen=True, gc=False):
     """A key that was removed: at which revision, by whom."""
 
     revision: Revision
     author: str
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True, gc=False):
     """The last answer given on one lane of an agent.
 
     `overwritten` is the revision of the newest answer that another incarnation's commit on this
@@ -53,8 +52,7 @@ class Answer:
     overwritten: Revision = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True, gc=False):
     """Live keys, and the bytes of their names and values."""
 
     keys: int = 0

@@ -11,16 +11,16 @@ Invariants of Cursor
 - a cancelled cursor stays cancelled.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from blackboard.core.commit import RESTORE, Head, LogEntry
 from blackboard.errors import Compacted, FutureRevision, InvalidRequest, RolledBack
 from blackboard.types import Revision
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True, gc=False):
     """How far a reader of the log is: after `revision`, whose log entry has `digest`.
 
     As text it is the resume token: `<epoch>:<revision>:<first 16 hex digits of the digest>`; the

@@ -7,7 +7,8 @@ and whatever is found by pattern is filtered after it.
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from blackboard.core import history
 from blackboard.core.commit import PRESENT, Commit, Committed, Entry, Head, LogPage, Reading

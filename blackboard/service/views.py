@@ -1,15 +1,15 @@
 """What people get to see: the nouns of `core/commit.py` with their values decoded."""
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from blackboard.core import commit as core
 from blackboard.types import Key, Milliseconds, Revision
 from blackboard.wire.codec import decode_value
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """What a key holds, and who wrote it when."""
 
     key: Key
@@ -34,8 +34,7 @@ class Entry:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """Entries in key order, all as of `revision`; pass `next_key` as `after` for the next page."""
 
     revision: Revision
@@ -43,8 +42,7 @@ class Listing:
     next_key: Key | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """What a revision did to one key: "put" (with `value`), "delete", or a change of a lease."""
 
     kind: str
@@ -60,8 +58,7 @@ class Change:
         return Change(str(change.kind), change.key, value, change.expires_at_ms, change.lease)
 
 
-@dataclass(frozen=True, slots=True)
-class Revised:
+class Revised(Struct, frozen=True):
     """One revision as you may see it: who did it, when, why, and all its visible changes together.
 
     `position` is the resume token directly after it. `epoch` is set on a revision that begins one.
@@ -91,8 +88,7 @@ class Revised:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(Struct, frozen=True):
     """A commit that took effect as `revision`; `results` has what each operation computed.
 
     `level` names what the acknowledgement survives: "disk", "second", "replica" or "memory".
@@ -106,8 +102,7 @@ class Receipt:
     duplicate: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """One commit in the provenance of a key.
 
     `key` was written at `revision` by `author`; `based_on` are the entries its writer had read.

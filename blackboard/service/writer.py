@@ -11,8 +11,11 @@ Invariants
 import asyncio
 import random
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, repeat
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from blackboard.core.commit import Commit, CommitId, Condition, Epoch, HeldFence, Op
 from blackboard.errors import OutcomeUnknown, StaleEpoch, Unavailable
@@ -27,8 +30,7 @@ _BACKOFF_MS = (10, 30, 100, 300, 1_000)
 failed together do not come back together."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(Struct, frozen=True, gc=False):
     """A commit before it has an identity: see the fields of `core.commit.Commit`."""
 
     ops: tuple[Op, ...]

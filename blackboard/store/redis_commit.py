@@ -1,11 +1,11 @@
 """A batch of commits as arguments of `scripts/commit.lua`, and its reply as outcomes."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, cast
 
 import msgpack
+from msgspec.structs import replace
 
 from blackboard import types as limits
 from blackboard.core.commit import Committed, Increment

@@ -17,11 +17,11 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
 
 from filelock import FileLock, Timeout
+from msgspec.structs import replace
 
 from blackboard import types as limits
 from blackboard.core.commit import Epoch, Head, LogPage, Reading

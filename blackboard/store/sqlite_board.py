@@ -17,9 +17,11 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import Final
+
+from msgspec.structs import replace
 
 from blackboard import types as limits
 from blackboard.core.commit import Committed, Entry, Head, LogEntry, LogPage, Reading

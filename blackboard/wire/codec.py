@@ -16,10 +16,10 @@ stand outside the body, in `large`, and the operation (its code in upper case) h
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgpack
+from msgspec import Struct
 
 from blackboard.core.commit import (
     Append,
@@ -119,8 +119,7 @@ def _refuse_extension(code: int, _: bytes) -> None:
 # --- commits --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True, gc=False):
     """A commit on its way into an engine: encoded once, with its digest.
 
     `control` is what the Redis script checks and the log does not keep: `[epoch, retry_since or -1,

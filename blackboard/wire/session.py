@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Self, TypeGuard
 
+from msgspec import Struct
+
 from blackboard.core.commit import LogEntry
 from blackboard.core.watch import Position
 from blackboard.errors import (
@@ -91,48 +93,42 @@ RequestId = int | str
 # --- events ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class HelloReceived:
+class HelloReceived(Struct, frozen=True):
     """Server: somebody wants in. Answer with `welcome` or `turn_away`."""
 
     id: RequestId
     params: "messages.Hello"
 
 
-@dataclass(frozen=True, slots=True)
-class RequestReceived:
+class RequestReceived(Struct, frozen=True):
     """Server: a valid request. Answer with `respond` or `respond_error`."""
 
     id: RequestId
     params: "messages.Params"
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRefused:
+class RequestRefused(Struct, frozen=True):
     """Server: something that is no request, or none now. It has been answered already."""
 
     id: RequestId | None
     error: BlackboardError
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """Client: the result of request `id`, as a message (wire/answers.py has the shapes)."""
 
     id: int
     result: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """Client: request `id` was answered with an error."""
 
     id: int
     error: BlackboardError
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(Struct, frozen=True):
     """Client: what watch number `watch` gets; without revisions it is a progress mark."""
 
     watch: int
@@ -140,16 +136,14 @@ class Changed:
     revisions: tuple[LogEntry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(Struct, frozen=True):
     """Client: watch number `watch` is over because of `error`."""
 
     watch: int
     error: BlackboardError
 
 
-@dataclass(frozen=True, slots=True)
-class Draining:
+class Draining(Struct, frozen=True):
     """Client: the service stops soon; it takes no new requests on this connection."""
 
 

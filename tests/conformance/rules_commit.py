@@ -1,8 +1,7 @@
 """Rules of single commits: atomicity, conditions, results, exactly once, epochs, limits."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from blackboard import types as limits
 from blackboard.core.commit import (

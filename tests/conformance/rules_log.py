@@ -1,10 +1,10 @@
 """Rules of the log: paging, waiting, the low-water mark, replay."""
 
 import hashlib
-from dataclasses import replace
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from blackboard.core.commit import (
     Append,

@@ -1,12 +1,12 @@
 """Redis and Valkey servers that die, hang, come back with less, and replies that are lost."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from blackboard import types as limits
 from blackboard.core.commit import Committed, Epoch, Increment, Put

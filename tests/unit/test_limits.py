@@ -5,11 +5,11 @@ both numbers. What is too large to be made in a test is lowered first.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from blackboard import types as limits
 from blackboard.core.commit import Grant, HeldFence, Increment, KeyAt, Op, Put

@@ -1,11 +1,11 @@
 """A lease, its fence and its queue, one rule at a time and without a board."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from blackboard import types as limits
 from blackboard.core import lease as rules

@@ -1,8 +1,7 @@
 """Every rule of `decide`: what is accepted, and each refusal with all its fields."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from blackboard import types as limits
 from blackboard.core.commit import (
@@ -139,9 +138,9 @@ def test_parts_of_a_commit_have_an_edge(trial: Trial, part: str, limit: str, ite
     trial.commit(Grant(LEASE, "ada", 1))
     maximum: int = getattr(limits, limit)
     made = trial.make(Put(A, ONE))
-    full = replace(made, **{part: (item,) * maximum})  # type: ignore[arg-type]
+    full = replace(made, **{part: (item,) * maximum})
     assert isinstance(trial.decide(full), Committed)
-    more = replace(made, **{part: (item,) * (maximum + 1)})  # type: ignore[arg-type]
+    more = replace(made, **{part: (item,) * (maximum + 1)})
     assert same(trial.decide(more), LimitExceeded(limit, maximum + 1, maximum, part))
 
 

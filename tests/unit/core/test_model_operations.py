@@ -1,8 +1,7 @@
 """What each operation does, computes and refuses; quotas; and what the log keeps of it."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from blackboard import types as limits
 from blackboard.core.commit import (

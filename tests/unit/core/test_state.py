@@ -2,11 +2,11 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from blackboard.core.commit import (
     Append,

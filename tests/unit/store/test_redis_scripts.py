@@ -1,8 +1,7 @@
 """The scripts as such: what they make of large numbers and of malformed arguments."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from blackboard.core.commit import Committed, Increment, KeyAt, PrefixUnchanged, Put

@@ -1,10 +1,9 @@
 """Answers: errors keep their code and fields, revisions are packed in pieces that fit."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from blackboard.core.commit import Change, ChangeKind, CommitId, LogEntry
 from blackboard.errors import BY_CODE, BlackboardError, Conflict, InvalidRequest, from_fields

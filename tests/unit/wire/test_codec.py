@@ -4,12 +4,12 @@ import datetime
 import enum
 import hashlib
 import math
-from dataclasses import replace
 
 import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from blackboard.core.commit import (
     ABSENT,
