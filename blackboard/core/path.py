@@ -30,6 +30,7 @@ SYSTEM = "system"
 """The namespace of the service's own records. A restore leaves it as it is."""
 
 
+@lru_cache(maxsize=4_096)
 def check_name(name: str, field: str = "name") -> str:
     """Return `name` if it is a valid segment (an agent's, a board's), else InvalidRequest."""
     if not _NAME.fullmatch(name) or name in (".", ".."):

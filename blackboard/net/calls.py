@@ -8,16 +8,17 @@ from blackboard.service.link import Link
 from blackboard.service.views import Cause, Receipt
 from blackboard.wire import answers, messages
 from blackboard.wire.answers import CauseMessage, ReceiptMessage
+from blackboard.wire.commits import CommitParams
 from blackboard.wire.frames import Encoding
 
 
-async def call(link: Link, params: messages.Params, encoding: Encoding) -> Any:
+async def call(link: Link, params: messages.Params | CommitParams, encoding: Encoding) -> Any:
     """Carry out a request other than those about watches; returns its result as a message.
 
     Errors: whatever the link raises; InvalidRequest for a method that is not of this kind.
     """
     match params:
-        case messages.Commit():
+        case messages.Commit() | CommitParams():
             return write_receipt(await link.commit(params.board, params.to_core(link.agent)))
         case messages.Read():
             return answers.write_reading(await link.read(params.board, params.keys), encoding)

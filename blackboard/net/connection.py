@@ -46,6 +46,7 @@ from blackboard.types import (
 )
 from blackboard.wire import messages
 from blackboard.wire.answers import WelcomeMessage
+from blackboard.wire.commits import CommitParams
 from blackboard.wire.frames import CLOSE_WRONG_TYPE
 from blackboard.wire.session import (
     HelloReceived,
@@ -65,6 +66,8 @@ CLOSE_TRY_LATER: Final = 1013
 CLOSE_UNAUTHENTICATED: Final = 4401
 CLOSE_FORBIDDEN: Final = 4403
 CLOSE_TOO_SLOW: Final = 4408
+
+Params = messages.Params | CommitParams
 
 _LINKS_MAX: Final = 256
 """Agents whose links a connection keeps; made anew when it acts for more."""
@@ -336,9 +339,9 @@ class Connection:
             self._links[agent] = found
         return found
 
-    def _commit_at_once(self, number: RequestId, params: messages.Params) -> bool:
+    def _commit_at_once(self, number: RequestId, params: Params) -> bool:
         """Carry out a commit without a task of its own, which would cost a tenth of it."""
-        if not isinstance(params, messages.Commit):
+        if not isinstance(params, messages.Commit | CommitParams):
             return False
         try:
             link = self._link_of(params.agent)
@@ -372,7 +375,7 @@ class Connection:
         self._wake.set()
         self._house.traffic.count(method, result.code if is_error else "ok")
 
-    async def _serve(self, number: RequestId, params: messages.Params) -> None:
+    async def _serve(self, number: RequestId, params: Params) -> None:
         try:
             link = self._link_of(params.agent)
             if isinstance(params, messages.Watch):
@@ -388,9 +391,9 @@ class Connection:
             self._serving -= 1
             raise
 
-    async def _result(self, params: messages.Params, link: Link) -> Any:
+    async def _result(self, params: Params, link: Link) -> Any:
         match params:
-            case messages.Commit():
+            case messages.Commit() | CommitParams():
                 return await call(link, params, self._session.encoding)
             case messages.Unwatch():
                 return self._watches.close(params.watch)

@@ -74,13 +74,12 @@ class LocalLink:
         return self.finish(await self._host.commit(board, commit, self._opener))
 
     def start(self, board: str, commit: Commit) -> "asyncio.Future[Outcome | BlackboardError]":
-        """Check a commit and queue it at once, if `can_start`; give its outcome to `finish`.
+        """Queue a commit that the wire has validated, if `can_start`; `finish` takes its outcome.
 
         For whoever serves many commits and cannot afford a task for each.
         Errors: those of `commit` that are known before it is sent.
         """
         self._check(board)
-        check_commit(commit)
         access.require_commit(self.principal, commit)
         return self._host.opened(board).queue.submit(prepare(commit))
 

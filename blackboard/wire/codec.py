@@ -16,10 +16,11 @@ stand outside the body, in `large`, and the operation (its code in upper case) h
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgpack
 from msgspec import Struct
+from msgspec.msgpack import Encoder
 
 from blackboard.core.commit import (
     Append,
@@ -72,12 +73,22 @@ def encode_value(value: JsonValue) -> bytes:
     if type(value) not in _PLAIN:
         _check_plain(value, 0)
     try:
-        encoded: bytes = msgpack.packb(value)
+        encoded = _encode(value)
     except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as error:
         raise InvalidRequest(field="value", reason=str(error)) from error
     if len(encoded) > VALUE_BYTES_MAX:
         raise LimitExceeded("VALUE_BYTES_MAX", len(encoded), VALUE_BYTES_MAX)
     return encoded
+
+
+def _plain_float(number: object) -> float:
+    """A subclass of float, such as numpy's, as what it is."""
+    if not isinstance(number, float):
+        raise TypeError(f"{type(number).__name__} is no type of JSON")
+    return float(number)
+
+
+_encode: Final = Encoder(enc_hook=_plain_float).encode
 
 
 def decode_value(encoded: bytes) -> JsonValue:

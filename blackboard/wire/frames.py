@@ -20,6 +20,7 @@ from functools import lru_cache
 from typing import Any, Final, NoReturn, Protocol
 
 import msgpack
+from msgspec.msgpack import Encoder
 
 from blackboard.errors import InvalidRequest, LimitExceeded, RemoteProtocolError
 from blackboard.types import FRAME_BYTES_MAX, MESSAGES_PER_FRAME_MAX, VALUE_BYTES_MAX
@@ -74,13 +75,15 @@ class Encoding(Protocol):
         """
 
 
+_encode: Final = Encoder().encode
+
+
 class _Msgpack:
     name = "msgpack"
     binary = True
 
     def pack(self, message: Any) -> bytes:
-        packed: bytes = msgpack.packb(message)
-        return packed
+        return _encode(message)
 
     def join(self, messages: Sequence[bytes]) -> bytes:
         return _header(0x90, 0xDC, len(messages)) + b"".join(messages)

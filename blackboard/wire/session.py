@@ -44,7 +44,8 @@ from blackboard.types import (
 )
 from blackboard.wire import reading
 from blackboard.wire.answers import write_error
-from blackboard.wire.frames import CLOSE_PROTOCOL_ERROR, MESSAGE_BYTES_MAX, Encoding
+from blackboard.wire.commits import CommitParams, read_commits
+from blackboard.wire.frames import CLOSE_PROTOCOL_ERROR, MESSAGE_BYTES_MAX, MSGPACK, Encoding
 
 if TYPE_CHECKING:
     from blackboard.wire import messages
@@ -104,7 +105,7 @@ class RequestReceived(Struct, frozen=True):
     """Server: a valid request. Answer with `respond` or `respond_error`."""
 
     id: RequestId
-    params: "messages.Params"
+    params: "messages.Params | CommitParams"
 
 
 class RequestRefused(Struct, frozen=True):
@@ -258,7 +259,23 @@ class ServerSession(_Session):
         """Take one frame. Errors: RemoteProtocolError, after which the session is closed."""
         if self.state is State.HELLO:
             return [self._receive_hello(frame)]
+        commits = self._receive_commits(frame)
+        if commits is not None:
+            return commits
         return [self._receive(message) for message in self._split(frame)]
+
+    def _receive_commits(self, frame: bytes) -> "list[ServerEvent] | None":
+        """The events of a frame of usual commits, None for any other frame."""
+        if self.state is not State.READY or self.encoding is not MSGPACK:
+            return None
+        requests = read_commits(frame)
+        if requests is None:
+            return None
+        numbers = {request.id for request in requests}
+        if len(numbers) < len(requests) or not self._in_flight.isdisjoint(numbers):
+            return None
+        self._in_flight |= numbers
+        return [RequestReceived(request.id, request.params) for request in requests]
 
     def _receive_hello(self, frame: bytes) -> ServerEvent:
         if len(frame) > HELLO_BYTES_MAX:
