@@ -17,6 +17,7 @@ from blackboard.core import integers, lease
 from blackboard.core.commit import (
     ABSENT,
     PRESENT,
+    RESTORE,
     Append,
     Change,
     ChangeKind,
@@ -92,7 +93,7 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
                 _check_key(state, condition)
             else:
                 _check_prefix(state, condition, looked)
-        draft = _Draft(state, now_ms)
+        draft = _Draft(state, now_ms, restores=commit.begins is not None)
         results = tuple(draft.apply(op) for op in commit.ops)
         if commit.begins is None:  # what comes back was within the quotas before
             draft.check_quotas()
@@ -137,10 +138,10 @@ def _check_epoch(state: State, commit: Commit) -> None:
 def _check_limits(commit: Commit) -> None:
     if commit.begins is not None:
         _check_size("RESTORE_CHANGES_MAX", len(commit.ops), limits.RESTORE_CHANGES_MAX, "ops")
-        return
-    if not commit.ops:
+    elif not commit.ops:
         raise InvalidRequest(field="ops", reason="a commit needs at least one operation")
-    _check_size("OPERATIONS_MAX", len(commit.ops), limits.OPERATIONS_MAX, "ops")
+    else:
+        _check_size("OPERATIONS_MAX", len(commit.ops), limits.OPERATIONS_MAX, "ops")
     _check_size("OPERATIONS_MAX", len(commit.conditions), limits.OPERATIONS_MAX, "conditions")
     _check_size("FENCES_MAX", len(commit.fences), limits.FENCES_MAX, "fences")
     _check_size("BASED_ON_MAX", len(commit.based_on), limits.BASED_ON_MAX, "based_on")
@@ -148,8 +149,16 @@ def _check_limits(commit: Commit) -> None:
 
 def _check_begins(state: State, commit: Commit) -> None:
     """A restore was computed for one head, and nothing but that head may it follow."""
-    if commit.begins is not None and commit.begins.revision != state.revision + 1:
-        raise HeadMoved(commit.begins.revision - 1, state.revision)
+    begins = commit.begins
+    if begins is None:
+        return
+    is_next = begins.number == state.epoch.number + 1 and begins.cause == RESTORE
+    if not (is_next and begins.from_revision < begins.revision):
+        raise InvalidRequest(field="begins", reason="it is not the epoch of a restore")
+    if not all(isinstance(op, PutBack | Delete) for op in commit.ops):
+        raise InvalidRequest(field="ops", reason="a restore puts back and deletes, nothing else")
+    if begins.revision != state.revision + 1:
+        raise HeadMoved(begins.revision - 1, state.revision)
 
 
 def _check_barrier(state: State, commit: Commit, now_ms: Milliseconds) -> None:
@@ -237,9 +246,10 @@ class _Draft:
     Operations see those before them in the same commit.
     """
 
-    def __init__(self, state: State, now_ms: Milliseconds) -> None:
+    def __init__(self, state: State, now_ms: Milliseconds, *, restores: bool) -> None:
         self.state = state
         self.now_ms = now_ms
+        self.restores = restores
         self.fence: Fence = state.revision + 1
         self.values: dict[Key, bytes | None] = {}
         self.next_item: dict[Prefix, int] = {}
@@ -250,9 +260,6 @@ class _Draft:
     def apply(self, op: Op) -> Result:
         match op:
             case Put():
-                self.values[op.key] = op.value
-                return None
-            case PutBack():
                 self.values[op.key] = op.value
                 return None
             case Delete():
@@ -273,6 +280,12 @@ class _Draft:
             case Expire():
                 held = lease.expire(self._lease(op.key), op, self.fence, self.now_ms)
                 return self._set_lease(op.key, held)
+            case PutBack():
+                if not self.restores:
+                    reason = "only a restore puts back what was"
+                    raise InvalidRequest(field="ops", reason=reason)
+                self.values[op.key] = op.value
+                return None
 
     def _value(self, key: Key) -> bytes | None:
         if key in self.values:
