@@ -144,6 +144,9 @@ class Archive(Protocol):
         By the clock of the archive's database. The fence is checked by what follows.
         """
 
+    async def give_up(self, board: str, fence: int) -> None:
+        """Let somebody else become the one who appends at once."""
+
     async def join(
         self,
         board: str,
