@@ -258,6 +258,22 @@ WATCH_BATCH_BYTES_MAX: Final = 256 * 1024
 PROGRESS_INTERVAL_MS: Final = 5_000
 """Idle time after which a watcher is told how far it is."""
 
+# --- lives of agents ------------------------------------------------------------------------------
+AGENT_GRACE_MS: Final = 10_000
+"""Time that a step which is under way gets to end when its agent is told to stop."""
+AGENT_CRASHES_MAX: Final = 5
+"""Crashes of an agent without a step in between, after which it is a crash loop, and left alone."""
+AGENT_PAUSE_MS: Final = 200
+"""Pause before an agent that crashed is started again; it doubles with each further crash."""
+AGENT_PAUSE_MS_MAX: Final = 30_000
+"""Longest such pause: so long an agent is away after a fault of somebody else's was repaired."""
+AGENT_ERROR_BYTES_MAX: Final = 2_048
+"""What is told on the board of the error with which an agent crashed."""
+REST_TOLD_AFTER_MS: Final = 300
+"""Time for which an agent waits before its presence says so: short waits are not worth a commit."""
+TEAM_AGENTS_MAX: Final = 1_024
+"""Agents of one team in one process, those that were born included, and entries of its roster."""
+
 # --- models and memory ----------------------------------------------------------------------------
 MODEL_TIMEOUT_MS: Final = 120_000
 """One attempt at an answer of a model: long answers of slow models take a minute."""
