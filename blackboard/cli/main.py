@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from blackboard.cli import (
+    approvals,
     checkpoints,
     context,
     doctor,
@@ -12,6 +13,7 @@ from blackboard.cli import (
     history,
     keys,
     locks,
+    migrate,
     replay,
     rewind,
     serve,
@@ -70,7 +72,7 @@ def root(
     """The durable shared board of a team of AI agents."""
 
 
-_TOP = (serve, doctor, keys, history, locks, rewind, replay, grants)
+_TOP = (serve, doctor, keys, history, locks, rewind, replay, approvals, migrate, grants)
 for module in _TOP:
     app.add_typer(module.app)
 app.add_typer(checkpoints.app, name="checkpoint", rich_help_panel="Checkpoints")
