@@ -11,6 +11,7 @@
     |   |-- SnapshotFirst     a checkpoint waits for this agent to bring in what it knows
     |   |-- NoSuchCheckpoint  no checkpoint has that name
     |   |-- BarrierMissed     agents did not bring in their state in time
+    |   |-- AttemptTooOld     not applied, and perhaps a late copy: send it with a newer `known`
     |   |-- StepSuperseded    this step number was already followed by a later one
     |   |-- DocumentRefused   an edit of a document cannot be taken; start from a fresh copy
     |   |-- TypeMismatch      the operation does not fit the value that is there
@@ -186,6 +187,24 @@ class BarrierMissed(Rejected):
     code: ClassVar[str] = "barrier_missed"
     agents: list[str]
     timeout_ms: int
+
+
+@dataclass(eq=False)
+class AttemptTooOld(Rejected):
+    """This attempt was not applied: it may be a late copy of one that was applied long ago.
+
+    Since `known`, the board's revision that its writer knew, another process of `agent` pushed an
+    answer out of this lane; it may have been this commit's. Whoever never sent another attempt of
+    it sends it again with `head` as what is known; for everybody else the outcome is unknown.
+    """
+
+    code: ClassVar[str] = "attempt_too_old"
+    agent: str
+    lane: int
+    incarnation: str
+    step: int
+    known: int
+    head: int
 
 
 @dataclass(eq=False)

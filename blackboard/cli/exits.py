@@ -64,6 +64,7 @@ EXIT_OF: Mapping[str, Exit] = {
     "nothing_to_claim": Exit.CONFLICT,
     "stale_epoch": Exit.CONFLICT,
     "step_superseded": Exit.CONFLICT,
+    "attempt_too_old": Exit.CONFLICT,
     "type_mismatch": Exit.ERROR,
     "limit_exceeded": Exit.ERROR,
     "access_denied": Exit.DENIED,
