@@ -122,3 +122,19 @@ class Cause:
     note: str = ""
     based_on: tuple[tuple[Key, Revision], ...] = ()
     missing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What a key became at `revision`: `entry`, or None when it was removed then by `author`."""
+
+    key: Key
+    revision: Revision
+    time_ms: Milliseconds
+    author: str
+    entry: Entry | None
+
+    @property
+    def value(self) -> Any:
+        """The value, None if it was removed."""
+        return None if self.entry is None else self.entry.value
