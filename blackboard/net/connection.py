@@ -162,7 +162,7 @@ class Connection:
             try:
                 check(self._principal)
             except Unauthenticated as error:
-                self._end(CLOSE_UNAUTHENTICATED, error.reason)
+                self._end(CLOSE_UNAUTHENTICATED, error.reason, flush=True)
 
     def drain(self) -> None:
         """Take no new requests, answer those in flight, end the watches, close."""

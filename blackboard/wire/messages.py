@@ -187,7 +187,7 @@ class Revoke(Params):
     """End tokens by their ids, and all that `principal` was issued until now."""
 
     method = "revoke"
-    tokens: Annotated[list[Name], Field(max_length=limits.READ_KEYS_MAX)] = []
+    tokens: Annotated[list[Name], up_to(limits.READ_KEYS_MAX)]
     principal: Name | None = None
     until_ms: Annotated[int, Field(ge=0, le=limits.INTEGER_MAX)] | None = None
 
