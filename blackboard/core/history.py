@@ -23,7 +23,7 @@ from blackboard.core.commit import (
 )
 from blackboard.core.path import Pattern
 from blackboard.errors import Corrupt, InvalidRequest
-from blackboard.types import Key, Revision
+from blackboard.types import RESYNC_BYTES, Key, Revision
 
 
 def check_sequence(after: Revision, entries: Iterable[LogEntry]) -> Revision:
@@ -84,6 +84,16 @@ def visible(
         id=CommitId(entry.author, 0, "", 0),
         results=(),
     )
+
+
+def bounded(entry: LogEntry | None) -> LogEntry | None:
+    """Return what a reader may see of an entry, if it may be told at once.
+
+    Errors: Resync when it is a restore whose visible changes are more than RESYNC_BYTES.
+    """
+    if entry is not None and entry.epoch is not None and cost_of(entry) > RESYNC_BYTES:
+        raise Resync(entry.revision, entry.epoch.id, entry.epoch.from_revision)
+    return entry
 
 
 def coalesce(entries: Sequence[LogEntry]) -> LogEntry:

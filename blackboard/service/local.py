@@ -11,12 +11,21 @@ from dataclasses import replace
 from typing import Protocol
 
 from blackboard.core import history
-from blackboard.core.commit import PRESENT, Commit, Committed, Entry, Head, LogPage, Reading
+from blackboard.core.commit import (
+    PRESENT,
+    Commit,
+    Committed,
+    Entry,
+    Head,
+    LogEntry,
+    LogPage,
+    Reading,
+)
 from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
 from blackboard.core.path import Pattern, check_key, parse_pattern, parse_patterns
 from blackboard.core.watch import Position
-from blackboard.errors import BlackboardError, Conflict, LimitExceeded
+from blackboard.errors import BlackboardError, Conflict, LimitExceeded, Resync
 from blackboard.service import access, provenance
 from blackboard.service.access import Principal, Right
 from blackboard.service.documents_session import Session
@@ -195,9 +204,18 @@ class LocalLink(LocalPast):
         check_limit(limit, LOG_ENTRIES_MAX)
         await self._host.use(board, self._opener)
         page = await self._host.store.log(board, after, limit=limit)
-        shown = (history.visible(entry, _EVERYTHING, self._readable) for entry in page.entries)
-        through = page.entries[-1].revision if page.entries else after
-        return LogPage(page.head, tuple(entry for entry in shown if entry is not None), through)
+        shown: list[LogEntry] = []
+        through = after
+        for entry in page.entries:
+            try:
+                visible = history.bounded(history.visible(entry, _EVERYTHING, self._readable))
+            except Resync:
+                if through == after:
+                    raise
+                break  # first what is before it
+            shown += [visible] if visible is not None else []
+            through = entry.revision
+        return LogPage(page.head, tuple(shown), through)
 
     async def why(self, board: str, key: Key) -> Sequence[Cause]:
         """The commits that led to `key`, as far as they may be read."""
