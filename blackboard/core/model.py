@@ -40,8 +40,9 @@ from blackboard.core.commit import (
     Result,
 )
 from blackboard.core.path import barrier_key, item_key, namespace_of, range_below
-from blackboard.core.state import State, Usage, evolve, size_of
+from blackboard.core.state import Answer, State, Usage, evolve, size_of
 from blackboard.errors import (
+    AttemptTooOld,
     Compacted,
     Conflict,
     FutureRevision,
@@ -73,7 +74,8 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
     Shapes: revisions are 1..REVISION_MAX; `now_ms` is the engine's clock and decides only whether
     a held lease may be taken over, and when what is written now expires.
     Returns: `Committed` (with `duplicate` set for a retry); a `Rejected`, with nothing changed; or
-    `OutcomeUnknown` for a retry whose first answer is no longer kept.
+    `OutcomeUnknown` for a retry whose first answer is no longer kept (a first attempt that cannot
+    be told from a late one of those is rejected: AttemptTooOld).
     Source: etcd tests/robustness/model/deterministic.go has the same shape.
     Twin: store/scripts/commit.lua.
     """
@@ -108,18 +110,27 @@ def _known(state: State, commit: Commit) -> Committed | None:
     if last is None:
         return None
     if last.incarnation != name.incarnation:
-        # Ours, if it was applied after `retry_since`, is either the last answer or was pushed out.
-        if commit.retry_since is not None and last.overwritten > commit.retry_since:
-            reason = "its answer is no longer kept"
-            raise OutcomeUnknown(
-                name.agent, name.lane, name.incarnation, name.step, reason, final=True
-            )
+        _check_told_apart(commit, last, state.revision)
         return None
     if name.step == last.step:
         return Committed(last.revision, last.time_ms, last.results, duplicate=True)
     if name.step < last.step:
         raise StepSuperseded(name.agent, name.step, last.step)
     return None
+
+
+def _check_told_apart(commit: Commit, last: Answer, head: Revision) -> None:
+    """Ours, if it was applied, was so after what its writer knew: it would be the last answer, or
+    one that was pushed out since."""
+    name = commit.id
+    if commit.retry_since is not None:
+        if last.overwritten > commit.retry_since:
+            reason = "its answer is no longer kept"
+            raise OutcomeUnknown(
+                name.agent, name.lane, name.incarnation, name.step, reason, final=True
+            )
+    elif commit.known is not None and last.overwritten > commit.known:
+        raise AttemptTooOld(name.agent, name.lane, name.incarnation, name.step, commit.known, head)
 
 
 def _check_epoch(state: State, commit: Commit) -> None:

@@ -11,6 +11,7 @@ from blackboard import types as limits
 from blackboard.core.commit import Committed, Increment
 from blackboard.core.model import Outcome
 from blackboard.errors import (
+    AttemptTooOld,
     BlackboardError,
     Compacted,
     Conflict,
@@ -74,9 +75,11 @@ def as_retry(prepared: Prepared, seen: Revision) -> Prepared:
     `seen` is a revision that the board had reached before the first attempt. With it the script
     notices when another incarnation of the agent pushed the lost answer out in between.
     """
-    if prepared.commit.retry_since is not None:
+    commit = prepared.commit
+    if commit.retry_since is not None:
         return prepared
-    return prepare(replace(prepared.commit, retry_since=seen))
+    # Not `seen` if the writer said what it knew: this attempt may itself have come late.
+    return prepare(replace(commit, retry_since=seen if commit.known is None else commit.known))
 
 
 def unknown(prepared: Prepared, reason: str, *, final: bool = False) -> OutcomeUnknown:
@@ -131,6 +134,12 @@ def _stale_epoch(prepared: Prepared, epoch: bytes, head: Revision) -> StaleEpoch
         from_revision=now.from_revision,
         head=head,
     )
+
+
+def _too_old(prepared: Prepared, head: Revision) -> AttemptTooOld:
+    name, known = prepared.commit.id, prepared.commit.known
+    assert known is not None
+    return AttemptTooOld(name.agent, name.lane, name.incarnation, name.step, known, head)
 
 
 def _superseded(prepared: Prepared, last_step: int) -> StepSuperseded:
@@ -220,6 +229,7 @@ _REFUSALS: Final[dict[bytes, Callable[..., BlackboardError]]] = {
     b"compacted": _compacted,
     b"future": _future,
     b"unknown": _unknown,
+    b"too_old": _too_old,
     b"empty": _empty,
     b"begins": _begins,
     b"restore": _restore,

@@ -31,9 +31,9 @@ end
 local function read_commit(control, body, large)
   local checks, content = cmsgpack.unpack(control), cmsgpack.unpack(body)
   local c = {epoch = checks[1], since = checks[2], conditions = checks[3], fences = checks[4],
-    agent = content[1], lane = content[1] .. '/' .. content[2], incarnation = content[3],
-    step = content[4], based_on = content[5], ops = content[7], begins = content[8], body = body,
-    large = large, barrier = 'system/barriers/' .. content[1]}
+    known = checks[5], agent = content[1], lane = content[1] .. '/' .. content[2],
+    incarnation = content[3], step = content[4], based_on = content[5], ops = content[7],
+    begins = content[8], body = body, large = large, barrier = 'system/barriers/' .. content[1]}
   if #c.agent > 255 or #c.incarnation > 255 then error('a name is too long') end
   want(answers, wanted_lanes, c.lane)
   want(entries, wanted_entries, c.barrier)

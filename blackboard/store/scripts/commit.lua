@@ -25,7 +25,11 @@ local function known(c)
   if not answer then return nil end
   local at, when, overwritten, step, size = unpack_integers('>I8I8I8I8B', answer)
   if sub(answer, 34, 33 + size) ~= c.incarnation then
-    if c.since >= 0 and overwritten > c.since then refuse('unknown') end
+    if c.since >= 0 then
+      if overwritten > c.since then refuse('unknown') end
+    elseif c.known >= 0 and overwritten > c.known then
+      refuse('too_old', revision)
+    end
     return nil
   end
   if c.step == step then return {2, at, when, sub(answer, 34 + size)} end

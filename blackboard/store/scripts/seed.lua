@@ -1,6 +1,6 @@
--- Makes a board that begins with entries of another one, in calls of bounded size. Until the last of
--- them the board cannot be opened: the field `seed` holds the name of the call of `Store.seed` whose
--- it is, and what another one left there is removed by the first call.
+-- Makes a board that begins with entries of another one, in calls of bounded size. Until the last
+-- of them the board cannot be opened: the field `seed` holds the name of the call of `Store.seed`
+-- whose it is, and what another one left there is removed by the first call.
 --   KEYS  see prelude.lua
 --   ARGV  1 "begin"   2 the name
 --         1 "page"    2 the name   3.. msgpack lists, flat, of what to write: fields of {board}:n,
