@@ -11,7 +11,9 @@
     |   |-- SnapshotFirst     a checkpoint waits for this agent to bring in what it knows
     |   |-- NoSuchCheckpoint  no checkpoint has that name
     |   |-- BarrierMissed     agents did not bring in their state in time
+    |   |-- AttemptTooOld     not applied, and perhaps a late copy: send it with a newer `known`
     |   |-- StepSuperseded    this step number was already followed by a later one
+    |   |-- DocumentRefused   an edit of a document cannot be taken; start from a fresh copy
     |   |-- TypeMismatch      the operation does not fit the value that is there
     |   |-- LimitExceeded     a named limit of blackboard/types.py
     |   |-- AccessDenied      the principal has no such right on this key
@@ -26,6 +28,13 @@
     |-- OutcomeUnknown        sent, no answer: retry with the same commit id to find out
     |-- LocalProtocolError    this side was used wrongly
     |-- RemoteProtocolError   the peer sent something that is not the protocol
+    |-- ModelFailed           a model did not answer, or not usably
+    |-- CallFailed            a tool of an agent failed, as often as it may be tried
+    |-- CallInterrupted       a call that may be made once only was begun, and its end is unknown
+    |-- Diverged              an agent that was replayed did something else than is recorded
+    |-- SchemaTooNew          the state of an agent was written by newer code
+    |-- MigrationFailed       the state of an agent cannot be brought to the version of the code
+    |-- InvalidState          the state of an agent is not one that its code accepts
     |-- Corrupt               stored bytes are not what was written; never retried
     |-- EngineRefused         the engine's settings would lose data
     `-- DataDirectoryInUse    another process owns the data directory
@@ -181,6 +190,24 @@ class BarrierMissed(Rejected):
 
 
 @dataclass(eq=False)
+class AttemptTooOld(Rejected):
+    """This attempt was not applied: it may be a late copy of one that was applied long ago.
+
+    Since `known`, the board's revision that its writer knew, another process of `agent` pushed an
+    answer out of this lane; it may have been this commit's. Whoever never sent another attempt of
+    it sends it again with `head` as what is known; for everybody else the outcome is unknown.
+    """
+
+    code: ClassVar[str] = "attempt_too_old"
+    agent: str
+    lane: int
+    incarnation: str
+    step: int
+    known: int
+    head: int
+
+
+@dataclass(eq=False)
 class StepSuperseded(Rejected):
     """Step `step` of this agent's lane is older than the last one accepted, `last_step`."""
 
@@ -198,6 +225,21 @@ class TypeMismatch(Rejected):
     key: str
     wanted: str
     found: str
+
+
+@dataclass(eq=False)
+class DocumentRefused(Rejected):
+    """What was sent for document `key` cannot be taken, and the session with it has ended.
+
+    `cause`: "malformed", "foreign" (in the name of somebody else's client), "gap" (something before
+    it is missing), "too_large", "stale" (made before a restore that its author had not seen),
+    "read_only", "too_slow" (it did not read) or "closed". The document and all others are unharmed.
+    """
+
+    code: ClassVar[str] = "document_refused"
+    key: str
+    cause: str
+    reason: str
 
 
 @dataclass(eq=False)
@@ -346,6 +388,91 @@ class RemoteProtocolError(BlackboardError):
     code: ClassVar[str] = "remote_protocol_error"
     reason: str
     close_code: int = 1002
+
+
+@dataclass(eq=False)
+class ModelFailed(BlackboardError):
+    """`model` did not answer, or not usably: `reason`. `status` is the HTTP status, if there was one.
+
+    What may pass by itself was tried again already.
+    """
+
+    code: ClassVar[str] = "model_failed"
+    model: str
+    reason: str
+    status: int | None = None
+
+
+@dataclass(eq=False)
+class CallFailed(BlackboardError):
+    """Call `name` of an agent failed `attempts` times, at last because of `reason`.
+
+    It is recorded: the same call in the same step fails again without being made. What the step
+    does not handle is forgotten, so that the next run of the step tries anew.
+    """
+
+    code: ClassVar[str] = "call_failed"
+    name: str
+    attempts: int
+    reason: str
+
+
+@dataclass(eq=False)
+class CallInterrupted(BlackboardError):
+    """Call `name`, which may be made once only, was begun by a process that died.
+
+    Nobody can tell here whether it took effect: ask where it went, by `idempotency_key`.
+    """
+
+    code: ClassVar[str] = "call_interrupted"
+    name: str
+    idempotency_key: str
+
+
+@dataclass(eq=False)
+class Diverged(BlackboardError):
+    """In a replay, call `number` of a step of `agent` was `found`; recorded is `expected`."""
+
+    code: ClassVar[str] = "diverged"
+    agent: str
+    number: int
+    expected: str
+    found: str
+
+
+@dataclass(eq=False)
+class SchemaTooNew(BlackboardError):
+    """The state of `agent` has schema version `stored`; this code knows versions up to `known`.
+
+    Nothing was changed. Run the newer code.
+    """
+
+    code: ClassVar[str] = "schema_too_new"
+    agent: str
+    stored: int
+    known: int
+
+
+@dataclass(eq=False)
+class MigrationFailed(BlackboardError):
+    """The migration of the state of `agent` from schema version `version` failed: `reason`.
+
+    What is stored was left as it is.
+    """
+
+    code: ClassVar[str] = "migration_failed"
+    agent: str
+    version: int
+    reason: str
+
+
+@dataclass(eq=False)
+class InvalidState(BlackboardError):
+    """A state of `agent` is not acceptable: `reason`. It was not written, or not taken in."""
+
+    code: ClassVar[str] = "invalid_state"
+    agent: str
+    reason: str
 
 
 @dataclass(eq=False)

@@ -104,8 +104,59 @@ RESYNC_BYTES: Final = 4 * 1024 * 1024
 HOLD_MS_MAX: Final = 2_000
 """Longest time for which a restore holds up the other commits of its board, by the engine's clock;
 a process that dies meanwhile costs no more than that."""
+BARRIER_MS_MAX: Final = 600_000
+"""Longest time that a checkpoint waits for the agents' state: an agent thinks for minutes."""
+BARRIER_GRACE_MS: Final = 5_000
+"""What a barrier outlives its time-out by on the board, should the service die that asked for it."""
+CHECKPOINTS_MAX: Final = 10_000
+"""Checkpoints of one board; pruning makes room."""
+CHECKPOINTS_PAGE_MAX: Final = 1_024
+"""Checkpoints of one page of their list."""
+RESTORE_ATTEMPTS_MAX: Final = 3
+"""Times that a restore is tried while others commit, before they are made to wait for it."""
+RESTORE_HOLDS_MAX: Final = 5
+"""Times that a restore makes others wait, before it gives up."""
+RESTORE_KEPT_MS: Final = 24 * 3600 * 1000
+"""Time for which the answer to a restore is kept, so that a retry of it is recognised."""
+ARCHIVE_WAIT_MS: Final = 10_000
+"""Time that a look at the past waits until the archive has reached it."""
+DIFF_KEYS_MAX: Final = 10_000
+"""Keys that one `Board.diff` gathers; `differences` goes through any number, page by page."""
+TEXT_DIFF_LINES_MAX: Final = 2_000
+"""Lines of a text that is compared line by line, which takes time by their square."""
+HISTORY_VERSIONS_MAX: Final = 1_024
+"""Versions of a key on one page of its history."""
+FINDINGS_MAX: Final = 100
+"""Findings that one `verify` tells; a board that has more is beyond reading them."""
+IMPORTS_MAX: Final = 4
+"""Imports that one service process has under way: each holds a page in memory."""
+IMPORT_IDLE_MS: Final = 30_000
+"""Time after which an import whose next page does not come is given up."""
+LONG_REQUEST_TIMEOUT_MS: Final = 600_000
+"""Time after which a client stops waiting for what goes over a whole board: a branch, a check."""
+DELIVERIES_MAX: Final = 3
+"""Times that one commit gives way to what the agent has to bring for a checkpoint."""
+MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024
+"""One manifest: it has a digest per namespace, a line per agent, and what agents declared."""
+EXPORT_ITEMS_MAX: Final = 100_000
+"""Counters of lists that one export carries; they travel with its first page."""
 LOG_KEPT_REVISIONS: Final = 1_000_000
 """Log entries kept before the oldest are compacted away."""
+
+# --- the archive ----------------------------------------------------------------------------------
+BLOB_BYTES: Final = 64 * 1024
+"""Larger values lie in the object store; the archive's database keeps their hash."""
+BLOB_CALLS_MAX: Final = 16
+"""Blobs that one process reads or writes at a time."""
+BLOB_GRACE_MS: Final = 3_600_000
+"""A blob that nothing names is not removed before it is so old: who wrote it may be about to name
+it in a transaction, and none takes an hour."""
+ARCHIVE_LEASE_MS: Final = 10_000
+"""Time after which another process goes on archiving a board whose archiver is silent."""
+ARCHIVE_WAIT_MS: Final = 10_000
+"""Longest time for which a caller waits until the archive has reached a revision."""
+ARCHIVE_RETRY_MS: Final = 5_000
+"""Longest pause between two attempts to reach an archive that is away."""
 
 BOARDS_MAX: Final = 4096
 """Boards that one service process has open: each has an index, a commit queue and a feed."""
@@ -147,6 +198,9 @@ CONNECTIONS_PER_PRINCIPAL_MAX: Final = 512
 """Connections of one principal to one service process."""
 CONNECTIONS_MAX: Final = 4096
 """Connections of one service process: file descriptors and 70 KiB each."""
+OPEN_FILES_MAX: Final = CONNECTIONS_MAX + 4 * BOARDS_MAX + 256
+"""Files that one service process may have open: a connection is one; a board of the embedded engine
+is its file, two of the journal, and one to read the old log."""
 HANDSHAKE_TIMEOUT_MS: Final = 5_000
 """Time for the first message (`hello`) of a connection."""
 REQUEST_TIMEOUT_MS: Final = 30_000
@@ -157,6 +211,40 @@ PING_INTERVAL_MS: Final = 20_000
 """Idle time between two pings, and the time that a pong may take."""
 DRAIN_TIMEOUT_MS: Final = 10_000
 """Time that a stopping service gives its connections to finish."""
+
+# --- access ---------------------------------------------------------------------------------------
+NARROWINGS_MAX: Final = 8
+"""Times that a token is handed on, narrower each time: sub-agents of sub-agents, and no deeper."""
+REVOCATIONS_MAX: Final = 65_536
+"""Tokens and principals that are revoked at one time; a record ends when its token would have."""
+REVOKED_TTL_MS: Final = 366 * 24 * 3600 * 1000
+"""Time for which a revoked token is remembered when nobody says how long it is valid: the longest
+that a token is (the operator's: a year)."""
+ACCESS_STALE_MS: Final = 15_000
+"""A service process that heard nothing of the revocations for so long refuses tokens."""
+
+# --- documents ------------------------------------------------------------------------------------
+DOCUMENT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""The encoded state of one document, what was deleted included: loading it takes half a second,
+and every process that serves it holds it twice."""
+DOCUMENT_UPDATE_BYTES_MAX: Final = 3 * 1024 * 1024
+"""One update of a document: one commit holds it, cut into values."""
+DOCUMENT_SESSIONS_MAX: Final = 512
+"""Connections to one document in one service process: each gets every update."""
+DOCUMENTS_MAX: Final = 1024
+"""Documents that one service process has open."""
+DOCUMENT_TAIL_UPDATES: Final = 256
+"""Updates of a document after which they are compacted into its base: a quarter of what one commit
+can delete, and loading a document stays a matter of milliseconds."""
+AWARENESS_STATES_MAX: Final = 512
+"""Clients of a document that one message tells of: one for each connection."""
+AWARENESS_BYTES_MAX: Final = 16 * 1024
+"""What a client tells of itself: a name, a colour, a selection."""
+OVERLAP_TTL_MS: Final = 24 * 3600 * 1000
+"""Time for which a report of concurrent edits is kept: whoever works on the document reads it the
+same day."""
+DOCUMENT_TOKEN_TTL_MS_MAX: Final = 3600 * 1000
+"""Longest life of a token that may stand in a URL, where logs and histories keep it."""
 
 # --- watching -------------------------------------------------------------------------------------
 WATCH_QUEUE_CHANGES_MAX: Final = 4096
@@ -169,6 +257,66 @@ WATCH_BATCH_BYTES_MAX: Final = 256 * 1024
 """Bytes after which such a frame takes no further revision."""
 PROGRESS_INTERVAL_MS: Final = 5_000
 """Idle time after which a watcher is told how far it is."""
+
+# --- lives of agents ------------------------------------------------------------------------------
+AGENT_GRACE_MS: Final = 10_000
+"""Time that a step which is under way gets to end when its agent is told to stop."""
+AGENT_CRASHES_MAX: Final = 5
+"""Crashes of an agent without a step in between, after which it is a crash loop, and left alone."""
+AGENT_PAUSE_MS: Final = 200
+"""Pause before an agent that crashed is started again; it doubles with each further crash."""
+AGENT_PAUSE_MS_MAX: Final = 30_000
+"""Longest such pause: so long an agent is away after a fault of somebody else's was repaired."""
+AGENT_ERROR_BYTES_MAX: Final = 2_048
+"""What is told on the board of the error with which an agent crashed."""
+REST_TOLD_AFTER_MS: Final = 300
+"""Time for which an agent waits before its presence says so: short waits are not worth a commit."""
+TEAM_AGENTS_MAX: Final = 1_024
+"""Agents of one team in one process, those that were born included, and entries of its roster."""
+
+# --- models and memory ----------------------------------------------------------------------------
+MODEL_TIMEOUT_MS: Final = 120_000
+"""One attempt at an answer of a model: long answers of slow models take a minute."""
+MODEL_ATTEMPTS_MAX: Final = 4
+"""Attempts at one answer of a model: rate limits and restarts pass, other faults do not."""
+MODEL_PAUSE_MS_MAX: Final = 30_000
+"""Longest pause between two attempts; a service that asks for a longer one has failed."""
+MODEL_ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
+"""One answer of a model, as it comes over the wire: sixteen times the longest that models give."""
+TRANSCRIPT_TURN_BYTES_MAX: Final = 256 * 1024
+"""Text of one turn of a transcript, so that a page holds several. Longer texts belong into an entry
+of their own, and a reference into the transcript."""
+TRANSCRIPT_PAGE_TURNS_MAX: Final = 256
+"""Turns of one page of archived turns: it is made by one commit, which removes each of them."""
+TRANSCRIPT_PAGE_BYTES_MAX: Final = 512 * 1024
+"""Text of one page of archived turns, so that it fits into one value in every encoding."""
+WINDOW_TURNS_MAX: Final = 1_024
+"""Turns of a sliding window: what one page of a listing holds."""
+RECALL_TURNS_MAX: Final = 100_000
+"""Archived turns that one process keeps searchable, the newest ones; about 100 MB of memory."""
+RECALL_RESULTS_MAX: Final = 100
+"""Turns that one search returns."""
+RECALL_WORDS_MAX: Final = 64
+"""Words of a question that are searched for; a longer question is cut there."""
+
+# --- agents ---------------------------------------------------------------------------------------
+STEP_CALLS_MAX: Final = 256
+"""Calls that one step of an agent makes: each is kept, in up to three entries, until one operation
+removes them all (OPERATIONS_MAX)."""
+STEP_PAUSE_MS_MAX: Final = 1_000
+"""Longest pause before a step that met a conflict is run again."""
+CALL_INLINE_BYTES: Final = 64 * 1024
+"""A larger result of a call stands in an entry of its own, beside the record of the call."""
+CALL_ATTEMPTS_MAX: Final = 32
+"""Attempts at one call: each one that failed is a line of its record."""
+CALL_PAUSE_MS_MAX: Final = 60_000
+"""Longest pause between two attempts at a call; what takes longer to pass is a new step."""
+CALL_REASON_BYTES_MAX: Final = 1_024
+"""What is kept of an error's text: enough to understand it, and no page of HTML."""
+APPROVAL_FACTS_MAX: Final = 64
+"""Facts that one request for approval is based on: more than a person checks."""
+INBOX_TAKE_MAX: Final = 64
+"""Messages that a step takes from its inbox at once: each is a condition of its commit."""
 
 # --- engines --------------------------------------------------------------------------------------
 ENGINE_TIMEOUT_MS: Final = 5_000

@@ -2,7 +2,8 @@
 
 Starts the service on the embedded engine in a new directory, runs the researcher and the architect
 (agents/) as processes of their own with tokens of their own, and shows the live stream of the board
-while they work. Ends with 0 only if everything that is promised below was seen to happen.
+while they work. Then the same team is taken back to a checkpoint (rewind.py). Ends with 0 only if
+everything that is promised below was seen to happen.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from rich.text import Text
 
 import blackboard
 from blackboard import Board, Client, Revised
+from blackboard.demos import rewind
 
 BOARD = "expansion"
 CURTAIN = "public/curtain"
@@ -126,13 +128,18 @@ async def follow(board: Board, story: Story, ready: asyncio.Event) -> None:
             show(revised)
 
 
-async def run_agent(name: str, url: str, folder: Path) -> int:
-    """Run an agent to its end and show what it says; returns its exit code."""
-    env = {
+async def surroundings(name: str, url: str, folder: Path) -> dict[str, str]:
+    """The environment in which an agent finds the board, and who it is."""
+    return {
         "BLACKBOARD_URL": url,
         "BLACKBOARD_TOKEN": await token_for(name, folder),
         "BLACKBOARD_BOARD": BOARD,
     }
+
+
+async def run_agent(name: str, url: str, folder: Path) -> int:
+    """Run an agent to its end and show what it says; returns its exit code."""
+    env = await surroundings(name, url, folder)
     process = await python(f"blackboard.agents.{name}", env=env)
     assert process.stdout is not None
     async for line in process.stdout:
@@ -151,6 +158,23 @@ async def play(client: Client, url: str, folder: Path) -> tuple[Story, list[int]
     await board.put(CURTAIN, "falls")
     await watching
     return story, codes
+
+
+async def take_back(board: Board, url: str, folder: Path) -> dict[str, bool]:
+    """The second act: a checkpoint, a spoiled board, a restore, a branch."""
+    console.print(Text("\n checkpoint, kill, spoil, restore, branch", style="bold"))
+
+    async def launch(name: str) -> asyncio.subprocess.Process:
+        return await python(
+            "blackboard.demos.drafter", name, env=await surroundings(name, url, folder)
+        )
+
+    return await rewind.play(board, launch, tell)
+
+
+def tell(name: str, line: str) -> None:
+    """Show what an agent, or the one who runs it all, says."""
+    say(line, COLOURS.get(name, "bold"))
 
 
 async def is_denied(board: Board, key: str) -> bool:
@@ -194,7 +218,9 @@ async def main() -> int:
             console.print(Text(f"service at {url}, embedded engine, two agents\n", style="bold"))
             async with blackboard.connect(url, token=token) as client:
                 story, codes = await play(client, url, folder)
-                kept = await promises(client.board(BOARD), story, list(codes))
+                board = client.board(BOARD)
+                kept = await promises(board, story, list(codes))
+                kept |= await take_back(board, url, folder)
     console.print()
     for promise, is_kept in kept.items():
         mark, style = ("ok", "green") if is_kept else ("FAILED", "bold red")

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from blackboard.cli.exits import LOOPBACK, START, CommandError, explain
-from blackboard.cli.serve import OPEN_FILES
 from blackboard.errors import BlackboardError, DataDirectoryInUse
-from blackboard.types import CONNECTIONS_MAX
+from blackboard.types import CONNECTIONS_MAX, OPEN_FILES_MAX
 
 if TYPE_CHECKING:
     from blackboard.cli.places import Target
@@ -149,12 +148,12 @@ def open_files() -> Finding:
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY or hard >= OPEN_FILES:
+    if hard == resource.RLIM_INFINITY or hard >= OPEN_FILES_MAX:
         return _ok(
-            "open files", f"{'no limit' if hard < 0 else hard}, {OPEN_FILES} are needed at most"
+            "open files", f"{'no limit' if hard < 0 else hard}, {OPEN_FILES_MAX} are needed at most"
         )
-    text = f"at most {hard}, so about {max(0, hard - OPEN_FILES + CONNECTIONS_MAX)} connections"
-    return Finding("open files", Status.WARN, text, f"ulimit -Hn {OPEN_FILES}")
+    text = f"at most {hard}, so about {max(0, hard - OPEN_FILES_MAX + CONNECTIONS_MAX)} connections"
+    return Finding("open files", Status.WARN, text, f"ulimit -Hn {OPEN_FILES_MAX}")
 
 
 # --- the service ----------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ MEANING: Mapping[Exit, str] = {
     Exit.OK: "done",
     Exit.ERROR: "another error",
     Exit.USAGE: "wrong arguments, or a request that nobody could accept",
-    Exit.NOT_FOUND: "no such key, context or data directory",
+    Exit.NOT_FOUND: "no such key, checkpoint, context or data directory",
     Exit.CONFLICT: "a condition did not hold; nothing changed",
     Exit.DENIED: "no valid token, or no right to do that",
     Exit.UNAVAILABLE: "the service or the engine cannot be reached; nothing changed, try again",
@@ -64,6 +64,7 @@ EXIT_OF: Mapping[str, Exit] = {
     "nothing_to_claim": Exit.CONFLICT,
     "stale_epoch": Exit.CONFLICT,
     "step_superseded": Exit.CONFLICT,
+    "attempt_too_old": Exit.CONFLICT,
     "type_mismatch": Exit.ERROR,
     "limit_exceeded": Exit.ERROR,
     "access_denied": Exit.DENIED,
@@ -72,10 +73,22 @@ EXIT_OF: Mapping[str, Exit] = {
     "compacted": Exit.ERROR,
     "future_revision": Exit.ERROR,
     "rolled_back": Exit.ERROR,
+    "resync": Exit.ERROR,
+    "head_moved": Exit.CONFLICT,
+    "snapshot_first": Exit.CONFLICT,
+    "no_such_checkpoint": Exit.NOT_FOUND,
+    "barrier_missed": Exit.CONFLICT,
     "unavailable": Exit.UNAVAILABLE,
     "outcome_unknown": Exit.ERROR,
     "local_protocol_error": Exit.ERROR,
     "remote_protocol_error": Exit.ERROR,
+    "model_failed": Exit.ERROR,
+    "call_failed": Exit.ERROR,
+    "call_interrupted": Exit.ERROR,
+    "diverged": Exit.ERROR,
+    "schema_too_new": Exit.ERROR,
+    "migration_failed": Exit.ERROR,
+    "invalid_state": Exit.ERROR,
     "corrupt": Exit.ERROR,
     "engine_refused": Exit.ERROR,
     "data_directory_in_use": Exit.UNAVAILABLE,
@@ -108,7 +121,8 @@ def not_found(message: str, fix: str = "") -> CommandError:
 
 def explain(error: errors.BlackboardError) -> CommandError:
     """The command error for an error of the library."""
-    message, fix = _of_a_commit(error) or _of_the_service(error) or (str(error), "")
+    told = _of_a_commit(error) or _of_the_past(error) or _of_the_service(error)
+    message, fix = told or (str(error), "")
     return CommandError(error.code, EXIT_OF[error.code], message, fix, error.fields())
 
 
@@ -134,6 +148,35 @@ def _of_a_commit(error: errors.BlackboardError) -> tuple[str, str] | None:
         case errors.OutcomeUnknown():
             return f"sent, but no answer came ({error.reason}): it may have been applied or not", (
                 "Look before you repeat it: blackboard log"
+            )
+    return None
+
+
+def _of_the_past(error: errors.BlackboardError) -> tuple[str, str] | None:
+    match error:
+        case errors.NoSuchCheckpoint():
+            return f"board {error.board} has no checkpoint {error.name}", (
+                "See which there are: blackboard checkpoint list"
+            )
+        case errors.BarrierMissed():
+            missed = ", ".join(error.agents)
+            return (
+                f"no state from {missed} within {error.timeout_ms} ms; no checkpoint was taken",
+                ("Give them longer (--barrier), or take it without them (--stale-ok)."),
+            )
+        case errors.HeadMoved():
+            return f"others committed all the time (the head is {error.head})", "Try again."
+        case errors.SnapshotFirst():
+            return f"a checkpoint waits for the state of {error.agent}", (
+                "It goes on when the agent has brought it, or the checkpoint gives up."
+            )
+        case errors.Resync():
+            return f"the restore at revision {error.revision} changed too much to be told", (
+                "Start anew: watch with --snapshot."
+            )
+        case errors.RolledBack():
+            return f"what you saw after revision {error.from_revision} is history no longer", (
+                "Start anew: watch with --snapshot and without --after."
             )
     return None
 
@@ -176,10 +219,6 @@ def _of_the_service(error: errors.BlackboardError) -> tuple[str, str] | None:
             )
         case errors.FutureRevision():
             return f"revision {error.revision} does not exist yet; the head is {error.head}", ""
-        case errors.RolledBack():
-            return f"what you saw after revision {error.from_revision} is history no longer", (
-                "Start anew: watch with --snapshot and without --after."
-            )
         case errors.Corrupt():
             return f"{error.what} is not what was written: {error.reason}", (
                 "Nothing was changed. Keep the files, and look with: blackboard doctor"

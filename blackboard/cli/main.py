@@ -4,7 +4,21 @@ from typing import Annotated, Any
 
 import typer
 
-from blackboard.cli import context, doctor, history, keys, locks, serve, token
+from blackboard.cli import (
+    approvals,
+    checkpoints,
+    context,
+    doctor,
+    grants,
+    history,
+    keys,
+    locks,
+    migrate,
+    replay,
+    rewind,
+    serve,
+    token,
+)
 from blackboard.cli.exits import MEANING
 from blackboard.cli.options import Group
 from blackboard.cli.screen import console, print_examples
@@ -58,7 +72,9 @@ def root(
     """The durable shared board of a team of AI agents."""
 
 
-for group in (serve.app, doctor.app, keys.app, history.app, locks.app):
-    app.add_typer(group)
+_TOP = (serve, doctor, keys, history, locks, rewind, replay, approvals, migrate, grants)
+for module in _TOP:
+    app.add_typer(module.app)
+app.add_typer(checkpoints.app, name="checkpoint", rich_help_panel="Checkpoints")
 app.add_typer(context.app, name="context", rich_help_panel="Access")
 app.add_typer(token.app, name="token", rich_help_panel="Access")

@@ -1,5 +1,7 @@
 """The terminal: where words go, and what may not reach it. NO_COLOR is respected (by Rich)."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from rich.console import Console
@@ -21,6 +23,17 @@ def console() -> Console:
 def say(text: str) -> None:
     """A note for people, on stderr."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(Text(text, style="dim"))
+
+
+@contextmanager
+def busy(what: str) -> Iterator[None]:
+    """While the block runs, tell a terminal that something is being done."""
+    out = Console(stderr=True, highlight=False)
+    if not out.is_terminal:
+        yield
+        return
+    with out.status(Text(what, style="dim")):
+        yield
 
 
 def say_error(message: str, fix: str) -> None:

@@ -2,22 +2,19 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from blackboard.cli import places, screen
 from blackboard.cli.exits import wrong_usage
 from blackboard.cli.options import Command, options_of
-from blackboard.types import CONNECTIONS_MAX
 
 if TYPE_CHECKING:
     from blackboard.net.server import Serving
 
 app = typer.Typer()
 _NETWORK = "Network"
-OPEN_FILES: Final = CONNECTIONS_MAX + 512
-"""Files that a service may have open: connections, boards, engine, libraries."""
 
 
 def _boards(
@@ -44,6 +41,14 @@ def _boards(
     secret_file: Annotated[
         str | None,
         typer.Option("--secret-file", metavar="FILE", help="The secret that signs tokens."),
+    ] = None,
+    lock_masters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lock-master",
+            metavar="URL",
+            help="A Redis server that votes on every lease (repeat: 3 or 5 independent ones).",
+        ),
     ] = None,
 ) -> None: ...
 

@@ -1,7 +1,8 @@
-"""token create, show: who may do what."""
+"""token create, narrow, inspect, revoke, show: who may do what, and for how long."""
 
-import base64
-import json
+import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,9 +12,11 @@ from blackboard.cli.exits import CommandError, Exit, wrong_usage
 from blackboard.cli.options import Flags, Group, ReadCommand, SecretCommand
 
 if TYPE_CHECKING:
+    from blackboard.net.config import Settings
     from blackboard.service.access import Grant, Principal
+    from blackboard.service.board import Client
 
-TTL_HOURS_DEFAULT = 24.0
+TTL_HOURS_DEFAULT = 1.0
 _HOUR_MS = 3_600_000
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Make tokens, and see what one allows.")
@@ -24,6 +27,7 @@ app = typer.Typer(cls=Group, no_args_is_help=True, help="Make tokens, and see wh
     epilog="""\
 blackboard token create researcher  # what every agent may do
 blackboard token create auditor --grant 'public/**=read' --grant 'private/**=read'
+blackboard token create checker --role reader
 blackboard token create planner --board expansion --ttl 8""",
 )
 def create(
@@ -39,6 +43,14 @@ def create(
             help="read,write,append,lock,checkpoint,restore,admin or all. Default: an agent's.",
         ),
     ] = None,
+    role: Annotated[
+        str | None,
+        typer.Option("--role", metavar="ROLE", help="agent, reader, operator, or of --roles."),
+    ] = None,
+    roles: Annotated[
+        Path | None,
+        typer.Option("--roles", metavar="FILE", help="A TOML file of roles."),
+    ] = None,
     board: Annotated[
         list[str] | None,
         typer.Option("--board", "-b", metavar="NAME", help="On this board only (repeat)."),
@@ -51,15 +63,26 @@ def create(
 
     It goes to standard output and is kept nowhere. Whoever has it is NAME until it expires.
     """
+    from dataclasses import replace
+
     from blackboard.cli import show
-    from blackboard.net import tokens
+    from blackboard.net import config, tokens
+    from blackboard.net.roles import grants_of
 
     flags = Flags.of(context)
     if not ttl_hours > 0:
         raise wrong_usage("--ttl must be more than 0 hours")
+    if role is not None and grant:
+        raise wrong_usage("--role and --grant exclude each other")
+    settings = _settings(flags)
     principal = _principal(name, grant or [], board or [])
-    secret, kept = _secret(flags)
-    token = tokens.issue(secret, principal, round(ttl_hours * _HOUR_MS))
+    if role is not None:
+        granted = grants_of(role, name, roles or settings.roles_file)
+        principal = replace(principal, grants=granted)
+    kept = _kept(settings)
+    secret = config.secret_of(settings)
+    ttl_ms = round(ttl_hours * _HOUR_MS)
+    token = tokens.issue(secret, principal, ttl_ms, audience=settings.audience)
     if flags.as_json:
         show.print_json({"token": token, **claims_of(token)})
         return
@@ -86,25 +109,29 @@ def _principal(name: str, grants: list[str], boards: list[str]) -> "Principal":
 
 def parse_grant(text: str) -> "Grant":
     """A grant written as `PATTERN=right,right`. Errors: CommandError."""
-    from blackboard.service.access import ALL_RIGHTS, Grant, Right
+    from blackboard.errors import InvalidRequest
+    from blackboard.service.access import Right
+    from blackboard.service.access import parse_grant as parse
 
-    pattern, equals, names = text.partition("=")
-    known = {str(right) for right in Right}
-    rights = known if names == "all" else set(names.split(","))
-    if not equals or not rights <= known:
+    try:
+        return parse(text)
+    except InvalidRequest as error:
         raise wrong_usage(
             f"{text!r} is no grant", f"Write PATTERN=RIGHTS, with rights of: {', '.join(Right)}."
-        )
-    return Grant(pattern, ALL_RIGHTS if names == "all" else frozenset(map(Right, rights)))
+        ) from error
 
 
-def _secret(flags: Flags) -> tuple[str, str]:
-    """The secret of the service that is meant, and where it is kept; it is never made here."""
+def _settings(flags: Flags) -> "Settings":
+    """The settings of the service that is meant."""
     from blackboard.cli import session
     from blackboard.net import config
 
     given = {"data": session.data_of(flags), "secret_file": flags.secret_file}
-    settings = config.load({name: path for name, path in given.items() if path is not None})
+    return config.load({name: path for name, path in given.items() if path is not None})
+
+
+def _kept(settings: "Settings") -> str:
+    """Where the secret is kept; it is never made here. Errors: CommandError when there is none."""
     kept = settings.secret_file or settings.data / "secret"
     if settings.secret is None and not kept.exists():
         raise CommandError(
@@ -113,8 +140,130 @@ def _secret(flags: Flags) -> tuple[str, str]:
             f"there is no secret at {kept}",
             "Run blackboard serve once, or give --data, --secret-file or BLACKBOARD_SECRET.",
         )
-    where = "BLACKBOARD_SECRET" if settings.secret is not None else str(kept)
-    return config.secret_of(settings), where
+    return "BLACKBOARD_SECRET" if settings.secret is not None else str(kept)
+
+
+_TOKEN = typer.Argument(
+    metavar="TOKEN", help="- reads it from standard input. Default: the one in use."
+)
+
+
+def _token(flags: Flags, given: str | None) -> str:
+    """The token that is meant. Errors: CommandError."""
+    from blackboard.cli import session
+
+    found = sys.stdin.read().strip() if given == "-" else given or session.target_of(flags).token
+    if found is None:
+        raise CommandError(
+            "unauthenticated",
+            Exit.DENIED,
+            "no token is in use",
+            "Give one: --token, BLACKBOARD_TOKEN or blackboard context add.",
+        )
+    return found
+
+
+@app.command(
+    cls=ReadCommand,
+    epilog="""\
+blackboard token narrow - --name researcher.helper --grant 'public/notes/**=read' < token
+blackboard token narrow --ttl 0.1  # the one in use, for six minutes""",
+)
+def narrow(
+    context: typer.Context,
+    which: Annotated[str | None, _TOKEN] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Of the sub-agent: the own one, a dot, more."),
+    ] = None,
+    grant: Annotated[
+        list[str] | None,
+        typer.Option("--grant", metavar="PATTERN=RIGHTS", help="All that is left (repeat)."),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only-board", metavar="NAME", help="On this board only (repeat)."),
+    ] = None,
+    ttl_hours: Annotated[
+        float | None, typer.Option("--ttl", metavar="HOURS", help="How long it is valid at most.")
+    ] = None,
+) -> None:
+    """Make a token that allows less.
+
+    No service is asked, and no secret is needed. What was taken away cannot be added again.
+    """
+    from blackboard.cli import show
+    from blackboard.net import tokens
+    from blackboard.service.access import Narrowing
+
+    flags = Flags.of(context)
+    end_ms = None if ttl_hours is None else round(time.time() * 1000 + ttl_hours * _HOUR_MS)
+    grants = None if grant is None else tuple(parse_grant(text) for text in grant)
+    boards = None if only is None else frozenset(only)
+    made = tokens.attenuate(_token(flags, which), Narrowing(name, grants, boards, end_ms))
+    if flags.as_json:
+        show.print_json({"token": made, **claims_of(made)})
+    else:
+        print(made)
+
+
+@app.command(
+    cls=ReadCommand,
+    epilog="""\
+blackboard token inspect - < token
+blackboard token inspect  # the one in use""",
+)
+def inspect(context: typer.Context, which: Annotated[str | None, _TOKEN] = None) -> None:
+    """Show what a token says: whose it is, what it allows, its id.
+
+    Nobody is asked whether it is genuine; blackboard grants asks the service.
+    """
+    flags = Flags.of(context)
+    _print_claims(claims_of(_token(flags, which)), as_json=flags.as_json)
+
+
+@app.command(
+    cls=ReadCommand,
+    epilog="""\
+blackboard token revoke - < stolen-token
+blackboard token revoke --id 4LkT0mYyK3yVtQ1a
+blackboard token revoke --all-of researcher  # every token it has been given until now""",
+)
+def revoke(
+    context: typer.Context,
+    which: Annotated[
+        str | None,
+        typer.Argument(metavar="TOKEN", help="- reads it from standard input."),
+    ] = None,
+    ids: Annotated[
+        list[str] | None,
+        typer.Option("--id", metavar="ID", help="Of a token, as inspect shows it (repeat)."),
+    ] = None,
+    all_of: Annotated[
+        str | None, typer.Option("--all-of", metavar="NAME", help="All tokens of an agent.")
+    ] = None,
+) -> None:
+    """End tokens, and what was narrowed from them, at once.
+
+    Connections that use them are closed; nothing is committed or delivered under them any more.
+    """
+    from blackboard.cli import session, show
+
+    flags = Flags.of(context)
+    names, until_ms = list(ids or []), None
+    if which is not None:
+        claims = claims_of(_token(flags, which))
+        names.append(claims["ids"][-1])
+        until_ms = claims["expires_at_ms"] if not ids and all_of is None else None
+
+    async def run(client: "Client") -> int:
+        return await client.revoke(*names, principal=all_of, until_ms=until_ms)
+
+    count = session.with_client(flags, run)
+    if flags.as_json:
+        show.print_json({"revoked": count})
+    else:
+        screen.say(f"revoked; {count} tokens and agents are now")
 
 
 @app.command(
@@ -129,30 +278,29 @@ def show_token(
     reveal: Annotated[bool, typer.Option("--reveal", help="Print the token itself.")] = False,
 ) -> None:
     """Show whose token is in use, what it allows and until when."""
-    from blackboard.cli import session, show
-
     flags = Flags.of(context)
-    token = session.target_of(flags).token
-    if token is None:
-        raise CommandError(
-            "unauthenticated",
-            Exit.DENIED,
-            "no token is in use",
-            "Give one: --token, BLACKBOARD_TOKEN or blackboard context add.",
-        )
+    token = _token(flags, None)
     claims = claims_of(token)
     if reveal:
         print(token)
-    elif flags.as_json:
-        show.print_json(claims)
     else:
-        now = show.now_ms()
-        print(f"name     {claims['principal']}")
-        print(f"boards   {', '.join(claims['boards']) or 'all'}")
-        expired = "  (expired)" if claims["expires_at_ms"] <= now else ""
-        print(f"expires  {show.clock(claims['expires_at_ms'], now)}{expired}")
-        for pattern, rights in claims["grants"]:
-            print(f"grant    {pattern}  {', '.join(rights)}")
+        _print_claims(claims, as_json=flags.as_json)
+
+
+def _print_claims(claims: dict[str, Any], *, as_json: bool) -> None:
+    from blackboard.cli import show
+
+    if as_json:
+        show.print_json(claims)
+        return
+    now = show.now_ms()
+    print(f"name     {claims['principal']}")
+    print(f"boards   {', '.join(claims['boards']) or 'all'}")
+    expired = "  (expired)" if claims["expires_at_ms"] <= now else ""
+    print(f"expires  {show.clock(claims['expires_at_ms'], now)}{expired}")
+    print(f"id       {claims['ids'][-1]}")
+    for pattern, rights in claims["grants"]:
+        print(f"grant    {pattern}  {', '.join(rights)}")
 
 
 def claims_of(token: str) -> dict[str, Any]:
@@ -160,16 +308,20 @@ def claims_of(token: str) -> dict[str, Any]:
 
     Errors: CommandError when it is no token.
     """
+    from blackboard.errors import Unauthenticated
+    from blackboard.net import tokens
+
     try:
-        middle = token.split(".")[1]
-        claims = json.loads(base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4)))
-        return {
-            "principal": claims["sub"],
-            "boards": claims["boards"],
-            "grants": claims["grants"],
-            "expires_at_ms": claims["exp"] * 1000,
-        }
-    except (IndexError, ValueError, KeyError, TypeError) as error:
+        found = tokens.unverified(token)
+    except Unauthenticated as error:
         raise CommandError(
             "unauthenticated", Exit.DENIED, "what is in use as a token is none"
         ) from error
+    assert found.credential is not None
+    return {
+        "principal": found.name,
+        "boards": sorted(found.boards),
+        "grants": [[g.pattern, sorted(g.rights)] for g in found.grants],
+        "expires_at_ms": found.expires_at_ms,
+        "ids": list(found.credential.ids),
+    }

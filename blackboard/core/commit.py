@@ -164,9 +164,10 @@ class CommitId(Struct, frozen=True, gc=False):
 class Commit(Struct, frozen=True, gc=False):
     """One atomic step: all of `ops`, or nothing.
 
-    `retry_since` is None on the first attempt; on a later one it is the board's revision that the
-    writer knew before the first attempt. `based_on` names (key, mod_revision) pairs that were read;
-    they are kept as provenance, and are conditions only if they also stand in `conditions`.
+    `known` is the board's revision that the writer knew before the first attempt; `retry_since` is
+    the same once an earlier attempt may have got through, and None before. `based_on` names (key,
+    mod_revision) pairs that were read; they are kept as provenance, and are conditions only if they
+    also stand in `conditions`.
 
     A commit that `begins` an epoch is a restore: it takes effect only as `begins.revision`, that
     is if nobody committed since its operations (PutBack, Delete) were computed, voids all leases,
@@ -182,6 +183,7 @@ class Commit(Struct, frozen=True, gc=False):
     note: str = ""
     retry_since: Revision | None = None
     begins: "Epoch | None" = None
+    known: Revision | None = None
 
 
 Result = int | str | tuple[str | int, ...] | None

@@ -1,18 +1,30 @@
 """What a log is: one entry per revision, in order, without gaps except where an epoch begins.
 
 Invariants of a well-formed log, which `check_sequence` tests
-- revisions increase strictly; only an epoch marker may skip some.
-- a marker's `epoch.revision` is its own revision, and `epoch.from_revision` lies before it.
+- revisions increase strictly; only the marker of an engine that came back may skip some, and the
+  first entry of a board that began as a branch.
+- the `epoch.revision` of an entry that begins one is its own revision, and `epoch.from_revision`
+  lies before it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from blackboard.core.commit import Change, CommitId, Head, LogEntry
+from blackboard.core.commit import (
+    BRANCH,
+    ENGINE,
+    Change,
+    CommitId,
+    Entry,
+    Epoch,
+    Head,
+    LogEntry,
+    Seed,
+)
 from blackboard.core.path import Pattern
-from blackboard.errors import Corrupt
-from blackboard.types import Key, Revision
+from blackboard.errors import Corrupt, InvalidRequest
+from blackboard.types import RESYNC_BYTES, Key, Revision
 
 
 def check_sequence(after: Revision, entries: Iterable[LogEntry]) -> Revision:
@@ -22,14 +34,33 @@ def check_sequence(after: Revision, entries: Iterable[LogEntry]) -> Revision:
     """
     last = after
     for entry in entries:
-        if entry.epoch is None:
-            if entry.revision != last + 1:
-                reason = f"revision {entry.revision} follows {last}"
-                raise Corrupt(what="log", reason=reason)
-        elif not (last < entry.revision == entry.epoch.revision > entry.epoch.from_revision):
+        epoch = entry.epoch
+        if epoch and not (last < entry.revision == epoch.revision > epoch.from_revision):
             raise Corrupt(what="log", reason=f"bad epoch marker at revision {entry.revision}")
+        if entry.revision != last + 1 and not (epoch and _may_skip(epoch, last)):
+            raise Corrupt(what="log", reason=f"revision {entry.revision} follows {last}")
         last = entry.revision
     return last
+
+
+def _may_skip(epoch: Epoch, last: Revision) -> bool:
+    return epoch.cause == ENGINE or (epoch.cause == BRANCH and last == 0)
+
+
+def check_seed(seed: Seed, after: Key, entries: Iterable[Entry]) -> Key:
+    """Check a page of what a board is to begin with; returns its last key.
+
+    `after` is the last key of the page before ("" = this is the first).
+    Errors: InvalidRequest when the keys do not ascend, or an entry is not older than the seed.
+    """
+    for entry in entries:
+        if entry.key <= after:
+            raise InvalidRequest(field="pages", reason=f"{entry.key} follows {after}")
+        if not 0 < entry.create_revision <= entry.mod_revision < seed.epoch.revision:
+            reason = f"{entry.key} is of revision {entry.mod_revision}"
+            raise InvalidRequest(field="pages", reason=reason)
+        after = entry.key
+    return after
 
 
 def visible(
@@ -54,6 +85,16 @@ def visible(
         id=CommitId(entry.author, 0, "", 0),
         results=(),
     )
+
+
+def bounded(entry: LogEntry | None) -> LogEntry | None:
+    """Return what a reader may see of an entry, if it may be told at once.
+
+    Errors: Resync when it is a restore whose visible changes are more than RESYNC_BYTES.
+    """
+    if entry is not None and entry.epoch is not None and cost_of(entry) > RESYNC_BYTES:
+        raise Resync(entry.revision, entry.epoch.id, entry.epoch.from_revision)
+    return entry
 
 
 def coalesce(entries: Sequence[LogEntry]) -> LogEntry:

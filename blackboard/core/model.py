@@ -19,6 +19,7 @@ from blackboard.core import integers, lease
 from blackboard.core.commit import (
     ABSENT,
     PRESENT,
+    RESTORE,
     Append,
     Change,
     ChangeKind,
@@ -41,8 +42,9 @@ from blackboard.core.commit import (
     Result,
 )
 from blackboard.core.path import barrier_key, item_key, namespace_of, range_below
-from blackboard.core.state import State, Usage, evolve, size_of
+from blackboard.core.state import Answer, State, Usage, evolve, size_of
 from blackboard.errors import (
+    AttemptTooOld,
     Compacted,
     Conflict,
     FutureRevision,
@@ -74,7 +76,8 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
     Shapes: revisions are 1..REVISION_MAX; `now_ms` is the engine's clock and decides only whether
     a held lease may be taken over, and when what is written now expires.
     Returns: `Committed` (with `duplicate` set for a retry); a `Rejected`, with nothing changed; or
-    `OutcomeUnknown` for a retry whose first answer is no longer kept.
+    `OutcomeUnknown` for a retry whose first answer is no longer kept (a first attempt that cannot
+    be told from a late one of those is rejected: AttemptTooOld).
     Source: etcd tests/robustness/model/deterministic.go has the same shape.
     Twin: store/scripts/commit.lua.
     """
@@ -94,7 +97,7 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
                 _check_key(state, condition)
             else:
                 _check_prefix(state, condition, looked)
-        draft = _Draft(state, now_ms)
+        draft = _Draft(state, now_ms, restores=commit.begins is not None)
         results = tuple(draft.apply(op) for op in commit.ops)
         if commit.begins is None:  # what comes back was within the quotas before
             draft.check_quotas()
@@ -109,18 +112,27 @@ def _known(state: State, commit: Commit) -> Committed | None:
     if last is None:
         return None
     if last.incarnation != name.incarnation:
-        # Ours, if it was applied after `retry_since`, is either the last answer or was pushed out.
-        if commit.retry_since is not None and last.overwritten > commit.retry_since:
-            reason = "its answer is no longer kept"
-            raise OutcomeUnknown(
-                name.agent, name.lane, name.incarnation, name.step, reason, final=True
-            )
+        _check_told_apart(commit, last, state.revision)
         return None
     if name.step == last.step:
         return Committed(last.revision, last.time_ms, last.results, duplicate=True)
     if name.step < last.step:
         raise StepSuperseded(name.agent, name.step, last.step)
     return None
+
+
+def _check_told_apart(commit: Commit, last: Answer, head: Revision) -> None:
+    """Ours, if it was applied, was so after what its writer knew: it would be the last answer, or
+    one that was pushed out since."""
+    name = commit.id
+    if commit.retry_since is not None:
+        if last.overwritten > commit.retry_since:
+            reason = "its answer is no longer kept"
+            raise OutcomeUnknown(
+                name.agent, name.lane, name.incarnation, name.step, reason, final=True
+            )
+    elif commit.known is not None and last.overwritten > commit.known:
+        raise AttemptTooOld(name.agent, name.lane, name.incarnation, name.step, commit.known, head)
 
 
 def _check_epoch(state: State, commit: Commit) -> None:
@@ -139,10 +151,10 @@ def _check_epoch(state: State, commit: Commit) -> None:
 def _check_limits(commit: Commit) -> None:
     if commit.begins is not None:
         _check_size("RESTORE_CHANGES_MAX", len(commit.ops), limits.RESTORE_CHANGES_MAX, "ops")
-        return
-    if not commit.ops:
+    elif not commit.ops:
         raise InvalidRequest(field="ops", reason="a commit needs at least one operation")
-    _check_size("OPERATIONS_MAX", len(commit.ops), limits.OPERATIONS_MAX, "ops")
+    else:
+        _check_size("OPERATIONS_MAX", len(commit.ops), limits.OPERATIONS_MAX, "ops")
     _check_size("OPERATIONS_MAX", len(commit.conditions), limits.OPERATIONS_MAX, "conditions")
     _check_size("FENCES_MAX", len(commit.fences), limits.FENCES_MAX, "fences")
     _check_size("BASED_ON_MAX", len(commit.based_on), limits.BASED_ON_MAX, "based_on")
@@ -150,8 +162,16 @@ def _check_limits(commit: Commit) -> None:
 
 def _check_begins(state: State, commit: Commit) -> None:
     """A restore was computed for one head, and nothing but that head may it follow."""
-    if commit.begins is not None and commit.begins.revision != state.revision + 1:
-        raise HeadMoved(commit.begins.revision - 1, state.revision)
+    begins = commit.begins
+    if begins is None:
+        return
+    is_next = begins.number == state.epoch.number + 1 and begins.cause == RESTORE
+    if not (is_next and begins.from_revision < begins.revision):
+        raise InvalidRequest(field="begins", reason="it is not the epoch of a restore")
+    if not all(isinstance(op, PutBack | Delete) for op in commit.ops):
+        raise InvalidRequest(field="ops", reason="a restore puts back and deletes, nothing else")
+    if begins.revision != state.revision + 1:
+        raise HeadMoved(begins.revision - 1, state.revision)
 
 
 def _check_barrier(state: State, commit: Commit, now_ms: Milliseconds) -> None:
@@ -239,9 +259,10 @@ class _Draft:
     Operations see those before them in the same commit.
     """
 
-    def __init__(self, state: State, now_ms: Milliseconds) -> None:
+    def __init__(self, state: State, now_ms: Milliseconds, *, restores: bool) -> None:
         self.state = state
         self.now_ms = now_ms
+        self.restores = restores
         self.fence: Fence = state.revision + 1
         self.values: dict[Key, bytes | None] = {}
         self.next_item: dict[Prefix, int] = {}
@@ -252,9 +273,6 @@ class _Draft:
     def apply(self, op: Op) -> Result:
         match op:
             case Put():
-                self.values[op.key] = op.value
-                return None
-            case PutBack():
                 self.values[op.key] = op.value
                 return None
             case Delete():
@@ -275,6 +293,12 @@ class _Draft:
             case Expire():
                 held = lease.expire(self._lease(op.key), op, self.fence, self.now_ms)
                 return self._set_lease(op.key, held)
+            case PutBack():
+                if not self.restores:
+                    reason = "only a restore puts back what was"
+                    raise InvalidRequest(field="ops", reason=reason)
+                self.values[op.key] = op.value
+                return None
 
     def _value(self, key: Key) -> bytes | None:
         if key in self.values:

@@ -105,7 +105,7 @@ def evolve(state: State, entry: LogEntry) -> State:
         state.epoch = entry.epoch
         if entry.epoch.cause != RESTORE:
             return state
-        state.leases.clear()
+        state.leases.clear()  # their holders go by what is undone
     for change in entry.changes:
         if change.lease is not None:
             _evolve_lease(state, change.lease, change.kind)

@@ -102,12 +102,15 @@ class _Routes:
         if refusal is not None:
             return JSONResponse({"reason": refusal}, 403)
         try:
+            await self._gate.ready()
             principal = self._gate.authenticate(bearer_token(request.scope) or "")
             body = await _body(request)
             return Response(await self._answers(principal, body), media_type="application/json")
         except Unauthenticated as error:
             headers = {"WWW-Authenticate": "Bearer"}
             return JSONResponse(_failure(error), 401, headers=headers)
+        except Unavailable as error:
+            return JSONResponse(_failure(error), 503)
         except RemoteProtocolError as error:
             return JSONResponse(_failure(error), 413 if error.close_code == CLOSE_TOO_BIG else 400)
 

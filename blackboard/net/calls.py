@@ -3,6 +3,8 @@
 from typing import Any
 
 from blackboard.errors import InvalidRequest
+from blackboard.net.past import moment_in
+from blackboard.net.past_calls import UNKNOWN, call_past
 from blackboard.service.access import Principal
 from blackboard.service.link import Link
 from blackboard.service.views import Cause, Receipt
@@ -21,12 +23,15 @@ async def call(link: Link, params: messages.Params | CommitParams, encoding: Enc
         case messages.Commit() | CommitParams():
             return write_receipt(await link.commit(params.board, params.to_core(link.agent)))
         case messages.Read():
-            return answers.write_reading(await link.read(params.board, params.keys), encoding)
+            at = None if params.at is None else moment_in(params.at)
+            found = await link.read(params.board, params.keys, at=at)
+            return answers.write_reading(found, encoding)
         case messages.Head():
             return answers.write_head(await link.head(params.board))
         case messages.List():
+            at = None if params.at is None else moment_in(params.at)
             reading = await link.list(
-                params.board, params.pattern, after=params.after, limit=params.limit
+                params.board, params.pattern, after=params.after, limit=params.limit, at=at
             )
             return answers.write_reading(reading, encoding)
         case messages.Leases():
@@ -41,7 +46,15 @@ async def call(link: Link, params: messages.Params | CommitParams, encoding: Enc
             return [write_cause(cause) for cause in await link.why(params.board, params.key)]
         case messages.Boards():
             return list(await link.boards())
-    raise InvalidRequest(field="method", reason=f"{params.method} needs a WebSocket")
+        case messages.Revoke():
+            count = await link.revoke(
+                tokens=params.tokens, principal=params.principal, until_ms=params.until_ms
+            )
+            return answers.RevokedMessage(revoked=count)
+    result = await call_past(link, params, encoding)
+    if result is UNKNOWN:
+        raise InvalidRequest(field="method", reason=f"{params.method} needs a WebSocket")
+    return result
 
 
 def write_receipt(receipt: Receipt) -> ReceiptMessage:

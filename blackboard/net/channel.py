@@ -13,7 +13,9 @@ import asyncio
 import contextlib
 import ipaddress
 import json
+import logging
 import random
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
@@ -54,6 +56,10 @@ from blackboard.wire.session import (
 )
 
 T = TypeVar("T")
+TokenSource = Callable[[], str | Awaitable[str]]
+"""Gives a token whenever one is needed: when connecting, and before the one in use runs out."""
+
+log = logging.getLogger(__name__)
 
 _SUBPROTOCOL: Final = Subprotocol("blackboard.v1+msgpack")
 _BACKOFF_MS: Final = (0, 50, 200, 500, 1_000, 2_000, 5_000)
@@ -63,6 +69,8 @@ _PAUSE_S_MIN: Final = 0.05
 _ASKED_MAX: Final = REQUESTS_IN_FLIGHT_MAX - 2 * WATCHES_PER_CONNECTION_MAX
 """Requests in flight; the rest of what the service allows is kept for `tell`."""
 _CLOSE_TIMEOUT_S: Final = 1.0
+_REFRESHED_AT: Final = 0.75
+"""The part of a token's life after which it is refreshed."""
 _CLOSE_UNAUTHENTICATED: Final = 4401
 _CLOSE_FORBIDDEN: Final = 4403
 
@@ -97,8 +105,15 @@ class Address:
     """Where a service is, and as whom to come."""
 
     url: str
-    token: str | None = field(default=None, repr=False)
+    token: "str | TokenSource | None" = field(default=None, repr=False)
     agent: str | None = None
+
+    async def fresh_token(self) -> str | None:
+        """The token to come with now: a source is asked each time."""
+        if self.token is None or isinstance(self.token, str):
+            return self.token
+        found = self.token()
+        return found if isinstance(found, str) else await found
 
     @property
     def websocket(self) -> str:
@@ -172,8 +187,10 @@ class Channel:
 
     # --- asking -----------------------------------------------------------------------------------
 
-    async def ask(self, method: str, params: dict[str, Any]) -> Any:
-        """Send one request and wait for its result, for at most REQUEST_TIMEOUT_MS.
+    async def ask(
+        self, method: str, params: dict[str, Any], timeout_ms: Milliseconds = REQUEST_TIMEOUT_MS
+    ) -> Any:
+        """Send one request and wait for its result, for at most `timeout_ms`.
 
         Errors: what the service answers; Unavailable when there was no connection to send it on for
         `patience_ms`; LostError when the answer cannot come any more, or did not in time.
@@ -185,10 +202,10 @@ class Channel:
         self._unwritten.append(request)
         self._wake.set()
         try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_MS / 1000):
+            async with asyncio.timeout(timeout_ms / 1000):
                 return await request.answer
         except TimeoutError as error:
-            reason = f"no answer in {REQUEST_TIMEOUT_MS} ms"
+            reason = f"no answer in {timeout_ms} ms"
             raise LostError(reason, written=request.written) from error
         finally:
             self._requests.pop(number, None)
@@ -255,7 +272,7 @@ class Channel:
             await self._rest(_pause_s(failures))
             failures += 1
             try:
-                async with self._connect() as socket:
+                async with self._connect(await self._address.fresh_token()) as socket:
                     session = await self._greet(socket)
                     failures = 0
                     await self._serve(socket, session)
@@ -270,8 +287,7 @@ class Channel:
                 await self._demand.wait()
         self._demand.clear()
 
-    def _connect(self) -> connect_websocket:
-        token = self._address.token
+    def _connect(self, token: str | None) -> connect_websocket:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         return connect_websocket(
             self.url,
@@ -309,6 +325,7 @@ class Channel:
         if self._first is not None and not self._first.done():
             self._first.set_result(None)
         writer = asyncio.create_task(self._write(socket, session))
+        refresher = asyncio.create_task(self._refresh())
         try:
             while True:
                 for event in session.receive(_binary(await socket.recv())):
@@ -316,7 +333,24 @@ class Channel:
         finally:
             self._session = None
             writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
+            refresher.cancel()
+            await asyncio.gather(writer, refresher, return_exceptions=True)
+
+    async def _refresh(self) -> None:
+        """Before each token runs out, go on with the next one, if there is a source of them."""
+        if not callable(self._address.token):
+            return
+        try:
+            identity = await self.ask("whoami", {})
+            while (expires_at_ms := identity.get("expires_at_ms")) is not None:
+                left_s = expires_at_ms / 1000 - time.time()
+                await asyncio.sleep(max(left_s * _REFRESHED_AT, _PAUSE_S_MIN))
+                params = {"token": await self._address.fresh_token()}
+                identity = await self.ask("refresh", params)
+        except (BlackboardError, LostError, OSError) as error:
+            # The service closes the connection when the token runs out; then a new one is asked
+            # for, and if that is no better the caller is told why.
+            log.warning("the token was not refreshed: %s", error)
 
     async def _write(self, socket: ClientConnection, session: ClientSession) -> None:
         while True:

@@ -15,10 +15,14 @@ from typing import Any, Final
 
 from blackboard.core.commit import Commit, Head, LogPage, Reading
 from blackboard.errors import OutcomeUnknown, Unavailable
-from blackboard.net.channel import Address, Channel, LostError
+from blackboard.net.channel import Address, Channel, LostError, TokenSource
+from blackboard.net.past import moment_out
+from blackboard.net.past_link import RemotePast
 from blackboard.net.stream import RemoteStream
+from blackboard.service.access import Grant, Principal, Right
 from blackboard.service.board import DEFAULT_BOARD, Client
 from blackboard.service.link import Link, Stream, WatchRequest
+from blackboard.service.moments import Moment
 from blackboard.service.views import Cause, Receipt
 from blackboard.types import REQUEST_TIMEOUT_MS, Key, Milliseconds, Revision
 from blackboard.wire import reading
@@ -35,7 +39,7 @@ DEFAULT_URL: Final = "http://127.0.0.1:7420"
 async def connect(
     url: str | None = None,
     *,
-    token: str | None = None,
+    token: str | TokenSource | None = None,
     agent: str | None = None,
     patience_ms: Milliseconds = REQUEST_TIMEOUT_MS,
 ) -> AsyncIterator[Client]:
@@ -43,6 +47,8 @@ async def connect(
 
     Without `url` or `token`, BLACKBOARD_URL (else this machine, port 7420) and BLACKBOARD_TOKEN of
     the environment are taken; BLACKBOARD_BOARD names the board that `client.board()` means.
+    `token` may be a function that gives one (or an awaitable): it is asked whenever the client
+    connects, and before the token in use runs out.
     `agent` is the name to act under, if it is not the principal's own. When the connection breaks,
     requests and watches wait up to `patience_ms` for a new one before they are Unavailable.
 
@@ -60,7 +66,7 @@ async def connect(
         await channel.aclose()
 
 
-class RemoteLink:
+class RemoteLink(RemotePast):
     """A `Link` over a `Channel`, as the agent of the connection or as `agent`."""
 
     def __init__(self, channel: Channel, agent: str | None = None) -> None:
@@ -99,16 +105,25 @@ class RemoteLink:
             ) from lost
         return _receipt(message)
 
-    async def read(self, board: str, keys: Sequence[Key]) -> Reading:
+    async def read(self, board: str, keys: Sequence[Key], *, at: Moment | None = None) -> Reading:
         """As `Link.read`. Errors: also LimitExceeded when the answer would not fit a frame."""
-        message = await self._ask("read", {"board": board, "keys": list(keys)})
-        return reading.read_reading(message, MSGPACK)
+        params: dict[str, Any] = {"board": board, "keys": list(keys)}
+        if at is not None:
+            params["at"] = moment_out(at)
+        return reading.read_reading(await self._ask("read", params), MSGPACK)
 
     async def list(
-        self, board: str, pattern: str, *, after: Key | None = None, limit: int
+        self,
+        board: str,
+        pattern: str,
+        *,
+        after: Key | None = None,
+        limit: int,
+        at: Moment | None = None,
     ) -> Reading:
         """As `Link.list`."""
-        params = {"board": board, "pattern": pattern, "after": after, "limit": limit}
+        params: dict[str, Any] = {"board": board, "pattern": pattern, "limit": limit}
+        params |= {"after": after, "at": None if at is None else moment_out(at)}
         return reading.read_reading(await self._ask("list", params), MSGPACK)
 
     async def leases(
@@ -147,6 +162,31 @@ class RemoteLink:
         with reading.from_peer("boards"):
             return [str(name) for name in message]
 
+    async def revoke(
+        self,
+        *,
+        tokens: Sequence[str] = (),
+        principal: str | None = None,
+        until_ms: Milliseconds | None = None,
+    ) -> int:
+        """As `Link.revoke`."""
+        params = {"tokens": list(tokens), "principal": principal, "until_ms": until_ms}
+        return reading.read_int(await self._ask("revoke", params), "revoked")
+
+    async def whoami(self) -> Principal:
+        """As `Link.whoami`."""
+        message = await self._ask("whoami", {})
+        with reading.from_peer("whoami"):
+            return Principal(
+                message["principal"],
+                tuple(
+                    Grant(grant["pattern"], frozenset(map(Right, grant["rights"])))
+                    for grant in message["grants"]
+                ),
+                frozenset(message["boards"]),
+                message.get("expires_at_ms"),
+            )
+
     async def aclose(self) -> None:
         """Close the connection and every watch on it, also of links made by `acting_as`."""
         await self._channel.aclose()
@@ -156,9 +196,11 @@ class RemoteLink:
             params["agent"] = self._agent
         return params
 
-    async def _ask(self, method: str, params: dict[str, Any]) -> Any:
+    async def _ask(
+        self, method: str, params: dict[str, Any], patience_ms: Milliseconds = REQUEST_TIMEOUT_MS
+    ) -> Any:
         own = self._own(params)
-        return await self._channel.insist(lambda: self._channel.ask(method, own))
+        return await self._channel.insist(lambda: self._channel.ask(method, own, patience_ms))
 
 
 def _receipt(message: Any) -> Receipt:

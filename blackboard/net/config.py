@@ -23,7 +23,7 @@ from pydantic_settings import (
 )
 
 from blackboard.errors import InvalidRequest
-from blackboard.net.tokens import check_secret, issue, new_secret
+from blackboard.net.tokens import AUDIENCE, check_secret, issue, new_secret
 from blackboard.service.access import operator
 from blackboard.store.base import Store
 from blackboard.types import LOG_KEPT_REVISIONS
@@ -58,8 +58,13 @@ class Settings(BaseSettings):
     level: Literal["disk", "memory"] = "disk"
     """What an acknowledgement of the embedded engine survives; Redis has its own settings."""
     secret: SecretStr | None = None
-    """Signs tokens. At least 32 bytes. Generated on loopback."""
+    """Signs tokens: one key a line, at least 32 bytes each; the first signs, all of them verify.
+    Generated on loopback."""
     secret_file: Path | None = None
+    audience: str = AUDIENCE
+    """What tokens must be for; services with one secret and different audiences share no tokens."""
+    roles_file: Path | None = None
+    """Named sets of grants for `blackboard token create --role` (net/roles.py)."""
     allowed_origins: Names = ()
     """Web pages that may connect, as `https://host[:port]`. Programs send no Origin."""
     allowed_hosts: Names = ()
@@ -176,8 +181,9 @@ def secret_of(settings: Settings) -> str:
 def write_operator_token(settings: Settings, secret: str) -> Path:
     """Put a token of the operator, valid for a year, into the data directory; returns its path."""
     path = settings.data / "token"
+    token = issue(secret, operator(), _OPERATOR_TOKEN_TTL_MS, audience=settings.audience)
     try:
-        return _draft(path, issue(secret, operator(), _OPERATOR_TOKEN_TTL_MS)).replace(path)
+        return _draft(path, token).replace(path)
     except OSError as error:
         raise InvalidRequest(field="data", reason=str(error)) from error
 

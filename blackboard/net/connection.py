@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol
 
 from blackboard.core.model import Outcome
 from blackboard.errors import (
+    AccessDenied,
     BlackboardError,
     LimitExceeded,
     RemoteProtocolError,
@@ -31,6 +32,7 @@ from blackboard.errors import (
 )
 from blackboard.net.calls import call, describe, write_receipt
 from blackboard.net.metrics import Traffic
+from blackboard.net.past_calls import DEEDS, call_deed
 from blackboard.net.watches import Watches
 from blackboard.service import access
 from blackboard.service.access import Principal
@@ -133,6 +135,7 @@ class Connection:
         self._ended: asyncio.Future[_End] = self._loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: list[asyncio.TimerHandle] = []
+        self._expiry: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
         self._progress = asyncio.Event()
         self._unsent = 0
@@ -155,6 +158,14 @@ class Connection:
         finally:
             await self._stop()
         await self._close(end)
+
+    def recheck(self, check: Callable[[Principal], None]) -> None:
+        """Close the connection if `check` says that its token was revoked."""
+        if self._principal is not None:
+            try:
+                check(self._principal)
+            except Unauthenticated as error:
+                self._end(CLOSE_UNAUTHENTICATED, error.reason, flush=True)
 
     def drain(self) -> None:
         """Take no new requests, answer those in flight, end the watches, close."""
@@ -195,7 +206,7 @@ class Connection:
         self._timers.append(self._loop.call_later(delay_ms / 1000, action))
 
     async def _stop(self) -> None:
-        for timer in self._timers:
+        for timer in [*self._timers, *filter(None, [self._expiry])]:
             timer.cancel()
         tasks = list(self._tasks)
         for task in tasks:
@@ -309,8 +320,7 @@ class Connection:
             self._end(_close_code(error), str(error), flush=True)
             return
         self._principal, self._link = principal, link
-        if principal.expires_at_ms is not None:
-            self._after(max(principal.expires_at_ms - _now_ms(), 0), self._expire)
+        self._expire_at(principal.expires_at_ms)
         self._session.welcome(hello.id, self._house.welcome(principal, link.agent))
         self._wake.set()
 
@@ -321,6 +331,39 @@ class Connection:
         if self._principal is None:
             raise Unauthenticated(reason="a token is needed, in a header or in hello")
         return self._principal
+
+    def _refresh(self, token: str, link: Link) -> Any:
+        """Go on with a new token. If it has other rights, the watches are resumed with those.
+
+        Errors: Unauthenticated; AccessDenied for somebody else's token.
+        """
+        principal, before = self._house.authenticate(token), self._principal
+        assert self._link is not None
+        assert before is not None
+        if principal.name != before.name:
+            raise AccessDenied(principal.name, "act as", before.name)
+        links = {self._link.agent: self._link, **self._links}
+        now = {name: access.acting_as(principal, name) for name in links}
+        if access.same_rights(principal, before):
+            for name, own in links.items():
+                if isinstance(own, LocalLink):
+                    own.principal = now[name]
+        else:
+            self._watches.end_all(Unavailable(what="watch", reason="the token's rights changed"))
+            self._link = self._house.link(now[self._link.agent])
+            self._links.clear()
+        self._principal = principal
+        self._expire_at(principal.expires_at_ms)
+        return describe(principal, link.agent)
+
+    def _expire_at(self, instant_ms: Milliseconds | None) -> None:
+        """Close the connection at `instant_ms`, not at an earlier one any more."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        if instant_ms is not None:
+            delay_s = max(instant_ms - _now_ms(), 0) / 1000
+            self._expiry = self._loop.call_later(delay_s, self._expire)
 
     def _expire(self) -> None:
         self._end(CLOSE_UNAUTHENTICATED, "the token has expired")
@@ -395,6 +438,8 @@ class Connection:
         match params:
             case messages.Commit() | CommitParams():
                 return await call(link, params, self._session.encoding)
+            case _ if isinstance(params, DEEDS):
+                return await call_deed(link, params)
             case messages.Unwatch():
                 return self._watches.close(params.watch)
             case messages.Progress():
@@ -402,6 +447,8 @@ class Connection:
             case messages.WhoAmI():
                 assert self._principal is not None
                 return describe(self._principal, link.agent)
+            case messages.Refresh():
+                return self._refresh(params.token, link)
         return await self._look_up(link, params)
 
     async def _look_up(self, link: Link, params: messages.Params) -> Any:

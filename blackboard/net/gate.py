@@ -20,7 +20,7 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from blackboard import types as limits
-from blackboard.errors import LimitExceeded, Unauthenticated
+from blackboard.errors import LimitExceeded, Unauthenticated, Unavailable
 from blackboard.net.connection import Connection, clock_ms
 from blackboard.net.metrics import Traffic
 from blackboard.service.access import Principal
@@ -95,8 +95,10 @@ class Gate:
 
     def __init__(self, service: Service, authenticator: Authenticator, doors: Doors) -> None:
         self.service = service
-        self.authenticate = authenticator
+        self._authenticator = authenticator
         self.doors = doors
+        self._revocations = service.host.revocations
+        self._revocations.changed.append(self._recheck)
         self.traffic = Traffic()
         self.draining = False
         self._open: set[Connection] = set()
@@ -130,7 +132,11 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one WebSocket."""
         await receive()  # websocket.connect
-        principal = self.admit(scope)
+        try:
+            await self.ready()
+            principal = self.admit(scope)
+        except Unavailable as error:
+            principal = Refusal(503, error.reason)
         if isinstance(principal, Refusal):
             return await self._turn_away(scope, send, principal)
         name = subprotocol(scope)
@@ -174,6 +180,20 @@ class Gate:
         await send({**start, "headers": headers})
         body = json.dumps({"reason": refusal.reason}).encode()
         return await send({"type": "websocket.http.response.body", "body": body})
+
+    async def ready(self) -> None:
+        """Wait until it is known which tokens are revoked. Errors: Unavailable."""
+        await self._revocations.ready()
+
+    def authenticate(self, token: str) -> Principal:
+        """The principal that a token names. Errors: Unauthenticated; Unavailable."""
+        principal = self._authenticator(token)
+        self._revocations.check(principal)
+        return principal
+
+    def _recheck(self) -> None:
+        for connection in list(self._open):
+            connection.recheck(self._revocations.check)
 
     # --- the house --------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, TypeAdapter
 
+from blackboard.net import past
 from blackboard.net.gate import VERSION
 from blackboard.wire import answers
 from blackboard.wire.answers import METHOD_NOT_FOUND, RPC_CODES
@@ -25,6 +26,22 @@ RESULTS: Final[dict[str, Any]] = {
     "why": list[answers.CauseMessage],
     "boards": list[str],
     "whoami": answers.IdentityMessage,
+    "refresh": answers.IdentityMessage,
+    "revoke": answers.RevokedMessage,
+    "checkpoint": past.CheckpointMessage,
+    "checkpoints": list[past.CheckpointMessage],
+    "manifest": past.ManifestMessage,
+    "pin": None,
+    "prune": past.PrunedMessage,
+    "restore": past.RestoredMessage,
+    "branch": answers.HeadMessage,
+    "differences": past.DifferencesMessage,
+    "history": list[past.VersionMessage],
+    "verify": past.VerifiedMessage,
+    "export": past.ExportMessage,
+    "import_begin": None,
+    "import_page": None,
+    "import_end": answers.HeadMessage,
     "watch": answers.WatchMessage,
     "unwatch": None,
     "progress": None,

@@ -35,11 +35,10 @@ from blackboard.service.service import Service
 from blackboard.store.base import EngineFacts
 from blackboard.store.sqlite import SqliteStore
 from blackboard.types import (
-    BOARDS_MAX,
-    CONNECTIONS_MAX,
     DRAIN_TIMEOUT_MS,
     FRAME_BYTES_MAX,
     HANDSHAKE_TIMEOUT_MS,
+    OPEN_FILES_MAX,
     PING_INTERVAL_MS,
     SEND_TIMEOUT_MS,
 )
@@ -48,8 +47,6 @@ __all__ = ["Serving", "create_app", "listen", "run", "serve", "serve_app"]
 
 log = logging.getLogger(__name__)
 _BACKLOG: Final = 1024
-_FILES_MAX: Final = CONNECTIONS_MAX + 4 * BOARDS_MAX + 256
-"""A board of the embedded engine has its file, two of the journal, and one to read the old log."""
 _SURVIVES: Final = {
     "disk": "a power failure",
     "second": "a crash of any process; a power failure may cost the last second",
@@ -92,12 +89,12 @@ def raise_file_limit() -> None:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
-    wanted = _FILES_MAX if hard == unlimited else min(_FILES_MAX, hard)
+    wanted = OPEN_FILES_MAX if hard == unlimited else min(OPEN_FILES_MAX, hard)
     if soft != unlimited and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    if wanted < _FILES_MAX:
+    if wanted < OPEN_FILES_MAX:
         # `doctor` tells people; at every start it would only be noise.
-        log.debug("this process may open %d files; %d would be enough", wanted, _FILES_MAX)
+        log.debug("this process may open %d files; %d would be enough", wanted, OPEN_FILES_MAX)
 
 
 async def serve(
@@ -126,7 +123,9 @@ async def serve(
             if isinstance(service.host.store, SqliteStore):
                 service.host.store.announce(serving.url)
             doors = Doors(settings.hosts, settings.allowed_origins)
-            app = create_app(service, partial(verify, secret), doors=doors)
+            app = create_app(
+                service, partial(verify, secret, audience=settings.audience), doors=doors
+            )
             started = partial(ready or show, serving)
             await serve_app(app, listener, settings=settings, started=started, signals=signals)
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import lru_cache
 
 from blackboard.core import commit as core
-from blackboard.core.path import check_name, parse_pattern
+from blackboard.core.path import SYSTEM, barrier_key, check_name, namespace_of, parse_pattern
 from blackboard.errors import AccessDenied, InvalidRequest, LimitExceeded
 from blackboard.types import PATTERNS_MAX, Key, Milliseconds, Prefix
 
@@ -39,11 +39,24 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
+class Credential:
+    """The token behind a principal: whose it is, when it was issued, and what it is called.
+
+    `ids` are its own and those of the tokens that it was narrowed from: it ends with any of them.
+    """
+
+    subject: str
+    ids: tuple[str, ...]
+    issued_at_ms: Milliseconds
+
+
+@dataclass(frozen=True, slots=True)
 class Principal:
     """Somebody with a name and grants, on the boards named (empty = all), until `expires_at_ms`.
 
     `acts_for_any` lets an operator open a session as an agent; the session then has the default
-    grants of that agent, not the operator's.
+    grants of that agent, not the operator's. `credential` is None for who opened the service in
+    this process: nobody could take that back.
     """
 
     name: str
@@ -51,6 +64,7 @@ class Principal:
     boards: frozenset[str] = frozenset()
     expires_at_ms: Milliseconds | None = None
     acts_for_any: bool = False
+    credential: Credential | None = None
 
 
 ALL_RIGHTS = frozenset(Right)
@@ -65,7 +79,7 @@ def agent(name: str) -> Principal:
     """The default principal of an agent.
 
     All of its private namespace and its inbox; read, write, append and lock on public; append to
-    the inboxes of others.
+    the inboxes of others; read which checkpoints there are, and whether one waits for it.
     """
     check_agent_name(name)
     shared = frozenset({Right.READ, Right.WRITE, Right.APPEND, Right.LOCK})
@@ -76,6 +90,9 @@ def agent(name: str) -> Principal:
             Grant(f"private/{name}/**", shared),
             Grant(f"inbox/{name}/**", shared),
             Grant("inbox/*/**", frozenset({Right.APPEND})),
+            Grant("system/checkpoints/**", frozenset({Right.READ})),
+            Grant("system/origin", frozenset({Right.READ})),
+            Grant(barrier_key(name), frozenset({Right.READ})),
         ),
     )
 
@@ -97,6 +114,17 @@ def check_grants(grants: Iterable[Grant]) -> tuple[Grant, ...]:
     return found
 
 
+def parse_grant(text: str) -> Grant:
+    """A grant written as `PATTERN=right,right`, or `PATTERN=all`. Errors: InvalidRequest."""
+    pattern, equals, names = text.partition("=")
+    known = {right.value for right in Right}
+    rights = known if names == "all" else set(names.split(","))
+    if not equals or not rights <= known:
+        reason = f"{text!r} is not PATTERN=RIGHTS, with rights of: {', '.join(Right)}"
+        raise InvalidRequest("grant", reason)
+    return Grant(pattern, frozenset(map(Right, rights)))
+
+
 def acting_as(principal: Principal, name: str | None) -> Principal:
     """The principal for a session of `principal` as agent `name` (None = itself).
 
@@ -106,8 +134,81 @@ def acting_as(principal: Principal, name: str | None) -> Principal:
         return principal
     if not principal.acts_for_any:
         raise AccessDenied(principal.name, "act as", name)
-    limits = {"boards": principal.boards, "expires_at_ms": principal.expires_at_ms}
-    return replace(agent(name), **limits)  # type: ignore[arg-type]
+    return replace(
+        agent(name),
+        boards=principal.boards,
+        expires_at_ms=principal.expires_at_ms,
+        credential=principal.credential,
+    )
+
+
+def same_rights(one: Principal, other: Principal) -> bool:
+    """Whether two principals may do the same."""
+    return (one.grants, one.boards, one.acts_for_any) == (
+        other.grants,
+        other.boards,
+        other.acts_for_any,
+    )
+
+
+# --- narrowing ------------------------------------------------------------------------------------
+
+
+def covers(outer: str, inner: str) -> bool:
+    """Whether pattern `outer` surely matches every key that pattern `inner` matches."""
+    wide, narrow = outer.split("/"), inner.split("/")
+    for place, segment in enumerate(wide):
+        if segment == "**":
+            return len(narrow) > place
+        if place >= len(narrow) or narrow[place] == "**":
+            return False
+        if segment not in ("*", narrow[place]):
+            return False
+    return len(narrow) == len(wide)
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """What is left of a principal's rights when it hands some on; None = as much as it has.
+
+    `name` is that of the sub-agent: the principal's own, or one that begins with it and a dot.
+    """
+
+    name: str | None = None
+    grants: tuple[Grant, ...] | None = None
+    boards: frozenset[str] | None = None
+    expires_at_ms: Milliseconds | None = None
+
+
+def narrowed(principal: Principal, to: Narrowing) -> Principal:
+    """`principal` with no more than `to`; it acts for nobody else any more.
+
+    Errors: InvalidRequest when `to` is wider than the principal in any respect.
+    """
+    name = principal.name if to.name is None else check_agent_name(to.name)
+    if name != principal.name and not name.startswith(principal.name + "."):
+        raise InvalidRequest("name", f"a sub-agent of {principal.name} is {principal.name}.<name>")
+    boards = principal.boards if to.boards is None else to.boards
+    if principal.boards and not (boards and boards <= principal.boards):
+        raise InvalidRequest("boards", "more than the token that is narrowed has")
+    ends = [end for end in (principal.expires_at_ms, to.expires_at_ms) if end is not None]
+    return replace(
+        principal,
+        name=name,
+        grants=principal.grants if to.grants is None else _narrowed(principal.grants, to.grants),
+        boards=boards,
+        expires_at_ms=min(ends, default=None),
+        acts_for_any=False,
+    )
+
+
+def _narrowed(wide: tuple[Grant, ...], narrow: tuple[Grant, ...]) -> tuple[Grant, ...]:
+    for grant in check_grants(narrow):
+        for right in grant.rights:
+            if not any(right in g.rights and covers(g.pattern, grant.pattern) for g in wide):
+                reason = f"{right} on {grant.pattern} is more than the token that is narrowed has"
+                raise InvalidRequest("grants", reason)
+    return narrow
 
 
 # --- may they? ------------------------------------------------------------------------------------
@@ -148,8 +249,34 @@ def require_below(principal: Principal, right: Right, prefix: Prefix) -> None:
 def require_board(principal: Principal, board: str) -> None:
     """Errors: InvalidRequest if `board` is no name; AccessDenied if it is not the principal's."""
     check_name(board, "board")
-    if principal.boards and board not in principal.boards:
+    if is_reserved(board) or (principal.boards and board not in principal.boards):
         raise AccessDenied(principal.name, "use", board)
+
+
+def is_reserved(board: str) -> bool:
+    """Whether a board is one of the service's own, which nobody uses through a link."""
+    return board.startswith("~")
+
+
+def require_admin(principal: Principal) -> None:
+    """Errors: AccessDenied unless `principal` has the admin right on everything, on every board."""
+    whole = any(Right.ADMIN in g.rights and g.pattern == "**" for g in principal.grants)
+    if principal.boards or not whole:
+        raise AccessDenied(principal.name, Right.ADMIN.value, "**")
+
+
+def require_revoke(principal: Principal, tokens: Iterable[str], of: str | None) -> None:
+    """Errors: AccessDenied unless it is the token in use, all of one's own, or one is an admin."""
+    own = principal.credential
+    is_own = own is not None and set(tokens) <= set(own.ids[-1:])
+    if not (is_own and of in (None, principal.name)):
+        require_admin(principal)
+
+
+def require_whole(principal: Principal, right: Right) -> None:
+    """Errors: AccessDenied unless `principal` has `right` on everything of a board."""
+    if not any(right in g.rights and g.pattern == "**" for g in principal.grants):
+        raise AccessDenied(principal.name, right.value, "**")
 
 
 def require_commit(principal: Principal, commit: core.Commit) -> None:
@@ -170,6 +297,12 @@ def require_commit(principal: Principal, commit: core.Commit) -> None:
 
 
 def _require_op(principal: Principal, op: core.Op) -> None:
+    path = op.prefix if isinstance(op, core.DeletePrefix | core.Append) else op.key
+    if namespace_of(path) == SYSTEM:
+        # The service's own records, but for one: an agent says that it has delivered.
+        if op != core.Delete(barrier_key(principal.name)):
+            raise AccessDenied(principal.name, "change", path)
+        return
     match op:
         case core.Put() | core.Delete() | core.Increment():
             require(principal, Right.WRITE, op.key)
@@ -199,7 +332,10 @@ class Checked(StrEnum):
     EACH_PART = "every operation, condition, fence and ground of the commit"
     FILTERED = "only what is readable is shown"
     BOARD = "the board must be the principal's"
-    ADMIN = "the admin right on the whole board"
+    ADMIN = "the admin right on everything, on every board"
+    WHOLE_CHECKPOINT = "the checkpoint right on the whole board"
+    WHOLE_RESTORE = "the restore right on the whole board"
+    WHOLE_ADMIN = "the admin right on the whole board"
     NOTHING = "says nothing about any board"
 
 
@@ -214,6 +350,22 @@ METHODS: dict[str, Checked] = {
     "why": Checked.FILTERED,
     "boards": Checked.FILTERED,
     "whoami": Checked.NOTHING,
+    "refresh": Checked.NOTHING,
+    "revoke": Checked.ADMIN,
+    "checkpoint": Checked.WHOLE_CHECKPOINT,
+    "checkpoints": Checked.FILTERED,
+    "manifest": Checked.EACH_KEY,
+    "pin": Checked.WHOLE_CHECKPOINT,
+    "prune": Checked.WHOLE_ADMIN,
+    "restore": Checked.WHOLE_RESTORE,
+    "branch": Checked.WHOLE_CHECKPOINT,
+    "differences": Checked.FILTERED,
+    "history": Checked.EACH_KEY,
+    "verify": Checked.WHOLE_ADMIN,
+    "export": Checked.WHOLE_ADMIN,
+    "import_begin": Checked.WHOLE_ADMIN,
+    "import_page": Checked.WHOLE_ADMIN,
+    "import_end": Checked.WHOLE_ADMIN,
 }
 """Every method that the service offers. tests/unit/service/test_access.py fails on one that is not
 here, and tries each as a principal without rights."""

@@ -9,6 +9,7 @@ A Board reads, writes, watches and explains. It keeps nothing but its writers' i
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from blackboard.core.commit import (
@@ -27,15 +28,19 @@ from blackboard.core.commit import (
 from blackboard.core.watch import Position
 from blackboard.errors import Conflict, Corrupt, InvalidRequest
 from blackboard.service import attempts, merge
+from blackboard.service.access import Principal
 from blackboard.service.attempts import Claimed
 from blackboard.service.claim import Claim, Terms
+from blackboard.service.document import Document
 from blackboard.service.link import Link, WatchRequest
 from blackboard.service.lock import Lock, wait_free
 from blackboard.service.presence import Attachment, IfTaken, Presence, present
 from blackboard.service.step import Step
+from blackboard.service.timeline import Timeline, When, moment_of
+from blackboard.service.transfer import import_board
 from blackboard.service.views import Cause, Entry, Listing, Receipt, Revised
 from blackboard.service.watching import Watch
-from blackboard.service.writer import Wish, Writer
+from blackboard.service.writer import Deliver, Wish
 from blackboard.types import (
     CLAIM_TRIES_MAX,
     LEASE_TTL_MS,
@@ -69,18 +74,42 @@ class Client:
         """Names of the boards that exist and that you may use."""
         return await self.link.boards()
 
+    async def import_board(self, file: str | Path, board: str, *, note: str = "") -> "Board":
+        """Make a new board of what `Board.export` wrote into `file`, on any engine.
+
+        Errors: InvalidRequest when there is a board of that name; Corrupt when the file is not what
+        was exported. The board exists whole, or not at all.
+        """
+        await import_board(self.link, Path(file), board, note)
+        return Board(self.link, board)
+
+    async def whoami(self) -> Principal:
+        """Whom the service takes you for, and what that one may do."""
+        return await self.link.whoami()
+
+    async def revoke(
+        self,
+        *tokens: str,
+        principal: str | None = None,
+        until_ms: Milliseconds | None = None,
+    ) -> int:
+        """End tokens by their ids, and all that `principal` was issued until now, at once.
+
+        Returns how many are revoked. Errors: AccessDenied unless they are your own, or you are an
+        admin of everything.
+        """
+        return await self.link.revoke(tokens=tokens, principal=principal, until_ms=until_ms)
+
     async def aclose(self) -> None:
         """Close the way and every watch on it."""
         await self.link.aclose()
 
 
-class Board:
-    """One board, seen and changed by one agent."""
+class Board(Timeline):
+    """One board, seen and changed by one agent. Its past is in `service/timeline.py`."""
 
     def __init__(self, link: Link, name: str) -> None:
-        self.name = name
-        self._link = link
-        self._writer = Writer(link, name)
+        super().__init__(link, name)
         self._agents: dict[str, Board] = {}
 
     @property
@@ -107,40 +136,54 @@ class Board:
         self._writer.saw(head.revision)
         return head
 
-    async def get(self, key: Key, default: Any = None) -> Any:
-        """The value at `key`, or `default` when it is absent. Errors: AccessDenied."""
-        entry = await self.entry(key)
+    async def get(self, key: Key, default: Any = None, *, at: When | None = None) -> Any:
+        """The value at `key`, or `default` when it is absent. Errors: AccessDenied.
+
+        With `at` (a revision, the name of a checkpoint, a `datetime`), as it was then.
+        """
+        entry = await self.entry(key, at=at)
         return default if entry is None else entry.value
 
-    async def entry(self, key: Key) -> Entry | None:
+    async def entry(self, key: Key, *, at: When | None = None) -> Entry | None:
         """The entry at `key` with its revisions and author, or None when it is absent."""
-        return (await self.entries([key])).get(key)
+        return (await self.entries([key], at=at)).get(key)
 
-    async def entries(self, keys: Sequence[Key]) -> dict[Key, Entry]:
+    async def entries(self, keys: Sequence[Key], *, at: When | None = None) -> dict[Key, Entry]:
         """Up to READ_KEYS_MAX entries, all as of one revision; absent keys are left out."""
-        reading = await self._link.read(self.name, keys)
+        reading = await self._link.read(self.name, keys, at=moment_of(at))
         self._writer.saw(reading.revision)
         return {entry.key: Entry.of(entry) for entry in reading.entries}
 
     async def list(
-        self, pattern: str, *, after: Key | None = None, limit: int = LIST_ENTRIES_MAX
+        self,
+        pattern: str,
+        *,
+        after: Key | None = None,
+        limit: int = LIST_ENTRIES_MAX,
+        at: When | None = None,
     ) -> Listing:
         """A page of the entries that match `pattern` (`public/plan/**`), in key order."""
-        reading = await self._link.list(self.name, pattern, after=after, limit=limit)
+        reading = await self._link.list(
+            self.name, pattern, after=after, limit=limit, at=moment_of(at)
+        )
         self._writer.saw(reading.revision)
         entries = tuple(Entry.of(entry) for entry in reading.entries)
         return Listing(reading.revision, entries, reading.next_key)
 
-    async def scan(self, pattern: str) -> AsyncIterator[Entry]:
-        """All entries that match, page by page; two pages may be of different revisions."""
+    async def scan(self, pattern: str, *, at: When | None = None) -> AsyncIterator[Entry]:
+        """All entries that match, page by page; two pages may be of different revisions.
+
+        With `at`, all are as they were then.
+        """
         after: Key | None = None
         while True:
-            page = await self.list(pattern, after=after)
+            page = await self.list(pattern, after=after, at=at)
             for entry in page.entries:
                 yield entry
             after = page.next_key
             if after is None:
                 return
+            at = at and page.revision
 
     async def log(
         self, *, after: Revision = 0, limit: int = LOG_ENTRIES_MAX
@@ -348,6 +391,7 @@ class Board:
         if_taken: IfTaken = "wait",
         ttl_ms: Milliseconds = LEASE_TTL_MS,
         timeout_ms: Milliseconds | None = None,
+        deliver: Deliver | None = None,
     ) -> "Attachment[Board]":
         """Be `agent` (by default, yourself) for a block; no other process is it at the same time.
 
@@ -360,11 +404,20 @@ class Board:
         or "refuse" to start (LeaseHeld). In the block every commit of that agent relies on it, and
         `Board.agents` shows it.
 
+        `deliver`: when a checkpoint with a barrier asks for the agent's state, this is called, and
+        the operations that it returns are committed, before any other commit of the block. Without
+        it, whoever commits next is told SnapshotFirst.
+
         Errors: as of `lock`; AccessDenied unless you may act as `agent`.
         """
         board = self if agent is None else self.as_agent(agent)
         return Attachment(
-            board, board._writer, if_taken=if_taken, ttl_ms=ttl_ms, timeout_ms=timeout_ms
+            board,
+            board._writer,
+            if_taken=if_taken,
+            ttl_ms=ttl_ms,
+            timeout_ms=timeout_ms,
+            deliver=deliver,
         )
 
     async def agents(self) -> tuple[Presence, ...]:
@@ -399,6 +452,20 @@ class Board:
     async def claims(self, pattern: str = "public/**") -> Sequence[Claimed]:
         """Entries that match, were claimed, and are not done; those that died of it at the end."""
         return await attempts.claims(self, pattern)
+
+    # --- documents --------------------------------------------------------------------------------
+
+    def document(self, key: Key) -> Document:
+        """The document at `key`, which several agents edit at once; it begins empty.
+
+            doc = await board.document("public/memo")
+            doc.text().append("Buy.")
+            await doc.synced()
+
+        With `async with`, it is closed at the end of the block, after everything was sent.
+        Errors: AccessDenied unless you may read everything below `<key>/~doc`; Unavailable.
+        """
+        return Document(self._link, self.name, key)
 
     # --- watching ---------------------------------------------------------------------------------
 

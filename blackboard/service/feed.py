@@ -27,6 +27,7 @@ from blackboard.errors import (
     BlackboardError,
     Compacted,
     FutureRevision,
+    Resync,
     RolledBack,
     Unavailable,
 )
@@ -58,8 +59,11 @@ class View:
     coalesce: bool = False
 
     def show(self, entry: LogEntry) -> LogEntry | None:
-        """The part of `entry` that this view shows, None if nothing."""
-        return history.visible(entry, self.patterns, self.readable)
+        """The part of `entry` that this view shows, None if nothing.
+
+        Errors: Resync when it is a restore that changed more than is told at once.
+        """
+        return history.bounded(history.visible(entry, self.patterns, self.readable))
 
 
 class Feed:
@@ -315,8 +319,13 @@ class Watcher:
         """Move past as many entries as one delivery takes."""
         cursor, shown, size = Cursor(self.position), [], 0
         for entry in entries:
+            try:
+                visible = self.view.show(entry)
+            except Resync:
+                if cursor.position == self.position:
+                    raise
+                break  # first what is before it
             cursor.pass_entry(entry)
-            visible = self.view.show(entry)
             if visible is not None:
                 shown.append(visible)
                 size += history.cost_of(visible)

@@ -13,7 +13,11 @@ from blackboard.core.model import Outcome
 from blackboard.errors import BlackboardError, EngineRefused, LimitExceeded, Unavailable
 from blackboard.service import quorum
 from blackboard.service.commits import CommitQueue
+from blackboard.service.documents import Documents
 from blackboard.service.feed import Feed
+from blackboard.service.importing import Imports
+from blackboard.service.revocations import Revocations
+from blackboard.store.archive import Archive
 from blackboard.store.base import EngineFacts, Store
 from blackboard.types import BOARDS_MAX, BOARDS_PER_PRINCIPAL_MAX
 
@@ -49,10 +53,18 @@ class Host:
     store: Store
     lock_masters: "LockMasters | None" = None
     draining: bool = False
+    archive: Archive | None = None
+    """Where the past of the boards is kept; without, nobody can look back."""
     _boards: dict[str, OpenBoard] = field(default_factory=dict)
     _openers: dict[str, str | None] = field(default_factory=dict)
     _facts: EngineFacts | None = None
     _refused: EngineRefused | None = None
+
+    def __post_init__(self) -> None:
+        self.revocations = Revocations(self.store)
+        self.imports = Imports(self.store)
+        self.documents: Documents | None = None
+        """Those open here; None until a service can give ways to their boards."""
 
     async def look(self) -> None:
         """Ask the engine for its settings; somebody may have changed them under us.
@@ -153,6 +165,10 @@ class Host:
     async def aclose(self) -> None:
         """Carry out the commits that wait, end the feeds, close the engine."""
         self.draining = True
+        if self.documents is not None:
+            await self.documents.aclose()
+        await self.revocations.aclose()
+        await self.imports.aclose()
         for board in self._boards.values():
             await board.queue.aclose()
             await board.feed.aclose()

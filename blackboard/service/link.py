@@ -9,10 +9,28 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from blackboard.core.commit import Commit, Head, LogEntry, LogPage, Reading
+from blackboard.core.commit import Commit, Entry, Head, LogEntry, LogPage, Reading
 from blackboard.core.watch import Position
+from blackboard.service.access import Principal
+from blackboard.service.moments import (
+    BranchWish,
+    Checkpoint,
+    CheckpointWish,
+    Differences,
+    DiffRequest,
+    ExportPage,
+    ImportWish,
+    Moment,
+    Policy,
+    Pruned,
+    Restored,
+    RestoreWish,
+    Shown,
+    Verified,
+)
 from blackboard.service.views import Cause, Receipt
-from blackboard.types import Key, Revision
+from blackboard.store.archive import Version
+from blackboard.types import Key, Milliseconds, Revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +75,16 @@ class Stream(Protocol):
         """Ask for a progress mark; it comes through the iteration, after what is before it."""
 
 
+class Pipe(Protocol):
+    """A connection to one document, in the y-websocket protocol (wire/ysync.py)."""
+
+    async def send(self, frame: bytes) -> None:
+        """Send a frame, when there is room. Errors: DocumentRefused, Unavailable."""
+
+    async def receive(self) -> bytes:
+        """The next frame. Errors: DocumentRefused when the service ended it; Unavailable."""
+
+
 class Link(Protocol):
     """A principal's way to the boards. Errors are those of blackboard/errors.py only."""
 
@@ -81,13 +109,25 @@ class Link(Protocol):
         OutcomeUnknown (perhaps applied: send the same commit again with `retry_since`).
         """
 
-    async def read(self, board: str, keys: Sequence[Key]) -> Reading:
-        """Entries of up to READ_KEYS_MAX keys as of one revision; absent ones are left out."""
+    async def read(self, board: str, keys: Sequence[Key], *, at: Moment | None = None) -> Reading:
+        """Entries of up to READ_KEYS_MAX keys as of one revision; absent ones are left out.
+
+        With `at`, as they were then.
+        """
 
     async def list(
-        self, board: str, pattern: str, *, after: Key | None = None, limit: int
+        self,
+        board: str,
+        pattern: str,
+        *,
+        after: Key | None = None,
+        limit: int,
+        at: Moment | None = None,
     ) -> Reading:
-        """A page of the entries that match `pattern` and may be read, in key order."""
+        """A page of the entries that match `pattern` and may be read, in key order.
+
+        With `at`, as they were then.
+        """
 
     async def leases(
         self, board: str, pattern: str, *, after: Key | None = None, limit: int
@@ -103,8 +143,75 @@ class Link(Protocol):
     def watch(self, board: str, request: WatchRequest) -> AbstractAsyncContextManager[Stream]:
         """Open a watch. It is live when the context is entered."""
 
+    # --- the past (service/timeline.py says what each means) --------------------------------------
+
+    async def checkpoint(self, board: str, wish: CheckpointWish) -> Checkpoint:
+        """Take a checkpoint; the same request again gets the same answer."""
+
+    async def checkpoints(self, board: str, *, after: Revision, limit: int) -> Sequence[Checkpoint]:
+        """A page of the checkpoints above revision `after`, the oldest first."""
+
+    async def manifest(self, board: str, name: str) -> Shown:
+        """A checkpoint with its manifest."""
+
+    async def pin(self, board: str, name: str, *, pinned: bool) -> None:
+        """Keep a checkpoint from being pruned, or no longer."""
+
+    async def prune(self, board: str, policy: Policy, *, dry_run: bool) -> Pruned:
+        """Remove what `policy` does not keep, or say what that would be."""
+
+    async def restore(self, board: str, wish: RestoreWish) -> Restored:
+        """Bring back the content of a moment; the same request again gets the same answer."""
+
+    async def branch(self, board: str, wish: BranchWish) -> Head:
+        """Make a board that begins as this one was; the same request again changes nothing."""
+
+    async def differences(self, board: str, request: DiffRequest) -> Differences:
+        """A page of what differs between two moments and may be read."""
+
+    async def history(
+        self, board: str, key: Key, *, before: Revision | None, limit: int
+    ) -> Sequence[Version]:
+        """Versions of a key, the newest first."""
+
+    async def verify(self, board: str, at: Moment) -> Verified:
+        """Check everything that is kept up to a moment."""
+
+    async def export(self, board: str, name: str, *, after: Key | None) -> ExportPage:
+        """A page of a checkpoint, every namespace of it."""
+
+    async def import_begin(self, board: str, wish: ImportWish) -> None:
+        """Begin to make `board` of what was exported; its pages follow."""
+
+    async def import_page(
+        self, board: str, request: str, number: int, entries: Sequence[Entry]
+    ) -> None:
+        """The next page of an import, counted from 0."""
+
+    async def import_end(self, board: str, request: str) -> Head:
+        """After the last page: the board exists, if the digests are those of the manifest."""
+
+    def document(self, board: str, key: Key) -> AbstractAsyncContextManager[Pipe]:
+        """Connect to the document at `key`. Errors: AccessDenied, Unavailable, LimitExceeded."""
+
     async def boards(self) -> Sequence[str]:
         """Names of the boards that the principal may use."""
+
+    async def whoami(self) -> Principal:
+        """Whom the service takes you for, and what that one may do."""
+
+    async def revoke(
+        self,
+        *,
+        tokens: Sequence[str] = (),
+        principal: str | None = None,
+        until_ms: Milliseconds | None = None,
+    ) -> int:
+        """Revoke tokens by id, and all that `principal` was issued until now; they end at once.
+
+        `until_ms` is when they end by themselves, if that is known. Returns how many are revoked.
+        Errors: AccessDenied unless they are the principal's own, or it is an admin of everything.
+        """
 
     async def aclose(self) -> None:
         """Close the link and every watch on it."""

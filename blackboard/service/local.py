@@ -5,30 +5,49 @@ and whatever is found by pattern is filtered after it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
 
 from msgspec.structs import replace
 
 from blackboard.core import history
-from blackboard.core.commit import PRESENT, Commit, Committed, Entry, Head, LogPage, Reading
+from blackboard.core.commit import (
+    PRESENT,
+    Commit,
+    Committed,
+    Entry,
+    Head,
+    LogEntry,
+    LogPage,
+    Reading,
+)
 from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
 from blackboard.core.path import Pattern, check_key, parse_pattern, parse_patterns
-from blackboard.errors import BlackboardError, Conflict, InvalidRequest, LimitExceeded
+from blackboard.core.watch import Position
+from blackboard.errors import BlackboardError, Conflict, LimitExceeded, Resync
 from blackboard.service import access, provenance
 from blackboard.service.access import Principal, Right
-from blackboard.service.feed import View
+from blackboard.service.documents_session import Session
+from blackboard.service.feed import View, Watcher
 from blackboard.service.host import Host
-from blackboard.service.link import Link, Stream, WatchRequest
+from blackboard.service.link import Delivery, Link, Stream, WatchRequest
+from blackboard.service.local_past import LocalPast, check_limit
+from blackboard.service.moments import Moment
+from blackboard.service.past import Past
 from blackboard.service.shapes import check_commit
 from blackboard.service.views import Cause, Receipt
+from blackboard.store.archive import Archive, Point
+from blackboard.store.base import Store
 from blackboard.types import (
     LIST_ENTRIES_MAX,
     LOG_ENTRIES_MAX,
     PAGE_BYTES_MAX,
     READ_KEYS_MAX,
     Key,
+    Milliseconds,
+    Prefix,
     Revision,
 )
 from blackboard.wire.codec import decode_value, prepare
@@ -38,11 +57,12 @@ _LIST_PAGES_MAX = 16
 """Pages that one request looks through for matches before it answers with a `next_key`."""
 
 
-class LocalLink:
+class LocalLink(LocalPast):
     """A `Link` (service/link.py) straight into the service of this process."""
 
     def __init__(self, host: Host, principal: Principal) -> None:
         self.principal = principal
+        """Whoever it is; replaced by the same one, with the same rights, under a newer token."""
         self._host = host
         self._readable = access.readable(principal)
         self._opener = None if principal.acts_for_any else principal.name
@@ -96,7 +116,7 @@ class LocalLink:
             )
         raise self._told(outcome)
 
-    async def read(self, board: str, keys: Sequence[Key]) -> Reading:
+    async def read(self, board: str, keys: Sequence[Key], *, at: Moment | None = None) -> Reading:
         """Entries of `keys` as of one revision. Errors: AccessDenied for the first not readable."""
         self._check(board)
         if len(keys) > READ_KEYS_MAX:
@@ -104,28 +124,40 @@ class LocalLink:
         for key in keys:
             access.require(self.principal, Right.READ, check_key(key))
         await self._host.use(board, self._opener)
+        if at is not None:
+            return await Past(self._host).read(board, keys, at)
         return await self._host.store.read(board, keys)
 
     async def list(
-        self, board: str, pattern: str, *, after: Key | None = None, limit: int = LIST_ENTRIES_MAX
+        self,
+        board: str,
+        pattern: str,
+        *,
+        after: Key | None = None,
+        limit: int = LIST_ENTRIES_MAX,
+        at: Moment | None = None,
     ) -> Reading:
         """A page of the readable entries that match `pattern`."""
         self._check(board)
-        _check_limit(limit, LIST_ENTRIES_MAX)
+        check_limit(limit, LIST_ENTRIES_MAX)
         parsed = parse_pattern(pattern)
         await self._host.use(board, self._opener)
+        source: _Source = _Present(self._host.store, board)
+        if at is not None:
+            past = Past(self._host)
+            source = _Then(past.archive, await past.point(board, at))
         if parsed.literal:
-            return await self._list_one(board, parsed, after)
-        return await self._list_pages(board, parsed, after, limit)
+            return await self._list_one(source, parsed, after)
+        return await self._list_pages(source, parsed, after, limit)
 
     async def _list_pages(
-        self, board: str, pattern: Pattern, after: Key | None, limit: int
+        self, source: "_Source", pattern: Pattern, after: Key | None, limit: int
     ) -> Reading:
         """Pages of the engine put together, as long as they are of one revision."""
         found: list[Entry] = []
         shown = Reading(0, "")
         for _ in range(_LIST_PAGES_MAX):
-            page = await self._host.store.list(board, pattern.prefix, after=after, limit=limit)
+            page = await source.list(pattern.prefix, after, limit)
             if shown.epoch and page.revision != shown.revision:
                 break  # also without matches so far: there may be some by now
             found += [e for e in page.entries if pattern.matches(e.key) and self._readable(e.key)]
@@ -138,9 +170,9 @@ class LocalLink:
             found, after = found[:limit], found[limit - 1].key
         return replace(shown, entries=tuple(found), next_key=after)
 
-    async def _list_one(self, board: str, pattern: Pattern, after: Key | None) -> Reading:
+    async def _list_one(self, source: "_Source", pattern: Pattern, after: Key | None) -> Reading:
         key = check_key(pattern.text)
-        reading = await self._host.store.read(board, [key])
+        reading = await source.read([key])
         shown = self._readable(key) and (after is None or after < key)
         return reading if shown else replace(reading, entries=())
 
@@ -149,7 +181,7 @@ class LocalLink:
     ) -> Reading:
         """A page of the readable leases whose keys match `pattern`."""
         self._check(board)
-        _check_limit(limit, LIST_ENTRIES_MAX)
+        check_limit(limit, LIST_ENTRIES_MAX)
         parsed = parse_pattern(pattern)
         await self._host.use(board)
         reading = await self._host.store.leases(board)
@@ -167,12 +199,21 @@ class LocalLink:
     async def log(self, board: str, after: Revision, *, limit: int = LOG_ENTRIES_MAX) -> LogPage:
         """A page of the log, with what may be read of each entry; hidden entries are left out."""
         self._check(board)
-        _check_limit(limit, LOG_ENTRIES_MAX)
+        check_limit(limit, LOG_ENTRIES_MAX)
         await self._host.use(board, self._opener)
         page = await self._host.store.log(board, after, limit=limit)
-        shown = (history.visible(entry, _EVERYTHING, self._readable) for entry in page.entries)
-        through = page.entries[-1].revision if page.entries else after
-        return LogPage(page.head, tuple(entry for entry in shown if entry is not None), through)
+        shown: list[LogEntry] = []
+        through = after
+        for entry in page.entries:
+            try:
+                visible = history.bounded(history.visible(entry, _EVERYTHING, self._readable))
+            except Resync:
+                if through == after:
+                    raise
+                break  # first what is before it
+            shown += [visible] if visible is not None else []
+            through = entry.revision
+        return LogPage(page.head, tuple(shown), through)
 
     async def why(self, board: str, key: Key) -> Sequence[Cause]:
         """The commits that led to `key`, as far as they may be read."""
@@ -196,19 +237,55 @@ class LocalLink:
     async def _watch(self, board: str, view: View, request: WatchRequest) -> AsyncIterator[Stream]:
         feed = (await self._host.use(board, self._opener)).feed
         async with feed.watch(view, request.after) as watcher:
-            yield watcher
+            if self.principal.credential is None:
+                yield watcher
+            else:
+                yield _Permitted(watcher, self._check_token)
+
+    def document(self, board: str, key: Key) -> AbstractAsyncContextManager[Session]:
+        """Join the document at `key`. See `Documents.join`."""
+        self._check(board)
+        assert self._host.documents is not None, "a service has documents"
+        return self._host.documents.join(board, key, self.principal)
 
     async def boards(self) -> Sequence[str]:
         """Names of the existing boards that the principal may use."""
         self._host.check_serving()
-        mine = self.principal.boards
-        return [name for name in await self._host.store.boards() if not mine or name in mine]
+        self._host.revocations.check(self.principal)
+        mine, found = self.principal.boards, await self._host.store.boards()
+        return [n for n in found if (not mine or n in mine) and not access.is_reserved(n)]
+
+    async def whoami(self) -> Principal:
+        """The principal of this link."""
+        self._check_token()
+        return self.principal
+
+    async def revoke(
+        self,
+        *,
+        tokens: Sequence[str] = (),
+        principal: str | None = None,
+        until_ms: Milliseconds | None = None,
+    ) -> int:
+        """Revoke tokens by their ids, and all that `principal` has been issued. See `Link.revoke`.
+
+        Everybody may revoke the token that he came with, or all of his own.
+        """
+        self._host.check_serving()
+        self._host.revocations.check(self.principal)
+        access.require_revoke(self.principal, tokens, principal)
+        return await self._host.revocations.revoke(tokens, principal, until_ms)
 
     async def aclose(self) -> None:
         """Nothing to close: the service belongs to somebody else."""
 
+    def _check_token(self) -> None:
+        """Errors: Unauthenticated when the token, which may have been refreshed, has ended."""
+        self._host.revocations.check(self.principal)
+
     def _check(self, board: str) -> None:
         self._host.check_serving()
+        self._check_token()
         access.require_board(self.principal, board)
 
     def _told(self, error: BlackboardError) -> BlackboardError:
@@ -223,6 +300,56 @@ class LocalLink:
         return error
 
 
-def _check_limit(limit: int, maximum: int) -> None:
-    if not 1 <= limit <= maximum:
-        raise InvalidRequest(field="limit", reason=f"{limit} is not in 1..{maximum}")
+class _Permitted:
+    """A watcher that ends as soon as its token does: `check` raises why."""
+
+    def __init__(self, watcher: Watcher, check: Callable[[], None]) -> None:
+        self._watcher = watcher
+        self._check = check
+
+    @property
+    def position(self) -> Position:
+        return self._watcher.position
+
+    async def request_progress(self) -> None:
+        await self._watcher.request_progress()
+
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        delivery = await anext(self._watcher)
+        self._check()
+        return delivery
+
+
+class _Source(Protocol):
+    """Where entries come from: the board as it is, or as it was."""
+
+    async def read(self, keys: Sequence[Key]) -> Reading: ...
+
+    async def list(self, prefix: Prefix, after: Key | None, limit: int) -> Reading: ...
+
+
+class _Present:
+    def __init__(self, store: Store, board: str) -> None:
+        self._store = store
+        self._board = board
+
+    async def read(self, keys: Sequence[Key]) -> Reading:
+        return await self._store.read(self._board, keys)
+
+    async def list(self, prefix: Prefix, after: Key | None, limit: int) -> Reading:
+        return await self._store.list(self._board, prefix, after=after, limit=limit)
+
+
+class _Then:
+    def __init__(self, archive: Archive, at: Point) -> None:
+        self._archive = archive
+        self._at = at
+
+    async def read(self, keys: Sequence[Key]) -> Reading:
+        return await self._archive.read(self._at, keys)
+
+    async def list(self, prefix: Prefix, after: Key | None, limit: int) -> Reading:
+        return await self._archive.list(self._at, prefix, after=after, limit=limit)

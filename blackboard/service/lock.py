@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Self
 
 from blackboard.core import lease as rules
-from blackboard.core.commit import Grant, HeldFence, Lease, Op, Release, Renew
+from blackboard.core.commit import RESTORE, Grant, HeldFence, Lease, Op, Release, Renew
 from blackboard.core.path import check_key
 from blackboard.core.watch import Position
 from blackboard.errors import (
@@ -329,6 +329,8 @@ async def wait_free(writer: Writer, key: Key, timeout_ms: Milliseconds | None) -
         ):
             while True:
                 revised = await anext(watch)
+                if revised.epoch is not None and revised.epoch.cause == RESTORE:
+                    return revised.revision  # which ends every lease
                 changes = [change for change in revised.changes if change.lease is not None]
                 if changes and _lease_after(changes[-1]) is None:
                     return revised.revision

@@ -13,19 +13,33 @@ Invariants
 Source: the presence of Erlang's registry and of XMPP; single activation as in Orleans' grains.
 """
 
+import asyncio
+import logging
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
 from blackboard.core.commit import Delete, Lease, Op, Put, Release
-from blackboard.errors import AccessDenied, Fenced, InvalidRequest, LeaseHeld
+from blackboard.core.path import barrier_key
+from blackboard.errors import (
+    AccessDenied,
+    BlackboardError,
+    Fenced,
+    InvalidRequest,
+    LeaseHeld,
+    SnapshotFirst,
+)
+from blackboard.service.link import WatchRequest
 from blackboard.service.lock import Lock
 from blackboard.service.views import Entry
-from blackboard.service.writer import Wish, Writer
+from blackboard.service.watching import Watch
+from blackboard.service.writer import Deliver, Wish, Writer
 from blackboard.types import READ_KEYS_MAX, TAKE_OVER_ATTEMPTS_MAX, Key, Milliseconds, Revision
 from blackboard.wire.codec import encode_value
 
+log = logging.getLogger(__name__)
 BoardT = TypeVar("BoardT")
 IfTaken = Literal["wait", "take_over", "refuse"]
 AGENTS = "public/~agents"
@@ -43,11 +57,17 @@ def presence_key(agent: str) -> Key:
     return f"{AGENTS}/{agent}"
 
 
-def entries_that_end_with(lease: Lease) -> tuple[Key, ...]:
-    """The entries that must not outlive `lease`: of an identity, the presence of its agent."""
+def agent_of(lease: Lease) -> str | None:
+    """The agent whose identity `lease` is; None if it is another one."""
     first, _, rest = lease.key.partition("/")
     agent, _, last = rest.partition("/")
-    return (presence_key(agent),) if (first, last) == ("private", _IDENTITY) else ()
+    return agent if (first, last) == ("private", _IDENTITY) else None
+
+
+def entries_that_end_with(lease: Lease) -> tuple[Key, ...]:
+    """The entries that must not outlive `lease`: of an identity, the presence of its agent."""
+    agent = agent_of(lease)
+    return () if agent is None else (presence_key(agent),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +100,7 @@ class Attachment(Lock, Generic[BoardT]):
         if_taken: IfTaken,
         ttl_ms: Milliseconds,
         timeout_ms: Milliseconds | None,
+        deliver: Deliver | None = None,
     ) -> None:
         if if_taken not in ("wait", "take_over", "refuse"):
             reason = f"{if_taken!r} is not wait, take_over or refuse"
@@ -93,24 +114,69 @@ class Attachment(Lock, Generic[BoardT]):
         self._since_ms: Milliseconds = 0
         self._state, self._note = _ATTACHED, ""
         self._told: dict[str, Any] = {}
+        self._deliver = deliver
+        self._delivering: asyncio.Task[None] | None = None
 
     async def report(self, state: str, note: str = "") -> None:
         """Tell everybody what this agent is doing, now. Errors: Fenced when it is taken over."""
         self._state, self._note = state, note
+        try:
+            await self._report()
+        except SnapshotFirst as asked:
+            if self._writer.deliver is None:
+                raise
+            await self._writer.bring(asked.since, asked.key)
+            await self._report()
+
+    async def _report(self, *more: Op) -> None:
         told = self._presence()
         put = Put(presence_key(self.agent), encode_value(told))
-        await self._writer.commit(Wish((put,), fences=self.fences), with_held=False)
+        await self._writer.commit(Wish((put, *more), fences=self.fences), with_held=False)
         self._told = told
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         self._since_ms = self.until_ms - self._ttl_ms
         try:
-            await self.report(self._state)
+            # Who just begins knows nothing that is not on the board.
+            await self._report(Delete(barrier_key(self.agent)))
         except BaseException:
             await self.__aexit__(*sys.exc_info())
             raise
+        if self._deliver is not None:
+            self._writer.deliver = self._deliver
+            self._delivering = asyncio.create_task(self._deliver_when_asked())
         return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._delivering is not None:
+            self._delivering.cancel()
+            await asyncio.wait([self._delivering])
+            self._writer.deliver = None
+        await super().__aexit__(kind, error, trace)
+
+    async def _deliver_when_asked(self) -> None:
+        """Bring in what this agent knows as soon as a checkpoint asks, without waiting for its next
+        commit. What goes wrong here goes wrong again there, and reaches the agent."""
+        writer, key = self._writer, barrier_key(self.agent)
+        request = WatchRequest((key,))
+        watch = Watch(
+            writer.link, writer.board, request, revision=None, snapshot=False, saw=writer.saw
+        )
+        try:
+            async with watch:
+                async for revised in watch:
+                    if any(change.kind == "put" for change in revised.changes):
+                        await writer.bring(revised.revision, key)
+        except BlackboardError as error:
+            log.warning("agent %s is not asked for its state: %s", self.agent, error)
+        except Exception:
+            log.exception("agent %s did not deliver", self.agent)
 
     # --- what it adds to the commits of a lock ----------------------------------------------------
 
@@ -141,12 +207,21 @@ class Attachment(Lock, Generic[BoardT]):
 
     async def _renew(self) -> None:
         told = self._presence()
-        await super()._renew()
-        self._told = told
+        try:
+            await super()._renew()
+            self._told = told
+        except SnapshotFirst:
+            # Until the agent has delivered, only leases are kept: what it is doing is told later.
+            self._told = told
+            await super()._renew()
+            self._told = {}
 
     def _leaving(self) -> Sequence[Op]:
+        """Also what was asked for by a checkpoint: who leaves has nothing more to bring."""
         leaving = super()._leaving()
-        return [*leaving, Delete(presence_key(self.agent))] if self._since_ms else leaving
+        if not self._since_ms:
+            return leaving
+        return [*leaving, Delete(presence_key(self.agent)), Delete(barrier_key(self.agent))]
 
     def _presence(self) -> dict[str, Any]:
         return {

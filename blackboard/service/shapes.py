@@ -34,7 +34,7 @@ def check_commit(commit: core.Commit) -> None:
     for key, revision in commit.based_on:
         check_key(key)
         _check_number("based_on", revision, 0, REVISION_MAX)
-    _check_note(commit.note)
+    check_note(commit.note)
 
 
 def _check_condition(condition: core.Condition) -> None:
@@ -111,7 +111,8 @@ def _check_number(field: str, number: int, minimum: int, maximum: int) -> None:
         raise InvalidRequest(field=field, reason=reason)
 
 
-def _check_note(note: str) -> None:
+def check_note(note: str) -> None:
+    """Errors: InvalidRequest for what is no text, LimitExceeded above NOTE_BYTES_MAX."""
     try:
         size = len(note.encode())
     except UnicodeEncodeError as error:

@@ -78,6 +78,16 @@ class Step:
         """Who takes this step."""
         return self._board.agent
 
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """What the step will do when it commits."""
+        return tuple(self._ops)
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Patterns of all that the step read: what it is conditioned on."""
+        return (*self._read, *(f"{prefix}/**" for prefix in self._listed))
+
     # --- reads ------------------------------------------------------------------------------------
 
     async def get(self, key: Key, default: Any = None) -> Any:
@@ -118,6 +128,11 @@ class Step:
         entry = await self._board.entry(key)
         self._read.setdefault(key, entry.mod_revision if entry else ABSENT)
         return entry
+
+    def saw(self, entry: Entry) -> None:
+        """Track a read that was made otherwise: the step is conditioned on `entry`, too."""
+        self._check_open()
+        self._read.setdefault(entry.key, entry.mod_revision)
 
     async def list(self, pattern: str) -> Listing:
         """The first LIST_ENTRIES_MAX entries that match, without own writes; tracked.

@@ -117,3 +117,18 @@ class Cause(Struct, frozen=True):
     note: str = ""
     based_on: tuple[tuple[Key, Revision], ...] = ()
     missing: str = ""
+
+
+class Version(Struct, frozen=True):
+    """What a key became at `revision`: `entry`, or None when it was removed then by `author`."""
+
+    key: Key
+    revision: Revision
+    time_ms: Milliseconds
+    author: str
+    entry: Entry | None
+
+    @property
+    def value(self) -> Any:
+        """The value, None if it was removed."""
+        return None if self.entry is None else self.entry.value

@@ -11,19 +11,25 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
 
-from blackboard.core.commit import LogEntry
+from blackboard.core.commit import CommitId, LogEntry
 from blackboard.core.watch import Position
-from blackboard.errors import LocalProtocolError
+from blackboard.errors import LocalProtocolError, Resync
 from blackboard.service.link import Delivery, Link, Stream, WatchRequest
 from blackboard.service.views import Change, Entry, Revised
 from blackboard.types import LIST_ENTRIES_MAX, Key, Revision
+from blackboard.wire.codec import SYSTEM_AGENT
 
 
 class Watch:
     """Made by `Board.watch`. Iterate for `Revised`; keep `position` to resume later.
 
-    Errors while iterating: Compacted, RolledBack (start anew, with a snapshot); AccessDenied;
-    Unavailable when the service stayed away. The iteration is over then; `position` still holds.
+    A restore comes as one revision that begins an epoch, with exactly what it changed. When that is
+    more than RESYNC_BYTES, a watch with a snapshot takes `state` and `revision` anew by itself and
+    hands out an empty revision that begins the epoch; any other one ends with Resync.
+
+    Errors while iterating: Compacted, RolledBack, Resync (start anew, with a snapshot);
+    AccessDenied; Unavailable when the service stayed away. The iteration is over then; `position`
+    still holds.
     """
 
     def __init__(
@@ -53,6 +59,10 @@ class Watch:
         self._stack = AsyncExitStack()
         self._stream: Stream | None = None
         self._deliveries: AsyncIterator[Delivery] | None = None
+        self._order: Resync | None = None
+        """A restore changed too much to be told, and the state is not read anew yet."""
+        self.on_progress: Callable[[], None] | None = None
+        """Called when `reached` moved without a revision to hand out."""
 
     @property
     def position(self) -> str:
@@ -61,8 +71,17 @@ class Watch:
             raise LocalProtocolError(reason="the watch is not open yet")
         return str(self._position)
 
+    @property
+    def reached(self) -> Revision:
+        """Everything up to this revision was handed out, or is not visible."""
+        return 0 if self._position is None else self._position.revision
+
     async def __aenter__(self) -> "Watch":
         start = await self._start()
+        await self._open(start)
+        return self
+
+    async def _open(self, start: Position) -> None:
         request = replace(self._request, after=start)
         async with AsyncExitStack() as stack:
             opened = await stack.enter_async_context(self._link.watch(self._board, request))
@@ -70,7 +89,6 @@ class Watch:
             if self._snapshot:
                 await self._take_snapshot()
             self._stack = stack.pop_all()
-        return self
 
     async def __aexit__(
         self,
@@ -89,6 +107,14 @@ class Watch:
         while not self._pending:
             await self._receive()
         return self._advance()
+
+    def take_received(self) -> list[Revised]:
+        """What was received already and not handed out yet, without waiting."""
+        return [self._advance() for _ in range(len(self._pending))]
+
+    async def request_progress(self) -> None:
+        """Ask how far the board is; `on_progress` is told, while somebody iterates."""
+        await self._opened().request_progress()
 
     async def wait_for(self, revision: Revision) -> list[Revised]:
         """Everything up to `revision`, which must exist: for "has everybody seen it?".
@@ -111,15 +137,40 @@ class Watch:
             await self._receive()
 
     async def _receive(self) -> None:
-        """Take one delivery."""
+        """Take one delivery, or begin again with the state after a Resync."""
         stream = self._opened()
+        if self._order is not None:
+            return await self._start_over(self._order)
         if self._deliveries is None:
             self._deliveries = aiter(stream)
-        delivery = await anext(self._deliveries)
+        try:
+            delivery = await anext(self._deliveries)
+        except Resync as order:
+            if not self._snapshot:
+                raise
+            return await self._start_over(order)
         self._pending.extend(delivery.revisions)
         self._through = delivery.position
         if not self._pending:
             self._position = self._through
+            if self.on_progress is not None:
+                self.on_progress()
+
+    async def _start_over(self, order: Resync) -> None:
+        """Read the state anew; then an empty revision tells that it was."""
+        self._order = order
+        await self._stack.aclose()
+        self._deliveries, self.state = None, {}
+        self._pending.clear()
+        try:
+            self._order = None
+            await self._open(Position(order.epoch, order.revision))
+        except BaseException:
+            self._order = order
+            raise
+        epoch = (await self._link.head(self._board)).epoch
+        mark = CommitId(SYSTEM_AGENT, 0, "", 0)
+        self._pending.append(LogEntry(self.revision, 0, mark, (), b"", epoch=epoch))
 
     def _advance(self) -> Revised:
         """Hand out one revision; after the last one the position is that of its delivery."""

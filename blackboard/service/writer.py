@@ -6,28 +6,45 @@ Invariants
 - an unknown outcome is resolved by sending the same commit again; only when that fails for
   REQUEST_TIMEOUT_MS is OutcomeUnknown raised.
 - a commit is sent again under a new epoch only if nothing that this writer saw was lost.
+- a commit that was refused because a checkpoint waits for this agent is sent again only after what
+  the agent had to bring was committed.
 """
 
 import asyncio
 import random
 import secrets
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from blackboard.core.commit import Commit, CommitId, Condition, Epoch, HeldFence, Op
-from blackboard.errors import OutcomeUnknown, StaleEpoch, Unavailable
+from blackboard.core.commit import Commit, CommitId, Condition, Delete, Epoch, HeldFence, Op
+from blackboard.errors import (
+    AttemptTooOld,
+    OutcomeUnknown,
+    SnapshotFirst,
+    StaleEpoch,
+    Unavailable,
+)
 from blackboard.service import held
 from blackboard.service.link import Link
 from blackboard.service.views import Receipt
 from blackboard.store.base import LOCK_MASTERS
-from blackboard.types import LANES_MAX, REQUEST_TIMEOUT_MS, Key, Revision
+from blackboard.types import DELIVERIES_MAX, LANES_MAX, REQUEST_TIMEOUT_MS, Key, Revision
+
+Deliver = Callable[[], Awaitable[Sequence[Op]]]
+"""Tells what an agent knows that is not on the board yet, as operations that put it there."""
 
 _BACKOFF_MS = (10, 30, 100, 300, 1_000)
 """Pauses between attempts; the last one repeats. Each is shortened at random, so that writers that
 failed together do not come back together."""
+
+
+_FAILURES = (AttemptTooOld, OutcomeUnknown, StaleEpoch, Unavailable)
+"""After which the same commit is sent again."""
+_Failure = AttemptTooOld | OutcomeUnknown | StaleEpoch | Unavailable
 
 
 class Wish(Struct, frozen=True, gc=False):
@@ -60,6 +77,10 @@ class Writer:
         # the same agent rarely meet on it.
         self._lanes = [_Lane((first - i) % LANES_MAX) for i in range(LANES_MAX)]
         self._free = asyncio.Semaphore(LANES_MAX)
+        self.deliver: Deliver | None = None
+        """Asked when a checkpoint waits for this agent; None: its commits are refused instead."""
+        self._brought: Revision = 0
+        self._bringing = asyncio.Lock()
 
     async def epoch(self) -> str:
         """The id of the epoch that this writer works in; learned from the board when first used."""
@@ -87,6 +108,28 @@ class Writer:
         perhaps applied; nobody could be reached for REQUEST_TIMEOUT_MS to find out.
         Cancellation: leaves the outcome unknown.
         """
+        for _ in range(DELIVERIES_MAX):
+            try:
+                return await self._carry_out(wish, with_held=with_held)
+            except SnapshotFirst as asked:
+                if self.deliver is None or not with_held:
+                    raise
+                await self.bring(asked.since, asked.key)
+        return await self._carry_out(wish, with_held=with_held)
+
+    async def bring(self, since: Revision, key: Key) -> None:
+        """Commit what this agent has to bring for the barrier `key`, asked for at `since`, once.
+
+        Errors: as of `commit`, and whatever `deliver` raises; nothing was brought then.
+        """
+        assert self.deliver is not None
+        async with self._bringing:
+            if self._brought < since:
+                ops = tuple(await self.deliver())
+                receipt = await self._carry_out(Wish((*ops, Delete(key))), with_held=True)
+                self._brought = receipt.revision
+
+    async def _carry_out(self, wish: Wish, *, with_held: bool) -> Receipt:
         fences = wish.fences
         if with_held:
             fences = held.fences_of(self.link, self.board, fences)
@@ -96,10 +139,19 @@ class Writer:
         lane.step += 1
         name = CommitId(self.link.agent, lane.number, self._incarnation, lane.step)
         since = self.seen
-        commit = Commit(name, epoch, wish.ops, wish.conditions, fences, wish.based_on, wish.note)
+        commit = Commit(
+            name,
+            epoch,
+            wish.ops,
+            wish.conditions,
+            fences,
+            wish.based_on,
+            wish.note,
+            known=since,
+        )
         try:
             receipt = await self.link.commit(self.board, commit)
-        except (StaleEpoch, OutcomeUnknown, Unavailable) as error:
+        except _FAILURES as error:
             receipt = await self._insist(commit, since, error)
         finally:
             self._lanes.append(lane)
@@ -109,9 +161,7 @@ class Writer:
             held.note_commit(self.link, self.board, receipt.revision)
         return receipt
 
-    async def _insist(
-        self, commit: Commit, since: Revision, failure: StaleEpoch | OutcomeUnknown | Unavailable
-    ) -> Receipt:
+    async def _insist(self, commit: Commit, since: Revision, failure: _Failure) -> Receipt:
         """Send `commit` again until there is an answer, or nobody to ask for too long.
 
         It is a retry (`retry_since`) only once an attempt may have got through: for a first attempt
@@ -129,6 +179,11 @@ class Writer:
                         raise failure
                     # From now on, a later "not done" does not undo it.
                     uncertain, commit = failure, replace(commit, retry_since=since)
+                elif isinstance(failure, AttemptTooOld):
+                    # Only a first attempt is told so: no other one can have been applied.
+                    since = failure.head
+                    self.saw(since)
+                    commit = replace(commit, known=since)
                 if loop.time() + pause_ms / 1000 > deadline:
                     raise uncertain or failure
                 if uncertain is None and _is_no_majority(failure):
@@ -136,7 +191,7 @@ class Writer:
                 await asyncio.sleep(random.uniform(0.5, 1.0) * pause_ms / 1000)
             try:
                 return await self.link.commit(self.board, commit)
-            except (StaleEpoch, OutcomeUnknown, Unavailable) as error:
+            except _FAILURES as error:
                 failure = error
         raise AssertionError("the pauses never end")
 
@@ -148,7 +203,7 @@ class Writer:
         return error.current
 
 
-def _is_no_majority(failure: OutcomeUnknown | Unavailable) -> bool:
+def _is_no_majority(failure: _Failure) -> bool:
     """Whether it is the lock masters that cannot be reached: that is said at once, for whoever asks
     for a lock can do something else."""
     return isinstance(failure, Unavailable) and failure.what == LOCK_MASTERS

@@ -14,10 +14,19 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from blackboard import types as limits
 from blackboard.core.commit import Entry, Head, LogPage, Reading, Seed
 from blackboard.core.model import Outcome
+from blackboard.errors import LimitExceeded
 from blackboard.types import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
+
+
+def check_hold(hold_ms: Milliseconds) -> None:
+    """Errors: LimitExceeded when nobody may hold a board for so long."""
+    if hold_ms > limits.HOLD_MS_MAX:
+        raise LimitExceeded("HOLD_MS_MAX", hold_ms, limits.HOLD_MS_MAX)
+
 
 LOCK_MASTERS: Final = "lock masters"
 """What is Unavailable when no majority of the servers that vote on leases answers."""
@@ -60,7 +69,9 @@ class Store(Protocol):
 
     async def hold(self, board: str, hold_ms: Milliseconds) -> None:
         """Let commits wait for up to `hold_ms` (at most HOLD_MS_MAX) by the engine's clock; 0 lets
-        them go on, as a restore does. Two that hold a board at once disturb each other, no more."""
+        them go on, as a restore does. Two that hold a board at once disturb each other, no more.
+        Errors: LimitExceeded, Unavailable.
+        """
 
     async def seed(self, board: str, seed: Seed, pages: AsyncIterator[Sequence[Entry]]) -> Head:
         """Make a board that begins with the entries of `pages`, sorted by key, as they are.

@@ -11,8 +11,10 @@ from typing import Any, Final
 
 import msgpack
 
+from blackboard import types as limits
 from blackboard.core.commit import Entry, Epoch, Head
 from blackboard.core.path import check_name, range_below
+from blackboard.core.state import Usage
 from blackboard.errors import Corrupt
 from blackboard.types import Key, Prefix
 
@@ -21,6 +23,8 @@ BOARDS: Final = "blackboard:boards"
 
 _PARTS = ("m", "log", "i", "n", "k", "x", "l")
 _HEADER = struct.Struct(">QQQQBB")
+_LARGE_VALUE = struct.Struct(">IB")
+_USAGE = struct.Struct(">QQ")
 _VALUE, _LARGE = ord("v"), ord("L")
 _FIRST_LETTER = "\2"
 """Above the sentinel and the tombstones of the index, below every key."""
@@ -66,6 +70,44 @@ def read_entry(key: bytes, field: bytes, large: bytes | None) -> Entry:
         )
     except (struct.error, ValueError) as error:
         raise Corrupt(what=f"entry {key!r}", reason=str(error)) from error
+
+
+def write_entry(entry: Entry) -> tuple[bytes, bytes | None]:
+    """The field of `{board}:n` that describes `entry`, and its value if that is a large one."""
+    is_large = len(entry.value) > limits.VALUE_INLINE_BYTES_MAX
+    author = entry.author.encode("ascii")
+    head = _HEADER.pack(
+        entry.mod_revision,
+        entry.create_revision,
+        entry.time_ms,
+        entry.expires_at_ms or 0,
+        _LARGE if is_large else _VALUE,
+        len(author),
+    )
+    if is_large:
+        return head + author + _LARGE_VALUE.pack(len(entry.value), entry.value[0]), entry.value
+    return head + author + entry.value, None
+
+
+def unpack_bundle(packed: bytes) -> list[bytes]:
+    """Large values of a restore, as the log has them. Errors: Corrupt."""
+    try:
+        values: list[bytes] = msgpack.unpackb(packed, raw=True)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise Corrupt(what="log", reason=str(error)) from error
+    return values
+
+
+def pack_epoch(epoch: Epoch) -> bytes:
+    """What `read_epoch` reads."""
+    parts = [epoch.number, epoch.id, epoch.cause, epoch.from_revision, epoch.revision]
+    packed: bytes = msgpack.packb(parts, use_bin_type=False)
+    return packed
+
+
+def pack_usage(used: Usage) -> bytes:
+    """A field `u:...` of `{board}:m`."""
+    return _USAGE.pack(used.keys, used.bytes)
 
 
 @lru_cache(maxsize=4096)

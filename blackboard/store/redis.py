@@ -10,22 +10,32 @@ Invariants
 - Every call ends within ENGINE_RETRY_MS (waiting for the log: `wait_ms` more).
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 import anyio
 
-from blackboard.core.commit import Head, LogPage, Reading
+from blackboard.core.commit import Entry, Head, LogPage, Reading, Seed
 from blackboard.core.model import Outcome
 from blackboard.core.path import check_name
 from blackboard.errors import LimitExceeded, Unavailable
-from blackboard.store.base import EngineFacts
-from blackboard.store.keys import BOARDS, index_range, log_key, read_head
+from blackboard.store.base import EngineFacts, check_hold
+from blackboard.store.keys import BOARDS, board_keys, index_range, log_key, read_head
 from blackboard.store.redis_commit import as_retry, commit_arguments, read_outcomes, unknown
 from blackboard.store.redis_driver import Argument, Driver, NotNowError, Trial, connect, repeated
 from blackboard.store.redis_facts import read_facts
 from blackboard.store.redis_read import read_leases, read_log_page, read_reading
-from blackboard.store.redis_scripts import COMMIT, COMPACT, LEASES, LOG, READ, Script, Scripts
+from blackboard.store.redis_scripts import (
+    COMMIT,
+    COMPACT,
+    HOLD,
+    LEASES,
+    LOG,
+    READ,
+    Script,
+    Scripts,
+)
+from blackboard.store.redis_seed import make_board
 from blackboard.types import (
     ENGINE_TIMEOUT_MS,
     FRAME_BYTES_MAX,
@@ -75,6 +85,9 @@ class RedisStore:
         Errors: Unavailable, InvalidRequest for a name that is none.
         """
         check_name(board, "board")
+        keys = board_keys(board)
+        if await repeated(lambda: self._driver.send(Trial(), keys[0], "HEXISTS", keys[0], "seed")):
+            raise Unavailable(what=f"board {board}", reason="it is being made")
         # Listed first: a board that exists is listed, whatever happens in between.
         await repeated(lambda: self._driver.send(Trial(), BOARDS, "SADD", BOARDS, board))
         return await self._scripts.open(board)
@@ -171,6 +184,28 @@ class RedisStore:
             head, cursor = read_head(reply[0]), reply[1]
             if cursor == _COMPACTED:
                 return head
+
+    async def hold(self, board: str, hold_ms: Milliseconds) -> None:
+        """Let commits wait, see `Store.hold`. Errors: LimitExceeded, Unavailable."""
+        check_hold(hold_ms)
+        await self._scripts.run(board, HOLD, [hold_ms])
+
+    async def seed(self, board: str, seed: Seed, pages: AsyncIterator[Sequence[Entry]]) -> Head:
+        """Make a board, see `Store.seed`: what the server does at once is bounded.
+
+        Errors: InvalidRequest; Unavailable, also when somebody else makes or removes it meanwhile.
+        Cancellation: leaves nothing, unless the engine cannot be reached any more.
+        """
+        check_name(board, "board")
+        await make_board(self._scripts, board, seed, pages)
+        return await self.open(board)
+
+    async def drop(self, board: str) -> None:
+        """Remove a board, see `Store.drop`. Errors: Unavailable: perhaps removed."""
+        keys = board_keys(board)
+        await repeated(lambda: self._driver.send(Trial(), keys[0], "UNLINK", *keys))
+        self._scripts.forget(board)
+        await repeated(lambda: self._driver.send(Trial(), BOARDS, "SREM", BOARDS, board))
 
     async def boards(self) -> Sequence[str]:
         """Names of all boards, sorted. Errors: Unavailable."""

@@ -11,16 +11,19 @@ from blackboard import types as limits
 from blackboard.core.commit import Committed, Increment
 from blackboard.core.model import Outcome
 from blackboard.errors import (
+    AttemptTooOld,
     BlackboardError,
     Compacted,
     Conflict,
     Corrupt,
     Fenced,
     FutureRevision,
+    HeadMoved,
     InvalidRequest,
     LeaseHeld,
     LimitExceeded,
     OutcomeUnknown,
+    SnapshotFirst,
     StaleEpoch,
     StepSuperseded,
     TypeMismatch,
@@ -33,6 +36,7 @@ from blackboard.wire.codec import Prepared, decode_results, prepare
 
 _LIMITS: Final = (
     "OPERATIONS_MAX",
+    "RESTORE_CHANGES_MAX",
     "FENCES_MAX",
     "BASED_ON_MAX",
     "VALUE_INLINE_BYTES_MAX",
@@ -71,9 +75,11 @@ def as_retry(prepared: Prepared, seen: Revision) -> Prepared:
     `seen` is a revision that the board had reached before the first attempt. With it the script
     notices when another incarnation of the agent pushed the lost answer out in between.
     """
-    if prepared.commit.retry_since is not None:
+    commit = prepared.commit
+    if commit.retry_since is not None:
         return prepared
-    return prepare(replace(prepared.commit, retry_since=seen))
+    # Not `seen` if the writer said what it knew: this attempt may itself have come late.
+    return prepare(replace(commit, retry_since=seen if commit.known is None else commit.known))
 
 
 def unknown(prepared: Prepared, reason: str, *, final: bool = False) -> OutcomeUnknown:
@@ -84,16 +90,14 @@ def unknown(prepared: Prepared, reason: str, *, final: bool = False) -> OutcomeU
 
 def read_outcomes(batch: Sequence[Prepared], reply: Sequence[Any]) -> list[Outcome]:
     """One outcome per commit, from the reply of commit.lua."""
-    _, time_ms, epoch, *outcomes = reply
+    _, time_ms, *outcomes = reply
     return [
-        _read_outcome(prepared, outcome, time_ms, epoch)
+        _read_outcome(prepared, outcome, time_ms)
         for prepared, outcome in zip(batch, outcomes, strict=True)
     ]
 
 
-def _read_outcome(
-    prepared: Prepared, outcome: Sequence[Any], time_ms: int, epoch: bytes
-) -> Outcome:
+def _read_outcome(prepared: Prepared, outcome: Sequence[Any], time_ms: int) -> Outcome:
     kind, *rest = outcome
     if kind == _COMMITTED:
         results = decode_results(rest[1]) if len(rest) > 1 else (None,) * len(prepared.commit.ops)
@@ -103,7 +107,7 @@ def _read_outcome(
         return Committed(revision, first_ms, decode_results(results), duplicate=True)
     code, *values = rest
     # An engine without memory refuses single commits of a batch: Unavailable is an outcome here.
-    return cast("Outcome", _REFUSALS[code](prepared, epoch, *values))
+    return cast("Outcome", _REFUSALS[code](prepared, *values))
 
 
 # --- refusals: one function per code of commit.lua ------------------------------------------------
@@ -113,7 +117,7 @@ def _text(name: bytes | None) -> str | None:
     return None if name is None else name.decode()
 
 
-def _conflict(_: Prepared, __: bytes, key: bytes, *rest: Any) -> Conflict:
+def _conflict(_: Prepared, key: bytes, *rest: Any) -> Conflict:
     expected, actual, by, at_revision, head, current = rest
     return Conflict(
         key.decode(), expected, actual, _text(by), at_revision, head=head, current=current
@@ -132,57 +136,79 @@ def _stale_epoch(prepared: Prepared, epoch: bytes, head: Revision) -> StaleEpoch
     )
 
 
-def _superseded(prepared: Prepared, _: bytes, last_step: int) -> StepSuperseded:
+def _too_old(prepared: Prepared, head: Revision) -> AttemptTooOld:
+    name, known = prepared.commit.id, prepared.commit.known
+    assert known is not None
+    return AttemptTooOld(name.agent, name.lane, name.incarnation, name.step, known, head)
+
+
+def _superseded(prepared: Prepared, last_step: int) -> StepSuperseded:
     return StepSuperseded(prepared.commit.id.agent, prepared.commit.id.step, last_step)
 
 
-def _limit(_: Prepared, __: bytes, name: bytes, value: int, where: bytes | None) -> LimitExceeded:
+def _limit(_: Prepared, name: bytes, value: int, where: bytes | None) -> LimitExceeded:
     return LimitExceeded(name.decode(), value, getattr(limits, name.decode()), _text(where))
 
 
-def _overflow(prepared: Prepared, _: bytes, position: int, number: int) -> LimitExceeded:
+def _overflow(prepared: Prepared, position: int, number: int) -> LimitExceeded:
     op = prepared.commit.ops[position - 1]
     assert isinstance(op, Increment)
     return LimitExceeded("INTEGER_MAX", number + op.by, limits.INTEGER_MAX, op.key)
 
 
-def _fenced(
-    _: Prepared, __: bytes, key: bytes, fence: int, current: int, holder: bytes | None
-) -> Fenced:
+def _fenced(_: Prepared, key: bytes, fence: int, current: int, holder: bytes | None) -> Fenced:
     return Fenced(key.decode(), fence, current, _text(holder))
 
 
-def _held(
-    _: Prepared, __: bytes, key: bytes, holder: bytes, fence: int, until_ms: int
-) -> LeaseHeld:
+def _held(_: Prepared, key: bytes, holder: bytes, fence: int, until_ms: int) -> LeaseHeld:
     return LeaseHeld(key.decode(), holder.decode(), fence, until_ms)
 
 
-def _type(_: Prepared, __: bytes, key: bytes, found: bytes) -> TypeMismatch:
+def _type(_: Prepared, key: bytes, found: bytes) -> TypeMismatch:
     return TypeMismatch(key.decode(), "integer", found.decode())
 
 
-def _compacted(_: Prepared, __: bytes, revision: Revision, oldest: Revision) -> Compacted:
+def _compacted(_: Prepared, revision: Revision, oldest: Revision) -> Compacted:
     return Compacted(revision, oldest)
 
 
-def _future(_: Prepared, __: bytes, revision: Revision, head: Revision) -> FutureRevision:
+def _future(_: Prepared, revision: Revision, head: Revision) -> FutureRevision:
     return FutureRevision(revision, head)
 
 
-def _unknown(prepared: Prepared, _: bytes) -> OutcomeUnknown:
+def _unknown(prepared: Prepared) -> OutcomeUnknown:
     return unknown(prepared, "its answer is no longer kept", final=True)
 
 
-def _empty(_: Prepared, __: bytes) -> InvalidRequest:
+def _empty(_: Prepared) -> InvalidRequest:
     return InvalidRequest(field="ops", reason="a commit needs at least one operation")
 
 
-def _malformed(_: Prepared, __: bytes, reason: bytes) -> InvalidRequest:
+def _begins(_: Prepared) -> InvalidRequest:
+    return InvalidRequest(field="begins", reason="it is not the epoch of a restore")
+
+
+def _restore(_: Prepared) -> InvalidRequest:
+    return InvalidRequest(field="ops", reason="a restore puts back and deletes, nothing else")
+
+
+def _put_back(_: Prepared) -> InvalidRequest:
+    return InvalidRequest(field="ops", reason="only a restore puts back what was")
+
+
+def _moved(_: Prepared, expected: Revision, head: Revision) -> HeadMoved:
+    return HeadMoved(expected, head)
+
+
+def _barrier(prepared: Prepared, key: bytes, since: Revision) -> SnapshotFirst:
+    return SnapshotFirst(prepared.commit.id.agent, key.decode(), since)
+
+
+def _malformed(_: Prepared, reason: bytes) -> InvalidRequest:
     return InvalidRequest(field="commit", reason=reason.decode("utf-8", "replace"))
 
 
-def _engine(_: Prepared, __: bytes, reason: bytes) -> BlackboardError:
+def _engine(_: Prepared, reason: bytes) -> BlackboardError:
     text = reason.decode("utf-8", "replace")
     if "equal or smaller" in text:  # the log is ahead of the state: see the top of commit.lua
         return Corrupt(what="log", reason=text)
@@ -203,7 +229,13 @@ _REFUSALS: Final[dict[bytes, Callable[..., BlackboardError]]] = {
     b"compacted": _compacted,
     b"future": _future,
     b"unknown": _unknown,
+    b"too_old": _too_old,
     b"empty": _empty,
+    b"begins": _begins,
+    b"restore": _restore,
+    b"put_back": _put_back,
+    b"moved": _moved,
+    b"barrier": _barrier,
     b"malformed": _malformed,
     b"engine": _engine,
 }

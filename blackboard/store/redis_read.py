@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import msgpack
 
-from blackboard.core.commit import Entry, Lease, LogEntry, LogPage, Reading
+from blackboard.core.commit import ENGINE, Entry, Lease, LogEntry, LogPage, Reading
 from blackboard.core.lease import from_result
 from blackboard.errors import Compacted, Corrupt, FutureRevision
-from blackboard.store.keys import read_entry, read_epoch, read_head
+from blackboard.store.keys import read_entry, read_epoch, read_head, unpack_bundle
 from blackboard.types import Revision
 from blackboard.wire.codec import decode_entry, marker_entry
 
@@ -48,9 +48,13 @@ def read_log_page(reply: Sequence[Any], after: Revision) -> LogPage:
     if after > head.revision:
         raise FutureRevision(after, head.revision)
     entries = tuple(_read_log_entry(*item) for item in items)
-    if entries and entries[0].revision != after + 1 and entries[0].epoch is None:
+    if entries and entries[0].revision != after + 1 and not _came_back(entries[0]):
         raise Corrupt(what="log", reason=f"revision {after + 1} is missing")
     return LogPage(head, entries)
+
+
+def _came_back(entry: LogEntry) -> bool:
+    return entry.epoch is not None and entry.epoch.cause == ENGINE
 
 
 def _read_log_entry(name: bytes, flat: Sequence[bytes]) -> LogEntry:
@@ -59,5 +63,9 @@ def _read_log_entry(name: bytes, flat: Sequence[bytes]) -> LogEntry:
     revision, time_ms = int(name.partition(b"-")[0]), int(fields[b"t"])
     if b"e" in fields:
         return marker_entry(read_epoch(fields[b"e"]), time_ms)
-    large = [fields[b"v%d" % number] for number in range(1, len(fields) - 2)]
+    numbers = range(1, len(fields) - 2)
+    if b"w1" in fields:
+        large = [value for n in numbers for value in unpack_bundle(fields[b"w%d" % n])]
+    else:
+        large = [fields[b"v%d" % n] for n in numbers]
     return decode_entry(revision, time_ms, fields[b"b"], large, fields[b"r"])

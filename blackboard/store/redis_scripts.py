@@ -2,7 +2,8 @@
 
 Every script begins with `prelude.lua` and gets the same KEYS; `commit.lua` has two parts more. One
 that finds the board on another run of the server than it was opened on replies with nothing: then
-`open.lua` runs first, and the script again.
+`open.lua` runs first, and the script again. One that finds the board held says for how long, and
+runs again then.
 """
 
 import hashlib
@@ -12,7 +13,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
 
+import anyio
+
 from blackboard.core.commit import Head
+from blackboard.errors import Unavailable
 from blackboard.store.keys import board_keys, read_head
 from blackboard.store.redis_driver import Argument, Driver, ScriptMissingError, Trial, repeated
 from blackboard.types import EPOCH_JUMP, Revision
@@ -44,9 +48,12 @@ def script_text(*names: str) -> str:
 COMMIT_PARTS: Final = ("board", "batch", "lease", "commit")
 """The files that make commit.lua whole."""
 COMMIT = make_script(script_text(*COMMIT_PARTS))
-OPEN, READ, LEASES, LOG, COMPACT = (
-    make_script(script_text(name)) for name in ("open", "read", "leases", "log", "compact")
+OPEN, READ, LEASES, LOG, COMPACT, HOLD, SEED = (
+    make_script(script_text(name))
+    for name in ("open", "read", "leases", "log", "compact", "hold", "seed")
 )
+_HELD_PAUSE_S: Final = 0.02
+"""Between two looks whether a board is still held: a restore, which ends it, takes longer."""
 
 
 class Scripts:
@@ -78,6 +85,16 @@ class Scripts:
         """Run `script`, which does no harm twice, until it answers. Errors: Unavailable."""
         return await self.run_again(board, script, lambda: arguments, Trial())
 
+    async def make(self, board: str, arguments: Sequence[Argument]) -> bytes:
+        """Run one step of seed.lua, which no opened board needs. Errors: Unavailable."""
+        trial = Trial()
+        reply: bytes = await repeated(lambda: self._once(trial, board, SEED, arguments), trial)
+        return reply
+
+    def forget(self, board: str) -> None:
+        """Nothing is known of `board` any more: it was removed."""
+        self._seen.pop(board, None)
+
     async def run_again(
         self,
         board: str,
@@ -93,15 +110,20 @@ class Scripts:
         async def attempt() -> Any:
             while True:
                 reply = await self._once(trial, board, script, arguments())
-                if reply:
+                if len(reply) > 1:
                     return reply
-                await self._open(Trial(), board)
+                if reply:
+                    await anyio.sleep(min(reply[0] / 1000, _HELD_PAUSE_S))
+                else:
+                    await self._open(Trial(), board)
 
         return await repeated(attempt, trial)
 
     async def _open(self, trial: Trial, board: str) -> Head:
         name = secrets.token_urlsafe(_EPOCH_ID_BYTES)
         reply = await self._once(trial, board, OPEN, [name, EPOCH_JUMP, self.seen(board)])
+        if not reply:
+            raise Unavailable(what=f"board {board}", reason="it is being made")
         head = read_head(reply)
         self.note(board, head.revision)
         return head

@@ -15,25 +15,32 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, ParamSpec, Self, TypeVar
 
+import anyio
 from filelock import FileLock, Timeout
 from msgspec.structs import replace
 
 from blackboard import types as limits
-from blackboard.core.commit import Epoch, Head, LogPage, Reading
+from blackboard.core.commit import ENGINE, Entry, Epoch, Head, LogPage, Reading, Seed
+from blackboard.core.history import check_seed
 from blackboard.core.model import Outcome
 from blackboard.core.path import check_name
 from blackboard.core.state import State, evolve
 from blackboard.errors import DataDirectoryInUse, InvalidRequest, LimitExceeded, Unavailable
-from blackboard.store.base import EngineFacts
+from blackboard.store.base import EngineFacts, check_hold
 from blackboard.store.sqlite_board import EmbeddedBoard, Threads
 from blackboard.store.sqlite_file import BoardFile, Level, Loaded, translated
+from blackboard.store.sqlite_new import NewFile, create, remove, seed_path
 from blackboard.types import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared, marker_entry
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _WRITERS: Final = 4  # boards whose transactions sync at the same time
 _READERS: Final = 2
@@ -59,6 +66,8 @@ class SqliteStore:
         self._file_bytes_max = file_bytes_max
         self._boards: dict[str, EmbeddedBoard] = {}
         self._loading: dict[str, asyncio.Task[EmbeddedBoard]] = {}
+        self._busy: set[str] = set()  # boards that are being made or removed
+        self._steps: set[asyncio.Future[Any]] = set()
         self._seen: set[str] = set()  # boards that this process opened before
         self._closing: asyncio.Task[None] | None = None
         self._threads = Threads(
@@ -141,6 +150,42 @@ class SqliteStore:
         """As `Store.compact`. The file keeps its size; its free pages are used again."""
         return await (await self._board(board)).compact(oldest)
 
+    async def hold(self, board: str, hold_ms: Milliseconds) -> None:
+        """As `Store.hold`."""
+        check_hold(hold_ms)
+        (await self._board(board)).hold(hold_ms)
+
+    async def seed(self, board: str, seed: Seed, pages: AsyncIterator[Sequence[Entry]]) -> Head:
+        """As `Store.seed`: the file is made beside its place. Cancellation leaves nothing."""
+        check_name(board, "board")
+        path = self._path(board)
+        async with self._alone(board):
+            if await asyncio.to_thread(path.exists):
+                raise InvalidRequest(field="board", reason=f"there is a board {board!r}")
+            new = NewFile(path, seed_path(path))
+            try:
+                await self._step(new.begin)
+                after = ""
+                async for page in pages:
+                    after = check_seed(seed, after, page)
+                    await self._step(new.add, page)
+                await self._step(new.finish, board, seed)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await asyncio.to_thread(new.abandon)
+        return await self.open(board)
+
+    async def drop(self, board: str) -> None:
+        """As `Store.drop`. Errors: Unavailable, also to those who use the board meanwhile."""
+        check_name(board, "board")
+        async with self._alone(board):
+            old = self._boards.pop(board, None)
+            if old is not None:
+                with contextlib.suppress(Unavailable):
+                    await old.aclose()
+            self._seen.discard(board)
+            await self._step(remove, self._path(board))
+
     async def boards(self) -> Sequence[str]:
         """As `Store.boards`."""
         return await asyncio.to_thread(_board_names, self.directory)
@@ -150,6 +195,30 @@ class SqliteStore:
         if self._closing is None:
             self._closing = asyncio.create_task(self._close())
         await asyncio.shield(self._closing)
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, board: str) -> AsyncIterator[None]:
+        """Nobody else opens, makes or removes `board` in this block. Errors: Unavailable."""
+        if board in self._busy:
+            raise _unfinished(board)
+        self._busy.add(board)
+        try:
+            if loading := self._loading.get(board):
+                await asyncio.wait([loading])
+            yield
+        finally:
+            self._busy.discard(board)
+
+    async def _step(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `work` in a writer thread. Cancellation does not stop it, nor does closing."""
+        if self._closing is not None:
+            raise Unavailable(what=str(self.directory), reason="the store was closed")
+        loop = asyncio.get_running_loop()
+        step = loop.run_in_executor(self._threads.writers, partial(work, *args, **kwargs))
+        self._steps.add(step)
+        step.add_done_callback(self._steps.discard)
+        await asyncio.wait([step])
+        return step.result()
 
     # --- boards -----------------------------------------------------------------------------------
 
@@ -166,8 +235,12 @@ class SqliteStore:
             return board
         check_name(name, "board")
         path = self._path(name)
+        if name in self._busy:
+            raise _unfinished(name)
         if not create and not await asyncio.to_thread(path.exists):
             raise InvalidRequest(field="board", reason=f"there is no board {name!r}")
+        if name in self._busy:
+            raise _unfinished(name)
         loading = self._loading.get(name)
         if loading is None:
             loading = asyncio.create_task(self._load(name, path), name=f"load board {name}")
@@ -196,7 +269,9 @@ class SqliteStore:
         """In a thread: open or create the file, and begin a new epoch if it may have lost some."""
         now_ms = self._now_ms()
         if not path.exists():
-            BoardFile.create(path, name, Epoch(1, uuid.uuid4().hex), now_ms)
+            if seed_path(path).exists():
+                raise _unfinished(name)
+            create(path, name, Epoch(1, uuid.uuid4().hex), now_ms)
         file = BoardFile(path, level=self.level, file_bytes_max=self._file_bytes_max)
         try:
             loaded = file.load(name)
@@ -213,7 +288,7 @@ class SqliteStore:
 
     async def _close(self) -> None:
         errors: list[Unavailable] = []
-        await asyncio.gather(*self._loading.values(), return_exceptions=True)
+        await asyncio.gather(*self._loading.values(), *self._steps, return_exceptions=True)
         for board in self._boards.values():
             try:
                 await board.aclose()
@@ -238,10 +313,14 @@ def _next_epoch(state: State) -> Epoch:
         state.epoch,
         number=state.epoch.number + 1,
         id=uuid.uuid4().hex,
-        cause="engine",
+        cause=ENGINE,
         from_revision=state.revision,
         revision=state.revision + limits.EPOCH_JUMP,
     )
+
+
+def _unfinished(board: str) -> Unavailable:
+    return Unavailable(what=f"board {board}", reason="it is being made or removed")
 
 
 def _check_size(limit: str, size: int, maximum: int) -> None:

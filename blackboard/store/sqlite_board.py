@@ -97,6 +97,8 @@ class EmbeddedBoard:
         self._writing: _Group | None = None
         self._starting = False
         self._queued = 0
+        self._held_until_s = 0.0  # by the loop's clock; 0 = not held
+        self._lifted = asyncio.Event()
         self._durable = self._head()
         self._progress: asyncio.Future[None] = self._loop.create_future()
         self._tail = _Tail()
@@ -110,8 +112,13 @@ class EmbeddedBoard:
             raise Unavailable(what=f"board {self.name}", reason="too many commits are waiting")
         self._queued += len(batch)
         try:
-            while self._gathering.is_full:
-                await self._progressed()
+            while self._held_until_s or self._gathering.is_full:
+                if not self._held_until_s:
+                    await self._progressed()
+                elif any(prepared.commit.begins for prepared in batch):
+                    break
+                else:
+                    await self._let_go_on()
             return await self._decide(batch)
         finally:
             self._queued -= len(batch)
@@ -130,6 +137,9 @@ class EmbeddedBoard:
                     evolve(state, entry)
                     group.entries.append(entry)
                     group.sizes.append(prepared.size)
+                    if entry.epoch is not None:
+                        self._epochs.append(entry.epoch)
+                        self._lift()
         except BaseException:
             # A rule that raises half way leaves a state that is no board's.
             self._fail(WriteError("a commit could not be decided", certain=True))
@@ -140,6 +150,29 @@ class EmbeddedBoard:
         group.bytes = sum(group.sizes)
         self._start_soon()
         return told
+
+    def hold(self, hold_ms: Milliseconds) -> None:
+        """As `Store.hold`; the clock is the process's, which nobody sets back."""
+        self._check_alive()
+        self._lift()
+        if hold_ms > 0:
+            self._held_until_s = self._loop.time() + hold_ms / 1000
+            self._lifted = asyncio.Event()
+
+    def _lift(self) -> None:
+        self._held_until_s = 0.0
+        self._lifted.set()
+
+    async def _let_go_on(self) -> None:
+        """Wait until the board is no longer held. Errors: Unavailable."""
+        left_s = self._held_until_s - self._loop.time()
+        try:
+            async with asyncio.timeout(left_s):
+                await self._lifted.wait()
+        except TimeoutError:
+            if self._held_until_s <= self._loop.time():  # nobody has held it anew
+                self._lift()
+        self._check_alive()
 
     async def compact(self, oldest: Revision) -> Head:
         """As `Store.compact`."""
@@ -228,6 +261,7 @@ class EmbeddedBoard:
     def _fail(self, failure: WriteError) -> None:
         """Answer nothing any more. What gathers was never sent to the file."""
         self.failure = failure
+        self._lift()
         self._tell(self._gathering, WriteError(failure.reason, certain=True))
         self._wake()
 
@@ -276,6 +310,8 @@ class EmbeddedBoard:
             await asyncio.shield(self._progress)
         let_go = self._file.close if self.failure is None else self._file.abandon
         self.failure = self.failure or WriteError("it was closed", certain=True)
+        self._lift()
+        self._wake()
         await self._loop.run_in_executor(self._writers, let_go)
 
     # --- reading ----------------------------------------------------------------------------------

@@ -17,26 +17,34 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final, Literal
 
 from blackboard import types as limits
-from blackboard.core.commit import Epoch, LogEntry
+from blackboard.core.commit import BRANCH, ENGINE, RESTORE, Epoch, LogEntry
 from blackboard.core.state import State
 from blackboard.errors import Corrupt, Unavailable
-from blackboard.store.sqlite_rows import TABLES, Row, Writes, checksum_of, fill, unpack_large
+from blackboard.store.sqlite_rows import (
+    TABLES,
+    Row,
+    Writes,
+    checksum_of,
+    epoch_row,
+    fill,
+    read_epoch_row,
+    unpack_large,
+)
 from blackboard.types import Milliseconds, Revision
 from blackboard.wire.codec import decode_entry, marker_entry
 
 Level = Literal["disk", "memory"]
 """What an acknowledged commit survives: power loss, or the end of this process only."""
 
-_APPLICATION_ID: Final = 0x42424244  # "BBBD", in the file's header
-_FORMAT: Final = 1  # of the schema, as user_version
+APPLICATION_ID: Final = 0x42424244  # "BBBD", in the file's header
+FORMAT: Final = 1  # of the schema, as user_version
 _COMPACT_ROWS: Final = 4096  # log entries removed by one transaction
-_PAGE_BYTES: Final = 4096
+PAGE_BYTES: Final = 4096
 _CACHE_KIB: Final = 32 * 1024
 _WAL_PAGES: Final = 4096  # 16 MiB between two checkpoints
 _PASSING: Final = frozenset(
@@ -58,7 +66,7 @@ _LOG: Final = (
 )
 _ROWS_PER_STATEMENT: Final = 128
 """Times 8 columns: SQLite takes 32,766 parameters."""
-_EPOCH: Final = (
+INSERT_EPOCH: Final = (
     "INSERT INTO epoch (revision, time_ms, number, id, cause, from_revision)"
     " VALUES (?, ?, ?, ?, ?, ?)"
 )
@@ -67,7 +75,7 @@ _READ_LOG: Final = """
      WHERE revision > :after AND revision <= :last
      UNION ALL
     SELECT revision, time_ms, NULL, NULL, NULL, NULL FROM epoch
-     WHERE revision > :after AND revision <= :last
+     WHERE revision > :after AND revision <= :last AND cause <> 'restore'
      ORDER BY revision LIMIT :limit"""
 
 
@@ -89,12 +97,19 @@ class Loaded:
     clean: bool
 
 
+def _follow(epochs: Sequence[Epoch]) -> bool:
+    """Whether these are all epochs of a board, from its first one on."""
+    if not epochs or (epochs[0].number != 1 and epochs[0].cause != BRANCH):
+        return False
+    return all(later.number == epoch.number + 1 for epoch, later in pairwise(epochs))
+
+
 def log_entries(epochs: Sequence[Epoch], oldest: Revision, revision: Revision) -> int:
     """How many entries a log from `oldest` to `revision` has: epochs of an engine skip some."""
     skipped = (
         max(0, epoch.revision - max(epoch.from_revision + 1, oldest))
         for epoch in epochs
-        if epoch.cause == "engine"
+        if epoch.cause == ENGINE
     )
     return revision - oldest + 1 - sum(skipped)
 
@@ -108,33 +123,11 @@ class BoardFile:
         with translated(path):
             self._writer = _connect(path)
             if file_bytes_max is not None:
-                pages = max(1, file_bytes_max // _PAGE_BYTES)
+                pages = max(1, file_bytes_max // PAGE_BYTES)
                 self._writer.execute(f"PRAGMA max_page_count={pages}")
         self._reader: sqlite3.Connection | None = None
         self._reading = threading.Lock()
         self._closed = False
-
-    @staticmethod
-    def create(path: Path, board: str, epoch: Epoch, time_ms: Milliseconds) -> None:
-        """Make the file of a new board, whole or not at all, and sync it and its directory.
-
-        Errors: Unavailable.
-        """
-        new = path.with_name(f"{path.name}.new")
-        with translated(new):
-            new.unlink(missing_ok=True)
-            with closing(sqlite3.connect(new, isolation_level=None)) as connection:
-                schema = files("blackboard.store.scripts").joinpath("schema.sql").read_text()
-                connection.executescript(
-                    f"PRAGMA page_size={_PAGE_BYTES}; PRAGMA application_id={_APPLICATION_ID};"
-                    f"PRAGMA user_version={_FORMAT}; PRAGMA synchronous=EXTRA; BEGIN; {schema}"
-                )
-                connection.execute("INSERT INTO head VALUES (?, 0, 0, 1, 0, 1)", (board,))
-                connection.execute(_EPOCH, _epoch_row(epoch, time_ms))
-                connection.execute("COMMIT")
-                connection.execute("PRAGMA journal_mode=WAL")
-            new.replace(path)
-            _sync_directory(path.parent)
 
     def load(self, board: str) -> "Loaded":
         """Read and check the whole state.
@@ -152,7 +145,8 @@ class BoardFile:
             if head is None:
                 raise self._corrupt(f"it is not the file of board {board}")
             revision, time_ms, oldest, checksum, clean = head
-            epochs = [_epoch(row) for row in cursor.execute("SELECT * FROM epoch ORDER BY number")]
+            rows = cursor.execute("SELECT * FROM epoch ORDER BY number")
+            epochs = [read_epoch_row(row) for row in rows]
             self._check_log(cursor, epochs, revision, oldest)
             state = State(epochs[-1], revision=revision, oldest=oldest, time_ms=time_ms)
             for table in TABLES:
@@ -162,7 +156,7 @@ class BoardFile:
             return Loaded(state, epochs, clean=bool(clean))
 
     def _check_format(self, cursor: sqlite3.Cursor) -> None:
-        for pragma, wanted in (("application_id", _APPLICATION_ID), ("user_version", _FORMAT)):
+        for pragma, wanted in (("application_id", APPLICATION_ID), ("user_version", FORMAT)):
             [found] = cursor.execute(f"PRAGMA {pragma}").fetchone()
             if found != wanted:
                 raise self._corrupt(f"{pragma} is {found}, not {wanted}")
@@ -174,9 +168,10 @@ class BoardFile:
         [kept, last] = cursor.execute(
             "SELECT count(*), max(revision) FROM log WHERE revision >= ?", (oldest,)
         ).fetchone()
-        if not epochs or [e.number for e in epochs] != list(range(1, len(epochs) + 1)):
+        if not _follow(epochs):
             raise self._corrupt("its epochs are not complete")
-        markers = [e.revision for e in epochs if e.revision and e.revision >= oldest]
+        markers = [e.revision for e in epochs if e.revision and e.cause != RESTORE]
+        markers = [revision for revision in markers if revision >= oldest]
         newest = max([last or 0, oldest - 1, *markers])
         expected = log_entries(epochs, oldest, revision)
         if newest != revision or kept + len(markers) != expected:
@@ -199,7 +194,7 @@ class BoardFile:
         """Write an epoch marker and make its revision the head's. Errors: Unavailable."""
         with translated(self.path):
             self._writer.execute("BEGIN IMMEDIATE")
-            self._writer.execute(_EPOCH, _epoch_row(epoch, time_ms))
+            self._writer.execute(INSERT_EPOCH, epoch_row(epoch, time_ms))
             update = "UPDATE head SET revision = ?, time_ms = ?"
             self._writer.execute(update, (epoch.revision, time_ms))
             self._writer.execute("COMMIT")
@@ -231,8 +226,8 @@ class BoardFile:
         connection.execute("BEGIN IMMEDIATE")
         for statement, rows in writes.deletes:
             connection.executemany(statement, rows)
-        for insert, rows in ((_LOG, writes.log), *writes.upserts):
-            _insert(connection, insert, rows)
+        for statement, rows in ((_LOG, writes.log), (INSERT_EPOCH, writes.epochs), *writes.upserts):
+            insert(connection, statement, rows)
         if writes.log_below is not None:
             more = self._shorten_log(writes.log_below)
         connection.execute(
@@ -275,7 +270,7 @@ class BoardFile:
             assert self._reader is not None
             query = "SELECT * FROM epoch WHERE revision = ?"
             marker = self._reader.execute(query, (revision,)).fetchone()
-            return marker_entry(_epoch(marker), time_ms)
+            return marker_entry(read_epoch_row(marker), time_ms)
         entry = decode_entry(revision, time_ms, body, unpack_large(large), results)
         if entry.digest != digest:
             raise self._corrupt(f"the digest of revision {revision} is not that of its content")
@@ -346,28 +341,19 @@ def _primary_code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
-def _epoch_row(epoch: Epoch, time_ms: Milliseconds) -> Row:
-    cause = epoch.cause
-    return epoch.revision, time_ms, epoch.number, epoch.id, cause, epoch.from_revision
-
-
-def _epoch(row: Row) -> Epoch:
-    revision, _, number, name, cause, from_revision = row
-    return Epoch(number, name, cause, from_revision, revision)
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make a rename durable. Windows cannot open directories and needs no such thing."""
+def sync_path(path: Path) -> None:
+    """Make a file, or a rename in a directory, durable. Not on Windows, which needs no such thing
+    for a rename and has no such thing for directories."""
     if os.name == "nt":
         return
-    handle = os.open(directory, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
 
 
-def _insert(connection: sqlite3.Connection, statement: str, rows: Sequence[Row]) -> None:
+def insert(connection: sqlite3.Connection, statement: str, rows: Sequence[Row]) -> None:
     """Insert many rows with few statements.
 
     Each step of a statement lets go of the interpreter and must get it back from a busy event

@@ -14,18 +14,18 @@ from zlib import crc32
 import msgpack
 from sortedcontainers import SortedDict, SortedSet
 
-from blackboard.core.commit import Entry, Lease, LogEntry
+from blackboard.core.commit import Entry, Epoch, Lease, LogEntry
 from blackboard.core.lease import from_result, to_result
 from blackboard.core.path import namespace_of
 from blackboard.core.state import Answer, State, Tombstone, Usage
-from blackboard.types import Revision
+from blackboard.types import Milliseconds, Revision
 from blackboard.wire.codec import Prepared, decode_results, encode_results
 
 K = TypeVar("K")
 V = TypeVar("V")
 Row = tuple[Any, ...]
 
-_CHECKSUM_MODULUS: Final = 2**62  # SQLite's integers end at 2**63
+CHECKSUM_MODULUS: Final = 2**62  # SQLite's integers end at 2**63
 _PRIME: Final = 1_000_003  # spreads the fields of a row over the checksum
 
 
@@ -154,6 +154,18 @@ ANSWER: Final = Table[tuple[str, int], Answer](
 TABLES: Final[tuple[Table[Any, Any], ...]] = (ENTRY, TOMBSTONE, LEASE, NEXT_ITEM, ANSWER)
 
 
+def epoch_row(epoch: Epoch, time_ms: Milliseconds) -> Row:
+    """The row of table `epoch`."""
+    cause = epoch.cause
+    return epoch.revision, time_ms, epoch.number, epoch.id, cause, epoch.from_revision
+
+
+def read_epoch_row(row: Row) -> Epoch:
+    """The inverse of `epoch_row`."""
+    revision, _, number, name, cause, from_revision = row
+    return Epoch(number, name, cause, from_revision, revision)
+
+
 # --- from the file --------------------------------------------------------------------------------
 
 
@@ -200,7 +212,7 @@ def unpack_large(packed: bytes | None) -> list[bytes]:
 
 def checksum_of(state: State) -> int:
     """The checksum that the file of `state` must hold."""
-    return sum(_weight(table, state) for table in TABLES) % _CHECKSUM_MODULUS
+    return sum(_weight(table, state) for table in TABLES) % CHECKSUM_MODULUS
 
 
 def _weight(table: Table[Any, Any], state: State) -> int:
@@ -221,6 +233,7 @@ class Writes:
     """One transaction: what a group of commits does to the file."""
 
     log: list[Row]
+    epochs: list[Row]
     upserts: list[tuple[str, list[Row]]]
     deletes: list[tuple[str, list[Row]]]
     head: tuple[Revision, int, Revision, int]
@@ -238,12 +251,17 @@ class Touched:
     """
 
     log: list[Row] = field(default_factory=list)
+    epochs: list[Row] = field(default_factory=list)
     before: tuple[dict[Any, Any], ...] = field(default_factory=lambda: ({}, {}, {}, {}, {}))
     log_below: Revision | None = None
 
     def note(self, state: State, entry: LogEntry, prepared: Prepared, results: bytes) -> None:
         """Remember what `entry`, not applied yet, is going to change."""
         entries, tombstones, leases, next_items, answers = self.before
+        if entry.epoch is not None:
+            self.epochs.append(epoch_row(entry.epoch, entry.time_ms))
+            for key, lease in state.leases.items():  # it ends them all
+                leases.setdefault(key, lease)
         for change in entry.changes:
             key = change.key
             if change.lease is not None:
@@ -286,5 +304,5 @@ class Touched:
                             gone.append(key if isinstance(key, tuple) else (key,))
                 upserts += [(table.upsert, present)] if present else []
                 deletes += [(table.delete, gone)] if gone else []
-        head = (state.revision, state.time_ms, state.oldest, checksum % _CHECKSUM_MODULUS)
-        return Writes(self.log, upserts, deletes, head, self.log_below)
+        head = (state.revision, state.time_ms, state.oldest, checksum % CHECKSUM_MODULUS)
+        return Writes(self.log, self.epochs, upserts, deletes, head, self.log_below)

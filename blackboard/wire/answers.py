@@ -187,6 +187,12 @@ class IdentityMessage(TypedDict):
     expires_at_ms: NotRequired[int]
 
 
+class RevokedMessage(TypedDict):
+    """Result of `revoke`: how many tokens and principals are revoked now."""
+
+    revoked: int
+
+
 class WatchMessage(TypedDict):
     """Result of `watch`: the resume token at which it begins."""
 
@@ -256,13 +262,20 @@ RPC_CODES: Final[dict[str, int]] = {
     "nothing_to_claim": -32017,
     "stale_epoch": -32013,
     "step_superseded": -32014,
+    "attempt_too_old": -32018,
     "type_mismatch": -32015,
     "compacted": -32020,
     "future_revision": -32021,
     "rolled_back": -32022,
+    "resync": -32023,
+    "head_moved": -32024,
+    "snapshot_first": -32025,
+    "no_such_checkpoint": -32026,
+    "barrier_missed": -32027,
     "unavailable": -32030,
     "outcome_unknown": -32031,
     "corrupt": -32040,
+    "model_failed": -32050,
     "engine_refused": -32041,
     "data_directory_in_use": -32042,
 }

@@ -134,8 +134,8 @@ class Prepared(Struct, frozen=True, gc=False):
     """A commit on its way into an engine: encoded once, with its digest.
 
     `control` is what the Redis script checks and the log does not keep: `[epoch, retry_since or -1,
-    conditions, fences]`, the latter two flat: ("k", key, revision) or ("n", prefix, since), and
-    (lease, holder, fence).
+    conditions, fences, known or -1]`, conditions and fences flat: ("k", key,
+    revision) or ("n", prefix, since), and (lease, holder, fence).
     """
 
     commit: Commit
@@ -172,7 +172,8 @@ def prepare(commit: Commit) -> Prepared:
             conditions += ("n", condition.prefix, condition.since)
     fences = [part for f in commit.fences for part in (f.key, f.holder, f.fence)]
     since = -1 if commit.retry_since is None else commit.retry_since
-    control = _pack([commit.epoch, since, conditions, fences])
+    known = -1 if commit.known is None else commit.known
+    control = _pack([commit.epoch, since, conditions, fences, known])
     prepared = Prepared(commit, control, body, tuple(large), _digest(body, large))
     if commit.begins is not None and prepared.size > RESTORE_BYTES_MAX:
         raise LimitExceeded("RESTORE_BYTES_MAX", prepared.size, RESTORE_BYTES_MAX)

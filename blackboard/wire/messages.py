@@ -16,6 +16,7 @@ from annotated_types import Ge, Le
 from pydantic import (
     AfterValidator,
     Field,
+    StringConstraints,
     ValidationError,
 )
 from pydantic_core import ErrorDetails
@@ -36,8 +37,10 @@ from blackboard.wire.parts import (
     Name,
     Operation,
     PatternText,
+    PrefixText,
     RevisionNumber,
     Token,
+    Value,
     checked_by,
     checked_note,
     up_to,
@@ -87,6 +90,7 @@ class Commit(_BoardParams):
     based_on: Annotated[list[Ground], up_to(limits.BASED_ON_MAX)]
     note: Annotated[str, AfterValidator(checked_note)] = ""
     retry_since: RevisionNumber | None = None
+    known: RevisionNumber | None = None
 
     def to_core(self, agent: str) -> core.Commit:
         """The commit as the core knows it, by `agent`."""
@@ -100,23 +104,40 @@ class Commit(_BoardParams):
             tuple(self.based_on),
             self.note,
             self.retry_since,
+            known=self.known,
         )
 
 
+class Instant(Model):
+    """A point in time: as a moment, the newest revision that was committed then or before."""
+
+    time_ms: Annotated[int, Ge(0), Le(limits.INTEGER_MAX)]
+
+
+Moment = RevisionNumber | Name | Instant
+"""A revision, the name of a checkpoint, "now", or a point in time."""
+RequestName = Annotated[str, StringConstraints(pattern="^[0-9a-f]{16,64}$")]
+"""Random hex digits that name a request, so that a retry of it is recognised."""
+Note = Annotated[str, AfterValidator(checked_note)]
+
+
 class Read(_BoardParams):
-    """Entries of some keys as of one revision."""
+    """Entries of some keys as of one revision; with `at`, as they were then."""
 
     method = "read"
     keys: Annotated[list[KeyText], Field(max_length=limits.READ_KEYS_MAX)]
+    at: Moment | None = None
 
 
 class List(_BoardParams):
-    """A page of the entries that match `pattern`, in key order, after key `after`."""
+    """A page of the entries that match `pattern`, in key order, after key `after`; with `at`, as
+    they were then."""
 
     method = "list"
     pattern: PatternText
     after: KeyText | None = None
     limit: Annotated[int, Field(ge=1, le=limits.LIST_ENTRIES_MAX)] = limits.LIST_ENTRIES_MAX
+    at: Moment | None = None
 
 
 class Leases(_BoardParams):
@@ -154,6 +175,171 @@ class WhoAmI(Params):
 
     method = "whoami"
 
+
+class Refresh(Params):
+    """Go on with a new token of the same principal, before the one in use runs out."""
+
+    method = "refresh"
+    token: Token = Field(repr=False)
+
+
+class Revoke(Params):
+    """End tokens by their ids, and all that `principal` was issued until now."""
+
+    method = "revoke"
+    tokens: Annotated[list[Name], up_to(limits.READ_KEYS_MAX)]
+    principal: Name | None = None
+    until_ms: Annotated[int, Field(ge=0, le=limits.INTEGER_MAX)] | None = None
+
+
+# --- the past -------------------------------------------------------------------------------------
+
+
+class Checkpoint(_BoardParams):
+    """Name the present revision; with `barrier_ms`, once every agent has brought its state."""
+
+    method = "checkpoint"
+    name: Name
+    request: RequestName
+    note: Note = ""
+    barrier_ms: Annotated[int, Ge(1), Le(limits.BARRIER_MS_MAX)] | None = None
+    stale_ok: bool = False
+    automatic: bool = False
+
+
+class Checkpoints(_BoardParams):
+    """A page of the checkpoints above revision `after`, the oldest first."""
+
+    method = "checkpoints"
+    after: RevisionNumber = 0
+    limit: Annotated[int, Ge(1), Le(limits.CHECKPOINTS_PAGE_MAX)] = limits.CHECKPOINTS_PAGE_MAX
+
+
+class Manifest(_BoardParams):
+    """A checkpoint with what its sealed manifest says."""
+
+    method = "manifest"
+    name: Name
+
+
+class Pin(_BoardParams):
+    """Keep a checkpoint from being pruned, or no longer."""
+
+    method = "pin"
+    name: Name
+    pinned: bool
+
+
+class Prune(_BoardParams):
+    """Remove the checkpoints, and the history, that a policy does not keep."""
+
+    method = "prune"
+    last: Annotated[int, Ge(0), Le(limits.CHECKPOINTS_MAX)]
+    days: Annotated[int, Ge(0), Le(limits.CHECKPOINTS_MAX)]
+    named: bool = True
+    history_ms: Annotated[int, Ge(0), Le(limits.INTEGER_MAX)] | None = None
+    dry_run: bool = False
+
+
+class Restore(_BoardParams):
+    """Bring back the content of a moment, as one revision that begins an epoch."""
+
+    method = "restore"
+    to: Moment
+    request: RequestName
+    note: Note = ""
+
+
+class Branch(_BoardParams):
+    """Make board `new`, which begins as this one was."""
+
+    method = "branch"
+    new: Name
+    at: Moment
+    request: RequestName
+    note: Note = ""
+
+
+class Differences(_BoardParams):
+    """A page of what differs between two moments; `b` may be one of board `other`."""
+
+    method = "differences"
+    a: Moment
+    b: Moment
+    other: Name | None = None
+    pattern: PatternText = "**"
+    after: KeyText | None = None
+    limit: Annotated[int, Ge(1), Le(limits.LIST_ENTRIES_MAX)] = limits.LIST_ENTRIES_MAX
+
+
+class History(_BoardParams):
+    """Versions of `key`, the newest first; `before` continues."""
+
+    method = "history"
+    key: KeyText
+    before: RevisionNumber | None = None
+    limit: Annotated[int, Ge(1), Le(limits.HISTORY_VERSIONS_MAX)] = limits.HISTORY_VERSIONS_MAX
+
+
+class Verify(_BoardParams):
+    """Check everything that is kept up to a moment."""
+
+    method = "verify"
+    at: Moment
+
+
+class Export(_BoardParams):
+    """A page of a checkpoint, every namespace of it."""
+
+    method = "export"
+    name: Name
+    after: KeyText | None = None
+
+
+Counter = Annotated[tuple[PrefixText, RevisionNumber], Field(strict=False)]
+"""A list, and the index that its next item gets."""
+
+
+class ImportBegin(_BoardParams):
+    """Begin to make a board of what was exported; `signature` is in hexadecimal."""
+
+    method = "import_begin"
+    request: RequestName
+    manifest: Annotated[str, Field(max_length=limits.MANIFEST_BYTES_MAX)]
+    signature: Annotated[str, StringConstraints(pattern="^([0-9a-f]{2}){0,128}$")]
+    items: Annotated[list[Counter], up_to(limits.EXPORT_ITEMS_MAX)]
+    note: Note = ""
+
+
+class ImportedEntry(Model):
+    """An entry as it was exported."""
+
+    key: KeyText
+    value: Value
+    mod_revision: RevisionNumber
+    create_revision: RevisionNumber
+    author: Annotated[str, SHORT]
+    time_ms: Annotated[int, Ge(0), Le(limits.INTEGER_MAX)]
+    expires_at_ms: Annotated[int, Ge(0), Le(limits.INTEGER_MAX)] | None = None
+
+
+class ImportPage(_BoardParams):
+    """The next page of an import, counted from 0."""
+
+    method = "import_page"
+    request: RequestName
+    number: RevisionNumber
+    entries: Annotated[list[ImportedEntry], Field(max_length=limits.LIST_ENTRIES_MAX)]
+
+
+class ImportEnd(_BoardParams):
+    """After the last page: the board exists, if the digests are those of the manifest."""
+
+    method = "import_end"
+    request: RequestName
+
+
+# --- watches --------------------------------------------------------------------------------------
 
 WatchNumber = Annotated[int, Ge(0), Le(WATCH_NUMBER_MAX)]
 
@@ -195,6 +381,22 @@ METHODS: Final[dict[str, type[Params]]] = {
         Why,
         Boards,
         WhoAmI,
+        Refresh,
+        Revoke,
+        Checkpoint,
+        Checkpoints,
+        Manifest,
+        Pin,
+        Prune,
+        Restore,
+        Branch,
+        Differences,
+        History,
+        Verify,
+        Export,
+        ImportBegin,
+        ImportPage,
+        ImportEnd,
         Watch,
         Unwatch,
         Progress,

@@ -130,6 +130,18 @@ def read_str(message: Any, name: str) -> str:
         return _str(message, name)
 
 
+def read_epoch(message: Any) -> Epoch:
+    """An epoch. Errors: RemoteProtocolError."""
+    with from_peer("epoch"):
+        return _epoch(message)
+
+
+def read_entry(message: Any, encoding: Encoding) -> Entry:
+    """What a key holds. Errors: RemoteProtocolError."""
+    with from_peer("entry"):
+        return _entry(message, encoding)
+
+
 def read_grounds(message: Any) -> tuple[tuple[str, int], ...]:
     """The member `based_on`. Errors: RemoteProtocolError."""
     with from_peer("based_on"):

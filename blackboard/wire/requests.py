@@ -42,6 +42,8 @@ def write_commit(board: str, commit: Commit, encoding: Encoding) -> dict[str, An
         params["based_on"] = commit.based_on
     if commit.note:
         params["note"] = commit.note
+    if commit.known is not None:
+        params["known"] = commit.known
     if commit.retry_since is not None:
         params["retry_since"] = commit.retry_since
     return params

@@ -15,7 +15,9 @@ import blackboard
 from blackboard import Grant, Release
 from blackboard.service.board import Board
 from blackboard.service.watching import Watch
+from blackboard.store.redis_process import find_redis_server
 from tests.acceptance.shell import TIMEOUT_S, Running, Shell
+from tests.lock_masters import keys_of, lock_masters
 
 KEY = "public/deploy"
 HOUR_MS = 3_600_000
@@ -219,3 +221,14 @@ async def test_tasks_are_listed_as_they_stand(shell: Shell, board: Board) -> Non
         assert lease["key"] == "public/tasks/d"
     assert [task["state"] for task in shell.json("claims")["claims"]] == ["returned", "dead"]
     assert "nobody holds" in shell.run("leases").stderr
+
+
+async def test_lock_masters_are_given_on_the_command_line(shell: Shell) -> None:
+    """A lock then is a vote of theirs, too; a server that is none is refused by name."""
+    async with lock_masters(find_redis_server(), 3) as masters:
+        given = [part for master in masters for part in ("--lock-master", master.url)]
+        with shell.service(*given), shell.start("lock", KEY, "--", *HOLD) as running:
+            await anyio.to_thread.run_sync(running.wait_for, "holding")
+            assert await keys_of(masters) == 3
+    error = shell.error("serve", "--lock-master", "http://nowhere", code=2)
+    assert error["code"] == "invalid_request"

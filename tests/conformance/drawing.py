@@ -9,17 +9,22 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from blackboard import types as limits
 from blackboard.core.commit import (
     ABSENT,
+    BRANCH,
+    ENGINE,
     PRESENT,
+    RESTORE,
     Append,
     Commit,
     CommitId,
     Condition,
     Delete,
     DeletePrefix,
+    Epoch,
     Expire,
     Grant,
     HeldFence,
@@ -28,16 +33,18 @@ from blackboard.core.commit import (
     Op,
     PrefixUnchanged,
     Put,
+    PutBack,
     Release,
     Renew,
 )
-from blackboard.core.path import item_key
+from blackboard.core.path import barrier_key, item_key
 from blackboard.core.state import State
 from blackboard.types import INTEGER_MAX, Key, Revision
 from blackboard.wire.codec import encode_value
 
 LIMITS = {
     "OPERATIONS_MAX": 4,
+    "RESTORE_CHANGES_MAX": 5,
     "FENCES_MAX": 2,
     "BASED_ON_MAX": 2,
     "LEASES_MAX": 2,
@@ -50,6 +57,7 @@ LIMITS = {
 }
 """Rows of blackboard/types.py as they are while a machine runs: near enough to be reached."""
 
+BARRIERS = (barrier_key("ada"), barrier_key("bob"))
 KEYS = (
     "public/a",
     "public/b",
@@ -58,13 +66,24 @@ KEYS = (
     "private/ada/x",
     "private/ada/y",
     "inbox/bob/x",
+    *BARRIERS,
 )
-PREFIXES = ("public/d", "public/d", "public", "public", "private/ada", "public/l", "public/none")
+PREFIXES = (
+    "system/barriers",
+    "public/d",
+    "public/d",
+    "public",
+    "public",
+    "private/ada",
+    "public/l",
+    "public/none",
+)
 LISTS = ("public/l", "public/l", "public/l", "inbox/bob", "public/" + "long" * 4)
 LEASES = ("public/a", "public/b", "public/c")
 HOLDERS = ("ada", "bob")
 WAITING = ("cyd", "dan", "eve", "fay")
 HOUR_MS = 3_600_000
+FAR_MS = 4_000_000_000_000
 TTLS = (None, None, HOUR_MS, 0)
 """No time between an hour and nothing: the outcome of a commit then never hangs on a clock."""
 KINDS_OF_OP: tuple[type[Op], ...] = (
@@ -119,7 +138,34 @@ class Drawing:
             based_on=self.several(lambda: (self.pick(KEYS), 1), limits.BASED_ON_MAX, 8),
             note=self.pick(("", "", "why")),
             retry_since=self.since() if self.one_in(8) else None,
+            known=self.since() if self.one_in(2) else None,
         )
+
+    def commit_of(self, agent: str, *ops: Op) -> Commit:
+        """A commit of somebody who does nothing else."""
+        last = self.state.answers.get((agent, 0))
+        name = CommitId(agent, 0, "1", last.step + 1 if last else 1)
+        return Commit(name, self.state.epoch.id, ops)
+
+    def restore(self) -> Commit:
+        """A restore of this board, mostly to a revision before; now and then of another head."""
+        head = self.state.revision
+        edge = self.one_in(8) and self.pick((0, limits.RESTORE_CHANGES_MAX + 1))
+        size = self.pick((1, 2, 3)) if edge is False else edge
+        number = self.state.epoch.number + (self.pick((0, 2)) if self.one_in(12) else 1)
+        at = head + (self.pick((0, 2)) if self.one_in(4) else 1)
+        cause = self.pick((ENGINE, BRANCH)) if self.one_in(30) else RESTORE
+        since = at if self.one_in(30) else max(0, at - self.pick((1, 2, 5)))
+        begins = Epoch(number, f"{number}-{head}-{self.pick((1, 2))}", cause, since, at)
+        ops = tuple(self.op() if self.one_in(30) else self.reversal() for _ in range(size))
+        return replace(self.commit(), ops=ops, begins=begins)
+
+    def reversal(self) -> Op:
+        """One operation of a restore."""
+        if self.one_in(4):
+            return Delete(self.key_near())
+        key = self.pick(KEYS) if self.one_in(2) else self.key_near()
+        return PutBack(key, self.pick(VALUES), self.pick((None, None, 1_000, FAR_MS)))
 
     def several(self, make: Callable[[], Drawn], maximum: int, seldom: int) -> tuple[Drawn, ...]:
         """Once in `seldom` times one or two, and now and then one more than `maximum`."""
@@ -147,6 +193,8 @@ class Drawing:
         kind = self.pick(KINDS_OF_OP)
         if kind in (Renew, Release, Expire) and not self.state.leases and not self.one_in(8):
             kind = Grant
+        if kind is Put and self.one_in(30):
+            return self.pick((PutBack(self.pick(KEYS), self.pick(VALUES)), self.barrier()))
         if kind is Put:
             return Put(self.pick(KEYS), self.pick(VALUES), self.pick(TTLS))
         if kind is Append:
@@ -170,6 +218,10 @@ class Drawing:
         if kind is Renew:
             return Renew(held.key, held.holder, held.fence, self.pick((HOUR_MS, 0)))
         return Release(held.key, held.holder, held.fence)
+
+    def barrier(self) -> Op:
+        """A checkpoint begins to wait for an agent, for so long or not at all."""
+        return Put(self.pick(BARRIERS), self.pick(VALUES[:1]), self.pick(TTLS))
 
     def removals(self) -> tuple[Op, ...]:
         """Several prefixes at once: what they remove together is limited, too."""

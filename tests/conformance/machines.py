@@ -35,6 +35,7 @@ from blackboard import types as limits
 from blackboard.core.commit import (
     Commit,
     Committed,
+    DeletePrefix,
     Head,
     KeyAt,
     LogEntry,
@@ -49,13 +50,14 @@ from blackboard.errors import (
     Compacted,
     Conflict,
     FutureRevision,
+    InvalidRequest,
     LeaseHeld,
     LimitExceeded,
 )
 from blackboard.store.base import Store
 from blackboard.types import Milliseconds
 from blackboard.wire.codec import prepare
-from tests.conformance.drawing import HOUR_MS, KEYS, LIMITS, PREFIXES, Drawing
+from tests.conformance.drawing import BARRIERS, HOUR_MS, KEYS, LIMITS, PREFIXES, Drawing
 
 EXAMPLES = int(os.environ.get("BLACKBOARD_EXAMPLES", "200"))
 STEPS = int(os.environ.get("BLACKBOARD_STEPS", "30"))
@@ -79,6 +81,13 @@ KINDS = frozenset(
         "fenced: free",
         "lease_held",
         "stale_epoch",
+        "attempt_too_old",
+        "restored",
+        "head_moved",
+        "snapshot_first",
+        "invalid_request: begins",
+        "invalid_request: put back",
+        "invalid_request: restore",
         "step_superseded",
         "type_mismatch",
         "invalid_request",
@@ -170,6 +179,7 @@ class Machine(RuleBasedStateMachine):
         self.board = f"machine-{os.getpid()}-{next(_boards)}"
         head = self.portal.call(self.store.open, self.board)
         self.state = State(head.epoch)
+        self.first = head.epoch
         self.log: list[LogEntry] = []
         self.sent: list[tuple[Commit, int]] = []
 
@@ -191,6 +201,26 @@ class Machine(RuleBasedStateMachine):
         commit = drawing.commit()
         refused = replace(commit, ops=(*commit.ops, Release("public/none", "ada", 1)))
         self._send([refused, commit, replace(refused, id=drawing.name())])
+
+    @rule(data=st.data())
+    def restore(self, data: st.DataObject) -> None:
+        """A restore, right or wrong; after it, in the same batch, a commit of the old epoch."""
+        drawing = Drawing(data.draw, self.state)
+        if not drawing.one_in(4):
+            return
+        commits = [drawing.restore()]
+        if drawing.one_in(2):
+            commits.append(drawing.commit())
+        self._send(commits)
+
+    @rule(data=st.data())
+    def ask_for_a_checkpoint(self, data: st.DataObject) -> None:
+        """Somebody else raises a barrier, or takes it away."""
+        drawing = Drawing(data.draw, self.state)
+        if drawing.one_in(8):
+            self._send([drawing.commit_of("cyd", drawing.barrier())])
+        elif drawing.one_in(2) and any(key in self.state.entries for key in BARRIERS):
+            self._send([drawing.commit_of("cyd", DeletePrefix("system/barriers"))])
 
     @precondition(lambda self: self.sent)
     @rule(data=st.data())
@@ -354,7 +384,7 @@ class Machine(RuleBasedStateMachine):
         entries = self.portal.call(whole)
         assert entries == tuple(self.log)
         if self.state.oldest == 1:
-            replayed = State(self.state.epoch)
+            replayed = State(self.first)
             for entry in entries:
                 evolve(replayed, entry)
             assert replayed == self.state
@@ -370,9 +400,14 @@ def _fields(outcome: Outcome) -> object:
 def kind_of(commit: Commit, outcome: Outcome) -> str:
     """The name in KINDS of what came out."""
     if isinstance(outcome, Committed):
-        return "duplicate" if outcome.duplicate else "committed"
+        done = "committed" if commit.begins is None else "restored"
+        return "duplicate" if outcome.duplicate else done
     if isinstance(outcome, Conflict):
         return f"conflict: {_conflict_kind(commit, outcome)}"
+    if isinstance(outcome, InvalidRequest) and outcome.field == "begins":
+        return f"{outcome.code}: begins"
+    if isinstance(outcome, InvalidRequest) and "back" in outcome.reason:
+        return f"{outcome.code}: {'put back' if commit.begins is None else 'restore'}"
     if isinstance(outcome, LimitExceeded):
         is_prefix = outcome.limit == "OPERATIONS_MAX" and outcome.where in PREFIXES
         return f"limit: {outcome.limit}" + (" of a prefix" if is_prefix else "")

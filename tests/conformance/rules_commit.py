@@ -17,6 +17,7 @@ from blackboard.core.commit import (
     Put,
 )
 from blackboard.errors import (
+    AttemptTooOld,
     Conflict,
     InvalidRequest,
     LimitExceeded,
@@ -409,6 +410,39 @@ class CommitRules:
                 assert refused_fields(outcome)["value"] == maximum + 1
             else:
                 assert not isinstance(outcome, LimitExceeded)
+
+    async def test_a_first_attempt_that_comes_late_is_not_applied_again(
+        self, store: Store, board: str
+    ) -> None:
+        """It was held up on its way; its retry was answered, and that answer pushed out since."""
+        ada, other = [await Writer.open(store, board) for _ in range(2)]
+        other.incarnation = "ada-2"
+        await ada.commit(Put(PLAN, packed(1)))
+        step = replace(ada.make(Increment(COUNT, 1)), known=1)
+        await ada.send(retried(step, since=1))
+        await other.commit(Increment(COUNT, 1))
+        late = await ada.send(step)
+        assert isinstance(late, AttemptTooOld)
+        assert (late.agent, late.lane, late.incarnation, late.step) == ("ada", 0, "ada-1", 2)
+        assert (late.known, late.head) == (1, 3)
+        assert (await store.read(board, [COUNT])).entries[0].value == packed(2)
+        asked = await ada.send(retried(step, since=1))
+        assert isinstance(asked, OutcomeUnknown)
+        again = await ada.send(replace(step, known=late.head))
+        assert isinstance(again, Committed)
+        assert again.results == (3,)
+
+    async def test_a_first_attempt_that_cannot_have_been_pushed_out_is_applied(
+        self, store: Store, board: str
+    ) -> None:
+        ada, other = [await Writer.open(store, board) for _ in range(2)]
+        other.incarnation = "ada-2"
+        await ada.commit(Increment(COUNT, 1))
+        await other.commit(Increment(COUNT, 1))
+        ada.incarnation = "ada-3"
+        done = await ada.send(replace(ada.make(Increment(COUNT, 1)), known=1))
+        assert isinstance(done, Committed)
+        assert done.results == (3,)
 
     @pytest.mark.parametrize("of", ["NAMESPACE", "BOARD"])
     async def test_a_quota_refuses_growth_and_lets_shrink(

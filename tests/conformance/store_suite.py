@@ -15,17 +15,33 @@ from itertools import count
 import pytest
 
 from blackboard.store.base import Store
+from tests.conformance.rules_barrier import BarrierRules
 from tests.conformance.rules_commit import CommitRules
 from tests.conformance.rules_lease import LeaseRules, QueueRules
 from tests.conformance.rules_log import LogRules
 from tests.conformance.rules_prefix import PrefixRules
 from tests.conformance.rules_read import ReadRules
+from tests.conformance.rules_restore import HoldRules, RestoreRules
+from tests.conformance.rules_seed import DropRules, SeedRules
 from tests.conformance.rules_store import StoreRules
 
 _numbers = count()
 
 
-class StoreSuite(CommitRules, PrefixRules, LeaseRules, QueueRules, ReadRules, LogRules, StoreRules):
+class StoreSuite(
+    CommitRules,
+    PrefixRules,
+    LeaseRules,
+    QueueRules,
+    ReadRules,
+    LogRules,
+    StoreRules,
+    RestoreRules,
+    HoldRules,
+    BarrierRules,
+    SeedRules,
+    DropRules,
+):
     """Every rule. The subclass provides `store`."""
 
     @pytest.fixture

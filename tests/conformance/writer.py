@@ -64,6 +64,10 @@ class Writer:
             note=note,
         )
 
+    def prepared(self, *ops: Op) -> list[Prepared]:
+        """The next step, as a part of a batch."""
+        return [prepare(self.make(*ops))]
+
     async def send(self, commit: Commit) -> Outcome:
         """Send one commit alone and return its outcome."""
         [outcome] = await self.store.commit(self.board, [prepare(commit)])

@@ -11,8 +11,8 @@ local function want(cache, wanted, name)
   end
 end
 
-local PATHS = {p = 'e', P = 'e', i = 'e', d = 'e', a = 'c', A = 'c', x = 'p', g = 'l', n = 'l',
-  r = 'l', e = 'l'}
+local PATHS = {p = 'e', P = 'e', b = 'e', B = 'e', i = 'e', d = 'e', a = 'c', A = 'c', x = 'p',
+  g = 'l', n = 'l', r = 'l', e = 'l'}
 local function want_operation(op)
   local kind, path = PATHS[op[1]], op[2]
   if kind == 'e' then
@@ -31,10 +31,12 @@ end
 local function read_commit(control, body, large)
   local checks, content = cmsgpack.unpack(control), cmsgpack.unpack(body)
   local c = {epoch = checks[1], since = checks[2], conditions = checks[3], fences = checks[4],
-    agent = content[1], lane = content[1] .. '/' .. content[2], incarnation = content[3],
-    step = content[4], based_on = content[5], ops = content[7], body = body, large = large}
+    known = checks[5], agent = content[1], lane = content[1] .. '/' .. content[2],
+    incarnation = content[3], step = content[4], based_on = content[5], ops = content[7],
+    begins = content[8], body = body, large = large, barrier = 'system/barriers/' .. content[1]}
   if #c.agent > 255 or #c.incarnation > 255 then error('a name is too long') end
   want(answers, wanted_lanes, c.lane)
+  want(entries, wanted_entries, c.barrier)
   for i = 1, #c.ops do want_operation(c.ops[i]) end
   for i = 1, #c.conditions, 3 do
     if c.conditions[i] == 'k' then want(entries, wanted_entries, c.conditions[i + 1]) end

@@ -1,7 +1,7 @@
 -- The board during one call of commit.lua: what was read of it, and what is still to be written.
 -- Nothing here decides anything. Stands between prelude.lua and batch.lua.
 local LIMIT = cmsgpack.unpack(ARGV[1])
-local revision, oldest, epoch_id, epoch = opened()
+local revision, oldest, epoch_id, epoch, held_until = opened()
 if not revision then return {} end
 local time_ms = now_ms()
 local time_text, time_bytes = format('%d', time_ms), pack('>I8', time_ms)
@@ -56,7 +56,8 @@ local function lease_of(key)
 end
 
 local function namespace_of(key)
-  if sub(key, 1, 6) == 'public' then return 'public' end
+  local first = sub(key, 1, 6)
+  if first == 'public' or first == 'system' then return first end
   return string.match(key, '^%a+/[^/]+')
 end
 

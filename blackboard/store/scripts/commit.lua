@@ -3,8 +3,9 @@
 --   ARGV  1 limits, msgpack map of name to number (rows of blackboard/types.py)
 --         2 msgpack array: how many large values each commit has
 --         then for each commit: control, body (wire/codec.py), its large values
--- Reply: {} when the board must be opened on this run of the server first: nothing was decided;
---        else {revision, time_ms, epoch, outcome of each commit ...}. An outcome is
+-- Reply: {} when the board must be opened on this run of the server first, {ms} when it is held for
+--        so long: nothing was decided; else {revision, time_ms, outcome of each commit ...}, where
+--        an outcome is
 --        {1, revision, results?}        committed; results only if an operation computed something
 --        {2, revision, time_ms, results} the same commit was applied before
 --        {0, code, field ...}           refused, nothing was written
@@ -24,7 +25,11 @@ local function known(c)
   if not answer then return nil end
   local at, when, overwritten, step, size = unpack_integers('>I8I8I8I8B', answer)
   if sub(answer, 34, 33 + size) ~= c.incarnation then
-    if c.since >= 0 and overwritten > c.since then refuse('unknown') end
+    if c.since >= 0 then
+      if overwritten > c.since then refuse('unknown') end
+    elseif c.known >= 0 and overwritten > c.known then
+      refuse('too_old', revision)
+    end
     return nil
   end
   if c.step == step then return {2, at, when, sub(answer, 34 + size)} end
@@ -36,11 +41,43 @@ local function at_most(limit, count, where)
 end
 
 local function check_limits(c)
-  if #c.ops == 0 then refuse('empty') end
-  at_most('OPERATIONS_MAX', #c.ops, 'ops')
+  if c.begins then
+    at_most('RESTORE_CHANGES_MAX', #c.ops, 'ops')
+  elseif #c.ops == 0 then
+    refuse('empty')
+  else
+    at_most('OPERATIONS_MAX', #c.ops, 'ops')
+  end
   at_most('OPERATIONS_MAX', #c.conditions / 3, 'conditions')
   at_most('FENCES_MAX', #c.fences / 3, 'fences')
   at_most('BASED_ON_MAX', #c.based_on / 2, 'based_on')
+end
+
+-- A restore (`begins` is its epoch: number, id, cause, from_revision, revision) takes effect as the
+-- revision that it was computed for, or not at all.
+local function check_begins(c)
+  local begins = c.begins
+  if not begins then return end
+  local is_next = begins[1] == cmsgpack.unpack(epoch)[1] + 1 and begins[3] == 'restore'
+  if not (is_next and begins[4] < begins[5]) then refuse('begins') end
+  for i = 1, #c.ops do
+    if not string.find('bBd', c.ops[i][1], 1, true) then refuse('restore') end
+  end
+  if begins[5] ~= revision + 1 then refuse('moved', begins[5] - 1, revision) end
+end
+
+-- An agent that a checkpoint waits for may only deliver, and keep its leases.
+local function check_barrier(c)
+  local raw = entry(c.barrier)
+  if not is_live(raw) or c.begins then return end
+  local asked, _, _, expires_at_ms = unpack_integers('>I8I8I8I8', raw)
+  if expires_at_ms > 0 and expires_at_ms <= time_ms then return end
+  local only_leases = true
+  for _, op in ipairs(c.ops) do
+    if op[1] == 'd' and op[2] == c.barrier then return end
+    only_leases = only_leases and string.find('gnre', op[1], 1, true)
+  end
+  if not only_leases then refuse('barrier', c.barrier, asked) end
 end
 
 local function conflict(key, expected)
@@ -227,6 +264,9 @@ local function apply(c, position, op)
     set(path, op[3], expiry(op[4]))
   elseif code == 'P' then
     set(path, c.large[op[3]], expiry(op[4]))
+  elseif code == 'b' or code == 'B' then
+    if not c.begins then refuse('put_back') end
+    set(path, code == 'b' and op[3] or c.large[op[3]], op[4] ~= NO_LIMIT and op[4] or nil)
   elseif code == 'i' then
     return increment(position, path, op[3])
   elseif code == 'a' then
@@ -290,11 +330,17 @@ end
 
 local is_logged = false  -- between a commit's log entry and the end of its merge
 
+local function slice(list, first, count)
+  return {unpack(list, first, math.min(first + count - 1, #list))}
+end
+
+local BUNDLE = 64  -- large values of a restore in one field: more fields than Lua unpacks else
 local function log(c, results)
   local fields, count = {'b', c.body, 't', time_text, 'r', results}, 6
-  for i = 1, #c.large do
-    fields[count + 1] = 'v' .. i
-    fields[count + 2] = c.large[i]
+  local each = c.begins and BUNDLE or 1
+  for i = 1, #c.large, each do
+    fields[count + 1] = (c.begins and 'w' or 'v') .. ((i - 1) / each + 1)
+    fields[count + 2] = c.begins and cmsgpack.pack(slice(c.large, i, each)) or c.large[i]
     count = count + 2
   end
   local answer = redis.pcall('XADD', LOG, format('%d-0', revision + 1), unpack(fields))
@@ -350,6 +396,15 @@ local function merge_leases()
   end
 end
 
+-- An epoch voids every lease, with its queue, and lets those go on who waited for the restore.
+local function merge_epoch(begins)
+  epoch_id, epoch = begins[2], cmsgpack.pack(begins)
+  fresh_usage.epoch, fresh_usage.e, fresh_usage.hold = epoch_id, epoch, false
+  call('DEL', LEASES)
+  call('HSET', LEASES, '', '')
+  for key in pairs(leases) do leases[key] = false end
+end
+
 local function merge_answer(c, stamp, results)
   local last, overwritten = answers[c.lane], 0
   if last then
@@ -373,6 +428,7 @@ local function merge(c, sums, results)
     entries['#' .. prefix], fresh_entries['#' .. prefix] = text, text
   end
   merge_leases()
+  if c.begins then merge_epoch(c.begins) end
   for _, name in ipairs(sums) do
     local field, more = 'u:' .. name, sums[name]
     local used = usage[field]
@@ -386,8 +442,10 @@ end
 local function decide(c)
   local answer = known(c)
   if answer then return answer end
-  if c.epoch ~= epoch_id then refuse('epoch', revision) end
+  if c.epoch ~= epoch_id then refuse('epoch', epoch, revision) end
   check_limits(c)
+  check_begins(c)
+  check_barrier(c)
   for i = 1, #c.fences, 3 do
     local key = c.fences[i]
     check_fence(lease_of(key), key, c.fences[i + 1], c.fences[i + 2])
@@ -406,7 +464,7 @@ local function decide(c)
     frees = frees and string.find('dxre', op[1], 1, true)
   end
   local sums = growth()
-  check_quotas(sums)
+  if not c.begins then check_quotas(sums) end
   check_writable(frees)
   local packed = cmsgpack.pack(is_computed and results or #results)
   log(c, packed)
@@ -417,8 +475,13 @@ end
 
 -- --- the batch -----------------------------------------------------------------------------------
 
-local reply = {0, time_ms, epoch}
+local reply = {0, time_ms}
 local commits = read_batch()
+if held_until and tonumber(held_until) > time_ms then
+  local restores = false
+  for _, c in ipairs(commits) do restores = restores or c.begins end
+  if not restores then return {tonumber(held_until) - time_ms} end
+end
 for number, c in ipairs(commits) do
   local outcome = {0, 'malformed', c.malformed}
   if not c.malformed then
@@ -429,7 +492,7 @@ for number, c in ipairs(commits) do
       outcome = {0, 'malformed', tostring(outcome.err or outcome)}
     end
   end
-  reply[number + 3] = outcome
+  reply[number + 2] = outcome
 end
 flush()
 reply[1] = revision

@@ -6,6 +6,7 @@ from enum import Enum
 
 import pytest
 from msgspec import Struct
+from msgspec.structs import replace
 
 from blackboard.core import commit
 from blackboard.core.commit import (
@@ -15,6 +16,7 @@ from blackboard.core.commit import (
     ChangeKind,
     CommitId,
     Committed,
+    Epoch,
     Head,
     KeyAt,
     LogEntry,
@@ -82,10 +84,13 @@ def test_every_kind_of_operation_has_an_effect() -> None:
         commit.Renew: commit.Renew("public/over", "ada", 2, 0),
         commit.Expire: commit.Expire("public/over", "ada", 2),
         commit.Release: commit.Release("public/over", "ada", 2),
+        commit.PutBack: commit.PutBack("public/a", packed(1)),
     }
     assert set(examples) == set(typing.get_args(Op))
     for kind in examples:
         made = trial.make(examples[kind])
+        if kind is commit.PutBack:
+            made = replace(made, begins=Epoch(2, "second", commit.RESTORE, 0, 3))
         decided = trial.decide(made)
         assert isinstance(decided, Committed)
         assert len(effects(made, decided)) == 1

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from blackboard.core.commit import Commit, CommitId, Epoch, Increment, KeyAt
 from blackboard.errors import (
+    AttemptTooOld,
     Conflict,
     InvalidRequest,
     OutcomeUnknown,
@@ -118,6 +120,54 @@ async def test_only_an_attempt_that_may_have_got_through_makes_the_next_one_a_re
     with anyio.fail_after(PATIENCE_S):
         await writer.commit(ADD_ONE)
     assert [commit.retry_since for commit in link.attempts] == [None, None, 1]
+
+
+async def test_every_attempt_says_what_was_known_before_the_first(
+    writer: Writer, link: LossyLink
+) -> None:
+    await writer.commit(ADD_ONE)
+    link.prepare(not_reached, lost_request)
+    with anyio.fail_after(PATIENCE_S):
+        await writer.commit(ADD_ONE)
+    assert [commit.known for commit in link.attempts] == [1, 1, 1]
+
+
+async def test_an_attempt_that_arrives_after_its_retry_was_forgotten_does_nothing(
+    writer: Writer, link: LossyLink
+) -> None:
+    """It was held up; the retry got through, and another process of the agent used the lane."""
+    late: list[Awaitable[Receipt]] = []
+
+    async def held_up(commit: Commit, deliver: Deliver) -> Receipt:
+        late.append(deliver(commit))
+        raise _unknown(commit)
+
+    link.prepare(held_up)
+    with anyio.fail_after(PATIENCE_S):
+        assert (await writer.commit(ADD_ONE)).results == (1,)
+    name = replace(link.attempts[0].id, incarnation="another", step=1)
+    other = replace(link.attempts[0], id=name, known=1)
+    assert (await link.commit("main", other)).results == (2,)
+    with pytest.raises(AttemptTooOld):
+        await late[0]
+    assert (await writer.commit(ADD_ONE)).results == (3,)
+
+
+async def test_a_first_attempt_that_knew_too_little_is_sent_with_what_it_was_told(
+    writer: Writer, link: LossyLink
+) -> None:
+    """The lane of a writer that slept was used by two others meanwhile."""
+    await writer.epoch()
+    epoch = (await link.head("main")).epoch.id
+    for number in range(1, 3):
+        for lane in range(LANES_MAX):
+            name = CommitId(link.agent, lane, f"other{number}", 1)
+            await link.commit("main", Commit(name, epoch, ADD_ONE.ops))
+    link.prepare()
+    receipt = await writer.commit(ADD_ONE)
+    assert receipt.results == (2 * LANES_MAX + 1,)
+    assert [commit.known for commit in link.attempts] == [0, 2 * LANES_MAX]
+    assert len({commit.id for commit in link.attempts}) == 1
 
 
 async def test_what_nobody_can_tell_any_more_is_not_asked_again(

@@ -73,7 +73,7 @@ def test_outcomes_are_read_in_order() -> None:
     results = encode_results([None, 5])
     outcomes = read_outcomes(
         batch,
-        [12, 80, EPOCH, [1, 11, results], [1, 12], [2, 4, 66, results], [0, b"epoch", 12]],
+        [12, 80, [1, 11, results], [1, 12], [2, 4, 66, results], [0, b"epoch", EPOCH, 12]],
     )
     assert outcomes[:3] == [
         Committed(11, 80, (None, 5)),
@@ -102,7 +102,7 @@ def test_outcomes_are_read_in_order() -> None:
 def test_what_the_server_refuses_is_told_apart(reason: bytes, kind: type[Exception]) -> None:
     """A log that is ahead of the state is damage, everything else passes."""
     batch = [prepare(make_commit(Put("public/b", b"\x01")))]
-    [outcome] = read_outcomes(batch, [12, 80, EPOCH, [0, b"engine", reason]])
+    [outcome] = read_outcomes(batch, [12, 80, [0, b"engine", reason]])
     assert isinstance(outcome, kind)
 
 
@@ -116,5 +116,5 @@ def test_an_unknown_outcome_names_its_commit() -> None:
 def test_a_malformed_commit_is_an_invalid_request() -> None:
     """The script says why."""
     batch = [prepare(make_commit(Put("public/b", b"\x01")))]
-    [outcome] = read_outcomes(batch, [12, 80, EPOCH, [0, b"malformed", b"Bad data format"]])
+    [outcome] = read_outcomes(batch, [12, 80, [0, b"malformed", b"Bad data format"]])
     assert isinstance(outcome, InvalidRequest)

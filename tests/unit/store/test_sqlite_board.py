@@ -15,6 +15,7 @@ from blackboard.errors import Compacted, FutureRevision, Unavailable
 from blackboard.store import sqlite_board
 from blackboard.store.sqlite_board import EmbeddedBoard, Threads
 from blackboard.store.sqlite_file import BoardFile, log_entries
+from blackboard.store.sqlite_new import create
 from blackboard.wire.codec import Prepared, prepare
 from tests.unit.core.trial import EPOCH, Trial, packed
 
@@ -83,7 +84,7 @@ class Opened:
 async def opened(tmp_path: Path) -> AsyncIterator[Opened]:
     """A new board."""
     path = tmp_path / "board.db"
-    BoardFile.create(path, NAME, EPOCH, 0)
+    create(path, NAME, EPOCH, 0)
     found = Opened(path)
     yield found
     found.gate.open.set()

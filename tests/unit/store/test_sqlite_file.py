@@ -11,6 +11,7 @@ from blackboard.core.model import decide, log_entry
 from blackboard.core.state import State, evolve
 from blackboard.errors import Corrupt, Unavailable
 from blackboard.store.sqlite_file import BoardFile, WriteError, translated
+from blackboard.store.sqlite_new import create
 from blackboard.store.sqlite_rows import Touched, checksum_of
 from blackboard.types import REVISION_MAX
 from blackboard.wire.codec import encode_results, marker_entry, prepare
@@ -26,7 +27,7 @@ COMMITS = (
 
 def new_file(path: Path) -> BoardFile:
     """The file of a new board, opened."""
-    BoardFile.create(path, NAME, EPOCH, 500)
+    create(path, NAME, EPOCH, 500)
     return BoardFile(path, level="disk")
 
 

@@ -72,6 +72,7 @@ def _least(name: str) -> dict[str, Any]:
         "pattern": "public/**",
         "patterns": ["public/**"],
         "watch": 1,
+        "token": "t",
     }
     fields = messages.METHODS[name].model_fields
     return {field: values[field] for field, facts in fields.items() if facts.is_required()}

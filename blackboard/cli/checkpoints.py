@@ -1,0 +1,256 @@
+"""checkpoint: named cuts of a whole board; made, listed, compared, checked, carried elsewhere."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from blackboard.cli import screen
+from blackboard.cli.exits import CommandError, Exit, wrong_usage
+from blackboard.cli.options import Flags, Group, ReadCommand
+
+if TYPE_CHECKING:
+    from blackboard.service.board import Board, Client
+    from blackboard.service.comparing import Diff
+    from blackboard.service.moments import Checkpoint, Pruned, Shown, Verified
+    from blackboard.service.transfer import Exported
+
+DIFF_LIMIT_DEFAULT = 200
+_NAME = typer.Argument(metavar="NAME", help="The checkpoint's name.", show_default=False)
+_MOMENT = "A revision, a checkpoint, now, or a time such as 2026-11-21T09:30."
+
+app = typer.Typer(
+    cls=Group, no_args_is_help=True, help="Cuts of the whole board, with every agent."
+)
+
+
+@app.command(
+    cls=ReadCommand,
+    epilog="""\
+blackboard checkpoint create before-plan --note "all three agree"
+blackboard checkpoint create  # the time is its name; pruning may remove it
+blackboard checkpoint create fresh --barrier 5  # first, attached agents bring in what they know""",
+)
+def create(
+    context: typer.Context,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Default: made from the time.")
+    ] = None,
+    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="Why.")] = "",
+    barrier_s: Annotated[
+        float | None,
+        typer.Option("--barrier", metavar="SECONDS", help="Ask every agent for its state first."),
+    ] = None,
+    stale_ok: Annotated[
+        bool, typer.Option("--stale-ok", help="Take it even if an agent did not answer; says who.")
+    ] = False,
+) -> None:
+    """Name the present: public, private and inboxes as one consistent cut. It stops nobody."""
+    from blackboard.cli import past, session
+
+    flags = Flags.of(context)
+    if barrier_s is not None and not barrier_s > 0:
+        raise wrong_usage("--barrier must be more than 0 seconds")
+    barrier_ms = None if barrier_s is None else round(barrier_s * 1000)
+
+    async def take(board: "Board") -> "Checkpoint":
+        return await board.checkpoint(name, note=note, barrier_ms=barrier_ms, stale_ok=stale_ok)
+
+    past.print_taken(session.with_board(flags, take), as_json=flags.as_json)
+
+
+@app.command("list", cls=ReadCommand, epilog="blackboard checkpoint list --json")
+def list_all(context: typer.Context) -> None:
+    """Print the checkpoints of a board, the oldest first."""
+    from blackboard.cli import past, session, show
+
+    async def look(board: "Board") -> "tuple[Checkpoint, ...]":
+        return await board.checkpoints()
+
+    flags = Flags.of(context)
+    found = session.with_board(flags, look)
+    if flags.as_json:
+        show.print_json(show.plain(found))
+    else:
+        past.print_checkpoints(found)
+
+
+@app.command(cls=ReadCommand, epilog="blackboard checkpoint show before-plan")
+def show(context: typer.Context, name: Annotated[str, _NAME]) -> None:
+    """Print a checkpoint's manifest: digests, agents' steps, what they declared, who signed."""
+    from blackboard.cli import past, session
+    from blackboard.cli import show as shown
+
+    async def look(board: "Board") -> "Shown":
+        return await board.show(name)
+
+    flags = Flags.of(context)
+    found = session.with_board(flags, look)
+    if flags.as_json:
+        shown.print_json(past.plain_manifest(found))
+    else:
+        past.print_manifest(found)
+
+
+@app.command(
+    cls=ReadCommand,
+    epilog="""\
+blackboard checkpoint diff before-plan  # what changed since
+blackboard checkpoint diff before-plan after-plan --pattern 'private/architect/**'
+blackboard checkpoint diff now now --other cheaper  # this board and a branch of it""",
+)
+def diff(
+    context: typer.Context,
+    a: Annotated[str, typer.Argument(metavar="MOMENT", help=_MOMENT, show_default=False)],
+    b: Annotated[str, typer.Argument(metavar="MOMENT", help="Default: now.")] = "now",
+    other: Annotated[
+        str | None,
+        typer.Option("--other", metavar="BOARD", help="The second moment is one of this board."),
+    ] = None,
+    pattern: Annotated[
+        str, typer.Option("--pattern", metavar="PATTERN", help="Only these keys.")
+    ] = "**",
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, help="At most so many keys.")
+    ] = DIFF_LIMIT_DEFAULT,
+) -> None:
+    """Print what differs between two moments, by key, down to the words of long texts."""
+    from blackboard.cli import moments, past, session
+
+    async def compare(board: "Board") -> "Diff":
+        first, second = moments.parse(a), moments.parse(b)
+        return await board.diff(first, second, other=other, pattern=pattern, limit=limit)
+
+    flags = Flags.of(context)
+    past.print_diff(session.with_board(flags, compare), as_json=flags.as_json)
+
+
+@app.command(cls=ReadCommand, epilog="blackboard checkpoint verify before-plan")
+def verify(
+    context: typer.Context,
+    moment: Annotated[str, typer.Argument(metavar="MOMENT", help="Default: now.")] = "now",
+) -> None:
+    """Check all that is kept up to a moment: hash chain, digests, blobs, signatures.
+
+    Exit code 1 and one line per finding if anything is not what was written.
+    """
+    from blackboard.cli import moments, session
+    from blackboard.cli import show as shown
+
+    async def check(board: "Board") -> "Verified":
+        return await board.verify(moments.parse(moment))
+
+    flags = Flags.of(context)
+    with screen.busy("verifying"):
+        found = session.with_board(flags, check)
+    if flags.as_json:
+        shown.print_json({**shown.plain(found), "ok": found.ok})
+    else:
+        for finding in found.findings:
+            print(screen.safe(finding))
+    if not found.ok:
+        more = " and more" if found.more else ""
+        message = f"{len(found.findings)}{more} findings up to revision {found.revision}"
+        raise CommandError("corrupt", Exit.ERROR, message, "Restore from an export, or a replica.")
+    if not flags.as_json:
+        screen.say(f"everything up to revision {found.revision} is as it was written")
+
+
+@app.command(cls=ReadCommand, epilog="blackboard checkpoint export before-plan before-plan.bbx")
+def export(
+    context: typer.Context,
+    name: Annotated[str, _NAME],
+    file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
+) -> None:
+    """Write a checkpoint into one file, whole, to be imported on another engine or machine."""
+    from blackboard.cli import session
+    from blackboard.cli import show as shown
+
+    async def write(board: "Board") -> "Exported":
+        return await board.export(name, file)
+
+    flags = Flags.of(context)
+    with screen.busy(f"exporting to {file}"):
+        done = session.with_board(flags, write)
+    if flags.as_json:
+        shown.print_json({"file": str(file), **shown.plain(done)})
+    else:
+        screen.say(f"{name} is in {file}")
+
+
+@app.command(
+    "import", cls=ReadCommand, epilog="blackboard checkpoint import before-plan.bbx rehearsal"
+)
+def import_file(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
+    new: Annotated[str, typer.Argument(metavar="BOARD", help="The new board's name.")],
+) -> None:
+    """Make a new board of an exported checkpoint. Whatever was changed in the file is refused."""
+    from blackboard.cli import session
+    from blackboard.cli import show as shown
+
+    async def read(client: "Client") -> int:
+        board = await client.import_(file, new)
+        return (await board.head()).revision
+
+    flags = Flags.of(context)
+    with screen.busy(f"importing {file}"):
+        revision = session.with_client(flags, read)
+    if flags.as_json:
+        shown.print_json({"board": new, "revision": revision})
+    else:
+        screen.say(f"board {new} begins at revision {revision}")
+
+
+@app.command(cls=ReadCommand, epilog="blackboard checkpoint pin before-plan")
+def pin(
+    context: typer.Context,
+    name: Annotated[str, _NAME],
+    undo: Annotated[bool, typer.Option("--undo", help="Let it be pruned again.")] = False,
+) -> None:
+    """Keep a checkpoint from being pruned."""
+    from blackboard.cli import session
+
+    async def change(board: "Board") -> None:
+        await (board.unpin(name) if undo else board.pin(name))
+
+    session.with_board(Flags.of(context), change)
+
+
+@app.command(
+    cls=ReadCommand,
+    epilog="""\
+blackboard checkpoint prune --dry-run
+blackboard checkpoint prune --last 5 --days 30
+blackboard checkpoint prune --history-days 90  # revisions between checkpoints go after that""",
+)
+def prune(
+    context: typer.Context,
+    last: Annotated[
+        int, typer.Option("--last", metavar="N", min=0, help="Keep the newest N.")
+    ] = 10,
+    days: Annotated[
+        int, typer.Option("--days", metavar="N", min=0, help="Keep one a day for N days.")
+    ] = 7,
+    also_named: Annotated[
+        bool, typer.Option("--also-named", help="Remove ones that people named, too.")
+    ] = False,
+    history_days: Annotated[
+        float | None,
+        typer.Option("--history-days", metavar="N", help="Keep every revision for N days only."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+) -> None:
+    """Remove checkpoints, and history, that nobody keeps. Pins and branches always stay."""
+    from blackboard.cli import past, session
+    from blackboard.service.moments import Policy
+
+    history_ms = None if history_days is None else round(history_days * 86_400_000)
+    policy = Policy(last, days, not also_named, history_ms)
+
+    async def remove(board: "Board") -> "Pruned":
+        return await board.prune(policy, dry_run=dry_run)
+
+    flags = Flags.of(context)
+    past.print_pruned(session.with_board(flags, remove), as_json=flags.as_json, dry_run=dry_run)

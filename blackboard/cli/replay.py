@@ -1,0 +1,220 @@
+"""replay: a recorded team acts once more, step by step, and every rewind is compared with its past.
+
+Each step of a trace is one commit of its agent, followed by a checkpoint. Then the whole team is
+taken back, and what the board holds, all private parts included, must be what the trace says.
+"""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from blackboard.cli.exits import CommandError, Exit, wrong_usage
+from blackboard.cli.options import Command, Flags
+
+if TYPE_CHECKING:
+    from blackboard.cli.trace import Run, Step
+    from blackboard.service.board import Board, Client
+
+EVERY: Final = "every"
+SHOWN_MAX: Final = 20
+"""Differences that are printed one by one."""
+
+app = typer.Typer()
+
+
+@dataclass(slots=True)
+class Report:
+    """What was tried, and where the board was not what the trace says."""
+
+    runs: int = 0
+    steps: int = 0
+    checkpoints_compared: int = 0
+    rewinds_compared: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+@app.command(
+    cls=Command,
+    rich_help_panel="Checkpoints",
+    epilog="""\
+blackboard replay team.jsonl  # rewinds to the step that spoiled each run, or to its middle
+blackboard replay team.jsonl.gz --rewind every  # to every step of every run, from the last one
+blackboard replay team.jsonl --rewind 7 --keep ./replayed  # look at it afterwards""",
+)
+def replay(
+    context: typer.Context,
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="JSON lines, or gzipped ones.")],
+    rewind: Annotated[
+        str | None,
+        typer.Option("--rewind", metavar="STEP", help="Rewind to this step, or to every one."),
+    ] = None,
+    runs: Annotated[
+        int | None, typer.Option("--runs", metavar="N", help="Only the first N runs.", min=1)
+    ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option("--keep", metavar="DIR", help="Keep the boards in this new directory."),
+    ] = None,
+) -> None:
+    """Replay recorded teams, checkpoint each step, rewind, and compare with the recording.
+
+    Each run gets a board of its own, run-1, run-2 ... Exit code 1 if any state is not equal.
+    """
+    from blackboard.cli import show
+
+    if rewind not in (None, EVERY) and not str(rewind).isdecimal():
+        raise wrong_usage("--rewind takes the number of a step, or every")
+    if keep is not None and keep.exists():
+        raise wrong_usage(f"{keep} exists", "Name a new directory.")
+    flags = Flags.of(context)
+    report = _replayed(trace, runs, _goals(rewind), keep)
+    if flags.as_json:
+        show.print_json(
+            {
+                "runs": report.runs,
+                "steps": report.steps,
+                "checkpoints_compared": report.checkpoints_compared,
+                "rewinds_compared": report.rewinds_compared,
+                "wrong": report.wrong,
+            }
+        )
+    else:
+        _tell(report)
+    if report.wrong:
+        raise CommandError(
+            "not_equal", Exit.ERROR, f"{len(report.wrong)} states are not those of the trace"
+        )
+
+
+Goals = Callable[["Run"], Sequence[int]]
+"""To which steps a run is rewound, in this order."""
+
+
+def _goals(rewind: str | None) -> Goals:
+    def goals(run: "Run") -> Sequence[int]:
+        last = len(run.steps)
+        if rewind == EVERY:
+            return range(last, 0, -1)
+        if rewind is not None:
+            return [int(rewind)] if 1 <= int(rewind) <= last else []
+        # Before the step that spoiled it, where a team would be sent back to.
+        return [max(1, run.mistake - 1 if run.mistake else last // 2)] if last else []
+
+    return goals
+
+
+def _replayed(trace: Path, runs: int | None, goals: Goals, keep: Path | None) -> Report:
+    import anyio
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from blackboard.cli.trace import load
+
+    found = [run for number, run in enumerate(load(trace)) if runs is None or number < runs]
+    report = Report()
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
+        bar = progress.add_task("replaying", total=sum(len(run.steps) for run in found))
+
+        async def work() -> None:
+            async with AsyncExitStack() as stack:
+                client = await _opened(stack, keep)
+                for number, run in enumerate(found, 1):
+                    board = client.board(f"run-{number}")
+                    await _replay(board, run, goals(run), report, lambda: progress.advance(bar))
+
+        anyio.run(work)
+    return report
+
+
+async def _opened(stack: AsyncExitStack, keep: Path | None) -> "Client":
+    import blackboard
+
+    if keep is None:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="blackboard-"))
+        return await stack.enter_async_context(blackboard.open(folder, level="memory"))
+    return await stack.enter_async_context(blackboard.open(keep))
+
+
+async def _replay(
+    board: "Board",
+    run: "Run",
+    goals: Sequence[int],
+    report: Report,
+    advance: Callable[[], None],
+) -> None:
+    report.runs += 1
+    revisions = []
+    for number, step in enumerate(run.steps, 1):
+        await _act(board, step)
+        revisions.append((await board.checkpoint(f"step-{number}")).revision)
+        report.steps += 1
+        advance()
+    for number, revision in enumerate(revisions, 1):
+        await _compare(board, run, number, report, at=revision)
+        report.checkpoints_compared += 1
+    for number in goals:
+        await board.restore(f"step-{number}")
+        await board.refresh()
+        await _compare(board, run, number, report)
+        report.rewinds_compared += 1
+
+
+async def _act(board: "Board", recorded: "Step") -> None:
+    """One step of the agent, as one commit that depends on what it read."""
+    async with board.step(recorded.agent) as step:
+        for key in recorded.reads:
+            await step.get(key)
+        for prefix in recorded.lists:
+            await step.list(f"{prefix}/**")
+        for write in recorded.writes:
+            if write.kind == "append":
+                step.append(write.key, write.value)
+            elif write.kind == "del":
+                step.delete(write.key)
+            else:
+                step.put(write.key, write.value)
+
+
+async def _compare(
+    board: "Board", run: "Run", number: int, report: Report, at: int | None = None
+) -> None:
+    """Compare the whole board, at a revision or now, with the trace after `number` steps."""
+    from blackboard.cli.trace import differences
+
+    wrong = differences(run.after(number), await _state(board, at))
+    if wrong:
+        how = "the checkpoint of" if at else "after the rewind to"
+        keys = ", ".join(wrong[:3]) + (" ..." if len(wrong) > 3 else "")
+        report.wrong.append(f"{run.name}, {how} step {number}: {keys}")
+
+
+async def _state(board: "Board", at: int | None) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for pattern in ("public/**", "private/*/**"):
+        after = None
+        while True:
+            page = await board.list(pattern, after=after, at=at)
+            found |= {entry.key: entry.value for entry in page.entries}
+            after = page.next_key
+            if after is None:
+                break
+    return found
+
+
+def _tell(report: Report) -> None:
+    from blackboard.cli import screen
+
+    out = screen.console()
+    for line in report.wrong[:SHOWN_MAX]:
+        out.print(f"[red]not equal[/]  {screen.safe(line)}")
+    verdict = "[bold red]NOT all equal[/]" if report.wrong else "[bold green]all equal[/]"
+    out.print(
+        f"{report.runs} runs, {report.steps} steps; compared {report.checkpoints_compared}"
+        f" checkpoints and {report.rewinds_compared} rewinds: {verdict}"
+    )

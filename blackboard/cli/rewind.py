@@ -1,0 +1,173 @@
+"""restore, rewind, branch, history: the team taken back, or sent another way."""
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from blackboard.cli import screen
+from blackboard.cli.exits import wrong_usage
+from blackboard.cli.options import Flags, ReadCommand
+
+if TYPE_CHECKING:
+    from blackboard.service.board import Board
+    from blackboard.service.moments import Restored
+    from blackboard.service.timeline import When
+    from blackboard.service.views import Version
+
+_PANEL: Final = "Checkpoints"
+_YES = typer.Option("--yes", "-y", help="Do not ask.")
+_NOTE = typer.Option("--note", metavar="TEXT", help="Why; the log keeps it.")
+HISTORY_LIMIT_DEFAULT = 20
+
+app = typer.Typer()
+
+
+@app.command(
+    cls=ReadCommand,
+    rich_help_panel=_PANEL,
+    epilog="""\
+blackboard restore before-plan  # shows what changes and who is interrupted, then asks
+blackboard restore before-plan --yes --note "the researcher spoiled the valuation\"""",
+)
+def restore(
+    context: typer.Context,
+    moment: Annotated[
+        str,
+        typer.Argument(
+            metavar="MOMENT",
+            help="A checkpoint, a revision, or a time such as 2026-11-21T09:30.",
+            show_default=False,
+        ),
+    ],
+    yes: Annotated[bool, _YES] = False,
+    note: Annotated[str, _NOTE] = "",
+) -> None:
+    """Take the whole board back: public, every agent's private state and inboxes, at once.
+
+    Nothing is lost: what is abandoned stays readable, and can itself be restored. Processes that
+    still work on it are refused until they look at the board anew.
+    """
+    from blackboard.cli import moments
+
+    _take_back(Flags.of(context), moments.parse(moment), note=note, yes=yes)
+
+
+@app.command(
+    cls=ReadCommand,
+    rich_help_panel=_PANEL,
+    epilog="""\
+blackboard rewind --before 4711  # to just before the revision that went wrong
+blackboard rewind --to 4000 --yes
+blackboard rewind --at 2026-11-21T09:30""",
+)
+def rewind(
+    context: typer.Context,
+    to: Annotated[
+        int | None, typer.Option("--to", metavar="REV", min=0, help="To this revision.")
+    ] = None,
+    before: Annotated[
+        int | None, typer.Option("--before", metavar="REV", min=1, help="To the one before it.")
+    ] = None,
+    at: Annotated[
+        datetime | None, typer.Option("--at", metavar="TIME", help="To what it was at that time.")
+    ] = None,
+    yes: Annotated[bool, _YES] = False,
+    note: Annotated[str, _NOTE] = "",
+) -> None:
+    """As restore: to a revision, to just before one, or to a point in time."""
+    given: list[When] = [when for when in (to, at and at.astimezone()) if when is not None]
+    given += [] if before is None else [before - 1]
+    if len(given) != 1:
+        raise wrong_usage("one of --to, --before, --at is needed")
+    _take_back(Flags.of(context), given[0], note=note, yes=yes)
+
+
+def _take_back(flags: Flags, to: "When", *, note: str, yes: bool) -> None:
+    from blackboard.cli import past, session
+
+    if not yes:
+        _ask(flags, to)
+
+    async def work(board: "Board") -> "Restored":
+        return await board.restore(to, note=note)
+
+    with screen.busy("restoring"):
+        restored = session.with_board(flags, work)
+    past.print_restored(restored, as_json=flags.as_json)
+
+
+def _ask(flags: Flags, to: "When") -> None:
+    """Show what would change and who is interrupted, and ask. Ends the command on a no."""
+    import sys
+
+    from blackboard.cli import past, session
+
+    async def preview(board: "Board") -> past.Preview:
+        return past.Preview(
+            await board.diff("now", to, limit=past.PREVIEW_KEYS),
+            await board.agents(),
+            await board.leases(),
+        )
+
+    past.print_preview(session.with_board(flags, preview))
+    if not sys.stdin.isatty():
+        raise wrong_usage("nobody is here to be asked", "Say --yes.")
+    typer.confirm("Take the board back?", abort=True, err=True)
+
+
+@app.command(
+    cls=ReadCommand,
+    rich_help_panel=_PANEL,
+    epilog="""\
+blackboard branch cheaper before-plan --note "what if growth is 4 percent"
+blackboard branch rehearsal  # as it is now""",
+)
+def branch(
+    context: typer.Context,
+    new: Annotated[
+        str, typer.Argument(metavar="BOARD", help="The new board's name.", show_default=False)
+    ],
+    moment: Annotated[
+        str, typer.Argument(metavar="MOMENT", help="Where it begins. Default: now.")
+    ] = "now",
+    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="What it is to try.")] = "",
+) -> None:
+    """Make a new board that begins as this one was. The two are independent afterwards."""
+    from blackboard.cli import moments, session, show
+
+    async def work(board: "Board") -> int:
+        made = await board.branch(new, moments.parse(moment), note=note)
+        return (await made.head()).revision
+
+    flags = Flags.of(context)
+    with screen.busy("branching"):
+        revision = session.with_board(flags, work)
+    if flags.as_json:
+        show.print_json({"board": new, "revision": revision})
+    else:
+        screen.say(f"board {new} goes on from revision {revision}")
+
+
+@app.command(
+    cls=ReadCommand,
+    rich_help_panel="History",
+    epilog="""\
+blackboard history public/valuation
+blackboard history public/valuation --limit 3 --json""",
+)
+def history(
+    context: typer.Context,
+    key: Annotated[str, typer.Argument(metavar="KEY", show_default=False)],
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, help="At most so many versions.")
+    ] = HISTORY_LIMIT_DEFAULT,
+) -> None:
+    """Print what a key held, the newest first: also before restores, and before a branch began."""
+    from blackboard.cli import past, session
+
+    async def look(board: "Board") -> "tuple[Version, ...]":
+        return await board.history(key, limit=limit)
+
+    flags = Flags.of(context)
+    past.print_history(session.with_board(flags, look), as_json=flags.as_json)

@@ -1,0 +1,94 @@
+"""An agent: a function of its state.
+
+    class Notes(BaseModel):
+        round: int = 0
+
+    class Researcher(Agent[Notes]):
+        async def step(self, ctx: Context[Notes]) -> None:
+            ctx.state.round += 1
+            ctx.put("public/round", ctx.state.round)
+
+An object of the class holds nothing that is not on the board: any process that has the class and
+the name goes on where the last one stopped.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, get_args, get_origin
+
+from pydantic import BaseModel
+
+from blackboard.core.path import check_name
+from blackboard.runtime.context import Context
+from blackboard.runtime.state import Migration, S, Schema
+
+
+class Agent(Generic[S]):
+    """Subclass it as `Agent[YourState]`, a pydantic model, and write `step`.
+
+    `kind` names what is stored (by default the class); keep it when the class is renamed. Raise
+    `schema_version` when the model changes, with a migration from each earlier version:
+    `migrations[1]` makes version 2 of version 1, as plain data.
+    `package` and `parameters` are told to everybody, with the versions, and kept by checkpoints.
+    """
+
+    kind: ClassVar[str] = ""
+    schema_version: ClassVar[int] = 1
+    migrations: ClassVar[Mapping[int, Migration]] = {}
+    package: ClassVar[str] = ""
+    parameters: ClassVar[Mapping[str, Any]] = {}
+    state_model: ClassVar[type[BaseModel]]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.kind = cls.__dict__.get("kind", cls.__name__)
+        for base in getattr(cls, "__orig_bases__", ()):
+            if isinstance(origin := get_origin(base), type) and issubclass(origin, Agent):
+                model = get_args(base)[0]
+                if isinstance(model, type) and issubclass(model, BaseModel):
+                    cls.state_model = model
+        known = set(cls.migrations)
+        if known and known != set(range(min(known), cls.schema_version)):
+            wanted = f"{min(known)}..{cls.schema_version - 1}"
+            raise TypeError(f"{cls.__name__} has migrations from {sorted(known)}, not {wanted}")
+
+    def __init__(self, name: str | None = None) -> None:
+        """Errors: InvalidRequest when `name` (by default the kind, in lower case) is no name."""
+        self.name = check_name(self.kind.lower() if name is None else name, "agent")
+
+    async def step(self, ctx: Context[S]) -> None:
+        """Read, call, change `ctx.state`, write; all of it is one commit after this returns.
+
+        It may run several times until it is committed: everything that touches the world outside
+        goes through `ctx`. An error that it lets through commits nothing.
+        """
+        raise NotImplementedError
+
+    def first(self) -> S:
+        """The state of a new agent."""
+        model: Any = self.state_model
+        state: S = model()
+        return state
+
+    def check(self, state: S) -> None:
+        """Refuse a state that fits the model and makes no sense, by a ValueError.
+
+        It is asked before every write, and after every migration.
+        """
+
+    @property
+    def schema(self) -> Schema[S]:
+        """What this code knows of the states of its kind."""
+        model: Any = self.state_model
+        return Schema(self.kind, self.schema_version, model, self.migrations, self.check)
+
+    def declared(self) -> dict[str, Any]:
+        """What it tells everybody of itself."""
+        return {
+            "kind": self.kind,
+            "schema_version": self.schema_version,
+            "package": self.package,
+            "parameters": dict(self.parameters),
+        }
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name!r}>"

@@ -1,0 +1,251 @@
+"""Approvals: an agent asks, its process may end, a person answers days later.
+
+    decision = await ctx.approve("buy", facts=["public/price"])
+    if decision:
+        await ctx.tool(buy, decision.facts["public/price"])
+
+The request stands at `public/~approvals/<agent>/<id>`, the answer at
+`public/~decisions/<agent>/<id>`.
+
+Invariants
+- an answer is to one request as it stood: who answers names its revision, and the board refuses the
+  answer if the request was made anew meanwhile.
+- an answer counts only if every fact that the request was based on still has the value that was
+  shown, in the very commit that records the answer. A fact that changed asks again.
+- an agent does not answer itself; who answered is the author of the entry, as the board saw it.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from blackboard.core.commit import ABSENT, Condition, Delete, KeyAt, Op, Put
+from blackboard.errors import InvalidRequest
+from blackboard.service.board import Board
+from blackboard.service.views import Entry, Receipt
+from blackboard.types import APPROVAL_FACTS_MAX, Key, Milliseconds, Prefix, Revision
+from blackboard.wire.codec import encode_value
+
+REQUESTS, DECISIONS = "public/~approvals", "public/~decisions"
+_SHOWN_BYTES_MAX = 4_096
+"""Of a fact's value in a request; a larger one is shown by its digest."""
+
+
+def requests_of(agent: str) -> Prefix:
+    """Below this stand the requests of `agent`."""
+    return f"{REQUESTS}/{agent}"
+
+
+def decisions_of(agent: str) -> Prefix:
+    """Below this stand the answers to `agent`."""
+    return f"{DECISIONS}/{agent}"
+
+
+class Fact(BaseModel):
+    """An entry that a request is based on; `revision` 0: it was absent. `value`: if it is small."""
+
+    model_config = ConfigDict(frozen=True)
+
+    key: Key
+    revision: Revision
+    digest: str
+    value: Any = None
+
+
+class Changed(BaseModel):
+    """A fact that is not what it was when the agent asked before."""
+
+    model_config = ConfigDict(frozen=True)
+
+    key: Key
+    was: Any = None
+    now: Any = None
+
+
+class Request(BaseModel):
+    """What is asked. `asked` counts how often, from 1; `changed` says why again."""
+
+    model_config = ConfigDict(frozen=True)
+
+    question: str
+    details: Any = None
+    facts: tuple[Fact, ...] = Field(default=(), max_length=APPROVAL_FACTS_MAX)
+    approvers: tuple[str, ...] = ()
+    asked: int = Field(default=1, ge=1)
+    changed: tuple[Changed, ...] = ()
+
+
+class Answer(BaseModel):
+    """The value of an entry below `public/~decisions`; `request` is the revision it answers."""
+
+    model_config = ConfigDict(frozen=True)
+
+    approved: bool
+    request: Revision
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An answer that counts; true if it was approved. `facts` are the values it was based on."""
+
+    approved: bool
+    by: str
+    reason: str = ""
+    facts: Mapping[Key, Any] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return self.approved
+
+    def plain(self) -> dict[str, Any]:
+        """As the journal keeps it."""
+        facts = dict(self.facts)
+        return {"approved": self.approved, "by": self.by, "reason": self.reason, "facts": facts}
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A request on a board, with the revision that an answer names. `answer` is there if one is."""
+
+    agent: str
+    id: str
+    revision: Revision
+    time_ms: Milliseconds
+    request: Request
+    answer: Answer | None = None
+
+
+# --- for people -----------------------------------------------------------------------------------
+
+
+async def pending(board: Board, agent: str = "*") -> tuple[Pending, ...]:
+    """The requests that may be seen, of `agent` or of all, by agent and id."""
+    answers = {
+        _name_of(entry): _parsed(Answer, entry)
+        async for entry in board.scan(f"{DECISIONS}/{agent}/*")
+    }
+    found = []
+    async for entry in board.scan(f"{REQUESTS}/{agent}/*"):
+        request, name = _parsed(Request, entry), _name_of(entry)
+        if request is not None and entry.author == name[0]:
+            answer = answers.get(name)
+            current = answer if answer and answer.request == entry.mod_revision else None
+            found.append(Pending(*name, entry.mod_revision, entry.time_ms, request, current))
+    return tuple(found)
+
+
+async def answer(board: Board, asked: Pending, *, approved: bool, reason: str = "") -> Receipt:
+    """Approve or reject the request `asked`, as it stood when it was read.
+
+    Errors: Conflict when the agent has asked anew meanwhile, or asks no more: look again.
+    """
+    value = Answer(approved=approved, request=asked.revision, reason=reason).model_dump()
+    return await board.commit(
+        [Put(f"{decisions_of(asked.agent)}/{asked.id}", encode_value(value))],
+        conditions=[KeyAt(f"{requests_of(asked.agent)}/{asked.id}", asked.revision)],
+        note=f"{'approved' if approved else 'rejected'}: {asked.request.question}"[:200],
+    )
+
+
+def _name_of(entry: Entry) -> tuple[str, str]:
+    _, _, agent, name = entry.key.split("/")
+    return agent, name
+
+
+def _parsed(model: type[Any], entry: Entry) -> Any:
+    """The entry as a `model`; None if it is none: anybody may write there."""
+    try:
+        return model.model_validate(entry.value)
+    except ValidationError:
+        return None
+
+
+# --- for the runtime ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One request of an agent, and all that bears on it, as it stood at one revision."""
+
+    agent: str
+    id: str
+    found: Mapping[Key, Entry]
+    facts: tuple[Key, ...]
+
+    @staticmethod
+    def keys(agent: str, name: str, facts: Sequence[Key]) -> list[Key]:
+        """What is to be read together for a case. Errors: InvalidRequest."""
+        if len(facts) > APPROVAL_FACTS_MAX:
+            reason = f"{len(facts)} are more than a person checks: {APPROVAL_FACTS_MAX}"
+            raise InvalidRequest(field="facts", reason=reason)
+        return [f"{requests_of(agent)}/{name}", f"{decisions_of(agent)}/{name}", *facts]
+
+    @property
+    def request_key(self) -> Key:
+        """Where the request stands."""
+        return f"{requests_of(self.agent)}/{self.id}"
+
+    @property
+    def decision_key(self) -> Key:
+        """Where the answer stands."""
+        return f"{decisions_of(self.agent)}/{self.id}"
+
+    def asked(self) -> Request | None:
+        """The request as it stands, if it was made."""
+        entry = self.found.get(self.request_key)
+        if entry is None or entry.author != self.agent:
+            return None
+        request = _parsed(Request, entry)
+        assert request is None or isinstance(request, Request)
+        return request
+
+    def changed(self, asked: Request) -> tuple[Changed, ...]:
+        """The facts that are not what they were when it was `asked`.
+
+        The value decides, not the revision: a price that was written again is the same price.
+        """
+        was = {fact.key: fact for fact in asked.facts}
+        now = {fact.key: fact for fact in self.shown()}
+        return tuple(
+            Changed(key=key, was=was[key].value if key in was else None, now=fact.value)
+            for key, fact in now.items()
+            if key not in was or was[key].digest != fact.digest
+        )
+
+    def decision(self, asked: Request) -> Decision | None:
+        """The answer to exactly this request, by somebody who may give it."""
+        entry, request = self.found.get(self.decision_key), self.found[self.request_key]
+        answer = _parsed(Answer, entry) if entry else None
+        if entry is None or answer is None or answer.request != request.mod_revision:
+            return None
+        if entry.author == self.agent or (asked.approvers and entry.author not in asked.approvers):
+            return None
+        facts = {key: self.found[key].value if key in self.found else None for key in self.facts}
+        return Decision(answer.approved, entry.author, answer.reason, facts)
+
+    def shown(self) -> tuple[Fact, ...]:
+        """The facts as a request shows them."""
+        return tuple(_fact(key, self.found.get(key)) for key in self.facts)
+
+    def as_found(self) -> list[Condition]:
+        """The conditions that nothing which bears on the case has changed."""
+        keys = (self.request_key, self.decision_key, *self.facts)
+        at = {key: entry.mod_revision for key, entry in self.found.items()}
+        return [KeyAt(key, at.get(key, ABSENT)) for key in keys]
+
+    def asking(self, request: Request) -> list[Op]:
+        """What makes the request, anew if it was made: an answer to the last one goes."""
+        value = request.model_dump(mode="python")
+        value["facts"] = [fact.model_dump() for fact in request.facts]
+        ops: list[Op] = [Put(self.request_key, encode_value(value))]
+        return [*ops, Delete(self.decision_key)] if self.decision_key in self.found else ops
+
+
+def _fact(key: Key, entry: Entry | None) -> Fact:
+    encoded = b"" if entry is None else encode_value(entry.value)
+    shown = entry.value if entry is not None and len(encoded) <= _SHOWN_BYTES_MAX else None
+    revision = entry.mod_revision if entry else ABSENT
+    return Fact(key=key, revision=revision, digest=hashlib.sha256(encoded).hexdigest(), value=shown)

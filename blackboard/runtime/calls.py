@@ -1,0 +1,196 @@
+"""Calls of an agent to the outside: how one is named, on which terms it is made, what is kept.
+
+Invariants
+- two calls have the same digest if and only if name, arguments and version are the same; where they
+  come from in the code does not matter.
+- what a call returns is the same plain data the first time and every time it is answered from the
+  journal.
+"""
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from blackboard.errors import InvalidRequest
+from blackboard.types import (
+    CALL_ATTEMPTS_MAX,
+    CALL_PAUSE_MS_MAX,
+    CALL_REASON_BYTES_MAX,
+    Milliseconds,
+)
+from blackboard.wire.codec import encode_value
+
+Kind = Literal["tool", "model", "decision", "timer"]
+_ID_DIGITS = 32
+_ADAPTERS_MAX = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often a call is tried: `attempts` in all, if it raises one of `on`.
+
+    Pauses begin with `first_pause_ms`, double up to `pause_ms_max`, and are shortened at random.
+    Each failure is recorded before the pause, so that a crash does not begin to count anew.
+    """
+
+    attempts: int = 1
+    first_pause_ms: Milliseconds = 200
+    pause_ms_max: Milliseconds = 10_000
+    on: tuple[type[Exception], ...] = (Exception,)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.attempts <= CALL_ATTEMPTS_MAX:
+            raise InvalidRequest(field="attempts", reason=f"not in 1..{CALL_ATTEMPTS_MAX}")
+        if not 0 <= self.first_pause_ms <= self.pause_ms_max <= CALL_PAUSE_MS_MAX:
+            raise InvalidRequest(field="pause_ms_max", reason=f"not in 0..{CALL_PAUSE_MS_MAX}")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On which terms a call is made.
+
+    `name` and `version` stand for the code: with another one it is another call. By default the
+    name is the function's, and the version is "".
+    `at_most_once`: it is recorded that the call begins; if the process dies in it, the step gets
+    CallInterrupted instead of a second call.
+    `shared_ms`: the team shares the result for so long; whoever makes the same call meanwhile gets
+    it without making it. Anybody who may write below `public/~cache` can answer then.
+    """
+
+    name: str = ""
+    version: str = ""
+    retry: Retry = field(default_factory=Retry)
+    at_most_once: bool = False
+    shared_ms: Milliseconds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What identifies a call. `arguments` are plain data."""
+
+    kind: Kind
+    name: str
+    arguments: Any
+    version: str = ""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over name, arguments and version, in hexadecimal."""
+        text = canonical([self.kind, self.name, self.version, self.arguments])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def slot(self, occurrence: int) -> str:
+        """The name of the `occurrence`-th call like this one in a step, from 0."""
+        return f"{self.digest[:_ID_DIGITS]}-{occurrence}"
+
+
+class Failure(BaseModel):
+    """One attempt that failed."""
+
+    model_config = ConfigDict(frozen=True)
+
+    reason: str
+    duration_ms: int = 0
+
+
+class CallRecord(BaseModel):
+    """What the journal keeps of a call.
+
+    `number` counts the calls of the step, from 0. `outcome` is "begun" between attempts (and, of a
+    call that is made at most once, during the last one that is in `begun`). A large `result` stands
+    in an entry beside the record: `apart` then. `shared`: another agent had made the call.
+    A model's result is its Reply: model, version, temperature, seed, usage.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    number: int = Field(ge=0)
+    kind: Kind
+    name: str
+    digest: str
+    version: str = ""
+    arguments: Any = None
+    outcome: Literal["begun", "done", "failed"]
+    result: Any = None
+    apart: bool = False
+    result_digest: str = ""
+    result_bytes: int = 0
+    failures: tuple[Failure, ...] = ()
+    begun: int = 0
+    duration_ms: int = 0
+    shared: bool = False
+
+    def plain(self) -> dict[str, Any]:
+        """As it is kept."""
+        failures = [failure.model_dump() for failure in self.failures]
+        return self.model_dump(exclude={"failures"}) | {"failures": failures}
+
+
+def canonical(value: Any) -> str:
+    """One spelling for equal arguments: keys sorted, models and dataclasses as their fields.
+
+    Errors: InvalidRequest when `value` cannot be written down.
+    """
+    try:
+        plain = to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="strings")
+        return json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    except (PydanticSerializationError, TypeError, ValueError) as error:
+        raise InvalidRequest(field="arguments", reason=str(error)) from error
+
+
+def name_of(function: Callable[..., Any], terms: Terms) -> str:
+    """Under which name calls of `function` are recorded.
+
+    Errors: InvalidRequest for what has no name of its own, as a lambda.
+    """
+    name = terms.name or getattr(function, "__qualname__", "<")
+    if name.rpartition(".")[2].startswith("<"):
+        raise InvalidRequest(field="name", reason="it has none; give it one: Terms(name=...)")
+    return str(name)
+
+
+def takes_key(function: Callable[..., Any]) -> bool:
+    """Whether `function` asks for its idempotency key: a keyword-only parameter of that name."""
+    try:
+        parameter = inspect.signature(function).parameters.get("idempotency_key")
+    except (TypeError, ValueError):
+        return False
+    return parameter is not None and parameter.kind is inspect.Parameter.KEYWORD_ONLY
+
+
+@lru_cache(maxsize=_ADAPTERS_MAX)
+def _adapter(function: Callable[..., Any]) -> "TypeAdapter[Any] | None":
+    try:
+        returned = get_type_hints(function).get("return", Any)
+        return None if returned is Any else TypeAdapter(returned)
+    except (NameError, TypeError, PydanticSchemaGenerationError, PydanticUserError):
+        return None
+
+
+def adapter_of(function: Callable[..., Any]) -> "TypeAdapter[Any] | None":
+    """What turns results of `function` into plain data and back, by its annotation."""
+    return _adapter(getattr(function, "__func__", function))
+
+
+def plain_result(value: Any, adapter: "TypeAdapter[Any] | None") -> bytes:
+    """A result as an encoded value. Errors: InvalidRequest, LimitExceeded (VALUE_BYTES_MAX)."""
+    try:
+        return encode_value(value)
+    except InvalidRequest:
+        if adapter is None:
+            raise
+        return encode_value(adapter.dump_python(value, mode="json"))
+
+
+def reason_of(error: Exception) -> str:
+    """An error as text that can be kept."""
+    text = f"{type(error).__name__}: {error}".encode(errors="replace")
+    return text[:CALL_REASON_BYTES_MAX].decode(errors="ignore")

@@ -1,0 +1,387 @@
+"""What a step is given: `ctx`. Reads are tracked, writes gathered, calls journaled.
+
+    async def step(self, ctx: Context[Notes]) -> None:
+        price = await ctx.tool(fetch_price, "AAPL")
+        ctx.state.prices.append(price)
+        ctx.put("public/price", price)
+        ctx.send("architect", {"see": "public/price"})
+
+Invariants
+- what a step writes, sends and changes in `ctx.state` takes effect in one commit after it returned,
+  or not at all.
+- a step that has to wait ends there, by a Suspended that is no Exception, and runs again from its
+  beginning; what it called before is answered from the journal.
+"""
+
+import hashlib
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar, TypeVarTuple
+
+from anyio import to_thread
+from pydantic import BaseModel, ConfigDict
+
+from blackboard.core.commit import Condition, Op, Put
+from blackboard.errors import Corrupt, Rejected
+from blackboard.runtime.approvals import Case, Decision, Request
+from blackboard.runtime.calls import (
+    Call,
+    Terms,
+    adapter_of,
+    canonical,
+    name_of,
+    plain_result,
+    takes_key,
+)
+from blackboard.runtime.desk import Desk
+from blackboard.runtime.journal import TIMER, Journal, Place
+from blackboard.runtime.models import Model, Prompt, Reply
+from blackboard.runtime.state import S, Status, state_key
+from blackboard.service.step import Step
+from blackboard.service.views import Entry, Listing
+from blackboard.types import INBOX_TAKE_MAX, Key, Milliseconds, Prefix, Revision
+from blackboard.wire.codec import encode_value
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A message that was in the inbox; `sender` is who sent it, as the board saw it."""
+
+    key: Key
+    sender: str
+    value: Any
+    time_ms: Milliseconds
+
+
+class Reference(BaseModel):
+    """Stands for a large value that is kept beside the state: its digest, size, and a summary."""
+
+    model_config = ConfigDict(frozen=True)
+
+    digest: str
+    size_bytes: int
+    summary: str = ""
+
+
+class Suspended(BaseException):
+    """The step cannot go on now. Not an Exception: no `except Exception` of an agent stops it."""
+
+    def __init__(
+        self,
+        status: Status,
+        patterns: Sequence[str],
+        ops: Sequence[Op] = (),
+        conditions: Sequence[Condition] = (),
+    ) -> None:
+        super().__init__(status.value)
+        self.status = status
+        self.patterns = tuple(patterns)
+        self.ops = tuple(ops)
+        self.conditions = tuple(conditions)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Which run of which step this is: `number` of the step from 1, `attempt` from 1.
+
+    `refused` is why the run before was not accepted: a Conflict says which key changed, and its
+    value now.
+    """
+
+    number: int
+    attempt: int = 1
+    refused: Rejected | None = None
+
+
+class Context(Generic[S]):
+    """A step's view of everything. Used during the step only."""
+
+    def __init__(self, state: S, run: Run, step: Step, journal: Journal, desk: Desk) -> None:
+        self.state = state
+        """The private state. Change it freely: it is written when the step commits."""
+        self.run = run
+        self.outcome: str | None = None
+        """What `done` was told."""
+        self._step = step
+        self._journal = journal
+        self._desk = desk
+        self._taken: Key | None = None
+
+    @property
+    def agent(self) -> str:
+        """Who takes the step."""
+        return self._desk.agent
+
+    @property
+    def refused(self) -> Rejected | None:
+        """Why the last run of this step was not accepted; None in its first one."""
+        return self.run.refused
+
+    # --- reading: tracked -------------------------------------------------------------------------
+
+    async def get(self, key: Key, default: Any = None) -> Any:
+        """The value at `key`, own writes included. The step is refused if it changes meanwhile."""
+        return await self._step.get(key, default)
+
+    async def entry(self, key: Key) -> Entry | None:
+        """The entry at `key`, with revision and author; tracked as `get`."""
+        return await self._step.entry(key)
+
+    async def list(self, pattern: str) -> Listing:
+        """The entries that match, without own writes; tracked: see `Step.list`."""
+        return await self._step.list(pattern)
+
+    async def peek(self, key: Key, default: Any = None) -> Any:
+        """The value at `key` as it is now, not tracked: whatever becomes of it, the step holds."""
+        entry = await self._desk.entry(key)
+        return default if entry is None else entry.value
+
+    async def inbox(self, limit: int = INBOX_TAKE_MAX) -> tuple[Letter, ...]:
+        """Take the oldest messages, at most `limit` (up to INBOX_TAKE_MAX), perhaps none.
+
+        They are removed when the step commits, so that each is worked on by one step. Called
+        again, it gives those that follow.
+        """
+        page = await self._desk.list(
+            f"inbox/{self.agent}/messages/*", after=self._taken, limit=min(limit, INBOX_TAKE_MAX)
+        )
+        for entry in page.entries:
+            self._step.saw(entry)
+            self._step.delete(entry.key)
+            self._taken = entry.key
+        return tuple(Letter(e.key, e.author, e.value, e.time_ms) for e in page.entries)
+
+    # --- writing: gathered ------------------------------------------------------------------------
+
+    def put(self, key: Key, value: Any, *, ttl_ms: Milliseconds | None = None) -> None:
+        """Set `key` to `value` when the step commits."""
+        self._step.put(key, value, ttl_ms=ttl_ms)
+
+    def delete(self, key: Key) -> None:
+        """Remove `key` when the step commits."""
+        self._step.delete(key)
+
+    def delete_prefix(self, prefix: Prefix) -> None:
+        """Remove everything below `prefix` when the step commits."""
+        self._step.delete_prefix(prefix)
+
+    def append(self, prefix: Prefix, value: Any, *, ttl_ms: Milliseconds | None = None) -> None:
+        """Add `value` as the next item below `prefix` when the step commits."""
+        self._step.append(prefix, value, ttl_ms=ttl_ms)
+
+    def increment(self, key: Key, by: int = 1) -> None:
+        """Add `by` to the integer at `key` when the step commits."""
+        self._step.increment(key, by)
+
+    async def merge(self, key: Key, patch: Any) -> Any:
+        """Apply a JSON merge patch to `key` as the step sees it; returns the value."""
+        return await self._step.merge(key, patch)
+
+    def send(self, agent: str, message: Any) -> None:
+        """Put `message` into the inbox of `agent` when the step commits."""
+        self._step.send(agent, message)
+
+    def expect(self, *conditions: Condition) -> None:
+        """Add conditions to the step's commit."""
+        self._step.expect(*conditions)
+
+    def note(self, text: str) -> None:
+        """What the log says of the step."""
+        self._step.note = text
+
+    def done(self, outcome: str = "done") -> None:
+        """This is the agent's last step; `outcome` is kept, and says how it went."""
+        self.outcome = outcome
+
+    def keep(self, value: Any, summary: str = "") -> Reference:
+        """Keep a large value (up to VALUE_BYTES_MAX) beside the state, when the step commits.
+
+        Equal values are kept once. `load` reads it, in any later step; `drop` removes it.
+        """
+        encoded = encode_value(value)
+        digest = hashlib.sha256(encoded).hexdigest()
+        self._step.put(self._kept_key(digest), value)
+        return Reference(digest=digest, size_bytes=len(encoded), summary=summary)
+
+    async def load(self, reference: Reference) -> Any:
+        """The value that a reference stands for. Errors: Corrupt when it is not there, or other."""
+        key = self._kept_key(reference.digest)
+        value = await self._step.get(key, ...)
+        if value is ... or hashlib.sha256(encode_value(value)).hexdigest() != reference.digest:
+            raise Corrupt(what=key, reason="it is not what the reference stands for")
+        return value
+
+    def drop(self, reference: Reference) -> None:
+        """Remove the value that a reference stands for, when the step commits."""
+        self._step.delete(self._kept_key(reference.digest))
+
+    def _kept_key(self, digest: str) -> Key:
+        return f"private/{self.agent}/~kept/{digest}"
+
+    # --- calls: journaled -------------------------------------------------------------------------
+
+    async def tool(
+        self,
+        function: Callable[[*Arguments], Awaitable[T] | T],
+        *arguments: *Arguments,
+        terms: Terms | None = None,
+    ) -> T:
+        """Call `function`, once: what it returns is recorded before the step goes on.
+
+        It returns JSON types, bytes, or what its annotation describes to pydantic. A function that
+        is not async runs in a thread. One with a keyword-only parameter `idempotency_key` gets it:
+        the same text for the same call after a crash, to be handed to whoever acts.
+
+        Errors: CallFailed when it raised (as often as `terms` let it), also when that is known from
+        the journal. CallInterrupted, LimitExceeded: see Terms. Cancellation: as of `Journal.call`.
+        """
+        terms = terms or Terms()
+        adapter, wants_key = adapter_of(function), takes_key(function)
+
+        async def work(key: str) -> bytes:
+            bound = partial(function, *arguments)
+            if wants_key:
+                bound = partial(bound, idempotency_key=key)
+            return plain_result(await _called(bound), adapter)
+
+        plain = json.loads(canonical(list(arguments)))
+        call = Call("tool", name_of(function, terms), plain, terms.version)
+        found = await self._journal.call(call, work, terms)
+        result: T = adapter.validate_python(found) if adapter else found
+        return result
+
+    async def model(self, model: Model, prompt: Prompt, *, terms: Terms | None = None) -> Reply:
+        """Ask `model`, once: the reply, with version, seed and usage, is recorded before the step
+        goes on.
+
+        Errors: CallFailed when the model did not answer. Cancellation: as of `Journal.call`.
+        """
+        terms = terms or Terms()
+
+        async def work(_: str) -> bytes:
+            return encode_value((await model.complete(prompt)).model_dump(mode="json"))
+
+        call = Call("model", model.name, prompt.model_dump(mode="json"), terms.version)
+        return Reply.model_validate(await self._journal.call(call, work, terms))
+
+    # --- waiting: the step ends, and runs again ---------------------------------------------------
+
+    async def wait(
+        self, pattern: str, *, after: Revision = 0, timeout_ms: Milliseconds | None = None
+    ) -> Entry | None:
+        """The first entry that matches and was written after revision `after`.
+
+        Without one the step ends here, the process may end too, and the step runs again when there
+        is one. None when `timeout_ms` is over by the service's clock, from when it first waited.
+        """
+        call = Call("timer", "wait", [pattern, after, timeout_ms])
+        place = self._journal.place(call) if timeout_ms is not None else None
+        if place is not None and place.record is not None and place.record.outcome == "done":
+            return None
+        found = await self._first(pattern, after)
+        if found is not None:
+            self._step.saw(found)
+            return found
+        if place is None:
+            raise Suspended(Status.WAITING, [pattern])
+        await self._wait_on(call, place, pattern, timeout_ms)
+        return None
+
+    async def _first(self, pattern: str, after: Revision) -> Entry | None:
+        page_after: Key | None = None
+        while True:
+            page = await self._desk.list(pattern, after=page_after)
+            for entry in page.entries:
+                if entry.mod_revision > after and entry.key != state_key(self.agent):
+                    return entry
+            page_after = page.next_key
+            if page_after is None:
+                return None
+
+    async def _wait_on(
+        self, call: Call, place: Place, pattern: str, timeout_ms: Milliseconds | None
+    ) -> None:
+        """Set the timer, or wait on while it runs; return when it is over.
+
+        It is an entry with a time to live, so that no clock but the engine's is asked.
+        """
+        timer = self._journal.key_of(place.slot, TIMER)
+        if place.record is None:
+            record = self._journal.begin(place, call)
+            put = Put(self._journal.key_of(place.slot), encode_value(record.plain()))
+            running = Put(timer, encode_value(True), timeout_ms)
+            raise Suspended(Status.WAITING, [pattern, timer], [put, running])
+        if self._journal.timer_runs(place.slot):
+            raise Suspended(Status.WAITING, [pattern, timer])
+        over = place.record.model_copy(update={"outcome": "done"})
+        await self._journal.write(place.slot, over)
+
+    async def approve(
+        self,
+        question: str,
+        *,
+        facts: Sequence[Key] = (),
+        details: Any = None,
+        approvers: Sequence[str] = (),
+    ) -> Decision:
+        """Ask people, and wait for as long as it takes: the decision, true if it was approved.
+
+        `facts` are keys whose values are shown, and kept: if one has another value when the answer
+        is taken in, it is asked again. Act on `decision.facts`, which were approved, rather than on
+        what is read anew. With `approvers`, only those count. An agent cannot answer itself.
+
+        A decision that was taken in is in the journal: it stands for the rest of the step.
+        Errors: Conflict when a fact changes at the moment the answer is taken in: the step is run
+        again, and asks again.
+        """
+        keys = tuple(dict.fromkeys(facts))
+        plain = json.loads(canonical([question, details, list(keys), list(approvers)]))
+        call = Call("decision", question, plain)
+        place = self._journal.place(call)
+        if place.record is not None and place.record.outcome == "done":
+            return Decision(**place.record.result)
+        found = await self._desk.entries(Case.keys(self.agent, place.slot, keys))
+        case = Case(self.agent, place.slot, found, keys)
+        asked = case.asked()
+        changed = case.changed(asked) if asked else ()
+        decision = case.decision(asked) if asked and not changed else None
+        if decision is not None:
+            return await self._take_in(call, place, case, decision)
+        waits_for = (f"{case.decision_key}", *keys)
+        if asked is not None and not changed:
+            raise Suspended(Status.WAITING_FOR_APPROVAL, waits_for)
+        request = Request(
+            question=question,
+            details=plain[1],
+            facts=case.shown(),
+            approvers=tuple(approvers),
+            asked=asked.asked + 1 if asked else 1,
+            changed=changed,
+        )
+        raise Suspended(
+            Status.WAITING_FOR_APPROVAL, waits_for, case.asking(request), case.as_found()
+        )
+
+    async def _take_in(self, call: Call, place: Place, case: Case, decision: Decision) -> Decision:
+        """Record the answer, if all that bears on it is as it was read."""
+        update = {"outcome": "done", "result": decision.plain()}
+        record = self._journal.begin(place, call).model_copy(update=update)
+        await self._journal.write(place.slot, record, conditions=case.as_found())
+        return decision
+
+
+async def _called(bound: Callable[[], Any]) -> Any:
+    """What a function returns, wherever it has to run for that."""
+    function = bound
+    while isinstance(function, partial):
+        function = function.func
+    if inspect.iscoroutinefunction(function):
+        return await bound()
+    result = await to_thread.run_sync(bound)
+    return await result if inspect.isawaitable(result) else result

@@ -1,0 +1,351 @@
+"""The journal of a step: what was called is known before the agent goes on, and never called again.
+
+A call that returned is a small commit of its own, `private/<agent>/~journal/<slot>`. After a crash
+the step runs from its beginning, and each call that it made before is answered from there.
+
+Invariants
+- a call is answered with a result only if its name, arguments and version are those of the call
+  that gave it: a step that takes another way gets no wrong answer, whatever the order of its calls.
+- a record is written only while the agent's state is the one that the step began with: what a
+  process that was overtaken knows reaches nobody.
+- the commit of the step removes all of them: the journal of an agent is that of one step.
+
+Sources: the step outputs of DBOS and Restate's journal; idempotency keys as in Stripe's interface.
+"""
+
+import asyncio
+import hashlib
+import logging
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from pydantic import ValidationError
+
+from blackboard.core.commit import Condition, Delete, KeyAt, Op, Put
+from blackboard.errors import (
+    CallFailed,
+    CallInterrupted,
+    Corrupt,
+    Diverged,
+    InvalidRequest,
+    LimitExceeded,
+)
+from blackboard.runtime.calls import Call, CallRecord, Failure, Retry, Terms, canonical, reason_of
+from blackboard.runtime.desk import Desk
+from blackboard.runtime.points import Observer, Point
+from blackboard.runtime.state import journal_prefix, told
+from blackboard.service.views import Entry, Receipt
+from blackboard.types import (
+    CALL_INLINE_BYTES,
+    STEP_CALLS_MAX,
+    VALUE_BYTES_MAX,
+    Key,
+    Milliseconds,
+)
+from blackboard.wire.codec import decode_value, encode_value
+
+CACHE = "public/~cache"
+RESULT, TIMER = "result", "timer"
+_CACHE_BYTES_MAX = VALUE_BYTES_MAX - 4_096
+"""Of a result that is shared: what stands around it must fit into the value as well."""
+_NAME_CHARACTERS_MAX = 200
+_KEY_DIGITS = 32
+Work = Callable[[str], Awaitable[bytes]]
+"""Makes a call with an idempotency key; returns the encoded result."""
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Kept:
+    """What the board has of a journal: records by slot, large results, timers that still run."""
+
+    records: dict[str, CallRecord] = field(default_factory=dict)
+    results: dict[str, Any] = field(default_factory=dict)
+    timers: set[str] = field(default_factory=set)
+
+    def add(self, entry: Entry, prefix: str) -> None:
+        """Take in an entry below `prefix`. Errors: Corrupt."""
+        slot, _, part = entry.key[len(prefix) + 1 :].partition("/")
+        if part == RESULT:
+            self.results[slot] = entry.value
+        elif part == TIMER:
+            self.timers.add(slot)
+        else:
+            try:
+                self.records[slot] = CallRecord.model_validate(entry.value)
+            except ValidationError as error:
+                raise Corrupt(what=entry.key, reason=told(error)) from error
+
+
+async def load(desk: Desk) -> Kept:
+    """The journal of the agent at `desk`."""
+    prefix, kept, after = journal_prefix(desk.agent), Kept(), None
+    while True:
+        page = await desk.list(f"{prefix}/**", after=after)
+        for entry in page.entries:
+            kept.add(entry, prefix)
+        after = page.next_key
+        if after is None:
+            return kept
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a call in its step, and what is recorded there."""
+
+    number: int
+    slot: str
+    record: CallRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Whose journal: the step about to be committed is number `step`, from `guard`'s revision."""
+
+    step: int
+    guard: KeyAt
+    strict: bool = False
+    """Whether a call that is not recorded is an error: in a replay."""
+
+
+class Journal:
+    """The journal during one run of a step."""
+
+    def __init__(self, desk: Desk, origin: Origin, kept: Kept, observe: Observer) -> None:
+        self.diverged: Diverged | None = None
+        """The first call that is another one than the one recorded in its place."""
+        self._desk = desk
+        self._origin = origin
+        self._kept = kept
+        self._observe = observe
+        self._slots = {record.number: slot for slot, record in kept.records.items()}
+        self._counts: Counter[str] = Counter()
+        self._met: set[str] = set()
+        self._number = 0
+        self._under_way = 0
+        self._at_rest = asyncio.Event()
+
+    @property
+    def records(self) -> Mapping[str, CallRecord]:
+        """All that is recorded, by slot, also by earlier runs of the step."""
+        return self._kept.records
+
+    @property
+    def made(self) -> tuple[CallRecord, ...]:
+        """The calls that this run of the step made or was answered, in their order."""
+        found = [self._kept.records[slot] for slot in self._met if slot in self._kept.records]
+        return tuple(sorted(found, key=lambda record: record.number))
+
+    def key_of(self, slot: str, part: str = "") -> Key:
+        """Where the record of `slot` is kept, or a part of it."""
+        return "/".join(filter(None, (journal_prefix(self._desk.agent), slot, part)))
+
+    def timer_runs(self, slot: str) -> bool:
+        """Whether the timer of `slot` was set and is not over."""
+        return slot in self._kept.timers
+
+    def place(self, call: Call) -> Place:
+        """The place of the next call of the step. Errors: LimitExceeded; Diverged in a replay."""
+        number, self._number = self._number, self._number + 1
+        if number >= STEP_CALLS_MAX:
+            raise LimitExceeded("STEP_CALLS_MAX", number + 1, STEP_CALLS_MAX, call.name)
+        digest = call.digest
+        slot = call.slot(self._counts[digest])
+        self._counts[digest] += 1
+        self._met.add(slot)
+        record = self._kept.records.get(slot)
+        if record is None:
+            self._compare(number, slot, call)
+        return Place(number, slot, record)
+
+    def _compare(self, number: int, slot: str, call: Call) -> None:
+        """Notice that another call was made here before, as the `number`-th of the step."""
+        was = self._slots.get(number)
+        expected = self._kept.records[was].name if was else "no call"
+        if was in (None, slot) and not self._origin.strict:
+            return
+        diverged = Diverged(self._desk.agent, number, expected, call.name)
+        if self._origin.strict:
+            raise diverged
+        if self.diverged is None:
+            self.diverged = diverged
+            log.warning("the step runs again and takes another way: %s", diverged)
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    async def call(self, call: Call, work: Work, terms: Terms) -> Any:
+        """The result of `call`: from the journal, from the team, or by making it, and recorded.
+
+        Errors: CallFailed, CallInterrupted, LimitExceeded. Conflict when somebody took a step as
+        this agent meanwhile. Cancellation: nothing is recorded; the call may have been made.
+        """
+        place = self.place(call)
+        found = place.record
+        if found is not None and found.outcome == "done":
+            return self._kept.results[place.slot] if found.apart else found.result
+        if found is not None and found.outcome == "failed":
+            raise CallFailed(call.name, len(found.failures), found.failures[-1].reason)
+        with self._working():
+            record = found or self.begin(place, call)
+            if terms.shared_ms is not None and not record.failures:
+                shared = await self._desk.entry(f"{CACHE}/{call.digest}")
+                if shared is not None and _is_answer(shared.value):
+                    encoded = encode_value(shared.value["result"])
+                    return await self._done(place.slot, record, encoded, shared=True)
+            return await self._make(place.slot, record, work, terms)
+
+    def begin(self, place: Place, call: Call) -> CallRecord:
+        """The first record of a call: nothing is known of it but that it is to be made."""
+        kept = call.arguments if len(canonical(call.arguments)) <= CALL_INLINE_BYTES else None
+        return CallRecord(
+            number=place.number,
+            kind=call.kind,
+            name=call.name,
+            digest=call.digest,
+            version=call.version,
+            arguments=kept,
+            outcome="begun",
+        )
+
+    async def _make(self, slot: str, record: CallRecord, work: Work, terms: Terms) -> Any:
+        """Attempts, until one succeeds or there are no more."""
+        key = self.idempotency_key(slot)
+        if terms.at_most_once and record.begun > len(record.failures):
+            raise CallInterrupted(record.name, key)
+        while True:
+            if terms.at_most_once:
+                record = record.model_copy(update={"begun": len(record.failures) + 1})
+                await self.write(slot, record)
+            self._observe(Point.CALL_BEGUN, record.name)
+            begun_s = monotonic()
+            try:
+                encoded = await work(key)
+            except Exception as error:  # noqa: BLE001 - a tool may raise what it likes
+                record = await self._failed(slot, record, error, terms, _since_ms(begun_s))
+            else:
+                self._observe(Point.CALL_RETURNED, record.name)
+                record = record.model_copy(update={"duration_ms": _since_ms(begun_s)})
+                return await self._done(slot, record, encoded, share_ms=terms.shared_ms)
+
+    async def _failed(
+        self, slot: str, record: CallRecord, error: Exception, terms: Terms, took_ms: Milliseconds
+    ) -> CallRecord:
+        """Record the failure, and pause if there is another attempt. Errors: CallFailed."""
+        failure = Failure(reason=reason_of(error), duration_ms=took_ms)
+        failures = (*record.failures, failure)
+        again = len(failures) < terms.retry.attempts and _may_pass(error, terms.retry)
+        outcome = "begun" if again else "failed"
+        record = record.model_copy(update={"failures": failures, "outcome": outcome})
+        await self.write(slot, record)
+        if not again:
+            raise CallFailed(record.name, len(failures), failure.reason) from error
+        await asyncio.sleep(_pause_s(terms.retry, len(failures)))
+        return record
+
+    async def _done(
+        self,
+        slot: str,
+        record: CallRecord,
+        encoded: bytes,
+        *,
+        share_ms: Milliseconds | None = None,
+        shared: bool = False,
+    ) -> Any:
+        """Record the result, and share it if that is wanted; returns it as it will be read."""
+        value = decode_value(encoded)
+        apart = len(encoded) > CALL_INLINE_BYTES
+        done = {
+            "outcome": "done",
+            "result": None if apart else value,
+            "apart": apart,
+            "result_digest": hashlib.sha256(encoded).hexdigest(),
+            "result_bytes": len(encoded),
+            "shared": shared,
+        }
+        ops: list[Op] = [Put(self.key_of(slot, RESULT), encoded)] if apart else []
+        if share_ms is not None and len(encoded) <= _CACHE_BYTES_MAX:
+            answer = encode_value({"name": record.name, "result": value})
+            ops.append(Put(f"{CACHE}/{record.digest}", answer, share_ms))
+        await self.write(slot, record.model_copy(update=done), ops)
+        if apart:
+            self._kept.results[slot] = value
+        return value
+
+    async def write(
+        self,
+        slot: str,
+        record: CallRecord,
+        ops: Sequence[Op] = (),
+        conditions: Sequence[Condition] = (),
+    ) -> Receipt:
+        """Record, in a commit of its own that holds only if the step can still be committed."""
+        name = record.name[:_NAME_CHARACTERS_MAX]
+        self._observe(Point.RECORDING, name)
+        receipt = await self._desk.commit(
+            [Put(self.key_of(slot), encode_value(record.plain())), *ops],
+            conditions=[self._origin.guard, *conditions],
+            note=f"{record.kind} {name}: {record.outcome}",
+        )
+        self._kept.records[slot] = record
+        self._observe(Point.RECORDED, name)
+        return receipt
+
+    def idempotency_key(self, slot: str) -> str:
+        """The same for every attempt at one call, in every process; another one for every other.
+
+        It tells boards, agents and steps apart: of a branch it is another one, after a restore the
+        same call in the same step has the same.
+        """
+        text = canonical([self._desk.name, self._desk.agent, self._origin.step, slot])
+        return hashlib.sha256(text.encode()).hexdigest()[:_KEY_DIGITS]
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        self._under_way += 1
+        self._at_rest.clear()
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._at_rest.set()
+
+    async def settle(self) -> None:
+        """Wait until no call is under way: what was begun beside a failure is recorded, too."""
+        if self._under_way:
+            await self._at_rest.wait()
+
+    async def forget_failures(self) -> None:
+        """The step failed: what failed in it may be tried again. Results are kept."""
+        failed = [slot for slot, record in self.records.items() if record.outcome == "failed"]
+        if failed:
+            ops = [Delete(self.key_of(slot)) for slot in failed]
+            await self._desk.commit(ops, conditions=[self._origin.guard], note="to be tried again")
+            for slot in failed:
+                del self._kept.records[slot]
+
+
+def _is_answer(value: Any) -> bool:
+    """Whether an entry of the cache is one: anybody may write there."""
+    return isinstance(value, dict) and "result" in value
+
+
+def _may_pass(error: Exception, retry: Retry) -> bool:
+    """Whether another attempt can end otherwise: what cannot be kept, never can."""
+    return isinstance(error, retry.on) and not isinstance(error, InvalidRequest | LimitExceeded)
+
+
+def _pause_s(retry: Retry, failures: int) -> float:
+    pause_ms = min(retry.pause_ms_max, retry.first_pause_ms * 2.0 ** (failures - 1))
+    return random.uniform(0.5, 1.0) * pause_ms / 1000
+
+
+def _since_ms(begun_s: float) -> Milliseconds:
+    return round((monotonic() - begun_s) * 1000)

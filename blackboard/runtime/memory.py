@@ -1,0 +1,390 @@
+"""What an agent remembers of its conversations: recent turns, a summary, and all of it on demand.
+
+    transcript = Transcript("researcher")
+    async with board.step("researcher") as step:
+        transcript.add(step, "user", "Which year was filed last?")
+    window = await transcript.window(board, tokens_max=4_000)
+    reply = await model.complete(Prompt(messages=window.messages))
+
+Below `private/<agent>/~transcript/<name>/`: `turns/<index>` are appended; a janitor moves the
+oldest into `pages/<first index>`, as they are, and writes what they say into `summary`; `count`,
+`tokens` and `bytes` keep account.
+
+Invariants
+- a turn is never changed. It stands below `turns` or in one page, and one commit moves it; so a
+  reader that looks at the turns first, and then at the pages (or the summary), misses none.
+- an index never names two turns, not even after a restore.
+- what a process keeps to search in is made of the board alone, and notices a restore.
+"""
+
+import re
+import sqlite3
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from blackboard.core.commit import ABSENT, Condition, Delete, KeyAt, Op, Put
+from blackboard.core.path import check_name, item_key
+from blackboard.errors import Conflict, Corrupt, InvalidRequest, LimitExceeded
+from blackboard.runtime.desk import Desk
+from blackboard.runtime.models import Message, Role
+from blackboard.service.views import Entry
+from blackboard.types import (
+    LIST_ENTRIES_MAX,
+    RECALL_RESULTS_MAX,
+    RECALL_TURNS_MAX,
+    RECALL_WORDS_MAX,
+    TRANSCRIPT_PAGE_BYTES_MAX,
+    TRANSCRIPT_PAGE_TURNS_MAX,
+    TRANSCRIPT_TURN_BYTES_MAX,
+    WINDOW_TURNS_MAX,
+    Key,
+    Milliseconds,
+    Prefix,
+)
+from blackboard.wire.codec import encode_value
+
+K = TypeVar("K", bound=BaseModel)
+_WORD = re.compile(r"\w+")
+_BYTES_PER_TOKEN: Final = 4
+
+
+class Writes(Protocol):
+    """A step, or what a step is given: what is asked of it happens in its commit."""
+
+    def append(self, prefix: Prefix, value: Any) -> None:
+        """Add `value` as the next item below `prefix`."""
+
+    def increment(self, key: Key, by: int = 1) -> None:
+        """Add `by` to the integer at `key`."""
+
+
+class _Kept(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Turn(_Kept):
+    """One turn. `index` is its place from 0; `tokens` is what it counts for in a window."""
+
+    index: int = Field(ge=0)
+    role: Role
+    text: str
+    tokens: int = Field(ge=0)
+    time_ms: Milliseconds
+
+
+class Summary(_Kept):
+    """What all archived turns say, in short: `archived` of them, the last one with index `last`."""
+
+    text: str = ""
+    last: int = -1
+    archived: int = 0
+    tokens: int = 0
+
+
+class _Page(_Kept):
+    turns: tuple[Turn, ...]
+
+
+class _Stored(_Kept):
+    role: Role
+    text: str
+    tokens: int = Field(ge=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What goes into a prompt: the summary of what is archived, and the newest turns."""
+
+    summary: str
+    turns: tuple[Turn, ...]
+
+    @property
+    def tokens(self) -> int:
+        """What the turns and the summary count for."""
+        return sum(turn.tokens for turn in self.turns) + tokens_of(self.summary)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """As the beginning of a prompt."""
+        said = [Message(role=turn.role, content=turn.text) for turn in self.turns]
+        told = f"What was said before, in short:\n{self.summary}"
+        return (*([Message(role="system", content=told)] if self.summary else []), *said)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """How much there is: turns in all, those of them that are archived, tokens and bytes of all."""
+
+    turns: int
+    archived: int
+    tokens: int
+    text_bytes: int
+
+
+Summarise = Callable[[str, Sequence[Turn]], Awaitable[str]]
+"""From the summary so far, and turns that are about to be archived, to the summary of both."""
+
+
+def tokens_of(text: str) -> int:
+    """A quarter of its bytes, rounded up: near enough for a window, whatever the model."""
+    return -(-len(text.encode()) // _BYTES_PER_TOKEN)
+
+
+class Transcript:
+    """The conversation `name` of `agent`. It keeps nothing: everything is on the board.
+
+    `count_tokens` is how texts are measured; give the tokenizer of your model if windows must be
+    exact.
+    """
+
+    def __init__(
+        self, agent: str, name: str = "main", *, count_tokens: Callable[[str], int] = tokens_of
+    ) -> None:
+        check_name(name)
+        self.agent = check_name(agent, "agent")
+        self.prefix: Prefix = f"private/{agent}/~transcript/{name}"
+        self._count_tokens = count_tokens
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def add(self, step: Writes, role: Role, text: str) -> None:
+        """Add a turn when `step` commits. Errors: LimitExceeded (TRANSCRIPT_TURN_BYTES_MAX)."""
+        size = len(text.encode())
+        if size > TRANSCRIPT_TURN_BYTES_MAX:
+            raise LimitExceeded("TRANSCRIPT_TURN_BYTES_MAX", size, TRANSCRIPT_TURN_BYTES_MAX)
+        turn = _Stored(role=role, text=text, tokens=self._count_tokens(text))
+        step.append(f"{self.prefix}/turns", turn.model_dump())
+        step.increment(self._key("count"))
+        step.increment(self._key("tokens"), turn.tokens)
+        step.increment(self._key("bytes"), size)
+
+    async def archive(
+        self, desk: Desk, summarise: Summarise, *, every: int = 64, keep: int = 64
+    ) -> Summary | None:
+        """Move the oldest `every` turns into a page, once that leaves `keep` of them behind.
+
+        Returns the new summary; None when there is nothing to do yet, or another janitor was
+        faster. A page holds fewer turns when they are long (TRANSCRIPT_PAGE_BYTES_MAX).
+        Errors: whatever `summarise` raises, and nothing is moved.
+        """
+        if not (1 <= every <= TRANSCRIPT_PAGE_TURNS_MAX and 0 <= keep <= WINDOW_TURNS_MAX // 2):
+            reason = f"every is 1..{TRANSCRIPT_PAGE_TURNS_MAX}, keep 0..{WINDOW_TURNS_MAX // 2}"
+            raise InvalidRequest(field="every", reason=reason)
+        oldest = await _entries(desk, f"{self.prefix}/turns/*", None, enough=every + keep)
+        if len(oldest) < every + keep:
+            return None
+        chosen = _fitting(oldest[:every])
+        turns = tuple(_turn(entry) for entry in chosen)
+        entry = await desk.entry(self._key("summary"))
+        before = _read(Summary, entry) if entry else Summary()
+        summary = Summary(
+            text=await summarise(before.text, turns),
+            last=turns[-1].index,
+            archived=before.archived + len(turns),
+            tokens=before.tokens + sum(turn.tokens for turn in turns),
+        )
+        conditions = [KeyAt(found.key, found.mod_revision) for found in chosen]
+        conditions.append(KeyAt(self._key("summary"), entry.mod_revision if entry else ABSENT))
+        return await self._move(desk, summary, _Page(turns=turns), conditions)
+
+    async def _move(
+        self, desk: Desk, summary: Summary, page: _Page, conditions: Sequence[KeyAt]
+    ) -> Summary | None:
+        page_key = item_key(f"{self.prefix}/pages", page.turns[0].index)
+        ops: list[Op] = [
+            Put(page_key, encode_value(page.model_dump())),
+            Put(self._key("summary"), encode_value(summary.model_dump())),
+            *(Delete(item_key(f"{self.prefix}/turns", turn.index)) for turn in page.turns),
+        ]
+        wanted: list[Condition] = [*conditions, KeyAt(page_key, ABSENT)]
+        try:
+            await desk.commit(ops, conditions=wanted, note=f"archived {len(page.turns)} turns")
+        except Conflict:
+            return None
+        return summary
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    async def window(
+        self, desk: Desk, *, turns_max: int = 64, tokens_max: int | None = None
+    ) -> Window:
+        """The newest turns, and the summary of what is archived.
+
+        At most `turns_max` (1..WINDOW_TURNS_MAX), and as many of those as have `tokens_max` tokens
+        with the summary; the newest turn is always there.
+        """
+        if not 1 <= turns_max <= WINDOW_TURNS_MAX:
+            reason = f"{turns_max} is not in 1..{WINDOW_TURNS_MAX}"
+            raise InvalidRequest(field="turns_max", reason=reason)
+        # The n-th turn never has a smaller index than n: what is left out here is older.
+        first = _count(await desk.entry(self._key("count"))) - turns_max
+        turns = deque(await self._turns(desk, first), maxlen=turns_max)
+        entry = await desk.entry(self._key("summary"))  # after the turns: see the invariants
+        summary = _read(Summary, entry).text if entry else ""
+        if tokens_max is not None:
+            left = tokens_max - tokens_of(summary)
+            while len(turns) > 1 and sum(turn.tokens for turn in turns) > left:
+                turns.popleft()
+        return Window(summary, tuple(turns))
+
+    async def account(self, desk: Desk) -> Account:
+        """How much there is."""
+        keys = [self._key(part) for part in ("count", "tokens", "bytes", "summary")]
+        found = await desk.entries(keys)
+        count, tokens, size = (_count(found.get(key)) for key in keys[:3])
+        entry = found.get(keys[3])
+        return Account(count, _read(Summary, entry).archived if entry else 0, tokens, size)
+
+    async def _turns(self, desk: Desk, first: int = 0) -> list[Turn]:
+        """The turns that are not archived, from index `first`."""
+        prefix = f"{self.prefix}/turns"
+        after = item_key(prefix, first - 1) if first > 0 else None
+        return [_turn(entry) for entry in await _entries(desk, f"{prefix}/*", after)]
+
+    async def pages(self, desk: Desk, after: Key | None = None) -> Sequence[Entry]:
+        """The pages of archived turns behind the one with key `after`."""
+        return await _entries(desk, f"{self.prefix}/pages/*", after)
+
+    def _key(self, part: str) -> Key:
+        return f"{self.prefix}/{part}"
+
+
+async def _entries(
+    desk: Desk, pattern: str, after: Key | None, *, enough: int | None = None
+) -> list[Entry]:
+    """All that match behind `after`; or the first ones, as soon as there are `enough`."""
+    found: list[Entry] = []
+    while True:
+        limit = LIST_ENTRIES_MAX if enough is None else min(enough - len(found), LIST_ENTRIES_MAX)
+        page = await desk.list(pattern, after=after, limit=limit)
+        found += page.entries
+        after = page.next_key
+        if after is None or len(found) == enough:
+            return found
+
+
+def _fitting(entries: Sequence[Entry]) -> list[Entry]:
+    """As many of the first entries as fit into a page; at least one does."""
+    chosen: list[Entry] = []
+    size = 0
+    for entry in entries:
+        size += len(_read(_Stored, entry).text.encode())
+        if chosen and size > TRANSCRIPT_PAGE_BYTES_MAX:
+            break
+        chosen.append(entry)
+    return chosen
+
+
+def _turn(entry: Entry) -> Turn:
+    stored = _read(_Stored, entry)
+    index = int(entry.key.rpartition("/")[2])
+    return Turn(**dict(stored), index=index, time_ms=entry.time_ms)
+
+
+def _count(entry: Entry | None) -> int:
+    return entry.value if entry and isinstance(entry.value, int) else 0
+
+
+def _read(kind: type[K], entry: Entry) -> K:
+    """What an entry holds. Errors: Corrupt when it is no such thing."""
+    try:
+        return kind.model_validate(entry.value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise Corrupt(entry.key, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+# --- recall ---------------------------------------------------------------------------------------
+
+_SCHEMA = """
+CREATE VIRTUAL TABLE turns USING fts5 (
+    text, role UNINDEXED, tokens UNINDEXED, time_ms UNINDEXED, tokenize = 'porter unicode61'
+)"""
+
+
+class Recall:
+    """A search in all turns of a transcript, archived ones and recent ones. A block, or closed.
+
+    It keeps an index in memory, which grows by the pages that are new: the full-text search of
+    SQLite, which Python brings along. Words are found in any of their forms (English), in any case;
+    the best match comes first, by BM25. Above RECALL_TURNS_MAX turns the oldest are left out.
+    Cancellation: the next search goes on where this one was.
+    """
+
+    def __init__(self, transcript: Transcript) -> None:
+        self._transcript = transcript
+        self._last: tuple[Key, int] | None = None
+        """Key and mod_revision of the last page that is indexed."""
+        self._recent: list[int] = []
+        """Indices of the turns that were not archived at the last search."""
+        self._sql = sqlite3.connect(":memory:", isolation_level=None)
+        self._sql.execute(_SCHEMA)
+
+    async def search(self, desk: Desk, words: str, *, limit: int = 10) -> tuple[Turn, ...]:
+        """The turns that have one of `words` at least, at most `limit` (1..RECALL_RESULTS_MAX)."""
+        if not 1 <= limit <= RECALL_RESULTS_MAX:
+            raise InvalidRequest(field="limit", reason=f"{limit} is not in 1..{RECALL_RESULTS_MAX}")
+        wanted = " OR ".join(f'"{word}"' for word in _WORD.findall(words)[:RECALL_WORDS_MAX])
+        if not wanted:
+            return ()
+        await self._catch_up(desk)
+        rows = self._sql.execute(
+            "SELECT rowid, role, text, tokens, time_ms FROM turns WHERE turns MATCH ?"
+            " ORDER BY bm25(turns), rowid DESC LIMIT ?",
+            (wanted, limit),
+        )
+        names = ("index", "role", "text", "tokens", "time_ms")
+        return tuple(Turn.model_validate(dict(zip(names, row, strict=True))) for row in rows)
+
+    def close(self) -> None:
+        """Drop the index."""
+        self._sql.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def _catch_up(self, desk: Desk) -> None:
+        recent = await self._transcript._turns(desk)  # first: see the invariants
+        if self._last is not None:
+            entry = await desk.entry(self._last[0])
+            if entry is None or entry.mod_revision != self._last[1]:
+                self._start_anew()
+        pages = await self._transcript.pages(desk, self._last[0] if self._last else None)
+        self._forget(self._recent)
+        self._recent = [turn.index for turn in recent]
+        self._take_in(recent)
+        for page in pages:
+            self._take_in(_read(_Page, page).turns)
+            self._last = (page.key, page.mod_revision)
+        self._sql.execute(
+            "DELETE FROM turns WHERE rowid IN"
+            " (SELECT rowid FROM turns ORDER BY rowid DESC LIMIT -1 OFFSET ?)",
+            (RECALL_TURNS_MAX,),
+        )
+
+    def _start_anew(self) -> None:
+        self._last, self._recent = None, []
+        self._sql.execute("DELETE FROM turns")
+
+    def _forget(self, indices: Sequence[int]) -> None:
+        self._sql.executemany("DELETE FROM turns WHERE rowid = ?", [(index,) for index in indices])
+
+    def _take_in(self, turns: Sequence[Turn]) -> None:
+        self._sql.executemany(
+            "INSERT OR REPLACE INTO turns (rowid, text, role, tokens, time_ms)"
+            " VALUES (?, ?, ?, ?, ?)",
+            [(turn.index, turn.text, turn.role, turn.tokens, turn.time_ms) for turn in turns],
+        )

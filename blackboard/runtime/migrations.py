@@ -1,0 +1,115 @@
+"""Before a deploy: can the new code take in every state that is stored on a board?
+
+`blackboard migrate MODULE --check` asks it; without `--check` it also writes the states anew.
+
+Invariants
+- a state that cannot be migrated, or fits no class of the module, is left as it is, and reported.
+- a state is written only if nobody took a step as its agent since it was read.
+"""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Literal
+
+from blackboard.core.commit import KeyAt, Put
+from blackboard.errors import BlackboardError, Conflict, InvalidRequest
+from blackboard.runtime.agent import Agent
+from blackboard.runtime.state import Schema, Stored, stored_in
+from blackboard.service.board import Board
+from blackboard.service.views import Entry
+from blackboard.wire.codec import encode_value
+
+Verdict = Literal["current", "migrates", "migrated", "fails", "unknown", "busy"]
+"""`current`: nothing to do. `unknown`: no class of that kind in the module. `busy`: its agent took
+a step meanwhile; run it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What becomes of the state of one agent; `reason` says why it fails."""
+
+    agent: str
+    kind: str
+    version: int
+    to: int
+    verdict: Verdict
+    reason: str = ""
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing speaks against the deploy."""
+        return self.verdict in ("current", "migrates", "migrated", "unknown")
+
+
+def kinds_in(module: ModuleType) -> Mapping[str, type[Agent[Any]]]:
+    """The agents of a module, by kind: its own classes and those that it imports.
+
+    Errors: InvalidRequest when two of them have the same kind, or there is none.
+    """
+    found: dict[str, type[Agent[Any]]] = {}
+    for _, kind in inspect.getmembers(module, inspect.isclass):
+        if issubclass(kind, Agent) and hasattr(kind, "state_model"):
+            if found.setdefault(kind.kind, kind) is not kind:
+                reason = f"two classes of kind {kind.kind!r}"
+                raise InvalidRequest(field="module", reason=reason)
+    if not found:
+        raise InvalidRequest(field="module", reason=f"{module.__name__} has no class of agents")
+    return found
+
+
+async def migrate(
+    board: Board, kinds: Mapping[str, type[Agent[Any]]], *, write: bool
+) -> Sequence[Finding]:
+    """Try every stored state that may be read on `kinds`, by agent; with `write`, write it anew.
+
+    An operator sees all of them, an agent its own.
+    """
+    return [
+        await _migrate(board, entry, kinds, write=write)
+        async for entry in board.scan("private/*/~state")
+    ]
+
+
+async def _migrate(
+    board: Board, entry: Entry, kinds: Mapping[str, type[Agent[Any]]], *, write: bool
+) -> Finding:
+    name = entry.key.split("/")[1]
+    try:
+        stored = stored_in(entry)
+    except BlackboardError as error:
+        return Finding(name, "", 0, 0, "fails", str(error))
+    known = kinds.get(stored.kind)
+    if known is None:
+        return Finding(name, stored.kind, stored.version, stored.version, "unknown")
+    schema = known(name).schema
+    try:
+        plain = schema.dump(name, schema.revive(name, stored))
+    except BlackboardError as error:
+        return _finding(name, stored, schema, "fails", str(error))
+    if stored.version == schema.version:
+        return _finding(name, stored, schema, "current")
+    if not write:
+        return _finding(name, stored, schema, "migrates")
+    after = stored.model_copy(update={"version": schema.version, "state": plain})
+    return await _write(board, entry, _finding(name, stored, schema, "migrated"), after)
+
+
+def _finding(
+    name: str, stored: Stored, schema: Schema[Any], verdict: Verdict, reason: str = ""
+) -> Finding:
+    return Finding(name, stored.kind, stored.version, schema.version, verdict, reason)
+
+
+async def _write(board: Board, entry: Entry, found: Finding, after: Stored) -> Finding:
+    """Write the state anew, as its agent. A running agent reads it before its next commit."""
+    try:
+        await board.as_agent(found.agent).commit(
+            [Put(entry.key, encode_value(after.plain()))],
+            conditions=[KeyAt(entry.key, entry.mod_revision)],
+            note=f"schema version {found.version} -> {found.to}",
+        )
+    except Conflict as error:
+        return Finding(found.agent, found.kind, found.version, found.to, "busy", str(error))
+    return found

@@ -1,0 +1,230 @@
+"""Models: what an agent asks, what it is answered, and a scripted one for tests.
+
+    reply = await model.complete(Prompt.of("How much?", temperature=0.0, seed=7))
+    print(reply.text, reply.version, reply.usage.tokens)
+
+`ChatModel` (runtime/chat.py) asks a service; `ScriptedModel` answers from a function, without a
+network and without a key.
+
+Invariant: a reply says which model, in which version, with which temperature and seed, at which
+cost: all that is needed to say later how it came about.
+"""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from blackboard.errors import InvalidRequest, ModelFailed
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+class Plain(BaseModel):
+    """Plain data: frozen, and read leniently, for services add fields of their own."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+# --- what is asked --------------------------------------------------------------------------------
+
+
+class ToolCall(Plain):
+    """A tool that the model wants called. `arguments` is JSON text, written by the model."""
+
+    id: str
+    name: str
+    arguments: str
+
+    def parsed(self) -> dict[str, Any]:
+        """The arguments. Errors: ModelFailed when they are not a JSON object."""
+        try:
+            found = json.loads(self.arguments or "{}")
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise ModelFailed(self.name, f"arguments that are no JSON object: {self.arguments!r}")
+        return found
+
+
+class Tool(Plain):
+    """A tool that the model may ask for. `parameters` is the JSON Schema of its arguments."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object"})
+
+
+class Message(Plain):
+    """One turn of a conversation. A tool's result says which call it `answers`, by id."""
+
+    role: Role
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    answers: str | None = None
+
+
+class Prompt(Plain):
+    """What is asked of a model. None: the service's own default, and nothing is sent for it."""
+
+    messages: tuple[Message, ...] = Field(min_length=1)
+    tools: tuple[Tool, ...] = ()
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    seed: int | None = None
+    tokens_max: int | None = Field(default=None, ge=1)
+
+    @staticmethod
+    def of(
+        text: str,
+        *,
+        system: str = "",
+        temperature: float | None = None,
+        seed: int | None = None,
+        tokens_max: int | None = None,
+    ) -> "Prompt":
+        """One question, below instructions if there are any."""
+        messages = [Message(role="system", content=system)] if system else []
+        messages.append(Message(role="user", content=text))
+        return Prompt(
+            messages=tuple(messages), temperature=temperature, seed=seed, tokens_max=tokens_max
+        )
+
+
+# --- what is answered -----------------------------------------------------------------------------
+
+
+class Usage(Plain):
+    """What a call used. `cost_microusd` (millionths of a US dollar) is None without prices."""
+
+    prompt_tokens: int = Field(default=0, ge=0)
+    completion_tokens: int = Field(default=0, ge=0)
+    cost_microusd: int | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Both together."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+class Reply(Plain):
+    """A model's answer and where it came from.
+
+    `model` is what was asked for; `version` what the service says answered; `finish` why it stopped
+    ("stop", "length", "tool_calls"); `attempts` how often it was asked.
+    `model_dump(mode="json")` is plain data, and `Reply.model_validate` reads it again.
+    """
+
+    text: str
+    model: str
+    version: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish: str = "stop"
+    temperature: float | None = None
+    seed: int | None = None
+    usage: Usage = Usage()
+    attempts: int = 1
+
+    @property
+    def message(self) -> Message:
+        """The answer as a turn of the conversation that goes on."""
+        return Message(role="assistant", content=self.text, tool_calls=self.tool_calls)
+
+
+class Model(Protocol):
+    """Whatever answers a prompt."""
+
+    @property
+    def name(self) -> str:
+        """Under which name its calls are recorded."""
+
+    async def complete(self, prompt: Prompt) -> Reply:
+        """Answer `prompt`.
+
+        Errors: ModelFailed, after what attempts there are. Cancellation: the request is abandoned;
+        it may have been answered, and paid for, all the same.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """US dollars per million tokens."""
+
+    prompt_usd: float
+    completion_usd: float
+
+    @staticmethod
+    def parse(text: str) -> "Prices":
+        """From `2.5,10`: prompt, completion. Errors: InvalidRequest."""
+        try:
+            prompt, completion = (float(part) for part in text.split(","))
+        except ValueError:
+            prompt = completion = math.nan
+        if not (0 <= prompt < math.inf and 0 <= completion < math.inf):
+            reason = f"{text!r} is not two prices in USD per million tokens, such as 2.5,10"
+            raise InvalidRequest(field="BB_MODEL_PRICES", reason=reason)
+        return Prices(prompt, completion)
+
+    def cost_microusd(self, usage: Usage) -> int:
+        """What `usage` costs, rounded up."""
+        spent = usage.prompt_tokens * self.prompt_usd
+        return math.ceil(spent + usage.completion_tokens * self.completion_usd)
+
+
+# --- without a network ----------------------------------------------------------------------------
+
+Said = str | ToolCall | Sequence[ToolCall]
+"""What a script answers: a text, or tools to call."""
+
+
+class ScriptedModel:
+    """A model that answers from a function of the prompt, or from a list, in its order.
+
+    A function is the better choice for whatever is to survive a crash: it has no position to lose.
+    Tokens are counted as words, so that accounts and costs can be tested.
+    """
+
+    def __init__(
+        self,
+        script: Callable[[Prompt], Said] | Sequence[Said],
+        *,
+        name: str = "scripted",
+        prices: Prices | None = None,
+    ) -> None:
+        self.name = name
+        self.prompts: list[Prompt] = []
+        """What was asked, in order."""
+        self._script = script
+        self._prices = prices
+
+    async def complete(self, prompt: Prompt) -> Reply:
+        """Answer `prompt`. Errors: ModelFailed at the end of a list; what the function raises."""
+        self.prompts.append(prompt)
+        said = self._next(prompt)
+        calls = (said,) if isinstance(said, ToolCall) else () if isinstance(said, str) else said
+        text = said if isinstance(said, str) else ""
+        usage = Usage(
+            prompt_tokens=sum(len(message.content.split()) for message in prompt.messages),
+            completion_tokens=len(text.split()) + sum(len(c.arguments.split()) for c in calls),
+        )
+        if self._prices is not None:
+            usage = usage.model_copy(update={"cost_microusd": self._prices.cost_microusd(usage)})
+        return Reply(
+            text=text,
+            tool_calls=tuple(calls),
+            model=self.name,
+            version=self.name,
+            finish="tool_calls" if calls else "stop",
+            temperature=prompt.temperature,
+            seed=prompt.seed,
+            usage=usage,
+        )
+
+    def _next(self, prompt: Prompt) -> Said:
+        if callable(self._script):
+            return self._script(prompt)
+        if len(self.prompts) > len(self._script):
+            raise ModelFailed(self.name, f"its script has {len(self._script)} answers only")
+        return self._script[len(self.prompts) - 1]

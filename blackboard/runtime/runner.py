@@ -1,0 +1,383 @@
+"""Takes the steps of one agent: hydrates it, runs a step, commits it, or runs it again.
+
+Invariants
+- a step is one commit: the private state, everything the step wrote and sent, the end of its
+  journal. A step that changed nothing and called nothing commits nothing.
+- every commit has the condition that the agent's state is the one that the step began with: of two
+  processes that run the same agent, one goes on, the other takes its step on what that one left.
+- between two steps nothing is held that the board does not have.
+"""
+
+import asyncio
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Generic
+
+from blackboard.core.commit import Put
+from blackboard.errors import (
+    BlackboardError,
+    Conflict,
+    Diverged,
+    Fenced,
+    Rejected,
+    StaleEpoch,
+    Unauthenticated,
+)
+from blackboard.runtime.agent import Agent
+from blackboard.runtime.approvals import decisions_of, requests_of
+from blackboard.runtime.calls import CallRecord
+from blackboard.runtime.context import Context, Run, Suspended
+from blackboard.runtime.desk import Desk
+from blackboard.runtime.journal import Journal, Kept, Origin, load
+from blackboard.runtime.points import Observer, Point, unobserved
+from blackboard.runtime.state import (
+    S,
+    Status,
+    Stored,
+    declared_key,
+    guard,
+    journal_prefix,
+    state_key,
+    stored_in,
+)
+from blackboard.service.step import Step
+from blackboard.service.views import Entry, Receipt
+from blackboard.types import STEP_ATTEMPTS_MAX, STEP_PAUSE_MS_MAX, Revision
+from blackboard.wire.codec import encode_value
+
+_FIRST_PAUSE_MS = 10
+_FINAL = (Fenced, StaleEpoch, Unauthenticated)
+"""What no other way through the step would change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """What came of a step.
+
+    `number` is that of the last step committed. `receipt` is None when nothing was committed.
+    `idle`: it changed nothing, and will not before something that it read changes. `patterns` is
+    what it read, or waits for; `since` a revision from before it read it.
+    """
+
+    agent: str
+    number: int
+    status: Status
+    receipt: Receipt | None = None
+    idle: bool = False
+    patterns: tuple[str, ...] = ()
+    since: Revision = 0
+    calls: tuple[CallRecord, ...] = ()
+    attempts: int = 1
+    outcome: str = ""
+    diverged: Diverged | None = None
+
+    @property
+    def rests(self) -> bool:
+        """Whether there is nothing to do until something happens on the board."""
+        return self.idle or self.status in (Status.WAITING, Status.WAITING_FOR_APPROVAL)
+
+
+@dataclass(slots=True)
+class Hydrated:
+    """An agent as the board has it: `revision` is that of its state, 0 if it has none yet."""
+
+    stored: Stored
+    revision: Revision
+    since: Revision
+    kept: Kept
+    declared: Any
+
+
+class Runner(Generic[S]):
+    """Runs an agent at a desk, a step at a time."""
+
+    def __init__(
+        self,
+        agent: Agent[S],
+        desk: Desk,
+        *,
+        observe: Observer = unobserved,
+        strict: bool = False,
+    ) -> None:
+        """With `strict`, a call that the journal does not have is an error: a replay."""
+        assert agent.name == desk.agent, (agent.name, desk.agent)
+        self.agent = agent
+        self._desk = desk
+        self._observe = observe
+        self._strict = strict
+        self._schema = agent.schema
+        self._hydrated: Hydrated | None = None
+
+    def forget(self) -> None:
+        """Read the state anew before the next step."""
+        self._hydrated = None
+
+    async def hydrate(self) -> tuple[S, Stored]:
+        """The state as the board has it, in the version of the code, and what is stored.
+
+        Errors: SchemaTooNew, MigrationFailed, InvalidState, Corrupt. Nothing is written.
+        """
+        now = await self._read()
+        return self._schema.revive(self.agent.name, now.stored), now.stored
+
+    async def _read(self) -> Hydrated:
+        if self._hydrated is None:
+            name = self.agent.name
+            page = await self._desk.list(state_key(name))
+            entry = page.entries[0] if page.entries else None
+            declared = await self._desk.entry(declared_key(name))
+            self._hydrated = Hydrated(
+                stored=self._stored(entry),
+                revision=entry.mod_revision if entry else 0,
+                since=page.revision,
+                kept=await load(self._desk),
+                declared=declared.value if declared else None,
+            )
+            self._observe(Point.HYDRATED, name)
+        return self._hydrated
+
+    def _stored(self, entry: Entry | None) -> Stored:
+        if entry is not None:
+            return stored_in(entry)
+        first = self._schema.dump(self.agent.name, self.agent.first())
+        return Stored(kind=self.agent.kind, version=self._schema.version, state=first)
+
+    # --- a step -----------------------------------------------------------------------------------
+
+    async def step(self) -> Stepped:
+        """Take a step: run it until it is committed, or has to wait, or changes nothing.
+
+        On a Conflict it is run again on fresh state, STEP_ATTEMPTS_MAX times in all, after a pause
+        that grows; of any other refusal it is told once (`ctx.refused`), and may do otherwise. A
+        board that was restored is taken as it is now.
+
+        Errors: the last Conflict, or the refusal; Fenced when another process is this agent;
+        SchemaTooNew, MigrationFailed, InvalidState; whatever the step itself raises. Nothing of
+        the step is committed then; results that are in the journal stay there.
+        Cancellation: likewise, or the step is committed already.
+        """
+        refused: Rejected | None = None
+        for attempt in range(1, STEP_ATTEMPTS_MAX + 1):
+            try:
+                return await self._attempt(attempt, refused)
+            except StaleEpoch as error:
+                self._give_up(attempt, error)
+                await self._desk.refresh()
+            except Conflict as error:
+                self._give_up(attempt, error)
+                refused = error
+                await asyncio.sleep(_pause_s(attempt))
+            except _NotAccepted as error:
+                if isinstance(error.refusal, _FINAL) or type(error.refusal) is type(refused):
+                    raise error.refusal from None
+                self._give_up(attempt, error.refusal)
+                refused = error.refusal
+            self.forget()
+        raise AssertionError("the last attempt returns or raises")
+
+    def _give_up(self, attempt: int, error: Rejected) -> None:
+        if attempt == STEP_ATTEMPTS_MAX:
+            self.forget()
+            raise error
+
+    async def _attempt(self, attempt: int, refused: Rejected | None) -> Stepped:
+        """One run of the step."""
+        now = await self._read()
+        if now.stored.status is Status.DONE:
+            return self._told(now, attempt)
+        number = now.stored.step + 1
+        origin = Origin(number, guard(self.agent.name, now.revision), self._strict)
+        journal = Journal(self._desk, origin, now.kept, self._observe)
+        state = self._schema.revive(self.agent.name, now.stored)
+        step = Step(self._desk, validate=True, note=f"step {number}")
+        ctx = Context(state, Run(number, attempt, refused), step, journal, self._desk)
+        self._observe(Point.STEP_BEGUN, str(number))
+        suspended = None
+        async with _Committing(step) as committing:
+            suspended = await self._run(ctx, journal)
+            changed = suspended is None and self._finish(now, ctx, step, journal)
+            committing.wanted = changed
+            if changed:
+                self._observe(Point.COMMITTING, str(number))
+        if suspended is not None:
+            return await self._suspend(now, suspended, journal, attempt)
+        if not changed:
+            told = self._told(now, attempt)
+            return replace(told, idle=True, patterns=step.patterns, since=now.since)
+        assert step.receipt is not None
+        return self._committed(now, ctx, step, journal)
+
+    async def _run(self, ctx: Context[S], journal: Journal) -> Suspended | None:
+        """Let the agent take its step. Returns how it was suspended, if it was."""
+        try:
+            await self.agent.step(ctx)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            await journal.settle()
+            suspended = await self._judge(error, journal)
+            if suspended is None:
+                raise
+            return suspended
+        await journal.settle()
+        return None
+
+    async def _judge(self, error: BaseException, journal: Journal) -> Suspended | None:
+        """What an error that left the step means: it waits, it is stale, or it failed."""
+        leaves = list(_leaves(error))
+        for kind in (StaleEpoch, Conflict):
+            for leaf in leaves:
+                if isinstance(leaf, kind):
+                    raise leaf
+        waits = [leaf for leaf in leaves if isinstance(leaf, Suspended)]
+        if waits and len(waits) == len(leaves):
+            return _together(waits)
+        with suppress(BlackboardError):
+            await journal.forget_failures()
+        return None
+
+    def _finish(self, now: Hydrated, ctx: Context[S], step: Step, journal: Journal) -> bool:
+        """Add to the step's commit what the runtime adds; False if there is nothing to commit."""
+        agent, stored = self.agent, now.stored
+        plain = self._schema.dump(agent.name, ctx.state)
+        after = Stored(
+            kind=agent.kind,
+            version=self._schema.version,
+            step=stored.step + 1,
+            status=Status.RUNNING if ctx.outcome is None else Status.DONE,
+            outcome=ctx.outcome or "",
+            state=plain,
+        )
+        same = plain == stored.state and after.status is stored.status
+        if same and not step.ops and not journal.records and now.revision:
+            return False
+        step.expect(guard(agent.name, now.revision))
+        step.put(state_key(agent.name), after.plain())
+        if journal.records:
+            step.delete_prefix(journal_prefix(agent.name))
+        if _asked(stored, journal):
+            step.delete_prefix(requests_of(agent.name))
+            step.delete_prefix(decisions_of(agent.name))
+        if now.declared != agent.declared():
+            step.put(declared_key(agent.name), agent.declared())
+        now.stored = after
+        return True
+
+    def _committed(self, now: Hydrated, ctx: Context[S], step: Step, journal: Journal) -> Stepped:
+        """The step is on the board; so is what is remembered of it."""
+        receipt = step.receipt
+        assert receipt is not None
+        self._observe(Point.COMMITTED, str(now.stored.step))
+        calls, patterns = journal.made, step.patterns
+        now.revision, now.since, now.kept = receipt.revision, receipt.revision, Kept()
+        now.declared = self.agent.declared()
+        told = self._told(now, ctx.run.attempt)
+        return replace(
+            told, receipt=receipt, patterns=patterns, calls=calls, diverged=journal.diverged
+        )
+
+    async def _suspend(
+        self, now: Hydrated, suspended: Suspended, journal: Journal, attempt: int
+    ) -> Stepped:
+        """Say on the board what is waited for, unless it says so already; nothing else changes."""
+        update = {"status": suspended.status, "waiting": suspended.patterns}
+        after = now.stored.model_copy(update=update)
+        receipt = None
+        if suspended.ops or after != now.stored:
+            self._observe(Point.SUSPENDING, str(after.step + 1))
+            receipt = await self._desk.commit(
+                [*suspended.ops, Put(state_key(self.agent.name), encode_value(after.plain()))],
+                conditions=[guard(self.agent.name, now.revision), *suspended.conditions],
+                note=f"step {after.step + 1} waits",
+            )
+            self._observe(Point.SUSPENDED, str(after.step + 1))
+        since = now.since
+        now.stored = after
+        self.forget()
+        told = self._told(now, attempt)
+        return replace(
+            told, receipt=receipt, patterns=suspended.patterns, since=since, calls=journal.made
+        )
+
+    def _told(self, now: Hydrated, attempt: int) -> Stepped:
+        stored = now.stored
+        return Stepped(
+            self.agent.name,
+            stored.step,
+            stored.status,
+            attempts=attempt,
+            outcome=stored.outcome,
+            since=now.since,
+        )
+
+
+class _NotAccepted(Exception):
+    """The board refused the step's commit."""
+
+    def __init__(self, refusal: Rejected) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
+
+
+class _Quiet(Exception):
+    """Leaves the block of a step without committing."""
+
+
+class _Committing:
+    """The block of a step, which tells a refusal of its commit from an error in it.
+
+    Nothing is committed unless `wanted` was set.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self.wanted = False
+        self._step = step
+
+    async def __aenter__(self) -> "_Committing":
+        await self._step.__aenter__()
+        return self
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is not None or not self.wanted:
+            await self._step.__aexit__(_Quiet, error or _Quiet(), trace)
+            return
+        try:
+            await self._step.__aexit__(None, None, None)
+        except (Conflict, StaleEpoch):
+            raise
+        except Rejected as refusal:
+            raise _NotAccepted(refusal) from refusal
+
+
+def _asked(stored: Stored, journal: Journal) -> bool:
+    """Whether requests for approval may stand that the step's commit is to remove."""
+    decided = any(record.kind == "decision" for record in journal.records.values())
+    return decided or stored.status is Status.WAITING_FOR_APPROVAL
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """The errors in `error`, in groups or alone."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _together(waits: list[Suspended]) -> Suspended:
+    """Several things that a step waits for at once, as one."""
+    approval = any(wait.status is Status.WAITING_FOR_APPROVAL for wait in waits)
+    return Suspended(
+        Status.WAITING_FOR_APPROVAL if approval else Status.WAITING,
+        list(dict.fromkeys(pattern for wait in waits for pattern in wait.patterns)),
+        [op for wait in waits for op in wait.ops],
+        [condition for wait in waits for condition in wait.conditions],
+    )
+
+
+def _pause_s(attempt: int) -> float:
+    """Growing and random, so that agents that met a conflict do not meet again at once."""
+    pause_ms = min(STEP_PAUSE_MS_MAX, _FIRST_PAUSE_MS * 2.0**attempt)
+    return random.uniform(0.5, 1.0) * pause_ms / 1000

@@ -1,0 +1,158 @@
+"""The private state of an agent: where it is kept, in which version, and how it is taken in.
+
+Invariants
+- what is written was validated as what will be read: a state that its own model would refuse never
+  reaches the board.
+- a migration works on a copy: one that fails leaves what is stored as it is.
+- no name of a class or a module is ever used to load anything; `kind` is compared, nothing more.
+"""
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
+from blackboard.core.commit import ABSENT, KeyAt
+from blackboard.errors import Corrupt, InvalidState, MigrationFailed, SchemaTooNew
+from blackboard.service.views import Entry
+from blackboard.types import Key, Prefix, Revision
+
+S = TypeVar("S", bound=BaseModel)
+Migration = Callable[[dict[str, Any]], dict[str, Any]]
+"""From the state of one schema version, as plain data, to that of the next."""
+
+
+def state_key(agent: str) -> Key:
+    """Where the private state of `agent` is kept."""
+    return f"private/{agent}/~state"
+
+
+def journal_prefix(agent: str) -> Prefix:
+    """Below this stand the calls of the step that `agent` is at."""
+    return f"private/{agent}/~journal"
+
+
+def declared_key(agent: str) -> Key:
+    """Where `agent` tells what it is: kind, versions, parameters. Checkpoints keep a copy."""
+    return f"public/~declared/{agent}"
+
+
+class Status(StrEnum):
+    """What an agent is at, as its stored state says."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    WAITING_FOR_APPROVAL = "waiting_for_approval"
+    DONE = "done"
+
+
+class Stored(BaseModel):
+    """The value at `state_key`.
+
+    `step` counts the steps that were committed. `waiting` has the patterns of what the agent waits
+    for, `outcome` what it said when it was done.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: str
+    version: int = Field(ge=1)
+    step: int = Field(default=0, ge=0)
+    status: Status = Status.RUNNING
+    waiting: tuple[str, ...] = ()
+    outcome: str = ""
+    state: dict[str, Any]
+
+    def plain(self) -> dict[str, Any]:
+        """As it is kept."""
+        return self.model_dump(mode="json") | {"state": self.state}
+
+
+@dataclass(frozen=True, slots=True)
+class Schema(Generic[S]):
+    """What the code knows of the states of one kind of agent.
+
+    `migrations[n]` makes version n+1 of version n; `check` raises ValueError (or fails to
+    assert) when a state that fits the model makes no sense all the same.
+    """
+
+    kind: str
+    version: int
+    model: type[S]
+    migrations: Mapping[int, Migration] = field(default_factory=dict)
+    check: Callable[[S], None] = lambda _: None
+
+    def revive(self, agent: str, stored: Stored) -> S:
+        """The state that is stored, in the version of the code.
+
+        Errors: SchemaTooNew, MigrationFailed, InvalidState. What is stored is not touched.
+        """
+        if stored.kind != self.kind:
+            raise InvalidState(agent, f"it is the state of a {stored.kind}, not of a {self.kind}")
+        if stored.version > self.version:
+            raise SchemaTooNew(agent, stored.version, self.version)
+        plain = deepcopy(stored.state)
+        for version in range(stored.version, self.version):
+            plain = self._migrated(agent, version, plain)
+        return self._load(agent, to_json(plain))
+
+    def _migrated(self, agent: str, version: int, plain: dict[str, Any]) -> dict[str, Any]:
+        migration = self.migrations.get(version)
+        if migration is None:
+            raise MigrationFailed(agent, version, "the code has no migration from it")
+        try:
+            migrated = migration(plain)
+        except Exception as error:
+            raise MigrationFailed(agent, version, told(error)) from error
+        if not isinstance(migrated, dict):
+            kind = type(migrated).__name__
+            raise MigrationFailed(agent, version, f"it returned a {kind}, not a dict")
+        return migrated
+
+    def _load(self, agent: str, text: bytes) -> S:
+        try:
+            state = self.model.model_validate_json(text)
+            self.check(state)
+        except (ValueError, AssertionError) as error:
+            raise InvalidState(agent, told(error)) from error
+        return state
+
+    def dump(self, agent: str, state: S) -> dict[str, Any]:
+        """`state` as plain data, after it was read back from exactly that.
+
+        Errors: InvalidState, and nothing should be written.
+        """
+        try:
+            text = state.model_dump_json(warnings="error").encode()
+        except PydanticSerializationError as error:
+            raise InvalidState(agent, told(error)) from error
+        self._load(agent, text)
+        plain = from_json(text)
+        assert isinstance(plain, dict)
+        return plain
+
+
+def told(error: BaseException) -> str:
+    """An error as one line: a validation's by the place of its first fault."""
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "it"
+        return f"{where}: {first['msg']}"
+    return f"{type(error).__name__}: {error}"
+
+
+def stored_in(entry: Entry) -> Stored:
+    """What the entry at a `state_key` holds. Errors: Corrupt when it is no such thing."""
+    try:
+        return Stored.model_validate(entry.value)
+    except ValidationError as error:
+        raise Corrupt(what=entry.key, reason=told(error)) from error
+
+
+def guard(agent: str, revision: Revision) -> KeyAt:
+    """The condition that nobody took a step as `agent` since its state was read at `revision`."""
+    return KeyAt(state_key(agent), revision or ABSENT)

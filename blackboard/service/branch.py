@@ -1,0 +1,96 @@
+"""Branch: a new board that begins as another one was at a moment.
+
+The archive is told first (it shares the past, which costs what changed since then), then the engine
+gets the entries, page by page, and has the board whole or not at all.
+
+Invariants
+- a board that exists is never touched: neither in the engine nor in the archive.
+- `system/origin` tells where a branch came from; whoever finds the archive telling otherwise (two
+  that branched to one name at once) puts it right.
+"""
+
+import secrets
+from collections.abc import AsyncIterator, Sequence
+
+from blackboard.core.commit import BRANCH, Entry, Epoch, Head, Seed
+from blackboard.core.path import check_name
+from blackboard.errors import InvalidRequest
+from blackboard.service.finish import finish
+from blackboard.service.host import Host
+from blackboard.service.moments import ORIGIN_KEY, BranchWish, check_request
+from blackboard.service.origin import origin_entry
+from blackboard.service.past import Past
+from blackboard.store.archive import Point
+from blackboard.wire.codec import decode_value
+
+
+class Branches:
+    """Makes branches of the boards of a host."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._past = Past(host)
+
+    async def branch(self, board: str, wish: BranchWish, by: str) -> Head:
+        """Make `wish.new` of `board` as it was; the same request again changes nothing.
+
+        Errors: InvalidRequest when there is a board of that name; what resolving the moment raises.
+        A failure leaves nothing. Cancellation: the branch is made, or it is not.
+        """
+        check_name(wish.new, "board")
+        check_request(wish.request)
+        if await self._exists(wish.new):
+            return await self._asked_before(wish)
+        origin = await self._past.point(board, wish.at)
+        return await finish(self._make(wish, origin, by))
+
+    async def _make(self, wish: BranchWish, origin: Point, by: str) -> Head:
+        store = self._host.store
+        await self._past.archive.branch(wish.new, origin)
+        last = await self._past.archive.mark_at(origin)
+        now_ms = (await store.open(origin.board)).time_ms
+        epoch = Epoch(
+            last.epoch.number + 1,
+            secrets.token_hex(8),
+            BRANCH,
+            origin.revision,
+            origin.revision + 1,
+        )
+        seed = Seed(epoch, now_ms, tuple(await self._past.archive.items(origin)))
+        told = origin_entry(origin, by=by, note=wish.note, request=wish.request, time_ms=now_ms)
+        try:
+            head = await store.seed(wish.new, seed, self._pages(origin, told))
+        except InvalidRequest:
+            await self._settle(wish.new)
+            return await self._asked_before(wish)
+        await self._settle(wish.new)
+        return head
+
+    async def _pages(self, origin: Point, told: Entry) -> AsyncIterator[Sequence[Entry]]:
+        """All of them in key order; `told` comes last: nothing sorts behind `system`."""
+        async for page in self._past.pages(origin):
+            if page:
+                yield page
+        yield (told,)
+
+    async def _exists(self, board: str) -> bool:
+        return board in await self._host.store.boards()
+
+    async def _asked_before(self, wish: BranchWish) -> Head:
+        """The board's head, if this very request made it. Errors: InvalidRequest."""
+        reading = await self._host.store.read(wish.new, [ORIGIN_KEY])
+        told = decode_value(reading.entries[0].value) if reading.entries else {}
+        if told.get("request") != wish.request:
+            raise InvalidRequest(field="new", reason=f"there is a board {wish.new!r}")
+        return await self._host.store.open(wish.new)
+
+    async def _settle(self, board: str) -> None:
+        """Make sure that the archive has the origin that the board tells of."""
+        reading = await self._host.store.read(board, [ORIGIN_KEY])
+        if not reading.entries:
+            return
+        told = decode_value(reading.entries[0].value)
+        origin = Point(told["board"], told["revision"])
+        mark = await self._past.archive.mark(board)
+        if told["shares"] and (mark is None or mark.origin != origin):
+            await self._past.archive.branch(board, origin)

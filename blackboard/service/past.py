@@ -1,0 +1,170 @@
+"""Looking back: which revision a moment is, and what the board held then.
+
+The archive answers for the past; the newest revisions may not have reached it yet, and then we
+wait for it, at most ARCHIVE_WAIT_MS. What is asked of the head is read from the engine.
+
+Nothing here checks rights: `service/local.py`, the only way in, does.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import chain, repeat
+from typing import Final
+
+from blackboard.core.commit import Entry, Head, Reading
+from blackboard.core.path import SYSTEM, namespace_of, parse_pattern
+from blackboard.errors import FutureRevision, InvalidRequest, NoSuchCheckpoint, Unavailable
+from blackboard.service.host import Host
+from blackboard.service.moments import (
+    NOW,
+    Differences,
+    DiffRequest,
+    Instant,
+    Moment,
+    check_checkpoint,
+    checkpoint_key,
+)
+from blackboard.store.archive import Archive, Difference, Mark, Point, Version
+from blackboard.types import ARCHIVE_WAIT_MS, LIST_ENTRIES_MAX, PAGE_BYTES_MAX, Key, Revision
+
+_PAUSES_MS: Final = (1, 2, 5, 10, 20, 50)
+"""Between two looks at how far the archive is; the last one repeats. Another process may feed it,
+so there is nothing here to be woken by."""
+_DIFF_PAGES_MAX: Final = 16
+"""Pages that one request looks through for keys that may be shown."""
+
+
+class Past:
+    """The past of the boards of a host."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    @property
+    def archive(self) -> Archive:
+        """The archive. Errors: InvalidRequest when this service keeps none."""
+        if self._host.archive is None:
+            raise InvalidRequest(field="archive", reason="this service keeps none")
+        return self._host.archive
+
+    # --- moments ----------------------------------------------------------------------------------
+
+    async def resolve(self, board: str, moment: Moment) -> Revision:
+        """The revision that `moment` is.
+
+        Errors: FutureRevision, NoSuchCheckpoint; Unavailable while the archive is behind.
+        """
+        head = await self._host.store.open(board)
+        if isinstance(moment, Instant):
+            await self.reach(board, head.revision)
+            return await self.archive.at_time(board, moment.time_ms)
+        if isinstance(moment, str):
+            return head.revision if moment == NOW else await self._named(board, moment)
+        if moment < 0:
+            raise InvalidRequest(field="at", reason=f"{moment} is no revision")
+        if moment > head.revision:
+            raise FutureRevision(moment, head.revision)
+        return moment
+
+    async def _named(self, board: str, name: str) -> Revision:
+        """A checkpoint of the board, or one of those that it branched off, from before that."""
+        key = checkpoint_key(check_checkpoint(name))
+        place, below = board, None
+        while True:
+            reading = await self._host.store.read(place, [key])
+            if reading.entries and (below is None or reading.entries[0].mod_revision <= below):
+                return reading.entries[0].mod_revision
+            mark = await self.mark(place)
+            if mark is None or mark.origin is None:
+                raise NoSuchCheckpoint(board, name)
+            place, below = mark.origin.board, mark.origin.revision
+
+    async def mark(self, board: str) -> Mark | None:
+        """How far the board is archived; None if it is not, or nothing is."""
+        return None if self._host.archive is None else await self._host.archive.mark(board)
+
+    async def reach(self, board: str, revision: Revision) -> Mark:
+        """Wait until the archive has `revision`; returns how far it is.
+
+        Errors: Unavailable after ARCHIVE_WAIT_MS.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ARCHIVE_WAIT_MS / 1000
+        for pause_ms in chain(_PAUSES_MS, repeat(_PAUSES_MS[-1])):
+            mark = await self.archive.mark(board)
+            if mark is not None and mark.revision >= revision:
+                return mark
+            if loop.time() > deadline:
+                reason = f"it has not reached revision {revision}"
+                raise Unavailable(what=f"archive of {board}", reason=reason)
+            await asyncio.sleep(pause_ms / 1000)
+        raise AssertionError("the pauses never end")
+
+    async def point(self, board: str, moment: Moment) -> Point:
+        """The board at a moment, once the archive can answer for it."""
+        revision = await self.resolve(board, moment)
+        await self.reach(board, revision)
+        return Point(board, revision)
+
+    # --- entries ----------------------------------------------------------------------------------
+
+    async def read(self, board: str, keys: Sequence[Key], moment: Moment) -> Reading:
+        """Entries of `keys` as they were."""
+        return await self.archive.read(await self.point(board, moment), keys)
+
+    async def page(self, at: Point, after: Key | None) -> tuple[tuple[Entry, ...], Key | None]:
+        """Some of what a board held, but for the records of the service; and how to go on."""
+        page = await self.archive.list(at, "", after=after, limit=LIST_ENTRIES_MAX)
+        return tuple(e for e in page.entries if _is_content(e.key)), page.next_key
+
+    async def pages(self, at: Point) -> AsyncIterator[tuple[Entry, ...]]:
+        """All of that."""
+        after: Key | None = None
+        while True:
+            page, after = await self.page(at, after)
+            yield page
+            if after is None:
+                return
+
+    async def history(
+        self, board: str, key: Key, *, before: Revision | None, limit: int
+    ) -> Sequence[Version]:
+        """Versions of a key, the newest first."""
+        head: Head = await self._host.store.open(board)
+        await self.reach(board, head.revision)
+        at = Point(board, head.revision)
+        return await self.archive.history(at, key, before=before, limit=limit)
+
+    # --- differences ------------------------------------------------------------------------------
+
+    async def differences(
+        self, board: str, request: DiffRequest, readable: Callable[[Key], bool]
+    ) -> Differences:
+        """A page of what differs between two moments, may be read, and matches."""
+        a = await self.point(board, request.a)
+        b = await self.point(request.other or board, request.b)
+        pattern = parse_pattern(request.pattern)
+        found: list[Difference] = []
+        after, size = request.after, 0
+        for _ in range(_DIFF_PAGES_MAX):
+            page = await self.archive.differences(a, b, after=after, limit=request.limit)
+            if not page:
+                return Differences(a.revision, b.revision, tuple(found))
+            for each in page:
+                after = each.key
+                if pattern.matches(each.key) and _is_content(each.key) and readable(each.key):
+                    found.append(each)
+                    size += size_of(each)
+                if size >= PAGE_BYTES_MAX or len(found) >= request.limit:
+                    return Differences(a.revision, b.revision, tuple(found), after)
+        return Differences(a.revision, b.revision, tuple(found), after)
+
+
+def _is_content(key: Key) -> bool:
+    return namespace_of(key) != SYSTEM
+
+
+def size_of(difference: Difference) -> int:
+    """About how many bytes a difference occupies."""
+    sides = (difference.before, difference.after)
+    return 100 + 2 * len(difference.key) + sum(len(side.value) for side in sides if side)

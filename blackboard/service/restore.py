@@ -1,0 +1,306 @@
+"""Restore: the content of an earlier revision comes back, as one new revision.
+
+What differs between then and now is computed beside the board, from the archive and the tail of the
+log, while everybody goes on; then one commit, accepted only if nobody committed since, switches. It
+costs what changed, not what there is. After RESTORE_ATTEMPTS_MAX tries on a busy board the other
+commits are made to wait, for no more than HOLD_MS_MAX.
+
+Invariants
+- the restore is one commit: before it everything is as it was, after it everything is as it is to
+  be, and no commit of the old epoch comes after it.
+- its answer is an entry that the same commit puts: the same request again finds it.
+- the namespace `system` is left as it is, but for that entry.
+"""
+
+import secrets
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from blackboard.core.commit import (
+    ABSENT,
+    RESTORE,
+    Commit,
+    Committed,
+    Delete,
+    Entry,
+    Epoch,
+    Head,
+    KeyAt,
+    LogEntry,
+    Op,
+    PutBack,
+)
+from blackboard.core.path import SYSTEM, namespace_of
+from blackboard.errors import (
+    Compacted,
+    Conflict,
+    HeadMoved,
+    LimitExceeded,
+    OutcomeUnknown,
+    StaleEpoch,
+    Unavailable,
+)
+from blackboard.service.checkpoints import Checkpoints
+from blackboard.service.host import Host
+from blackboard.service.moments import (
+    BEFORE_RESTORE,
+    RESTORES,
+    CheckpointWish,
+    Restored,
+    RestoreWish,
+    check_request,
+)
+from blackboard.service.past import Past
+from blackboard.service.system import system_id
+from blackboard.store.archive import Point
+from blackboard.types import (
+    HOLD_MS_MAX,
+    LOG_ENTRIES_MAX,
+    READ_KEYS_MAX,
+    RESTORE_ATTEMPTS_MAX,
+    RESTORE_BYTES_MAX,
+    RESTORE_CHANGES_MAX,
+    RESTORE_HOLDS_MAX,
+    RESTORE_KEPT_MS,
+    Key,
+    Milliseconds,
+    Revision,
+)
+from blackboard.wire.codec import decode_value, encode_value, prepare
+
+Content = tuple[bytes, Milliseconds | None]
+"""A value and its expiry; None stands for "absent"."""
+
+
+class Restores:
+    """Restores boards of a host."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._past = Past(host)
+        self._checkpoints = Checkpoints(host)
+
+    async def restore(self, board: str, wish: RestoreWish, by: str) -> Restored:
+        """Restore `board`, in the name of `by`; the same request again gets the same answer.
+
+        Errors: what resolving the moment raises; LimitExceeded; Unavailable: certainly not done, or
+        ask again to find out.
+        """
+        check_request(wish.request)
+        done = await self._asked_before(board, wish.request)
+        if done is not None:
+            return done
+        target = await self._past.point(board, wish.to)
+        before = await self._checkpoint_before(board, wish, by)
+        told = {"by": by, "note": wish.note, "to": target.revision, "before": before}
+        attempt = _Attempt(self._host, self._past, target, wish, told)
+        try:
+            return await self._insist(attempt)
+        except (OutcomeUnknown, HeadMoved, Conflict) as error:
+            # A conflict: the same request, sent twice, was faster the other time.
+            done = await self._asked_before(board, wish.request)
+            if done is not None:
+                return done
+            raise Unavailable(what=f"board {board}", reason=f"not restored: {error}") from error
+
+    async def _insist(self, attempt: "_Attempt") -> Restored:
+        """Try while others commit; then make them wait."""
+        for _ in range(RESTORE_ATTEMPTS_MAX):
+            try:
+                return await attempt.commit()
+            except HeadMoved:
+                continue
+        store, board = self._host.store, attempt.board
+        try:
+            for _ in range(RESTORE_HOLDS_MAX):
+                await store.hold(board, HOLD_MS_MAX)
+                try:
+                    return await attempt.commit()
+                except HeadMoved as error:
+                    failure = error
+            raise failure
+        finally:
+            await store.hold(board, 0)
+
+    async def _checkpoint_before(self, board: str, wish: RestoreWish, by: str) -> str:
+        name = f"before-restore-{wish.request}"
+        asked = CheckpointWish(name, wish.request, wish.note, kind=BEFORE_RESTORE)
+        await self._checkpoints.take(board, asked, by)
+        return name
+
+    async def _asked_before(self, board: str, request: str) -> Restored | None:
+        """The restore that this very request did."""
+        reading = await self._host.store.read(board, [restore_key(request)])
+        if not reading.entries:
+            return None
+        told = decode_value(reading.entries[0].value)
+        entry = reading.entries[0]
+        return _restored(told, entry.mod_revision, entry.time_ms)
+
+
+def restore_key(request: str) -> Key:
+    """Where the answer to a restore is kept for a while."""
+    return f"{RESTORES}/{request}"
+
+
+def _restored(told: dict[str, Any], revision: Revision, time_ms: Milliseconds) -> Restored:
+    epoch = Epoch(told["number"], told["epoch"], RESTORE, told["to"], revision)
+    return Restored(
+        revision, time_ms, epoch, told["to"], told["put_back"], told["removed"], told["before"]
+    )
+
+
+@dataclass
+class _Attempt:
+    """One restore on its way: what differs from the target, kept up with the head."""
+
+    host: Host
+    past: Past
+    target: Point
+    wish: RestoreWish
+    told: dict[str, Any]
+    _through: Revision = 0
+    """The log was taken in up to here; 0 = not begun."""
+    _then: dict[Key, Content | None] = field(default_factory=dict)
+    """What keys that may differ held at the target,"""
+    _now: dict[Key, Content | None] = field(default_factory=dict)
+    """and what they hold now."""
+
+    @property
+    def board(self) -> str:
+        """The board that is restored."""
+        return self.target.board
+
+    async def commit(self) -> Restored:
+        """Compute what differs by now, and commit it. Errors: HeadMoved: try again."""
+        head = await self._catch_up()
+        puts, deletes = self._ops()
+        epoch = Epoch(
+            head.epoch.number + 1,
+            secrets.token_hex(8),
+            RESTORE,
+            self.target.revision,
+            head.revision + 1,
+        )
+        told = {
+            **self.told,
+            "number": epoch.number,
+            "epoch": epoch.id,
+            "put_back": len(puts),
+            "removed": len(deletes),
+        }
+        until_ms = head.time_ms + RESTORE_KEPT_MS
+        answer = PutBack(restore_key(self.wish.request), encode_value(told), until_ms)
+        commit = Commit(
+            system_id(),
+            head.epoch.id,
+            (*deletes, *puts, answer),
+            (KeyAt(restore_key(self.wish.request), ABSENT),),
+            note=self.wish.note,
+            begins=epoch,
+        )
+        committed = await self._send(commit)
+        return _restored(told, committed.revision, committed.time_ms)
+
+    async def _send(self, commit: Commit) -> Committed:
+        """By itself, past the queue of other commits: those may be waiting for us."""
+        [outcome] = await self.host.store.commit(self.board, [prepare(commit)])
+        if isinstance(outcome, Committed):
+            return outcome
+        if isinstance(outcome, StaleEpoch):  # somebody else restored it just now
+            raise HeadMoved(commit.begins.revision - 1 if commit.begins else 0, outcome.head)
+        raise outcome
+
+    def _ops(self) -> tuple[list[Op], list[Op]]:
+        puts: list[Op] = []
+        deletes: list[Op] = []
+        size = 0
+        for key, then in sorted(self._then.items()):
+            if then == self._now[key]:
+                continue
+            if then is None:
+                deletes.append(Delete(key))
+            else:
+                puts.append(PutBack(key, *then))
+                size += len(then[0])
+            size += len(key)
+        count = len(puts) + len(deletes) + 1
+        if count > RESTORE_CHANGES_MAX:
+            raise LimitExceeded("RESTORE_CHANGES_MAX", count, RESTORE_CHANGES_MAX)
+        if size > RESTORE_BYTES_MAX:
+            raise LimitExceeded("RESTORE_BYTES_MAX", size, RESTORE_BYTES_MAX)
+        return puts, deletes
+
+    # --- what differs -----------------------------------------------------------------------------
+
+    async def _catch_up(self) -> Head:
+        """Take in what happened since the last time; returns the head up to which that is."""
+        if not self._through:
+            await self._begin()
+        while True:
+            try:
+                return await self._follow()
+            except Compacted:  # the log was trimmed behind the archive: that has it
+                self._then.clear()
+                self._now.clear()
+                await self._begin()
+
+    async def _begin(self) -> None:
+        """What differs where the archive is now."""
+        mark = await self.past.reach(self.board, self.target.revision)
+        now = Point(self.board, mark.revision)
+        async for key, then, at_mark in self._archived(now):
+            self._then[key], self._now[key] = then, at_mark
+            if len(self._then) > 2 * RESTORE_CHANGES_MAX:
+                count = len(self._then)
+                raise LimitExceeded("RESTORE_CHANGES_MAX", count, RESTORE_CHANGES_MAX)
+        self._through = mark.revision
+
+    async def _archived(
+        self, now: Point
+    ) -> AsyncIterator[tuple[Key, Content | None, Content | None]]:
+        after: Key | None = None
+        while True:
+            page = await self.past.archive.differences(
+                self.target, now, after=after, limit=READ_KEYS_MAX
+            )
+            if not page:
+                return
+            for each in page:
+                if namespace_of(each.key) != SYSTEM:
+                    yield each.key, _content(each.before), _content(each.after)
+            after = page[-1].key
+
+    async def _follow(self) -> Head:
+        """The tail of the log, up to the head."""
+        while True:
+            page = await self.host.store.log(self.board, self._through, limit=LOG_ENTRIES_MAX)
+            changed = [key for entry in page.entries for key in self._take(entry)]
+            await self._look_up([key for key in dict.fromkeys(changed) if key not in self._then])
+            if page.entries:
+                self._through = page.entries[-1].revision
+            if self._through >= page.head.revision:
+                return page.head
+
+    def _take(self, entry: LogEntry) -> list[Key]:
+        """Note what the keys hold after `entry`; returns those that it changed."""
+        found = []
+        for change in entry.changes:
+            if change.lease is None and namespace_of(change.key) != SYSTEM:
+                value = change.value
+                self._now[change.key] = None if value is None else (value, change.expires_at_ms)
+                found.append(change.key)
+        return found
+
+    async def _look_up(self, keys: list[Key]) -> None:
+        """What they held at the target."""
+        for start in range(0, len(keys), READ_KEYS_MAX):
+            some = keys[start : start + READ_KEYS_MAX]
+            reading = await self.past.archive.read(self.target, some)
+            found = {entry.key: _content(entry) for entry in reading.entries}
+            self._then.update((key, found.get(key)) for key in some)
+
+
+def _content(entry: Entry | None) -> Content | None:
+    return None if entry is None else (entry.value, entry.expires_at_ms)

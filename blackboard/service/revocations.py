@@ -1,0 +1,222 @@
+"""Tokens that were taken back: kept in a board of the service's own, followed by every process.
+
+A record names a token (with everything that was narrowed from it), or a principal (every token that
+it was issued until then). The process that revokes knows at once; every other one when its reader
+of that board's log does, which is what it would learn of any commit: within milliseconds.
+
+Invariants
+- `check` passes only while the table is known, and was heard of within ACCESS_STALE_MS: a process
+  that cannot learn of revocations lets nobody in who has a token.
+- a record, once seen, counts until the token that it names would have ended anyway.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from blackboard.core.commit import Change, Commit, CommitId, Delete, Entry, Op, Put
+from blackboard.core.path import check_name, parse_patterns
+from blackboard.core.watch import Position
+from blackboard.errors import (
+    BlackboardError,
+    Corrupt,
+    InvalidRequest,
+    LimitExceeded,
+    Unauthenticated,
+    Unavailable,
+)
+from blackboard.service.access import Principal
+from blackboard.service.feed import Feed, View, Watcher
+from blackboard.store.base import Store
+from blackboard.types import (
+    ACCESS_STALE_MS,
+    LIST_ENTRIES_MAX,
+    OPERATIONS_MAX,
+    REVOCATIONS_MAX,
+    REVOKED_TTL_MS,
+    Key,
+    Milliseconds,
+)
+from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
+
+log = logging.getLogger(__name__)
+
+ACCESS_BOARD: Final = "~access"
+_BELOW: Final = "system/revoked"
+_TOKENS: Final = f"{_BELOW}/tokens"
+_PRINCIPALS: Final = f"{_BELOW}/principals"
+_VIEW: Final = View(parse_patterns([f"{_BELOW}/**"]), (), lambda _: True)
+_RETRY_S: Final = 0.5
+
+
+class Revocations:
+    """The revoked tokens and principals, as one process knows them.
+
+    It looks for nothing until `ready` is awaited: a service that is used only from its own process
+    has no tokens.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._feed = Feed(store, ACCESS_BOARD)
+        self._until: dict[Key, Milliseconds] = {}
+        """When each record ends."""
+        self._before: dict[Key, Milliseconds] = {}
+        """By record of a principal: tokens issued up to then are revoked."""
+        self._heard_s = float("-inf")
+        self._known = asyncio.Event()
+        self._follower: asyncio.Task[None] | None = None
+        self._incarnation, self._step = secrets.token_hex(8), 0
+        self.changed: list[Callable[[], None]] = []
+        """Called whenever something was revoked."""
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    async def ready(self) -> None:
+        """Follow the revocations from here on; returns once they are known.
+
+        Errors: Unavailable when they cannot be read for ACCESS_STALE_MS.
+        """
+        if self._follower is None:
+            self._follower = asyncio.create_task(self._follow(), name="revocations")
+        if self._known.is_set():
+            return
+        try:
+            async with asyncio.timeout(ACCESS_STALE_MS / 1000):
+                await self._known.wait()
+        except TimeoutError as error:
+            raise Unavailable("revocations", "they cannot be read") from error
+
+    def check(self, principal: Principal) -> None:
+        """Errors: Unauthenticated when the principal's token was revoked, or ran out; Unavailable
+        while nothing is heard of the revocations."""
+        credential = principal.credential
+        if credential is None:
+            return
+        if asyncio.get_running_loop().time() - self._heard_s > ACCESS_STALE_MS / 1000:
+            raise Unavailable("revocations", "nothing was heard of them for too long")
+        if principal.expires_at_ms is not None and principal.expires_at_ms <= _now_ms():
+            raise Unauthenticated(reason="the token has expired")
+        if not self._until:
+            return
+        names = {credential.subject, principal.name}
+        before = max(self._before.get(f"{_PRINCIPALS}/{name}", -1) for name in names)
+        if credential.issued_at_ms <= before or any(
+            f"{_TOKENS}/{name}" in self._until for name in credential.ids
+        ):
+            raise Unauthenticated(reason="the token was revoked")
+
+    # --- revoking ---------------------------------------------------------------------------------
+
+    async def revoke(
+        self, tokens: Sequence[str], principal: str | None, until_ms: Milliseconds | None
+    ) -> int:
+        """Revoke tokens by their ids, and all that `principal` was issued until now.
+
+        `until_ms` is when the last of them ends by itself, if that is known. Returns how many
+        records there are now. Errors: InvalidRequest; LimitExceeded; Unavailable.
+        """
+        await self.ready()
+        now_ms = _now_ms()
+        ttl_ms = REVOKED_TTL_MS if until_ms is None else max(until_ms - now_ms, 1)
+        names = [f"{_TOKENS}/{check_name(token, 'token')}" for token in tokens]
+        if principal is not None:
+            names.append(f"{_PRINCIPALS}/{check_name(principal, 'principal')}")
+        if not names:
+            raise InvalidRequest(field="tokens", reason="a token or a principal is needed")
+        count = len(self._until.keys() | set(names))
+        if count > REVOCATIONS_MAX:
+            raise LimitExceeded("REVOCATIONS_MAX", count, REVOCATIONS_MAX)
+        record = {"before_ms": now_ms, "until_ms": min(now_ms + ttl_ms, now_ms + REVOKED_TTL_MS)}
+        over = [key for key, until in self._until.items() if until <= now_ms and key not in names]
+        ops: list[Op] = [Put(name, encode_value(record)) for name in names]
+        ops += [Delete(key) for key in over[: OPERATIONS_MAX - len(ops)]]
+        await self._commit(ops)
+        for name in names:
+            self._note(name, record)
+        # In the next turn of the loop: who revokes his own token gets this answer first.
+        asyncio.get_running_loop().call_soon(self._tell)
+        return len(self._until)
+
+    async def _commit(self, ops: Sequence[Op]) -> None:
+        """Errors: Unavailable, also when the outcome is unknown: revoking again does no harm."""
+        self._step += 1
+        epoch = (await self._store.open(ACCESS_BOARD)).epoch.id
+        name = CommitId(SYSTEM_AGENT, 0, self._incarnation, self._step)
+        (outcome,) = await self._store.commit(
+            ACCESS_BOARD, [prepare(Commit(name, epoch, tuple(ops)))]
+        )
+        if isinstance(outcome, BlackboardError):
+            raise Unavailable("revocations", str(outcome))
+
+    # --- following --------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                position = await self._load()
+                async with self._feed.watch(_VIEW, position) as watcher:
+                    await self._take_in(watcher)
+            except BlackboardError as error:
+                log.warning("revocations: %s", error)
+                await asyncio.sleep(_RETRY_S)
+
+    async def _load(self) -> Position:
+        """Everything that is recorded, and since when to watch: what comes twice does no harm."""
+        head = await self._store.open(ACCESS_BOARD)
+        after: Key | None = None
+        while True:
+            page = await self._store.list(ACCESS_BOARD, _BELOW, after=after, limit=LIST_ENTRIES_MAX)
+            self._note_all(page.entries)
+            after = page.next_key
+            if after is None:
+                break
+        self._heard()
+        return Position(head.epoch.id, head.revision)
+
+    async def _take_in(self, watcher: Watcher) -> None:
+        async for delivery in watcher:
+            self._heard()
+            changes = [c for entry in delivery.revisions for c in entry.changes]
+            self._note_all(changes)
+            if changes:
+                self._tell()
+
+    def _heard(self) -> None:
+        self._heard_s = asyncio.get_running_loop().time()
+        self._known.set()
+
+    def _note_all(self, found: Iterable[Entry | Change]) -> None:
+        for one in found:
+            if one.value is None:
+                self._until.pop(one.key, None)
+                self._before.pop(one.key, None)
+            else:
+                self._note(one.key, decode_value(one.value))
+
+    def _note(self, key: Key, record: Any) -> None:
+        try:
+            before_ms, until_ms = int(record["before_ms"]), int(record["until_ms"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise Corrupt(what=key, reason="no record of a revocation") from error
+        self._until[key] = until_ms
+        if key.startswith(_PRINCIPALS + "/"):
+            self._before[key] = before_ms
+
+    def _tell(self) -> None:
+        for call in self.changed:
+            call()
+
+    async def aclose(self) -> None:
+        """Stop following."""
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.gather(self._follower, return_exceptions=True)
+            await self._feed.aclose()
+
+
+def _now_ms() -> Milliseconds:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,271 @@
+"""Archiving a run of log entries inside a transaction, with the manifests of its checkpoints.
+
+A manifest says what its revision holds, which only the fold knows while the rows are not written.
+"""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import and_, bindparam, delete, select, update
+
+from blackboard.core import digest
+from blackboard.core.commit import RESTORE, Change, Epoch, LogEntry
+from blackboard.core.path import namespace_of
+from blackboard.errors import Corrupt
+from blackboard.store import archive_rows
+from blackboard.store.archive import Cut, Facts, Sealer, Step
+from blackboard.store.archive_database import add, rows
+from blackboard.store.archive_fold import CHECKPOINTS, DECLARED, Fold, Known
+from blackboard.store.archive_past import Past
+from blackboard.store.archive_rows import Row
+from blackboard.store.archive_tables import (
+    ABSENT,
+    AGENT,
+    BOARD,
+    CHECKPOINT,
+    COMMIT,
+    DIGEST,
+    EPOCH,
+    TOTAL,
+    VERSION,
+)
+from blackboard.store.blobs import Blobs
+from blackboard.types import Key, Revision
+from blackboard.wire.codec import decode_value
+
+NAMED = "named"
+"""The kind of a checkpoint whose record does not say."""
+
+
+class Appending:
+    """Archives log entries that follow `past`, the newest revision of the board with `row`."""
+
+    def __init__(self, past: Past, row: Any, sealer: Sealer, blobs: Blobs) -> None:
+        self._past = past
+        self._row = row
+        self._sealer = sealer
+        self._blobs = blobs
+        self._connection = past.connection
+
+    async def write(self, entries: Sequence[LogEntry]) -> None:
+        """Write all rows of `entries`, which hold no marker of a lost history but the first."""
+        fold = await self._fold(entries)
+        seals = None
+        if any(self._taken(entry) for entry in entries):
+            seals = await self._seals(fold)
+        for entry in entries:
+            fold.apply(entry)
+            if seals is not None:
+                seals.follow(entry)
+                for change in self._taken(entry):
+                    seals.seal(entry, change)
+        await self._write(fold, entries[-1].revision)
+        await add(self._connection, CHECKPOINT, seals.rows if seals else ())
+
+    def _taken(self, entry: LogEntry) -> list[Change]:
+        """The changes that take a checkpoint."""
+        found = [c for c in entry.changes if c.key.startswith(CHECKPOINTS) and c.value is not None]
+        return found if entry.revision > self._row.oldest else []
+
+    async def _fold(self, entries: Sequence[LogEntry]) -> Fold:
+        keys = {c.key: None for entry in entries for c in entry.changes if c.lease is None}
+        newest = await self._newest(list(keys))
+        known = {
+            key: Known(
+                row.revision,
+                row.create_revision,
+                None if row.form == ABSENT else archive_rows.element_of(row),
+            )
+            for key, row in newest.items()
+        }
+        totals = await self._totals({namespace_of(key): None for key in keys})
+        return Fold(self._row.id, await self._past.chain(), known, totals)
+
+    async def _newest(self, keys: list[Key]) -> dict[Key, Any]:
+        """The newest version of each key, even one that is ahead of the log (`Archive.join`)."""
+        head = Past(self._past.database, self._connection, self._past.segments)
+        if self._row.through < self._row.oldest:
+            first, *rest = self._past.segments
+            ahead = type(first)(first.board, self._row.oldest)
+            head = Past(self._past.database, self._connection, [ahead, *rest])
+        return await head.newest(keys)
+
+    async def _totals(self, namespaces: dict[str, None]) -> dict[str, int]:
+        query = select(TOTAL).where(TOTAL.c.board == self._row.id)
+        query = query.where(TOTAL.c.namespace.in_(list(namespaces)))
+        found = await rows(self._connection, query)
+        return {row.namespace: digest.from_bytes(bytes(row.total)) for row in found}
+
+    async def _write(self, fold: Fold, through: Revision) -> None:
+        connection, board = self._connection, self._row.id
+        await add(connection, COMMIT, fold.commits)
+        await add(connection, VERSION, fold.versions)
+        await add(connection, EPOCH, fold.epochs)
+        await add(connection, DIGEST, fold.digests)
+        sums = [
+            {"board": board, "namespace": name, "total": digest.to_bytes(total)}
+            for name, total in fold.totals.items()
+        ]
+        await self._replace(TOTAL, TOTAL.c.namespace, "namespace", sums)
+        steps = [agent_row(board, name, step) for name, step in fold.steps.items()]
+        await self._replace(AGENT, AGENT.c.agent, "agent", steps)
+        now = {"through": through, "chain": fold.chain}
+        await connection.execute(update(BOARD).where(BOARD.c.id == board), now)
+
+    async def _replace(self, table: Any, column: Any, name: str, new: Sequence[Row]) -> None:
+        if not new:
+            return
+        old = delete(table).where(and_(table.c.board == self._row.id, column == bindparam("old")))
+        await self._connection.execute(old, [{"old": row[name]} for row in new])
+        await add(self._connection, table, new)
+
+    async def _seals(self, fold: Fold) -> "_Seals":
+        """What a manifest says beside what the fold knows."""
+        agents = select(AGENT).where(AGENT.c.board == self._row.id)
+        declared: dict[str, bytes] = {}
+        async for page in self._past.entries(DECLARED):
+            for row in page:
+                value = await archive_rows.value_of(row, self._blobs)
+                declared[row.key] = value or b""
+        return _Seals(
+            board=self._row.name,
+            sealer=self._sealer,
+            fold=fold,
+            epoch=await self._past.epoch(),
+            digests=await self._past.digests(),
+            steps={r.agent: step_of(r) for r in await rows(self._connection, agents)},
+            declared=declared,
+            previous=await previous_hash(self._past),
+        )
+
+
+class _Seals:
+    """Makes the manifests of a run, one after the other."""
+
+    def __init__(
+        self,
+        *,
+        board: str,
+        sealer: Sealer,
+        fold: Fold,
+        epoch: Epoch,
+        digests: dict[str, bytes],
+        steps: dict[str, Step],
+        declared: dict[str, bytes],
+        previous: bytes,
+    ) -> None:
+        self.rows: list[Row] = []
+        self._board = board
+        self._sealer = sealer
+        self._fold = fold
+        self._epoch = epoch
+        self._digests = digests
+        self._steps = steps
+        self._declared = declared
+        self._previous = previous
+        self._noted = 0
+
+    def follow(self, entry: LogEntry) -> None:
+        """Take in an entry that the fold took in."""
+        self._epoch = entry.epoch or self._epoch
+        self._steps[entry.id.agent] = self._fold.steps[entry.id.agent]
+        for row in self._fold.digests[self._noted :]:
+            self._digests[row["namespace"]] = row["digest"]
+        self._noted = len(self._fold.digests)
+        for change in entry.changes:
+            if change.lease is None and change.key.startswith(f"{DECLARED}/"):
+                self._declared.pop(change.key, None)
+                if change.value is not None:
+                    self._declared[change.key] = change.value
+
+    def seal(self, entry: LogEntry, change: Change) -> None:
+        """Make the manifest of the checkpoint that `change` of `entry` takes."""
+        assert change.value is not None
+        held = {n: d for n, d in sorted(self._digests.items()) if d != digest.EMPTY_DIGEST}
+        cut = Cut(
+            board=self._board,
+            name=change.key.removeprefix(CHECKPOINTS),
+            revision=entry.revision,
+            time_ms=entry.time_ms,
+            author=entry.author,
+            epoch=self._epoch,
+            chain=self._fold.chain,
+            facts=Facts(held, dict(sorted(self._steps.items()))),
+            record=change.value,
+            declared={k.rpartition("/")[2]: v for k, v in sorted(self._declared.items())},
+            previous=self._previous,
+        )
+        manifest, signature = self._sealer.seal(cut)
+        self._previous = digest.content_of(manifest)
+        self.rows.append(
+            {
+                "board": self._fold.board,
+                "revision": entry.revision,
+                "name": cut.name,
+                "time_ms": entry.time_ms,
+                "kind": kind_of(change.value),
+                "manifest": zlib.compress(manifest),
+                "signature": signature,
+                "hash": self._previous,
+                "pinned": False,
+            }
+        )
+
+
+def kind_of(record: bytes) -> str:
+    """The kind that a checkpoint's entry says it is of."""
+    try:
+        value = decode_value(record)
+    except Corrupt:
+        return NAMED
+    return str(value.get("kind", NAMED)) if isinstance(value, dict) else NAMED
+
+
+async def previous_hash(past: Past) -> bytes:
+    """The hash of the newest manifest in `past`; empty if it has none."""
+    for segment in past.segments:
+        query = (
+            select(CHECKPOINT.c.hash)
+            .where(CHECKPOINT.c.board == segment.board, CHECKPOINT.c.revision <= segment.upto)
+            .order_by(CHECKPOINT.c.revision.desc(), CHECKPOINT.c.name.desc())
+            .limit(1)
+        )
+        if found := await rows(past.connection, query):
+            return bytes(found[0].hash)
+    return b""
+
+
+def agent_row(board: int, agent: str, step: Step) -> Row:
+    """The row of an agent's last commit."""
+    revision, incarnation, lane, number = step
+    return {
+        "board": board,
+        "agent": agent,
+        "revision": revision,
+        "incarnation": incarnation,
+        "lane": lane,
+        "step": number,
+    }
+
+
+def step_of(row: Any) -> Step:
+    """The inverse of `agent_row`."""
+    return (row.revision, row.incarnation, row.lane, row.step)
+
+
+def runs(entries: Sequence[LogEntry]) -> Iterator[list[LogEntry]]:
+    """`entries`, cut before every epoch that may follow a loss."""
+    run: list[LogEntry] = []
+    for entry in entries:
+        if run and entry.epoch is not None and entry.epoch.cause != RESTORE:
+            yield run
+            run = []
+        run.append(entry)
+    if run:
+        yield run
+
+
+def loses(epoch: Epoch, through: Revision) -> bool:
+    """Whether revisions up to `through` were lost when `epoch` began."""
+    return epoch.cause != RESTORE and epoch.from_revision < through

@@ -1,0 +1,326 @@
+"""What a board held at a revision: queries over its own versions and its origin's.
+
+A board's past is a list of segments, the nearest first: its own revisions, then those of its origin
+up to where it left, and so on. What a key held is its newest version in the first segment that has
+one.
+
+Queries that look for the newest version of each key take one step per key, however many versions it
+has: SQLite and PostgreSQL both answer `MAX(revision)` below a bound from the end of an index.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import and_, func, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from blackboard.core import digest
+from blackboard.core.commit import Epoch
+from blackboard.core.path import namespace_of, range_below
+from blackboard.errors import Compacted, FutureRevision, InvalidRequest
+from blackboard.store import archive_rows
+from blackboard.store.archive import Point, Step
+from blackboard.store.archive_database import Database, rows
+from blackboard.store.archive_tables import (
+    ABSENT,
+    AGENT,
+    BOARD,
+    COMMIT,
+    COUNTER,
+    DIGEST,
+    EPOCH,
+    KEPT,
+    TOTAL,
+    VERSION,
+)
+from blackboard.types import Key, Prefix, Revision
+
+STEP_KEYS: Final = 128
+"""Keys fetched at a time: with values of BLOB_BYTES they are 8 MiB."""
+_AFTER_ALL: Final = "\x7f"  # keys are printable ASCII
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Revisions of the board with that id, up to `upto`."""
+
+    board: int
+    upto: Revision
+
+
+_PAGE: Final = text(
+    """
+    WITH RECURSIVE name(key) AS (
+        SELECT (SELECT MIN(key) FROM version WHERE board = :board AND key > :first AND key < :last)
+        UNION ALL
+        SELECT (SELECT MIN(v.key) FROM version v
+                WHERE v.board = :board AND v.key > name.key AND v.key < :last)
+        FROM name WHERE name.key IS NOT NULL
+    )
+    SELECT page.key AS name, v.*
+    FROM (SELECT key FROM name WHERE key IS NOT NULL LIMIT :step) AS page
+    LEFT JOIN version v ON v.board = :board AND v.key = page.key AND v.revision = (
+        SELECT MAX(w.revision) FROM version w
+        WHERE w.board = :board AND w.key = page.key AND w.revision <= :upto)
+    ORDER BY page.key
+    """
+)
+
+
+class Past:
+    """A board at a revision, within one snapshot of the database."""
+
+    def __init__(
+        self, database: Database, connection: AsyncConnection, segments: Sequence[Segment]
+    ) -> None:
+        self.database = database
+        self.connection = connection
+        self.segments = segments
+
+    @classmethod
+    async def at(cls, database: Database, connection: AsyncConnection, at: Point) -> "Past":
+        """Errors: Compacted, FutureRevision."""
+        row = await board_row(connection, at.board)
+        through = -1 if row is None or row.through is None else row.through
+        if row is None or at.revision > through:
+            raise FutureRevision(at.revision, max(through, 0))
+        while row.origin is not None and at.revision <= row.origin_revision:
+            row = await board_by_id(connection, row.origin)
+        if at.revision < row.oldest:
+            kept = select(KEPT).where(KEPT.c.board == row.id, KEPT.c.revision == at.revision)
+            if not await rows(connection, kept):
+                raise Compacted(at.revision, row.oldest)
+        return cls(database, connection, await segments_of(connection, row, at.revision))
+
+    @property
+    def revision(self) -> Revision:
+        """The revision that is looked at."""
+        return self.segments[0].upto
+
+    # --- versions ---------------------------------------------------------------------------------
+
+    async def newest(self, keys: Sequence[Key]) -> dict[Key, Any]:
+        """The version of each key that counts, removals included."""
+        found: dict[Key, Any] = {}
+        for segment in self.segments:
+            wanted = [key for key in keys if key not in found]
+            if not wanted:
+                break
+            given, parameters = self.database.given(wanted)
+            other = VERSION.alias()
+            last = (
+                select(func.max(other.c.revision))
+                .where(other.c.board == segment.board, other.c.key == given.c.value)
+                .where(other.c.revision <= segment.upto)
+                .correlate(given)
+                .scalar_subquery()
+            )
+            joined = and_(
+                VERSION.c.board == segment.board,
+                VERSION.c.key == given.c.value,
+                VERSION.c.revision == last,
+            )
+            query = select(VERSION).select_from(given.join(VERSION, joined))
+            for row in await rows(self.connection, query, parameters):
+                found[row.key] = row
+        return found
+
+    async def page(self, prefix: Prefix, after: Key | None) -> tuple[list[Any], Key | None]:
+        """Versions of some keys below `prefix` after `after`, sorted, removals included, and the
+        key to go on after (None at the end)."""
+        first, last = range_below(prefix) if prefix else ("", _AFTER_ALL)
+        given = {"first": max(first, after or ""), "last": last, "step": STEP_KEYS}
+        found: dict[Key, Any] = {}
+        horizon: Key | None = None
+        for segment in self.segments:
+            where = {"board": segment.board, "upto": segment.upto}
+            page = await rows(self.connection, _PAGE, given | where)
+            if len(page) == STEP_KEYS:
+                horizon = min(horizon or _AFTER_ALL, page[-1].name)
+            for row in page:
+                if row.revision is not None:
+                    found.setdefault(row.name, row)
+        seen = sorted(key for key in found if horizon is None or key <= horizon)
+        return [found[key] for key in seen], horizon
+
+    async def entries(self, prefix: Prefix = "") -> AsyncIterator[list[Any]]:
+        """Pages of the versions of all keys that exist."""
+        after: Key | None = None
+        while True:
+            page, after = await self.page(prefix, after)
+            yield [row for row in page if row.form != ABSENT]
+            if after is None:
+                return
+
+    # --- what belongs to a revision ---------------------------------------------------------------
+
+    async def commit(self) -> Any:
+        """The newest commit's row; None when there is none."""
+        for segment in self.segments:
+            query = (
+                select(COMMIT)
+                .where(COMMIT.c.board == segment.board, COMMIT.c.revision <= segment.upto)
+                .order_by(COMMIT.c.revision.desc())
+                .limit(1)
+            )
+            if found := await rows(self.connection, query):
+                return found[0]
+        return None
+
+    async def chain(self) -> bytes:
+        """The hash chain up to this revision."""
+        commit = await self.commit()
+        return archive_rows.CHAIN_START if commit is None else bytes(commit.chain)
+
+    async def epoch(self) -> Epoch:
+        """The epoch at this revision."""
+        for segment in self.segments:
+            query = (
+                select(EPOCH)
+                .where(EPOCH.c.board == segment.board, EPOCH.c.revision <= segment.upto)
+                .order_by(EPOCH.c.revision.desc())
+                .limit(1)
+            )
+            if found := await rows(self.connection, query):
+                return archive_rows.epoch_of(found[0])
+        return Epoch(1, "")
+
+    async def digests(self) -> dict[str, bytes]:
+        """Digests of the namespaces that hold anything."""
+        found: dict[str, bytes] = {}
+        for segment in self.segments:
+            last = (
+                select(DIGEST.c.digest)
+                .where(DIGEST.c.board == segment.board, DIGEST.c.namespace == TOTAL.c.namespace)
+                .where(DIGEST.c.revision <= segment.upto)
+                .order_by(DIGEST.c.revision.desc())
+                .limit(1)
+                .scalar_subquery()
+            )
+            query = select(TOTAL.c.namespace, last.label("digest"))
+            query = query.where(TOTAL.c.board == segment.board)
+            for row in await rows(self.connection, query):
+                if row.digest is not None:
+                    found.setdefault(row.namespace, bytes(row.digest))
+        return {name: d for name, d in sorted(found.items()) if d != digest.EMPTY_DIGEST}
+
+    async def steps(self) -> dict[str, Step]:
+        """Each agent's last commit."""
+        found: dict[str, Step] = {}
+        for segment in self.segments:
+            other = COMMIT.alias()
+            last = (
+                select(func.max(other.c.revision))
+                .where(other.c.board == segment.board, other.c.agent == AGENT.c.agent)
+                .where(other.c.revision <= segment.upto)
+                .correlate(AGENT)
+                .scalar_subquery()
+            )
+            joined = and_(COMMIT.c.board == segment.board, COMMIT.c.revision == last)
+            query = select(COMMIT).select_from(AGENT.join(COMMIT, joined))
+            for row in await rows(self.connection, query.where(AGENT.c.board == segment.board)):
+                step = (row.revision, row.incarnation, row.lane, row.step)
+                found.setdefault(row.agent, step)
+        return found
+
+    async def items(self) -> dict[Prefix, int]:
+        """The counters of `append`."""
+        found: dict[Prefix, int] = {}
+        for segment in self.segments:
+            counters = select(COUNTER).where(COUNTER.c.board == segment.board)
+            for row in await rows(self.connection, counters):
+                found[row.prefix] = max(found.get(row.prefix, 0), row.next)
+            items = select(VERSION.c.key, VERSION.c.item).where(
+                VERSION.c.board == segment.board,
+                VERSION.c.revision <= segment.upto,
+                VERSION.c.item.is_not(None),
+            )
+            for row in await rows(self.connection, items):
+                prefix = row.key.rpartition("/")[0]
+                found[prefix] = max(found.get(prefix, 0), row.item + 1)
+        return found
+
+    async def totals(self) -> dict[str, int]:
+        """Sums of the namespaces: those of the newest revision, and what changed since undone."""
+        [segment, *_] = self.segments
+        query = select(TOTAL).where(TOTAL.c.board == segment.board)
+        found = await rows(self.connection, query)
+        totals = {row.namespace: digest.from_bytes(bytes(row.total)) for row in found}
+        board = await board_by_id(self.connection, segment.board)
+        head = Past(
+            self.database, self.connection, [Segment(board.id, board.through), *self.segments[1:]]
+        )
+        after: Key | None = None
+        while keys := await changed_keys(self, head, after):
+            before, now = await self.newest(keys), await head.newest(keys)
+            for key in keys:
+                _undo(totals, before.get(key), now.get(key))
+            after = keys[-1]
+        return totals
+
+
+def _undo(totals: dict[str, int], before: Any, now: Any) -> None:
+    for row, change in ((now, digest.remove), (before, digest.add)):
+        if row is not None and row.form != ABSENT:
+            namespace = namespace_of(row.key)
+            total = totals.get(namespace, digest.EMPTY)
+            totals[namespace] = change(total, archive_rows.element_of(row))
+
+
+# --- boards ---------------------------------------------------------------------------------------
+
+
+async def board_row(connection: AsyncConnection, name: str) -> Any:
+    """The row of a board, None if it is unknown."""
+    found = await rows(connection, select(BOARD).where(BOARD.c.name == name))
+    return found[0] if found else None
+
+
+async def board_by_id(connection: AsyncConnection, number: int) -> Any:
+    """The row of a board that another one comes from."""
+    [found] = await rows(connection, select(BOARD).where(BOARD.c.id == number))
+    return found
+
+
+async def segments_of(connection: AsyncConnection, row: Any, upto: Revision) -> list[Segment]:
+    """The segments of a board's past up to `upto`."""
+    found = [Segment(row.id, upto)]
+    while row.origin is not None:
+        upto = min(upto, row.origin_revision)
+        row = await board_by_id(connection, row.origin)
+        if row.origin is None or upto > row.origin_revision:
+            found.append(Segment(row.id, upto))
+    return found
+
+
+async def changed_keys(a: Past, b: Past, after: Key | None) -> list[Key]:
+    """Up to STEP_KEYS keys after `after`, sorted, that were written on the way from `a` to `b`.
+
+    Errors: InvalidRequest when they have no common past.
+    """
+    boards = {segment.board: segment for segment in b.segments}
+    common = next((segment for segment in a.segments if segment.board in boards), None)
+    if common is None:
+        raise InvalidRequest(field="b", reason="these boards do not come from one another")
+    other = boards[common.board]
+    spans = [(common.board, *sorted((common.upto, other.upto)))]
+    for past in (a, b):
+        for segment in past.segments:
+            if segment.board == common.board:
+                break
+            spans.append((segment.board, -1, segment.upto))
+    found: set[Key] = set()
+    for board, low, high in spans:
+        changed = (
+            select(VERSION.c.key)
+            .with_hint(VERSION, "INDEXED BY version_by_revision", "sqlite")
+            .where(VERSION.c.board == board)
+            .where(VERSION.c.revision > low, VERSION.c.revision <= high)
+            .where(VERSION.c.key > (after or ""))
+            .distinct()
+            .order_by(VERSION.c.key)
+            .limit(STEP_KEYS)
+        )
+        found.update(row.key for row in await rows(a.connection, changed))
+    return sorted(found)[:STEP_KEYS]

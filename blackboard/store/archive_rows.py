@@ -1,0 +1,218 @@
+"""Commits and versions as rows, and back.
+
+Invariants
+- `entry_of(commit_row(e), versions of e) == e`: the log comes out as it went in.
+- `canonical` covers every field of a log entry, large values by their hash: whoever changes one
+  changes the chain from there on.
+"""
+
+import hashlib
+import zlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgpack
+
+from blackboard.core import digest, history
+from blackboard.core.commit import Change, ChangeKind, CommitId, Entry, Epoch, LogEntry
+from blackboard.core.lease import from_result, to_result
+from blackboard.errors import Corrupt
+from blackboard.store.archive_tables import ABSENT, BLOB, DEFLATED, PLAIN
+from blackboard.store.blobs import Blobs
+from blackboard.types import BLOB_BYTES
+from blackboard.wire.codec import decode_results, encode_results
+
+Row = dict[str, Any]
+CHAIN_START: Final = bytes(32)
+_DEFLATE_BYTES: Final = 256  # below, the columns around a value cost more than its bytes
+_DEFLATED_SHARE: Final = 0.9
+
+
+# --- content --------------------------------------------------------------------------------------
+
+
+def content_of(value: bytes) -> tuple[int, bytes]:
+    """Form and content of a value. One above BLOB_BYTES has to be put among the blobs first."""
+    if len(value) > BLOB_BYTES:
+        return BLOB, hashlib.sha256(value).digest()
+    if len(value) >= _DEFLATE_BYTES:
+        deflated = zlib.compress(value, 1)
+        if len(deflated) < _DEFLATED_SHARE * len(value):
+            return DEFLATED, deflated
+    return PLAIN, value
+
+
+def hash_of(row: Any) -> bytes:
+    """The SHA-256 of a version's value, without fetching a blob. Errors: Corrupt."""
+    return bytes(row.content) if row.form == BLOB else digest.content_of(_inline(row))
+
+
+def element_of(row: Any) -> bytes:
+    """The element (core/digest.py) of a version that is not a removal. Errors: Corrupt."""
+    return digest.element(row.key, hash_of(row), row.expires_at_ms)
+
+
+async def value_of(row: Any, blobs: Blobs) -> bytes | None:
+    """The value of a version, None for a removal. Errors: Corrupt, Unavailable."""
+    if row.form == ABSENT:
+        return None
+    return await blobs.get(bytes(row.content)) if row.form == BLOB else _inline(row)
+
+
+def _inline(row: Any) -> bytes:
+    try:
+        if row.form == DEFLATED:
+            return zlib.decompress(row.content)
+        if row.form == PLAIN:
+            return bytes(row.content)
+        reason = f"form {row.form}"
+    except (zlib.error, TypeError) as error:
+        reason = str(error)
+    raise Corrupt(what=f"archived {row.key} at revision {row.revision}", reason=reason)
+
+
+async def entry_at(row: Any, blobs: Blobs) -> Entry | None:
+    """What a key held with this version, None for a removal. Errors: Corrupt, Unavailable."""
+    value = await value_of(row, blobs)
+    if value is None:
+        return None
+    return Entry(
+        key=row.key,
+        value=value,
+        mod_revision=row.revision,
+        create_revision=row.create_revision,
+        author=row.author,
+        time_ms=row.time_ms,
+        expires_at_ms=row.expires_at_ms,
+    )
+
+
+def version_row(board: int, entry: Entry) -> Row:
+    """The row of an entry that was there when the archive began."""
+    form, content = content_of(entry.value)
+    return {
+        "board": board,
+        "revision": entry.mod_revision,
+        "position": -1,
+        "key": entry.key,
+        "form": form,
+        "content": content,
+        "create_revision": entry.create_revision,
+        "author": entry.author,
+        "time_ms": entry.time_ms,
+        "expires_at_ms": entry.expires_at_ms,
+        "item": None,
+    }
+
+
+# --- commits --------------------------------------------------------------------------------------
+
+
+def commit_row(board: int, entry: LogEntry, chain: bytes) -> Row:
+    """The row of a log entry, sealed by `chain`; its changes of keys are rows of their own."""
+    name = entry.id
+    return {
+        "board": board,
+        "revision": entry.revision,
+        "time_ms": entry.time_ms,
+        "agent": name.agent,
+        "lane": name.lane,
+        "incarnation": name.incarnation,
+        "step": name.step,
+        "note": entry.note,
+        "digest": entry.digest,
+        "chain": chain,
+        "cost": history.cost_of(entry),
+        "details": _details(entry),
+    }
+
+
+def _details(entry: LogEntry) -> bytes:
+    grounds = [part for pair in entry.based_on for part in pair]
+    leases = [
+        [position, change.kind.value, change.key, to_result(change.lease)]
+        for position, change in enumerate(entry.changes)
+        if change.lease is not None
+    ]
+    packed: bytes = msgpack.packb([grounds, encode_results(entry.results), leases])
+    return packed
+
+
+async def entry_of(
+    commit: Any, versions: Sequence[Any], epoch: Epoch | None, blobs: Blobs
+) -> LogEntry:
+    """The log entry of a commit's row and of its versions' rows.
+
+    Errors: Corrupt when they do not belong together; Unavailable.
+    """
+    changes: dict[int, Change] = {}
+    for row in versions:
+        value = await value_of(row, blobs)
+        kind = ChangeKind.DELETE if value is None else ChangeKind.PUT
+        changes[row.position] = Change(kind, row.key, value, row.expires_at_ms, row.item)
+    try:
+        grounds, results, leases = msgpack.unpackb(commit.details)
+        for position, kind, key, flat in leases:
+            changes[position] = Change(ChangeKind(kind), key, lease=from_result(key, flat))
+        return LogEntry(
+            revision=commit.revision,
+            time_ms=commit.time_ms,
+            id=CommitId(commit.agent, commit.lane, commit.incarnation, commit.step),
+            changes=tuple(change for _, change in sorted(changes.items())),
+            digest=bytes(commit.digest),
+            based_on=tuple(zip(grounds[::2], grounds[1::2], strict=True)),
+            note=commit.note,
+            epoch=epoch,
+            results=decode_results(results),
+        )
+    except (TypeError, ValueError, msgpack.UnpackException) as error:
+        raise Corrupt(what=f"archived revision {commit.revision}", reason=repr(error)) from error
+
+
+def epoch_row(board: int, epoch: Epoch) -> Row:
+    """The row of an epoch."""
+    return {
+        "board": board,
+        "revision": epoch.revision,
+        "number": epoch.number,
+        "id": epoch.id,
+        "cause": epoch.cause,
+        "from_revision": epoch.from_revision,
+    }
+
+
+def epoch_of(row: Any) -> Epoch:
+    """The inverse of `epoch_row`."""
+    return Epoch(row.number, row.id, row.cause, row.from_revision, row.revision)
+
+
+# --- the chain ------------------------------------------------------------------------------------
+
+
+def next_chain(chain: bytes, entry: LogEntry) -> bytes:
+    """The hash chain after `entry`: SHA-256 over the one before and the canonical log entry."""
+    return hashlib.sha256(chain + canonical(entry)).digest()
+
+
+def canonical(entry: LogEntry) -> bytes:
+    """Everything that a log entry says, as bytes; values by their SHA-256."""
+    name, epoch = entry.id, entry.epoch
+    said: list[Any] = [
+        entry.revision,
+        entry.time_ms,
+        [name.agent, name.lane, name.incarnation, name.step],
+        entry.digest,
+        entry.note,
+        entry.based_on,
+        epoch and [epoch.number, epoch.id, epoch.cause, epoch.from_revision, epoch.revision],
+        entry.results,
+        [_canonical_change(change) for change in entry.changes],
+    ]
+    packed: bytes = msgpack.packb(said)
+    return packed
+
+
+def _canonical_change(change: Change) -> list[Any]:
+    value = None if change.value is None else digest.content_of(change.value)
+    lease = None if change.lease is None else to_result(change.lease)
+    return [change.kind.value, change.key, value, change.expires_at_ms, change.item, lease]

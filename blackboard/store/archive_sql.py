@@ -1,0 +1,527 @@
+"""The archive in SQL: SQLite in a file, or PostgreSQL; large values in an object store.
+
+Invariants
+- `append` is one transaction that begins by locking the board's row and looking at its fence and at
+  how far it is: so two archivers, or one that was killed, leave no gap and no duplicate.
+- Blobs are put before the transaction that names them.
+- A history that an engine lost is never removed: the board goes on as a branch of it.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final, Self
+
+from sqlalchemy import and_, delete, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from blackboard.core import digest, history
+from blackboard.core.commit import Entry, Head, LogEntry, Reading
+from blackboard.core.path import namespace_of
+from blackboard.errors import Fenced, InvalidRequest, NoSuchCheckpoint
+from blackboard.store import archive_log, archive_prune, archive_rows
+from blackboard.store.archive import (
+    Difference,
+    Facts,
+    Mark,
+    Point,
+    Sealer,
+    Stored,
+    Version,
+)
+from blackboard.store.archive_append import Appending, agent_row, loses, runs
+from blackboard.store.archive_database import Database, add, rows
+from blackboard.store.archive_fold import large_values
+from blackboard.store.archive_past import (
+    Past,
+    Segment,
+    board_by_id,
+    board_row,
+    changed_keys,
+    segments_of,
+)
+from blackboard.store.archive_tables import (
+    ABSENT,
+    AGENT,
+    BOARD,
+    CHECKPOINT,
+    COMMIT,
+    COUNTER,
+    DIGEST,
+    EPOCH,
+    OF_A_BOARD,
+    TOTAL,
+    VERSION,
+)
+from blackboard.store.archive_verify import Verification
+from blackboard.store.blobs import Blobs
+from blackboard.types import (
+    BLOB_BYTES,
+    LIST_ENTRIES_MAX,
+    PAGE_BYTES_MAX,
+    READ_KEYS_MAX,
+    Key,
+    Milliseconds,
+    Prefix,
+    Revision,
+)
+
+_FENCE: Final = "archive of board "
+
+
+class SqlArchive:
+    """An archive, opened; an `Archive`."""
+
+    def __init__(self, database: Database, blobs: Blobs, sealer: Sealer) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._sealer = sealer
+
+    @classmethod
+    async def open(cls, url: str, *, blobs: str, sealer: Sealer) -> Self:
+        """Open the archive at `url` (sqlite:///path, postgresql://...), which is made if need be.
+
+        `blobs` is the directory or the URL of its object store.
+        Errors: InvalidRequest for a URL of neither kind; Unavailable; Corrupt.
+        """
+        store = Blobs.at(blobs)
+        return cls(await Database.open(url), store, sealer)
+
+    @property
+    def where(self) -> str:
+        """The URL of its database, without the password."""
+        return self._database.name
+
+    # --- how far ----------------------------------------------------------------------------------
+
+    async def mark(self, board: str) -> Mark | None:
+        """As `Archive.mark`."""
+        async with self._database.reading() as connection:
+            row = await board_row(connection, board)
+            if row is None or row.through is None:
+                return None
+            return await self._mark(connection, row, row.through)
+
+    async def mark_at(self, at: Point) -> Mark:
+        """As `Archive.mark_at`."""
+        async with self._database.reading() as connection:
+            past = await Past.at(self._database, connection, at)
+            row = await board_by_id(connection, past.segments[0].board)
+            return await self._mark(connection, row, at.revision)
+
+    async def _mark(self, connection: AsyncConnection, row: Any, revision: Revision) -> Mark:
+        past = Past(self._database, connection, await segments_of(connection, row, revision))
+        origin = None
+        if row.origin is not None:
+            parent = await board_by_id(connection, row.origin)
+            # A board without a name is a history of this one that its engine lost.
+            origin = parent.name and Point(parent.name, row.origin_revision)
+        epoch, chain = await past.epoch(), await past.chain()
+        return Mark(row.oldest, revision, epoch, chain, origin)
+
+    async def boards(self) -> Sequence[str]:
+        """As `Archive.boards`."""
+        known = select(BOARD.c.name).where(BOARD.c.name.is_not(None), BOARD.c.through.is_not(None))
+        async with self._database.reading() as connection:
+            return [row.name for row in await rows(connection, known.order_by(BOARD.c.name))]
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    async def take(self, board: str, owner: str, ttl_ms: Milliseconds) -> int | None:
+        """As `Archive.take`."""
+        async with self._database.writing() as connection:
+            row = await self._locked(connection, board)
+            now_ms = await self._database.now_ms(connection)
+            if row is None:
+                new = {"name": board, "owner": owner, "fence": 1, "until_ms": now_ms + ttl_ms}
+                await connection.execute(insert(BOARD), new)
+                return 1
+            if row.owner != owner and row.until_ms > now_ms:
+                return None
+            fence: int = row.fence if row.owner == owner else row.fence + 1
+            held = {"owner": owner, "fence": fence, "until_ms": now_ms + ttl_ms}
+            await connection.execute(update(BOARD).where(BOARD.c.id == row.id), held)
+            return fence
+
+    async def give_up(self, board: str, fence: int) -> None:
+        """As `Archive.give_up`."""
+        mine = update(BOARD).where(BOARD.c.name == board, BOARD.c.fence == fence)
+        async with self._database.writing() as connection:
+            await connection.execute(mine, {"until_ms": 0})
+
+    async def join(
+        self,
+        board: str,
+        fence: int,
+        head: Head,
+        pages: AsyncIterator[Reading],
+        *,
+        items: Sequence[tuple[Prefix, int]] = (),
+    ) -> Mark:
+        """As `Archive.join`."""
+        async with self._database.writing() as connection:
+            old = await self._owned(connection, board, fence)
+            number = await self._replace(connection, old)
+            totals: dict[str, int] = {}
+            oldest = head.revision
+            async for page in pages:
+                oldest = max(oldest, page.revision)
+                await self._adopt(connection, number, page.entries, totals)
+            counters = [{"board": number, "prefix": p, "next": n} for p, n in items]
+            await add(connection, COUNTER, counters)
+            await self._keep_totals(connection, number, totals, head.revision)
+            await add(connection, EPOCH, [archive_rows.epoch_row(number, head.epoch)])
+            chain = archive_rows.CHAIN_START
+            joined = {"oldest": oldest, "through": head.revision, "chain": chain}
+            await connection.execute(update(BOARD).where(BOARD.c.id == number), joined)
+            return Mark(oldest, head.revision, head.epoch, chain)
+
+    async def _adopt(
+        self,
+        connection: AsyncConnection,
+        number: int,
+        entries: Sequence[Entry],
+        totals: dict[str, int],
+    ) -> None:
+        large = [entry.value for entry in entries if len(entry.value) > BLOB_BYTES]
+        await self._blobs.put_all(large)
+        for entry in entries:
+            hashed = digest.content_of(entry.value)
+            element = digest.element(entry.key, hashed, entry.expires_at_ms)
+            namespace = namespace_of(entry.key)
+            totals[namespace] = digest.add(totals.get(namespace, digest.EMPTY), element)
+        adopted = [archive_rows.version_row(number, entry) for entry in entries]
+        await add(connection, VERSION, adopted)
+
+    async def _keep_totals(
+        self, connection: AsyncConnection, number: int, totals: dict[str, int], revision: Revision
+    ) -> None:
+        sums, digests = [], []
+        for namespace, total in totals.items():
+            place = {"board": number, "namespace": namespace}
+            sums.append({**place, "total": digest.to_bytes(total)})
+            digests.append({**place, "revision": revision, "digest": digest.digest_of(total)})
+        await add(connection, TOTAL, sums)
+        await add(connection, DIGEST, digests)
+
+    async def branch(self, board: str, origin: Point) -> Mark:
+        """As `Archive.branch`."""
+        if board == origin.board:
+            raise InvalidRequest(field="board", reason="a branch has a name of its own")
+        async with self._database.writing() as connection:
+            past = await Past.at(self._database, connection, origin)
+            old = await self._locked(connection, board)
+            if old is None:
+                await connection.execute(insert(BOARD), _vacant(board))
+                old = await board_row(connection, board)
+            number = await self._replace(connection, old, fence=old.fence + 1)
+            await self._fork(connection, number, past)
+            row = await board_by_id(connection, number)
+            return await self._mark(connection, row, origin.revision)
+
+    async def _fork(self, connection: AsyncConnection, number: int, past: Past) -> None:
+        """Let the empty board `number` go on from `past`."""
+        totals = await past.totals()
+        sums = [
+            {"board": number, "namespace": name, "total": digest.to_bytes(total)}
+            for name, total in totals.items()
+        ]
+        await add(connection, TOTAL, sums)
+        steps = await past.steps()
+        await add(connection, AGENT, [agent_row(number, name, s) for name, s in steps.items()])
+        [segment, *_] = past.segments
+        begun = {
+            "oldest": segment.upto,
+            "through": segment.upto,
+            "chain": await past.chain(),
+            "origin": segment.board,
+            "origin_revision": segment.upto,
+        }
+        await connection.execute(update(BOARD).where(BOARD.c.id == number), begun)
+
+    async def append(
+        self, board: str, fence: int, after: Revision, entries: Sequence[LogEntry]
+    ) -> Mark:
+        """As `Archive.append`."""
+        history.check_sequence(after, entries)
+        await self._blobs.put_all(large_values(entries, BLOB_BYTES))
+        async with self._database.writing() as connection:
+            row = await self._owned(connection, board, fence)
+            if row.through != after:
+                raise Fenced(_FENCE + board, fence, row.fence, f"at revision {row.through}")
+            for run in runs(entries):
+                marker = run[0].epoch
+                if marker is not None and loses(marker, row.through):
+                    row = await self._go_back(connection, row, marker.from_revision)
+                past = Past(
+                    self._database,
+                    connection,
+                    await segments_of(connection, row, row.through),
+                )
+                await Appending(past, row, self._sealer, self._blobs).write(run)
+                row = await board_by_id(connection, row.id)
+            return await self._mark(connection, row, row.through)
+
+    async def _go_back(self, connection: AsyncConnection, row: Any, revision: Revision) -> Any:
+        """The engine lost what came after `revision`: go on from there.
+
+        What it lost stays as a history without a name, for the branches that began in it.
+        """
+        past = await Past.at(self._database, connection, Point(row.name, revision))
+        number = await self._replace(connection, row, forget=False)
+        await self._fork(connection, number, past)
+        return await board_by_id(connection, number)
+
+    async def settle(self, board: str) -> Revision:
+        """As `Archive.settle`."""
+        mark = await self.mark(board)
+        if mark is None:
+            return 0
+        await self._database.sync()
+        return mark.revision
+
+    async def _locked(self, connection: AsyncConnection, board: str) -> Any:
+        found = await rows(connection, select(BOARD).where(BOARD.c.name == board).with_for_update())
+        return found[0] if found else None
+
+    async def _owned(self, connection: AsyncConnection, board: str, fence: int) -> Any:
+        """The board's row, locked. Errors: Fenced when `fence` is not current."""
+        row = await self._locked(connection, board)
+        if row is None or row.fence != fence:
+            current = 0 if row is None else row.fence
+            raise Fenced(_FENCE + board, fence, current, row and row.owner)
+        return row
+
+    async def _replace(
+        self,
+        connection: AsyncConnection,
+        old: Any,
+        *,
+        fence: int | None = None,
+        forget: bool = True,
+    ) -> int:
+        """Give the name of a board to a new one, and return its id.
+
+        The old one goes, unless it is the origin of others or is not to be forgotten.
+        """
+        await connection.execute(update(BOARD).where(BOARD.c.id == old.id), {"name": None})
+        children = await rows(connection, select(BOARD.c.id).where(BOARD.c.origin == old.id))
+        if forget and not children:
+            for table in OF_A_BOARD:
+                await connection.execute(delete(table).where(table.c.board == old.id))
+            await connection.execute(delete(BOARD).where(BOARD.c.id == old.id))
+        new = _vacant(old.name) | {
+            "owner": old.owner if fence is None else None,
+            "fence": old.fence if fence is None else fence,
+            "until_ms": old.until_ms if fence is None else 0,
+        }
+        await connection.execute(insert(BOARD), new)
+        number: int = (await board_row(connection, old.name)).id
+        return number
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    async def read(self, at: Point, keys: Sequence[Key]) -> Reading:
+        """As `Archive.read`."""
+        async with self._database.reading() as connection:
+            past = await Past.at(self._database, connection, at)
+            found = await past.newest(keys[:READ_KEYS_MAX])
+            entries = [
+                await archive_rows.entry_at(found[key], self._blobs) for key in keys if key in found
+            ]
+            present = tuple(entry for entry in entries if entry is not None)
+            return Reading(at.revision, (await past.epoch()).id, present)
+
+    async def list(
+        self, at: Point, prefix: Prefix, *, after: Key | None = None, limit: int
+    ) -> Reading:
+        """As `Archive.list`."""
+        limit = min(limit, LIST_ENTRIES_MAX)
+        entries: list[Entry] = []
+        async with self._database.reading() as connection:
+            past = await Past.at(self._database, connection, at)
+            epoch = (await past.epoch()).id
+            size = 0
+            while True:
+                page, after = await past.page(prefix, after)
+                for row in page:
+                    if row.form == ABSENT:
+                        continue
+                    if len(entries) >= limit or size >= PAGE_BYTES_MAX:
+                        return Reading(at.revision, epoch, tuple(entries), entries[-1].key)
+                    entry = await archive_rows.entry_at(row, self._blobs)
+                    assert entry is not None
+                    entries.append(entry)
+                    size += len(entry.key) + len(entry.value)
+                if after is None:
+                    return Reading(at.revision, epoch, tuple(entries))
+
+    async def items(self, at: Point) -> Sequence[tuple[Prefix, int]]:
+        """As `Archive.items`."""
+        async with self._database.reading() as connection:
+            past = await Past.at(self._database, connection, at)
+            return sorted((await past.items()).items())
+
+    async def history(
+        self, at: Point, key: Key, *, before: Revision | None = None, limit: int
+    ) -> Sequence[Version]:
+        """As `Archive.history`."""
+        found: list[Version] = []
+        async with self._database.reading() as connection:
+            past = await Past.at(self._database, connection, at)
+            for segment in past.segments:
+                upto = segment.upto if before is None else min(segment.upto, before - 1)
+                query = (
+                    select(VERSION)
+                    .where(VERSION.c.board == segment.board, VERSION.c.key == key)
+                    .where(VERSION.c.revision <= upto)
+                    .order_by(VERSION.c.revision.desc())
+                    .limit(min(limit, LIST_ENTRIES_MAX) - len(found))
+                )
+                for row in await rows(connection, query):
+                    entry = await archive_rows.entry_at(row, self._blobs)
+                    version = Version(key, row.revision, row.time_ms, row.author, entry)
+                    found.append(version)
+        return found
+
+    async def differences(
+        self, a: Point, b: Point, *, after: Key | None = None, limit: int
+    ) -> Sequence[Difference]:
+        """As `Archive.differences`."""
+        found: list[Difference] = []
+        size = 0
+        async with self._database.reading() as connection:
+            before = await Past.at(self._database, connection, a)
+            now = await Past.at(self._database, connection, b)
+            while keys := await changed_keys(before, now, after):
+                old, new = await before.newest(keys), await now.newest(keys)
+                for key in keys:
+                    if archive_log.alike(old.get(key), new.get(key)):
+                        continue
+                    difference = await self._difference(key, old.get(key), new.get(key))
+                    found.append(difference)
+                    size += archive_log.cost_of(difference)
+                    if len(found) >= limit or size >= PAGE_BYTES_MAX:
+                        return found
+                after = keys[-1]
+        return found
+
+    async def _difference(self, key: Key, old: Any, new: Any) -> Difference:
+        before = old and await archive_rows.entry_at(old, self._blobs)
+        after = new and await archive_rows.entry_at(new, self._blobs)
+        return Difference(key, before, after)
+
+    async def log(
+        self, board: str, after: Revision, *, until: Revision, limit: int
+    ) -> Sequence[LogEntry]:
+        """As `Archive.log`."""
+        async with self._database.reading() as connection:
+            row = await board_row(connection, board)
+            until = min(until, -1 if row is None or row.through is None else row.through)
+            if after >= until:
+                return ()
+            segments = await segments_of(connection, row, until)
+            past = Past(self._database, connection, segments)
+            return await archive_log.page(past, self._blobs, after, limit)
+
+    async def at_time(self, board: str, time_ms: Milliseconds) -> Revision:
+        """As `Archive.at_time`."""
+        async with self._database.reading() as connection:
+            row = await board_row(connection, board)
+            if row is None or row.through is None:
+                return 0
+            for segment in await segments_of(connection, row, row.through):
+                query = (
+                    select(COMMIT.c.revision)
+                    .where(COMMIT.c.board == segment.board, COMMIT.c.revision <= segment.upto)
+                    .where(COMMIT.c.time_ms <= time_ms)
+                    .order_by(COMMIT.c.revision.desc())
+                    .limit(1)
+                )
+                if found := await rows(connection, query):
+                    return int(found[0].revision)
+            return 0
+
+    async def facts_at(self, at: Point) -> Facts:
+        """As `Archive.facts_at`."""
+        async with self._database.reading() as connection:
+            past = await Past.at(self._database, connection, at)
+            return Facts(await past.digests(), await past.steps())
+
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    async def checkpoints(self, board: str) -> Sequence[Stored]:
+        """As `Archive.checkpoints`."""
+        found: list[Stored] = []
+        async with self._database.reading() as connection:
+            row = await board_row(connection, board)
+            if row is None or row.through is None:
+                return ()
+            for segment in await segments_of(connection, row, row.through):
+                kept = await rows(connection, _checkpoints(segment))
+                found += [archive_log.stored(board, each) for each in kept]
+        return sorted(found, key=lambda stored: (stored.revision, stored.name))
+
+    async def pin(self, board: str, name: str, *, pinned: bool) -> None:
+        """As `Archive.pin`."""
+        if not await self._change_checkpoint(board, name, {"pinned": pinned}):
+            raise NoSuchCheckpoint(board, name)
+
+    async def forget(self, board: str, name: str) -> None:
+        """As `Archive.forget`."""
+        gone = {"manifest": b"", "signature": b"", "pinned": False}
+        await self._change_checkpoint(board, name, gone)
+
+    async def _change_checkpoint(self, board: str, name: str, change: dict[str, Any]) -> bool:
+        async with self._database.writing() as connection:
+            row = await self._locked(connection, board)
+            if row is None or row.through is None:
+                return False
+            for segment in await segments_of(connection, row, row.through):
+                named = await rows(
+                    connection, _checkpoints(segment).where(CHECKPOINT.c.name == name)
+                )
+                if named:
+                    one = and_(
+                        CHECKPOINT.c.board == segment.board,
+                        CHECKPOINT.c.name == name,
+                        CHECKPOINT.c.revision == named[-1].revision,
+                    )
+                    await connection.execute(update(CHECKPOINT).where(one), change)
+                    return True
+        return False
+
+    async def prune(self, board: str, keep: Sequence[Revision], below: Revision) -> int:
+        """As `Archive.prune`."""
+        async with self._database.writing() as connection:
+            row = await self._locked(connection, board)
+            if row is None or row.through is None:
+                return 0
+            pruning = archive_prune.Pruning(self._database, connection, row)
+            removed = await pruning.run(keep, min(below, row.through))
+            doomed = await pruning.unnamed()
+        await self._blobs.remove(doomed)
+        return removed
+
+    async def verify(self, at: Point) -> AsyncIterator[str]:
+        """As `Archive.verify`."""
+        async with self._database.reading() as connection:
+            past = await Past.at(self._database, connection, at)
+            verification = Verification(past, at, self._blobs, self._sealer)
+            async for finding in verification.findings():
+                yield finding
+
+    async def aclose(self) -> None:
+        """As `Archive.aclose`."""
+        await self._database.aclose()
+
+
+def _vacant(board: str) -> dict[str, Any]:
+    return {"name": board, "owner": None, "fence": 0, "until_ms": 0}
+
+
+def _checkpoints(segment: Segment) -> Any:
+    return (
+        select(CHECKPOINT)
+        .where(CHECKPOINT.c.board == segment.board, CHECKPOINT.c.revision <= segment.upto)
+        .where(func.length(CHECKPOINT.c.manifest) > 0)
+        .order_by(CHECKPOINT.c.revision)
+    )

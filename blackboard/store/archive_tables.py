@@ -1,0 +1,189 @@
+"""The archive's tables, in SQLite and in PostgreSQL.
+
+Invariants
+- `version` holds what each key became at each revision that changed it; what a board held at
+  revision r is the newest version of each key up to r, removals left out. `position` orders the
+  changes of one commit.
+- a value stands in one place: `content`, plain, deflated, or as the hash of a blob (`form`).
+- `total` holds each namespace's sum (core/digest.py) at the board's newest archived revision;
+  `digest` has a row for each revision that changed a namespace.
+- `board.id` is never used again: a later board of the same name has another one.
+
+Names sort by their bytes everywhere (COLLATE "C"), as they do in Python and in the engines.
+"""
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+)
+
+ABSENT: Final = 0
+"""Forms of a version's content: the key was removed,"""
+PLAIN: Final = 1
+"""the encoded value,"""
+DEFLATED: Final = 2
+"""the encoded value, compressed by zlib,"""
+BLOB: Final = 3
+"""or the SHA-256 of the encoded value, which lies in the object store."""
+
+METADATA: Final = MetaData()
+_NAME: Final = String().with_variant(String(collation="C"), "postgresql")
+_NUMBER: Final = BigInteger().with_variant(Integer(), "sqlite")
+
+
+def _key(name: str, kind: Any = _NUMBER) -> "Column[Any]":
+    return Column(name, kind, primary_key=True, autoincrement=False)
+
+
+def _must(name: str, kind: Any = _NUMBER) -> "Column[Any]":
+    return Column(name, kind, nullable=False)
+
+
+BOARD: Final = Table(
+    "board",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("name", _NAME, unique=True),  # NULL: another board has the name now
+    Column("oldest", _NUMBER),  # NULL, with the next two: not joined yet
+    Column("through", _NUMBER),
+    Column("chain", LargeBinary),
+    Column("origin", Integer),
+    Column("origin_revision", _NUMBER),
+    Column("owner", String),
+    _must("fence"),
+    _must("until_ms"),
+    sqlite_autoincrement=True,
+)
+
+VERSION: Final = Table(
+    "version",
+    METADATA,
+    _must("board", Integer),
+    _must("revision"),
+    _must("position", Integer),
+    _must("key", _NAME),
+    _must("form", SmallInteger),
+    Column("content", LargeBinary),
+    _must("create_revision"),
+    _must("author", _NAME),
+    _must("time_ms"),
+    Column("expires_at_ms", _NUMBER),
+    Column("item", _NUMBER),
+)
+# Plain indexes of a plain table: SQLite keeps a kilobyte whole in a row, but not in a primary key.
+VERSION_BY_KEY: Final = Index(
+    "version_by_key", VERSION.c.board, VERSION.c.key, VERSION.c.revision, unique=True
+)
+VERSION_BY_REVISION: Final = Index(
+    "version_by_revision", VERSION.c.board, VERSION.c.revision, VERSION.c.position
+)
+
+COMMIT: Final = Table(
+    "commit_log",
+    METADATA,
+    _key("board", Integer),
+    _key("revision"),
+    _must("time_ms"),
+    _must("agent", _NAME),
+    _must("lane", SmallInteger),
+    _must("incarnation", String),
+    _must("step"),
+    _must("note", String),
+    _must("digest", LargeBinary),
+    _must("chain", LargeBinary),
+    _must("cost", Integer),  # about its bytes, to cut pages by
+    Column("details", LargeBinary),  # grounds, results, changes of leases
+    sqlite_with_rowid=False,
+)
+
+COMMIT_BY_AGENT: Final = Index("commit_by_agent", COMMIT.c.board, COMMIT.c.agent, COMMIT.c.revision)
+
+EPOCH: Final = Table(
+    "epoch",
+    METADATA,
+    _key("board", Integer),
+    _key("revision"),
+    _must("number"),
+    _must("id", String),
+    _must("cause", String),
+    _must("from_revision"),
+    sqlite_with_rowid=False,
+)
+
+TOTAL: Final = Table(
+    "total",
+    METADATA,
+    _key("board", Integer),
+    _key("namespace", _NAME),
+    _must("total", LargeBinary),
+    sqlite_with_rowid=False,
+)
+
+DIGEST: Final = Table(
+    "digest",
+    METADATA,
+    _key("board", Integer),
+    _key("namespace", _NAME),
+    _key("revision"),
+    _must("digest", LargeBinary),
+    sqlite_with_rowid=False,
+)
+
+AGENT: Final = Table(
+    "agent",
+    METADATA,
+    _key("board", Integer),
+    _key("agent", _NAME),
+    _must("revision"),
+    _must("incarnation", String),
+    _must("lane", SmallInteger),
+    _must("step"),
+    sqlite_with_rowid=False,
+)
+
+CHECKPOINT: Final = Table(
+    "checkpoint",
+    METADATA,
+    _key("board", Integer),
+    _key("revision"),
+    _key("name", _NAME),
+    _must("time_ms"),
+    _must("kind", String),
+    _must("manifest", LargeBinary),  # deflated; empty once it was let go
+    _must("signature", LargeBinary),
+    _must("hash", LargeBinary),
+    _must("pinned", Boolean),
+    sqlite_with_rowid=False,
+)
+
+COUNTER: Final = Table(
+    "counter",
+    METADATA,
+    _key("board", Integer),
+    _key("prefix", _NAME),
+    _must("next"),
+    sqlite_with_rowid=False,
+)
+"""Counters of `append` that no version tells of any more, or never did."""
+
+KEPT: Final = Table(
+    "kept",
+    METADATA,
+    _key("board", Integer),
+    _key("revision"),
+    sqlite_with_rowid=False,
+)
+"""Revisions below a board's `oldest` that stay readable."""
+
+OF_A_BOARD: Final = (VERSION, COMMIT, EPOCH, TOTAL, DIGEST, AGENT, CHECKPOINT, COUNTER, KEPT)
+"""Every table but BOARD: their rows go with the board."""

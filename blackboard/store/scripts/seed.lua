@@ -1,0 +1,54 @@
+-- Makes a board that begins with entries of another one, in calls of bounded size. Until the last
+-- of them the board cannot be opened: the field `seed` holds the name of the call of `Store.seed`
+-- whose it is, and what another one left there is removed by the first call.
+--   KEYS  see prelude.lua
+--   ARGV  1 "begin"   2 the name
+--         1 "page"    2 the name   3.. msgpack lists, flat, of what to write: fields of {board}:n,
+--                     scores and members of {board}:k and of {board}:x, fields of {board}:m
+--         1 "end"     2 the name   3 epoch, msgpack   4 its id   5 its revision   6 time in ms
+--         1 "undo"    2 the name
+-- Reply: "ok"; "exists": there is such a board; "lost": somebody else is making or has removed it.
+local step, name = ARGV[1], ARGV[2]
+
+local function send(command, key, arguments)
+  for first = 1, #arguments, 4000 do
+    call(command, key, unpack(arguments, first, math.min(first + 3999, #arguments)))
+  end
+end
+
+local function begin()
+  if call('HEXISTS', META, 'rev') == 1 then return 'exists' end
+  call('UNLINK', unpack(KEYS))
+  call('HSET', META, 'seed', name)
+  return 'ok'
+end
+
+local function page()
+  send('HSET', ENTRIES, cmsgpack.unpack(ARGV[3]))
+  send('ZADD', INDEX, cmsgpack.unpack(ARGV[4]))
+  send('ZADD', EXPIRY, cmsgpack.unpack(ARGV[5]))
+  send('HSET', META, cmsgpack.unpack(ARGV[6]))
+  return 'ok'
+end
+
+local function finish()
+  local epoch, id, revision, time_ms = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+  call('XADD', LOG, revision .. '-0', 'e', epoch, 't', time_ms)
+  call('HSET', ANSWERS, '', '')
+  call('HSET', ENTRIES, '', '')
+  call('HSET', LEASES, '', '')
+  call('ZADD', INDEX, 0, '')
+  call('ZADD', EXPIRY, '+inf', '')
+  call('HSET', META, 'run', server_run(), 'rev', revision, 'low', revision, 'epoch', id, 'e', epoch)
+  call('HDEL', META, 'seed')
+  return 'ok'
+end
+
+if step == 'begin' then return begin() end
+local m = call('HMGET', META, 'seed', 'epoch')
+if step == 'end' and m[2] == ARGV[4] then return 'ok' end  -- it was done, and the answer got lost
+if m[1] ~= name then return 'lost' end
+if step == 'page' then return page() end
+if step == 'end' then return finish() end
+call('UNLINK', unpack(KEYS))
+return 'ok'

@@ -1,0 +1,149 @@
+"""Checkpoints by the command line: real processes over a real service."""
+
+import signal
+
+import pytest
+
+from tests.acceptance.shell import Shell
+
+pytestmark = pytest.mark.usefixtures("service")
+
+
+def _spoiled(shell: Shell) -> int:
+    """A board with a checkpoint "good", on which something went wrong since; its revision."""
+    shell.run("set", "public/valuation", '{"usd_bn": 2900}')
+    shell.run("set", "private/ada/draft", "page 1", "--as", "ada")
+    revision: int = shell.json("checkpoint", "create", "good", "--note", "all agree")["revision"]
+    shell.run("set", "public/valuation", '{"usd_bn": 29}')
+    shell.run("set", "private/ada/draft", "page 2", "--as", "ada")
+    shell.run("set", "public/noise", "1")
+    return revision
+
+
+def test_a_board_is_taken_back_with_every_agent(shell: Shell) -> None:
+    """Public and private at once; the exit code and the output say what happened."""
+    revision = _spoiled(shell)
+    restored = shell.json("restore", "good", "--yes", "--note", "a slip")
+    assert (restored["from_revision"], restored["put_back"], restored["removed"]) == (
+        revision,
+        2,
+        1,
+    )
+    assert shell.json("get", "public/valuation") == {"usd_bn": 2900}
+    assert shell.json("get", "private/ada/draft", "--as", "ada") == "page 1"
+    shell.run("get", "public/noise", code=3)
+
+
+def test_nobody_to_ask_means_no(shell: Shell) -> None:
+    """Without --yes and without a terminal it shows what would change, and changes nothing."""
+    _spoiled(shell)
+    done = shell.run("restore", "good", code=2)
+    assert "public/noise" in done.stderr
+    assert "--yes" in done.stderr
+    assert shell.json("get", "public/noise") == 1
+
+
+def test_the_abandoned_future_can_come_back(shell: Shell) -> None:
+    """What a restore abandons is a checkpoint, too."""
+    _spoiled(shell)
+    before = shell.json("restore", "good", "--yes")["before"]
+    assert before in [taken["name"] for taken in shell.json("checkpoint", "list")]
+    shell.run("restore", before, "--yes")
+    assert shell.json("get", "public/valuation") == {"usd_bn": 29}
+
+
+def test_rewind_goes_to_just_before_a_revision(shell: Shell) -> None:
+    """By the number of the one that went wrong."""
+    shell.run("set", "public/a", "1")
+    wrong = shell.json("set", "public/a", "2")["revision"]
+    shell.run("rewind", "--before", str(wrong), "--yes")
+    assert shell.json("get", "public/a") == 1
+    shell.run("rewind", "--yes", code=2)
+    shell.run("rewind", "--before", "3", "--to", "2", "--yes", code=2)
+
+
+def test_a_diff_names_what_changed(shell: Shell) -> None:
+    """By namespace and key, for people and for programs."""
+    _spoiled(shell)
+    text = shell.out("checkpoint", "diff", "good")
+    assert "public/valuation" in text
+    assert "2900" in text
+    changes = shell.json("checkpoint", "diff", "good")["changes"]
+    kinds = {change["key"]: change["kind"] for change in changes}
+    assert kinds["public/noise"] == "added"
+    assert kinds["private/ada/draft"] == "changed"
+
+
+def test_a_branch_goes_its_own_way(shell: Shell) -> None:
+    """It begins as the board was, knows its past, and changes nothing of it."""
+    _spoiled(shell)
+    shell.run("branch", "cheaper", "good", "--note", "growth of 4 percent")
+    shell.run("set", "public/valuation", '{"usd_bn": 1990}', "--board", "cheaper")
+    assert shell.json("get", "public/valuation") == {"usd_bn": 29}
+    versions = shell.json("history", "public/valuation", "--board", "cheaper")
+    assert [version["entry"]["value"]["usd_bn"] for version in versions] == [1990, 2900]
+    found = shell.json("checkpoint", "diff", "now", "now", "--other", "cheaper")["changes"]
+    assert "public/valuation" in [change["key"] for change in found]
+    shell.run("branch", "cheaper", code=2)
+
+
+def test_a_checkpoint_is_sealed_and_verified(shell: Shell) -> None:
+    """Its manifest has digests, agents and a signature; nothing is damaged."""
+    _spoiled(shell)
+    manifest = shell.json("checkpoint", "show", "good")
+    assert {"public", "private/ada"} <= manifest["digests"].keys()
+    assert manifest["signed_by"]
+    assert "ada" in manifest["steps"]
+    assert shell.json("checkpoint", "verify", "good")["ok"] is True
+    assert "digest" in shell.out("checkpoint", "show", "good")
+
+
+def test_an_exported_checkpoint_becomes_a_board_elsewhere(shell: Shell) -> None:
+    """One file; a changed one is refused, and leaves no board behind."""
+    _spoiled(shell)
+    file = shell.home / "good.bbx"
+    shell.run("checkpoint", "export", "good", str(file))
+    shell.run("checkpoint", "import", str(file), "rehearsal")
+    assert shell.json("get", "public/valuation", "--board", "rehearsal") == {"usd_bn": 2900}
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    shell.run("checkpoint", "import", str(file), "forged", code=1)
+    assert "forged" not in [board["name"] for board in shell.json("boards")]
+
+
+def test_pruning_keeps_what_people_named_and_pinned(shell: Shell) -> None:
+    """A dry run removes nothing; names go only with --also-named, pins never."""
+    for number in range(4):
+        shell.run("set", "public/a", str(number))
+        shell.run("checkpoint", "create", *([f"c{number}"] if number < 2 else []))
+    shell.run("checkpoint", "pin", "c0")
+    keep_nothing = ("checkpoint", "prune", "--last", "0", "--days", "0")
+    names = [taken["name"] for taken in shell.json("checkpoint", "list")]
+    assert set(shell.json(*keep_nothing, "--dry-run")["removed"]) == set(names[2:])
+    assert [taken["name"] for taken in shell.json("checkpoint", "list")] == names
+    shell.run(*keep_nothing, "--also-named")
+    assert [taken["name"] for taken in shell.json("checkpoint", "list")] == ["c0"]
+
+
+def test_names_that_nobody_gave_are_told(shell: Shell) -> None:
+    """With an exit code of their own, and what there is."""
+    shell.run("set", "public/a", "1")
+    for command in (("restore", "none", "--yes"), ("checkpoint", "show", "none")):
+        error = shell.error(*command, code=3)
+        assert error["code"] == "no_such_checkpoint"
+    shell.run("checkpoint", "create", "12", code=2)
+    shell.run("checkpoint", "create", "good")
+    assert shell.error("checkpoint", "create", "good", code=4)["code"] == "conflict"
+
+
+def test_a_watcher_sees_the_difference_of_a_restore(shell: Shell) -> None:
+    """One revision, with exactly what came back, and the epoch that it begins."""
+    _spoiled(shell)
+    with shell.start("watch", "public/**", "--json") as watch:
+        watch.wait_for_note("watching")
+        revision = shell.json("restore", "good", "--yes")["revision"]
+        line = watch.wait_for('"restore"')
+        assert f'"revision": {revision}' in line or f'"revision":{revision}' in line
+        assert "public/noise" in line
+        watch.end(signal.SIGINT)

@@ -1,0 +1,334 @@
+"""A Hypothesis machine of checkpoints, restores and branches, beside a model that keeps everything.
+
+The model is a list of states, one per revision and board. Whatever was told of a revision must stay
+true, on every board of the family, whatever happens later.
+
+`Kinds` notes what came up. A run in which a kind never came up has not tested it, and fails.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, TypeVar
+
+import hypothesis
+from anyio.from_thread import BlockingPortal
+from hypothesis import HealthCheck, Phase
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from blackboard import Append, Board, Client, Delete, Increment, Put, StaleEpoch, encode_value
+from blackboard.core.path import item_key
+
+EXAMPLES = int(os.environ.get("BLACKBOARD_PAST_EXAMPLES", "30"))
+STEPS = int(os.environ.get("BLACKBOARD_PAST_STEPS", "40"))
+KEYS = ("public/a", "public/b", "private/ada/c", "private/bob/d", "inbox/ada/e")
+LISTS = ("public/log", "private/ada/log", "inbox/bob")
+COUNTERS = ("public/n", "private/bob/n")
+KINDS = frozenset(
+    {
+        "commit",
+        "checkpoint",
+        "restore: checkpoint",
+        "restore: revision",
+        "restore: abandoned",
+        "restore: nothing changed",
+        "branch",
+        "branch of a branch",
+        "past: own",
+        "past: parent's",
+        "past: abandoned",
+        "diff: same",
+        "diff: some",
+        "diff: other board",
+        "history",
+        "stale epoch",
+    }
+)
+T = TypeVar("T")
+State = dict[str, Any]
+_names = count()
+
+
+@dataclass
+class Kinds:
+    """How often each kind came up."""
+
+    seen: Counter[str] = field(default_factory=Counter)
+
+    def missing(self) -> list[str]:
+        """Kinds that never came up."""
+        return sorted(KINDS - set(self.seen))
+
+
+@dataclass
+class Model:
+    """What a board must hold at each revision, and where its lists are."""
+
+    board: Board
+    states: dict[int, State] = field(default_factory=lambda: {0: {}})
+    counters: dict[int, dict[str, int]] = field(default_factory=lambda: {0: {}})
+    began: int = 0
+    depth: int = 0
+    abandoned: set[int] = field(default_factory=set)
+
+    @property
+    def head(self) -> int:
+        """The newest revision."""
+        return max(self.states)
+
+    @property
+    def now(self) -> State:
+        """What it holds now."""
+        return self.states[self.head]
+
+    def note(self, revision: int, state: State, counters: dict[str, int]) -> None:
+        """The board holds `state` since `revision`."""
+        assert revision == self.head + 1, (revision, self.head)
+        self.states[revision], self.counters[revision] = state, counters
+
+
+ops = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.sampled_from(KEYS), st.integers(0, 9)),
+        st.tuples(st.just("delete"), st.sampled_from(KEYS), st.none()),
+        st.tuples(st.just("append"), st.sampled_from(LISTS), st.integers(0, 9)),
+        st.tuples(st.just("increment"), st.sampled_from(COUNTERS), st.integers(-2, 2)),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def run_past_machine(portal: BlockingPortal, client: Client, seed: int) -> Kinds:
+    """Drive the boards of `client` and the model; AssertionError where they differ."""
+    kinds = Kinds()
+
+    class Machine(PastMachine):
+        def __init__(self) -> None:
+            super().__init__(portal, client, kinds)
+
+    settings = hypothesis.settings(
+        max_examples=EXAMPLES,
+        stateful_step_count=STEPS,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    machine = hypothesis.seed(seed)(Machine)
+    run_state_machine_as_test(machine, settings=settings)
+    return kinds
+
+
+class PastMachine(RuleBasedStateMachine):
+    """One family of boards."""
+
+    def __init__(self, portal: BlockingPortal, client: Client, kinds: Kinds) -> None:
+        super().__init__()
+        self.portal = portal
+        self.client = client
+        self.kinds = kinds.seen
+        self.family: list[Model] = []
+        self.names: list[tuple[int, str, int]] = []
+        self.stale: Board | None = None
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` on the event loop."""
+
+        async def run() -> T:
+            return await work
+
+        return self.portal.call(run)
+
+    @initialize()
+    def begin(self) -> None:
+        """One empty board, and another one who has looked at it."""
+        name = f"past-{next(_names)}"
+        self.family.append(Model(self.client.board(name)))
+        self._look_from_elsewhere()
+
+    def _look_from_elsewhere(self) -> None:
+        self.stale = Board(self.client.link, self.family[0].board.name)
+        self.call(self.stale.head())
+        self.call(self.stale.refresh())
+        self.fresh = True
+
+    # --- what changes boards ----------------------------------------------------------------------
+
+    @rule(which=st.integers(0, 9), wishes=ops)
+    def commit(self, which: int, wishes: list[tuple[str, str, Any]]) -> None:
+        """Several operations as one revision."""
+        model = self._member(which)
+        state, counters = dict(model.now), dict(model.counters[model.head])
+        packed = [_apply(state, counters, *wish) for wish in wishes]
+        receipt = self.call(model.board.commit(packed))
+        model.note(receipt.revision, state, counters)
+        self.kinds["commit"] += 1
+
+    @rule(which=st.integers(0, 9))
+    def checkpoint(self, which: int) -> None:
+        """Name the present."""
+        which %= len(self.family)
+        model = self.family[which]
+        name = f"c{len(self.names)}"
+        taken = self.call(model.board.checkpoint(name))
+        model.note(taken.revision, model.now, model.counters[model.head])
+        self.names.append((which, name, taken.revision))
+        self.kinds["checkpoint"] += 1
+
+    @precondition(lambda self: self.names)
+    @rule(which=st.integers(0, 99))
+    def restore_checkpoint(self, which: int) -> None:
+        """Take a board back to one of its checkpoints."""
+        owner, name, revision = self.names[which % len(self.names)]
+        self._restore(self.family[owner], name, revision)
+        self.kinds["restore: checkpoint"] += 1
+
+    @rule(which=st.integers(0, 9), back=st.integers(0, 30))
+    def restore_revision(self, which: int, back: int) -> None:
+        """Take a board back to any revision that it ever had."""
+        model = self._member(which)
+        revision = sorted(model.states)[-1 - back % len(model.states)]
+        self._restore(model, revision, revision)
+        self.kinds["restore: revision"] += 1
+
+    def _restore(self, model: Model, to: str | int, revision: int) -> None:
+        was_abandoned, before = revision in model.abandoned, model.head
+        restored = self.call(model.board.restore(to))
+        # The service took a checkpoint of what is abandoned.
+        for taken in range(before + 1, restored.revision):
+            model.note(taken, model.now, model.counters[model.head])
+        changed = model.now != model.states[revision]
+        assert bool(restored.put_back + restored.removed) == changed
+        model.note(restored.revision, model.states[revision], model.counters[before])
+        model.abandoned |= {r for r in model.states if revision < r < restored.revision}
+        self.kinds["restore: abandoned"] += was_abandoned
+        self.kinds["restore: nothing changed"] += not changed
+        self.fresh = self.fresh and model is not self.family[0]
+
+    @precondition(lambda self: len(self.family) < 4)
+    @rule(which=st.integers(0, 9), back=st.integers(0, 30))
+    def branch(self, which: int, back: int) -> None:
+        """A new board that begins as another one was."""
+        parent = self._member(which)
+        revision = sorted(parent.states)[-1 - back % len(parent.states)]
+        made = self.call(parent.board.branch(f"past-{next(_names)}", revision))
+        head = self.call(made.head()).revision
+        child = Model(made, began=revision, depth=parent.depth + 1)
+        child.states = {r: s for r, s in parent.states.items() if r <= revision}
+        child.counters = {r: c for r, c in parent.counters.items() if r <= revision}
+        child.abandoned = {r for r in parent.abandoned if r <= revision}
+        for taken in range(revision + 1, head + 1):
+            child.note(taken, child.now, child.counters[child.head])
+        self.family.append(child)
+        self.kinds["branch of a branch" if parent.depth else "branch"] += 1
+
+    @rule()
+    def write_from_elsewhere(self) -> None:
+        """Who has not looked since a restore is refused, and changes nothing."""
+        assert self.stale is not None
+        model = self.family[0]
+        state, counters = dict(model.now), dict(model.counters[model.head])
+        with suppress(StaleEpoch):
+            op = _apply(state, counters, "put", "public/a", "from elsewhere")
+            receipt = self.call(self.stale.commit([op]))
+            assert self.fresh, "a commit of an old epoch was accepted"
+            model.note(receipt.revision, state, counters)
+            return
+        assert not self.fresh, "a commit of this epoch was refused"
+        self.kinds["stale epoch"] += 1
+        self._look_from_elsewhere()
+
+    # --- what looks at them -----------------------------------------------------------------------
+
+    @rule(which=st.integers(0, 9), back=st.integers(0, 60))
+    def look_back(self, which: int, back: int) -> None:
+        """Every revision still holds what it held."""
+        model = self._member(which)
+        revision = sorted(model.states)[-1 - back % len(model.states)]
+        assert self._held(model, revision) == model.states[revision]
+        kind = "past: abandoned" if revision in model.abandoned else "past: own"
+        self.kinds[kind if revision > model.began else "past: parent's"] += 1
+
+    @rule(a=st.tuples(st.integers(0, 9), st.integers(0, 60)), b=st.integers(0, 60))
+    def compare(self, a: tuple[int, int], b: int) -> None:
+        """A diff names exactly the keys that two revisions do not hold alike."""
+        model = self._member(a[0])
+        revisions = sorted(model.states)
+        first, second = (revisions[-1 - back % len(revisions)] for back in (a[1], b))
+        found = self.call(model.board.diff(first, second, limit=1000))
+        assert _keys(found) == _differing(model.states[first], model.states[second])
+        self.kinds["diff: some" if found else "diff: same"] += 1
+
+    @precondition(lambda self: len(self.family) > 1)
+    @rule(a=st.integers(0, 9), b=st.integers(0, 9))
+    def compare_boards(self, a: int, b: int) -> None:
+        """So does one of two boards of the family."""
+        first, second = self._member(a), self._member(b)
+        work = first.board.diff(first.head, second.head, other=second.board.name, limit=1000)
+        assert _keys(self.call(work)) == _differing(first.now, second.now)
+        self.kinds["diff: other board"] += first is not second
+
+    @rule(which=st.integers(0, 9), key=st.sampled_from(KEYS))
+    def tell_history(self, which: int, key: str) -> None:
+        """The versions of a key are those revisions at which it changed, or was written anew."""
+        model = self._member(which)
+        found = self.call(model.board.history(key, limit=1000))
+        at = dict(sorted((version.revision, version.value) for version in found))
+        value = None
+        for revision in sorted(model.states):
+            value = at.get(revision, value)
+            assert value == model.states[revision].get(key), (key, revision)
+        self.kinds["history"] += 1
+
+    def teardown(self) -> None:
+        """In the end every board holds what the model says, now and at its checkpoints."""
+        for model in self.family:
+            assert self._held(model, None) == model.now
+        for owner, _, revision in self.names:
+            model = self.family[owner]
+            assert self._held(model, revision) == model.states[revision]
+
+    def _member(self, which: int) -> Model:
+        return self.family[which % len(self.family)]
+
+    def _held(self, model: Model, revision: int | None) -> State:
+        listing = self.call(model.board.list("**", at=revision))
+        assert listing.next_key is None
+        return {e.key: e.value for e in listing.entries if not e.key.startswith("system/")}
+
+
+def _apply(state: State, counters: dict[str, int], kind: str, path: str, value: Any) -> Any:
+    """Do to the model what the operation, which is returned, does to the board."""
+    if kind == "put":
+        state[path] = value
+        return Put(path, encode_value(value))
+    if kind == "delete":
+        state.pop(path, None)
+        return Delete(path)
+    if kind == "increment":
+        state[path] = state.get(path, 0) + value
+        return Increment(path, value)
+    index = counters.get(path, 0)
+    counters[path] = index + 1
+    state[item_key(path, index)] = value
+    return Append(path, encode_value(value))
+
+
+def _keys(diff: Any) -> set[str]:
+    return {change.key for change in diff if not change.key.startswith("system/")}
+
+
+def _differing(a: State, b: State) -> set[str]:
+    missing = object()
+    return {key for key in a.keys() | b.keys() if a.get(key, missing) != b.get(key, missing)}

@@ -1,0 +1,28 @@
+"""The machine of the past over every engine: BLACKBOARD_PAST_EXAMPLES=500 makes it long."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+import blackboard
+from tests.conformance.past_machine import run_past_machine
+
+
+@pytest.fixture
+def portal() -> Iterator[BlockingPortal]:
+    """An event loop in a thread of its own."""
+    with start_blocking_portal() as portal:
+        yield portal
+
+
+@pytest.mark.timeout(0)
+def test_the_embedded_engine_keeps_its_past(
+    portal: BlockingPortal, tmp_path: Path, seed: int
+) -> None:
+    """Everything that was told of a revision stays true, and every kind came up."""
+    opened = blackboard.open(tmp_path, level="memory")
+    with portal.wrap_async_context_manager(opened) as client:
+        kinds = run_past_machine(portal, client, seed)
+    assert kinds.missing() == [], kinds.seen

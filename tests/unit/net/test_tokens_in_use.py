@@ -1,0 +1,247 @@
+"""Tokens while they are used: refreshed in a connection, and revoked under it."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+import blackboard
+from blackboard.errors import AccessDenied, BlackboardError, InvalidRequest, Unauthenticated
+from blackboard.net.tokens import attenuate, unverified
+from blackboard.service import access
+from blackboard.service.access import Narrowing
+from blackboard.service.revocations import ACCESS_BOARD
+from blackboard.service.service import Service
+from blackboard.store.redis import RedisStore
+from blackboard.store.redis_process import RedisProcess
+from tests.serving import Served, serving
+from tests.unit.net.conversation import talking
+from tests.waiting import wait_until
+
+ADA, BOB = access.agent("ada"), access.agent("bob")
+CLOSE_UNAUTHENTICATED = 4401
+
+
+def id_of(token: str) -> str:
+    """The id of a token."""
+    credential = unverified(token).credential
+    assert credential is not None
+    return credential.ids[-1]
+
+
+# --- revoking -------------------------------------------------------------------------------------
+
+
+async def test_a_revoked_token_ends_everywhere_at_once(served: Served) -> None:
+    """Connection, watch, HTTP, new handshake; and what was narrowed from it. Others stay."""
+    token, other = served.token(ADA), served.token(ADA)
+    narrow = attenuate(token, Narrowing("ada.helper"))
+    operator = served.service.link(access.operator())
+    async with (
+        talking(served.url, token, greeting={}) as talk,
+        talking(served.url, narrow, greeting={}) as helper,
+        talking(served.url, other, greeting={}) as stays,
+    ):
+        watch = {"board": "main", "watch": 1, "patterns": ["public/**"]}
+        assert "result" in await talk.ask(1, "watch", watch)
+        await operator.revoke(tokens=[id_of(token)])
+        assert await talk.closed() == await helper.closed() == CLOSE_UNAUTHENTICATED
+        assert "result" in await stays.ask(1, "head", {"board": "main"})
+    async with httpx.AsyncClient() as http:
+        for gone in (token, narrow):
+            answer = await http.post(
+                f"http://127.0.0.1:{served.port}/v1/rpc",
+                headers={"Authorization": f"Bearer {gone}"},
+                json={"id": 1, "method": "boards"},
+            )
+            assert answer.status_code == 401
+            assert gone not in answer.text
+            with pytest.raises(Unauthenticated, match="revoked"):
+                async with blackboard.connect(served.url, token=gone):
+                    pass
+
+
+async def test_all_tokens_of_a_principal_are_revoked_until_now(served: Served) -> None:
+    """Those that are issued later count; so do those of others."""
+    old = served.token(ADA)
+    await served.service.link(access.operator()).revoke(principal="ada")
+    with pytest.raises(Unauthenticated):
+        async with blackboard.connect(served.url, token=old):
+            pass
+    async with blackboard.connect(served.url, token=served.token(BOB)) as client:
+        await client.board().put("public/a", 1)
+
+    async def is_let_in() -> bool:
+        try:
+            async with blackboard.connect(served.url, token=served.token(ADA)):
+                return True
+        except Unauthenticated:
+            return False
+
+    await wait_until(is_let_in)  # tokens count whole seconds
+
+
+async def test_nothing_is_done_or_delivered_under_a_revoked_token(served: Served) -> None:
+    """Also by a link that is open already, whatever becomes of its connection."""
+    principal = unverified(served.token(ADA))
+    await served.gate.ready()
+    link = served.service.link(principal)
+    board = blackboard.Client(link).board("main")
+    await board.put("public/a", 1)
+    async with board.watch("public/**") as watch:
+        await served.service.link(access.operator()).revoke(principal="ada")
+        for attempt in (board.put("public/a", 2), board.get("public/a"), link.boards()):
+            with pytest.raises(Unauthenticated, match="revoked"):
+                await attempt
+        await blackboard.Client(served.service.link(BOB)).board("main").put("public/a", 3)
+        with pytest.raises(Unauthenticated, match="revoked"):
+            await anext(aiter(watch))
+
+
+async def test_who_may_revoke_what(served: Served) -> None:
+    """One's own token, all of one's own; an admin of everything, anything."""
+    async with blackboard.connect(served.url, token=served.token(ADA)) as client:
+        for attempt in (client.revoke("some-id"), client.revoke(principal="bob")):
+            with pytest.raises(AccessDenied):
+                await attempt
+    token = served.token(ADA)
+    async with blackboard.connect(served.url, token=token) as client:
+        assert await client.revoke(id_of(token)) == 1
+    async with blackboard.connect(served.url, token=served.token()) as client:
+        with pytest.raises(InvalidRequest):
+            await client.revoke()
+        assert await client.revoke("a", "b", principal="bob") == 4
+
+
+async def test_the_record_is_out_of_reach(served: Served) -> None:
+    """Nobody reads, writes or lists the service's own boards; not even the operator."""
+    await served.service.link(access.operator()).revoke(principal="ada")
+    async with blackboard.connect(served.url, token=served.token()) as client:
+        assert ACCESS_BOARD not in await client.boards()
+        board = client.board(ACCESS_BOARD)
+        for attempt in (board.head(), board.list("**"), board.delete_prefix("system/revoked")):
+            with pytest.raises(AccessDenied):
+                await attempt
+
+
+async def test_a_revocation_outlives_the_service(tmp_path: Path) -> None:
+    """It is kept where the boards are, until the token would have ended."""
+    from blackboard.store.sqlite import SqliteStore
+
+    async with Service(await SqliteStore.at(tmp_path)) as service, serving(service) as served:
+        secret, token = served.secret, served.token(ADA)
+        await service.link(access.operator()).revoke(tokens=[id_of(token)])
+    async with (
+        Service(await SqliteStore.at(tmp_path)) as service,
+        serving(service, secret=secret) as served,
+    ):
+        with pytest.raises(Unauthenticated, match="revoked"):
+            async with blackboard.connect(served.url, token=token):
+                pass
+
+
+async def test_every_process_learns_of_a_revocation(redis_server: RedisProcess) -> None:
+    """Two services over one engine: the one that was not asked closes the connection too."""
+    async with (
+        Service(RedisStore.connect(redis_server.url)) as one,
+        Service(RedisStore.connect(redis_server.url)) as two,
+        serving(one) as first,
+        serving(two, secret=first.secret) as second,
+    ):
+        token = first.token(ADA)
+        async with talking(second.url, token, greeting={}) as talk:
+            begun_s = time.monotonic()
+            await one.link(access.operator()).revoke(tokens=[id_of(token)])
+            assert await talk.closed() == CLOSE_UNAUTHENTICATED
+            assert time.monotonic() - begun_s < 5
+
+
+# --- refreshing -----------------------------------------------------------------------------------
+
+
+async def test_a_connection_outlives_its_token_if_it_is_refreshed(served: Served) -> None:
+    """With its watches; the first token's end is no end any more."""
+    first = served.token(ADA, ttl_ms=2_000)
+    async with talking(served.url, first, greeting={}) as talk:
+        assert "result" in await talk.ask(
+            1, "watch", {"board": "main", "watch": 1, "patterns": ["public/**"]}
+        )
+        answer = await talk.ask(2, "refresh", {"token": served.token(ADA)})
+        assert answer["result"]["principal"] == "ada"
+        expires_at_ms = unverified(first).expires_at_ms
+        assert expires_at_ms is not None
+
+        async def is_over() -> bool:
+            return time.time() * 1000 > expires_at_ms + 100
+
+        await wait_until(is_over)
+        await blackboard.Client(served.service.link(BOB)).board("main").put("public/a", 1)
+        while (message := await talk.receive()).get("method") != "changes" or not (
+            message["params"].get("revisions")
+        ):
+            pass
+        answer = await talk.ask(3, "head", {"board": "main"})
+        assert answer["result"]["revision"] == 1
+
+
+async def test_a_connection_stays_whose_it_is(served: Served) -> None:
+    """Another's token, a bad one, an old one: refused, and the connection goes on as it was."""
+    async with talking(served.url, served.token(ADA), greeting={}) as talk:
+        for number, token in enumerate([served.token(BOB), served.token(), "nonsense"], 1):
+            answer = await talk.ask(number, "refresh", {"token": token})
+            assert answer["error"]["data"]["code"] in ("access_denied", "unauthenticated")
+            assert token not in str(answer)
+        answer = await talk.ask(9, "whoami", {})
+        assert answer["result"]["principal"] == "ada"
+
+
+async def test_new_rights_count_at_once(served: Served) -> None:
+    """A token with fewer rights: requests are refused, and the watches have to be begun anew."""
+    token = served.token(ADA)
+    async with talking(served.url, token, greeting={}) as talk:
+        await talk.ask(1, "watch", {"board": "main", "watch": 1, "patterns": ["public/**"]})
+        read = access.parse_grant("public/notes/**=read")
+        narrow = attenuate(token, Narrowing(grants=(read,)))
+        await talk.send({"id": 2, "method": "refresh", "params": {"token": narrow}})
+        told = [await talk.receive() for _ in range(3)]
+        assert {m["method"] for m in told if "method" in m} == {"changes", "cancelled"}
+        answer = await talk.ask(3, "read", {"board": "main", "keys": ["public/a"]})
+        assert answer["error"]["data"]["code"] == "access_denied"
+
+
+async def test_a_client_with_a_source_of_tokens_never_runs_out(served: Served) -> None:
+    """It asks for the next one in time; nobody who uses it notices."""
+    given: list[str] = []
+
+    async def source() -> str:
+        given.append(served.token(ADA, ttl_ms=2_000))
+        return given[-1]
+
+    async with blackboard.connect(served.url, token=source) as client:
+        board = client.board()
+
+        async def has_refreshed_twice() -> bool:
+            await board.put("public/a", len(given))
+            return len(given) >= 3
+
+        await wait_until(has_refreshed_twice)
+        assert served.gate.traffic.connections == 1
+
+
+async def test_what_a_source_raises_reaches_who_connects(served: Served) -> None:
+    """A token that is not valid any more is not tried for ever."""
+
+    def source() -> str:
+        return served.token(ADA, ttl_ms=1_000)
+
+    stale = source()
+
+    async def is_over() -> bool:
+        return time.time() * 1000 > (unverified(stale).expires_at_ms or 0)
+
+    await wait_until(is_over)
+    with pytest.raises(BlackboardError):
+        async with asyncio.timeout(10), blackboard.connect(served.url, token=lambda: stale):
+            pass
