@@ -118,8 +118,6 @@ RESTORE_HOLDS_MAX: Final = 5
 """Times that a restore makes others wait, before it gives up."""
 RESTORE_KEPT_MS: Final = 24 * 3600 * 1000
 """Time for which the answer to a restore is kept, so that a retry of it is recognised."""
-ARCHIVE_WAIT_MS: Final = 10_000
-"""Time that a look at the past waits until the archive has reached it."""
 DIFF_KEYS_MAX: Final = 10_000
 """Keys that one `Board.diff` gathers; `differences` goes through any number, page by page."""
 TEXT_DIFF_LINES_MAX: Final = 2_000
@@ -157,6 +155,12 @@ ARCHIVE_WAIT_MS: Final = 10_000
 """Longest time for which a caller waits until the archive has reached a revision."""
 ARCHIVE_RETRY_MS: Final = 5_000
 """Longest pause between two attempts to reach an archive that is away."""
+ARCHIVE_IDLE_MS: Final = 1_000
+"""Time between two looks at the log of a board to which this process commits nothing."""
+ARCHIVE_PAUSE_MS: Final = 20
+"""Pause after an append for which nobody waits, so that many commits share a transaction."""
+ARCHIVE_PAGE_ENTRIES: Final = 256
+"""Log entries archived in one transaction."""
 
 BOARDS_MAX: Final = 4096
 """Boards that one service process has open: each has an index, a commit queue and a feed."""

@@ -23,7 +23,7 @@ from blackboard.core.commit import (
     Seed,
 )
 from blackboard.core.path import Pattern
-from blackboard.errors import Corrupt, InvalidRequest
+from blackboard.errors import Corrupt, InvalidRequest, Resync
 from blackboard.types import RESYNC_BYTES, Key, Revision
 
 

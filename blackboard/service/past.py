@@ -1,19 +1,18 @@
 """Looking back: which revision a moment is, and what the board held then.
 
 The archive answers for the past; the newest revisions may not have reached it yet, and then we
-wait for it, at most ARCHIVE_WAIT_MS. What is asked of the head is read from the engine.
+wait for it, at most ARCHIVE_WAIT_MS.
 
 Nothing here checks rights: `service/local.py`, the only way in, does.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from itertools import chain, repeat
 from typing import Final
 
 from blackboard.core.commit import Entry, Head, Reading
 from blackboard.core.path import SYSTEM, namespace_of, parse_pattern
-from blackboard.errors import FutureRevision, InvalidRequest, NoSuchCheckpoint, Unavailable
+from blackboard.errors import FutureRevision, InvalidRequest, NoSuchCheckpoint
+from blackboard.service.archiver import check_archived
 from blackboard.service.host import Host
 from blackboard.service.moments import (
     NOW,
@@ -25,11 +24,8 @@ from blackboard.service.moments import (
     checkpoint_key,
 )
 from blackboard.store.archive import Archive, Difference, Mark, Point, Version
-from blackboard.types import ARCHIVE_WAIT_MS, LIST_ENTRIES_MAX, PAGE_BYTES_MAX, Key, Revision
+from blackboard.types import LIST_ENTRIES_MAX, PAGE_BYTES_MAX, Key, Revision
 
-_PAUSES_MS: Final = (1, 2, 5, 10, 20, 50)
-"""Between two looks at how far the archive is; the last one repeats. Another process may feed it,
-so there is nothing here to be woken by."""
 _DIFF_PAGES_MAX: Final = 16
 """Pages that one request looks through for keys that may be shown."""
 
@@ -43,9 +39,7 @@ class Past:
     @property
     def archive(self) -> Archive:
         """The archive. Errors: InvalidRequest when this service keeps none."""
-        if self._host.archive is None:
-            raise InvalidRequest(field="archive", reason="this service keeps none")
-        return self._host.archive
+        return check_archived(self._host.archiver).archive
 
     # --- moments ----------------------------------------------------------------------------------
 
@@ -88,17 +82,7 @@ class Past:
 
         Errors: Unavailable after ARCHIVE_WAIT_MS.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + ARCHIVE_WAIT_MS / 1000
-        for pause_ms in chain(_PAUSES_MS, repeat(_PAUSES_MS[-1])):
-            mark = await self.archive.mark(board)
-            if mark is not None and mark.revision >= revision:
-                return mark
-            if loop.time() > deadline:
-                reason = f"it has not reached revision {revision}"
-                raise Unavailable(what=f"archive of {board}", reason=reason)
-            await asyncio.sleep(pause_ms / 1000)
-        raise AssertionError("the pauses never end")
+        return await check_archived(self._host.archiver).reached(board, revision)
 
     async def point(self, board: str, moment: Moment) -> Point:
         """The board at a moment, once the archive can answer for it."""

@@ -140,7 +140,8 @@ class Watch:
         """Take one delivery, or begin again with the state after a Resync."""
         stream = self._opened()
         if self._order is not None:
-            return await self._start_over(self._order)
+            await self._start_over(self._order)
+            return
         if self._deliveries is None:
             self._deliveries = aiter(stream)
         try:
@@ -148,7 +149,8 @@ class Watch:
         except Resync as order:
             if not self._snapshot:
                 raise
-            return await self._start_over(order)
+            await self._start_over(order)
+            return
         self._pending.extend(delivery.revisions)
         self._through = delivery.position
         if not self._pending:
