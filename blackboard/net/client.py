@@ -105,7 +105,9 @@ class RemoteLink(RemotePast):
             ) from lost
         return _receipt(message)
 
-    async def read(self, board: str, keys: Sequence[Key], *, at: Moment | None = None) -> Reading:
+    async def read(
+        self, board: str, keys: Sequence[Key], *, at: Moment | None = None
+    ) -> Reading:
         """As `Link.read`. Errors: also LimitExceeded when the answer would not fit a frame."""
         params: dict[str, Any] = {"board": board, "keys": list(keys)}
         if at is not None:
