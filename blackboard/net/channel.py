@@ -24,6 +24,8 @@ from urllib.parse import urlsplit, urlunsplit
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as connect_websocket
 from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, WebSocketException
+from websockets.frames import DATA_OPCODES, Frame, Opcode
+from websockets.protocol import Event
 from websockets.typing import Subprotocol
 
 from blackboard.errors import (
@@ -143,7 +145,26 @@ class Address:
 @dataclass(slots=True)
 class _Request:
     answer: "asyncio.Future[Any]"
+    timeout_ms: Milliseconds
+    deadline_s: float
     written: bool = False
+
+
+class _Socket(ClientConnection):
+    """A WebSocket that hands a message on as it comes, to `take` if that is set.
+
+    A task that waits for each message would double what it costs to read one.
+    """
+
+    take: Callable[[bytes], None] | None = None
+
+    def process_event(self, event: Event) -> None:
+        """Called by websockets for whatever comes in."""
+        if self.take is not None and isinstance(event, Frame) and event.opcode in DATA_OPCODES:
+            if event.opcode is Opcode.BINARY and event.fin:
+                return self.take(bytes(event.data))
+            self.take = None  # fragments: from here on, `recv` puts messages together
+        return super().process_event(event)
 
 
 class Channel:
@@ -164,6 +185,7 @@ class Channel:
         self._wake = asyncio.Event()
         self._demand = asyncio.Event()
         self._turn = asyncio.Event()  # replaced whenever a waiting request may look again
+        self._timer: asyncio.TimerHandle | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._first: asyncio.Future[None] | None = None
 
@@ -183,6 +205,8 @@ class Channel:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
             self._keeper = None
+        if self._timer is not None:
+            self._timer.cancel()
         self._refuse(Unavailable(what=self.url, reason="the client was closed"))
 
     # --- asking -----------------------------------------------------------------------------------
@@ -197,18 +221,34 @@ class Channel:
         """
         session = await self._ready()
         number = session.send_request(method, params)
-        request = _Request(asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        request = _Request(loop.create_future(), timeout_ms, loop.time() + timeout_ms / 1000)
         self._requests[number] = request
         self._unwritten.append(request)
         self._wake.set()
+        self._time_out_at(request.deadline_s)
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                return await request.answer
-        except TimeoutError as error:
-            reason = f"no answer in {timeout_ms} ms"
-            raise LostError(reason, written=request.written) from error
+            return await request.answer
         finally:
             self._requests.pop(number, None)
+
+    def _time_out_at(self, deadline_s: float) -> None:
+        """See that `_time_out` runs then: one timer for all requests costs a tenth of one each."""
+        if self._timer is None or deadline_s < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_at(deadline_s, self._time_out)
+
+    def _time_out(self) -> None:
+        """End the requests that waited too long."""
+        now_s = asyncio.get_running_loop().time()
+        self._timer = None
+        for request in self._requests.values():
+            if request.deadline_s > now_s:
+                self._time_out_at(request.deadline_s)
+            elif not request.answer.done():
+                reason = f"no answer in {request.timeout_ms} ms"
+                request.answer.set_exception(LostError(reason, written=request.written))
 
     def tell(self, method: str, params: dict[str, Any]) -> None:
         """Send a request whose answer nobody wants, if there is a connection now."""
@@ -273,6 +313,7 @@ class Channel:
             failures += 1
             try:
                 async with self._connect(await self._address.fresh_token()) as socket:
+                    assert isinstance(socket, _Socket)
                     session = await self._greet(socket)
                     failures = 0
                     await self._serve(socket, session)
@@ -300,6 +341,7 @@ class Channel:
             ping_interval=PING_INTERVAL_MS / 1000,
             ping_timeout=PING_INTERVAL_MS / 1000,
             max_size=FRAME_BYTES_MAX,
+            create_connection=_Socket,
         )
 
     async def _greet(self, socket: ClientConnection) -> ClientSession:
@@ -319,19 +361,34 @@ class Channel:
         self.agent = reading.read_str(events[0].result, "agent")
         return session
 
-    async def _serve(self, socket: ClientConnection, session: ClientSession) -> None:
+    async def _serve(self, socket: _Socket, session: ClientSession) -> None:
         self._session = session
         self._advance()
         if self._first is not None and not self._first.done():
             self._first.set_result(None)
         writer = asyncio.create_task(self._write(socket, session))
         refresher = asyncio.create_task(self._refresh())
+        violations: list[RemoteProtocolError] = []
+
+        def take(frame: bytes) -> None:
+            try:
+                self._receive(session, frame)
+            except RemoteProtocolError as error:
+                violations.append(error)
+                socket.take = None
+                socket.transport.abort()
+
+        # What came before this line is in the socket's queue: the loop below empties it first.
+        socket.take = take
         try:
             while True:
-                for event in session.receive(_binary(await socket.recv())):
-                    self._take(event)
+                self._receive(session, _binary(await socket.recv()))
+        except ConnectionClosed:
+            if violations:
+                raise violations[0] from None
+            raise
         finally:
-            self._session = None
+            socket.take = self._session = None
             writer.cancel()
             refresher.cancel()
             await asyncio.gather(writer, refresher, return_exceptions=True)
@@ -361,6 +418,11 @@ class Channel:
             self._unwritten.clear()
             for frame in session.bytes_to_send():
                 await socket.send(frame)
+
+    def _receive(self, session: ClientSession, frame: bytes) -> None:
+        """Errors: RemoteProtocolError."""
+        for event in session.receive(frame):
+            self._take(event)
 
     def _take(self, event: ClientEvent) -> None:
         match event:

@@ -27,6 +27,7 @@ from blackboard.service.views import Cause, Receipt
 from blackboard.types import REQUEST_TIMEOUT_MS, Key, Milliseconds, Revision
 from blackboard.wire import reading
 from blackboard.wire.frames import MSGPACK
+from blackboard.wire.news import ReceiptNews, read_receipt
 from blackboard.wire.requests import write_commit
 
 URL_VARIABLE: Final = "BLACKBOARD_URL"
@@ -206,13 +207,9 @@ class RemoteLink(RemotePast):
 
 
 def _receipt(message: Any) -> Receipt:
-    return Receipt(
-        reading.read_int(message, "revision"),
-        reading.read_int(message, "time_ms"),
-        reading.read_results(message),
-        reading.read_str(message, "level"),
-        message.get("duplicate") is True,
-    )
+    with reading.from_peer("receipt"):
+        news = message if isinstance(message, ReceiptNews) else read_receipt(message)
+    return Receipt(news.revision, news.time_ms, news.results, news.level, news.duplicate)
 
 
 def _cause(message: Any) -> Cause:

@@ -63,8 +63,11 @@ def let_go(hold: Hold) -> None:
 
 def fences_of(link: Link, board: str, explicit: Sequence[HeldFence] = ()) -> tuple[HeldFence, ...]:
     """`explicit`, then the fences that the running task holds for commits of `link` on `board`."""
+    holds = _held_on(link, board)
+    if not holds and not explicit:
+        return ()
     fences = dict.fromkeys(explicit)
-    for hold in _held_on(link, board):
+    for hold in holds:
         own = hold.agent == link.agent
         fences.update((f, None) for f in hold.fences if own or namespace_of(f.key) == "public")
     return tuple(fences)
@@ -92,4 +95,5 @@ def check_free(link: Link, board: str, keys: Iterable[Key]) -> None:
 
 
 def _held_on(link: Link, board: str) -> list[Hold]:
-    return [h for h in _holds.get() if h.board == board and h.origin == link.origin]
+    holds = _holds.get()
+    return [h for h in holds if h.board == board and h.origin == link.origin] if holds else []

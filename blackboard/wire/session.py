@@ -46,6 +46,7 @@ from blackboard.wire import reading
 from blackboard.wire.answers import write_error
 from blackboard.wire.commits import CommitParams, read_commits
 from blackboard.wire.frames import CLOSE_PROTOCOL_ERROR, MESSAGE_BYTES_MAX, MSGPACK, Encoding
+from blackboard.wire.news import ChangesNews, read_news
 
 if TYPE_CHECKING:
     from blackboard.wire import messages
@@ -434,6 +435,9 @@ class ClientSession(_Session):
 
     def receive(self, frame: bytes) -> list[ClientEvent]:
         """Take one frame. Errors: RemoteProtocolError, after which the session is closed."""
+        news = self._receive_news(frame)
+        if news is not None:
+            return news
         events: list[ClientEvent] = []
         try:
             for message in self._split(frame):
@@ -444,6 +448,23 @@ class ClientSession(_Session):
             self.close()
             raise
         return events
+
+    def _receive_news(self, frame: bytes) -> list[ClientEvent] | None:
+        """The events of a frame of usual news, None for any other frame."""
+        if self.state is not State.READY or self.encoding is not MSGPACK or self._fragments:
+            return None
+        events: list[ClientEvent] = []
+        answered: set[int] = set()
+        for message in read_news(frame) or ():
+            if message.params is not None and message.method is not None:
+                events.append(_changed(message.params))
+            elif message.result is not None and message.id in self._in_flight - answered:
+                answered.add(message.id)
+                events.append(Answered(message.id, message.result))
+            else:
+                return None
+        self._in_flight -= answered
+        return events or None
 
     def _receive(self, message: Any) -> ClientEvent | None:
         with reading.from_peer("message"):
@@ -488,3 +509,9 @@ class ClientSession(_Session):
             return None
         position = reading.read_position(params.get("position"))
         return Changed(watch, position, tuple(revisions))
+
+
+def _changed(news: ChangesNews) -> Changed:
+    with reading.from_peer("changes"):
+        revisions = tuple([revision.to_core() for revision in news.revisions])
+        return Changed(news.watch, Position.parse(news.position), revisions)
