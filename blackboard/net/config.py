@@ -10,7 +10,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from platformdirs import user_data_path
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError
@@ -27,6 +27,9 @@ from blackboard.net.tokens import AUDIENCE, check_secret, issue, new_secret
 from blackboard.service.access import operator
 from blackboard.store.base import Store
 from blackboard.types import LOG_KEPT_REVISIONS
+
+if TYPE_CHECKING:
+    from blackboard.store.archive import Archive
 
 CONFIG_VARIABLE: Final = "BLACKBOARD_CONFIG"
 PORT: Final = 7420
@@ -75,6 +78,14 @@ class Settings(BaseSettings):
     insecure: bool = False
     """Serve other machines without TLS: only behind something that adds it."""
     log_kept_revisions: Annotated[int, Field(ge=1)] = LOG_KEPT_REVISIONS
+    archive: str | None = None
+    """Where the past of the boards is kept: sqlite:///path, postgresql://..., or "none". Beside the
+    embedded engine unless it is said; Redis has none unless it is said."""
+    blobs: str | None = None
+    """Large values of the archive: a directory, or a URL such as s3://bucket/path."""
+    signing_key: Path | None = None
+    """A file with 32 bytes in hexadecimal, which sign checkpoints. Every service on one archive
+    needs the same. Generated beside the embedded engine."""
     lock_masters: Names = ()
     """URLs of Redis servers, independent of each other, that vote on every lease (Redlock)."""
 
@@ -160,6 +171,33 @@ async def make_store(settings: Settings) -> Store:
     from blackboard.store.redis import RedisStore
 
     return RedisStore.connect(settings.engine)
+
+
+async def make_archive(settings: Settings) -> "Archive | None":
+    """Open the archive that the settings name, None if there is none.
+
+    Errors: InvalidRequest when something is missing; Unavailable; Corrupt.
+    """
+    is_embedded = settings.engine == "sqlite"
+    if settings.archive == "none" or not (is_embedded or settings.archive):
+        return None
+    from blackboard.service.embedded import archive_url
+    from blackboard.service.seal import Seal, make_key, read_key
+    from blackboard.store.archive_sql import SqlArchive
+
+    url, blobs, key = settings.archive, settings.blobs, settings.signing_key
+    if blobs is None and (url is None or url.startswith("sqlite:")):
+        blobs = str(settings.data / "blobs")
+    if blobs is None:
+        reason = "needed beside an archive that other machines use"
+        raise InvalidRequest(field="blobs", reason=reason)
+    if key is None and not is_embedded:
+        reason = "needed to sign checkpoints: every service on one archive has the same key"
+        raise InvalidRequest(field="signing_key", reason=reason)
+    secret = make_key(settings.data / "signing_key") if key is None else read_key(key)
+    return await SqlArchive.open(
+        url or archive_url(settings.data), blobs=blobs, sealer=Seal(secret)
+    )
 
 
 def secret_of(settings: Settings) -> str:

@@ -27,7 +27,13 @@ from starlette.applications import Starlette
 
 from blackboard.errors import InvalidRequest
 from blackboard.net.app import create_app
-from blackboard.net.config import Settings, make_store, secret_of, write_operator_token
+from blackboard.net.config import (
+    Settings,
+    make_archive,
+    make_store,
+    secret_of,
+    write_operator_token,
+)
 from blackboard.net.gate import Doors
 from blackboard.net.tokens import verify
 from blackboard.service.quorum import masters_at
@@ -112,10 +118,17 @@ async def serve(
     with contextlib.closing(listen(settings.host, settings.port)) as listener:
         port = listener.getsockname()[1]
         lock_masters = masters_at(settings.lock_masters)
+        store = await make_store(settings)
+        try:
+            archive = await make_archive(settings)
+        except BaseException:
+            await store.aclose()
+            raise
         service = Service(
-            await make_store(settings),
+            store,
             log_kept_revisions=settings.log_kept_revisions,
             lock_masters=lock_masters,
+            archive=archive,
         )
         async with service:
             token = write_operator_token(settings, secret) if settings.is_loopback else None

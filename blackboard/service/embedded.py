@@ -3,13 +3,34 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from os import PathLike
+from pathlib import Path
+
+from sqlalchemy import URL
 
 from blackboard.service import access
 from blackboard.service.board import Client
 from blackboard.service.quorum import masters_at
+from blackboard.service.seal import Seal, make_key
 from blackboard.service.service import Service
+from blackboard.store.archive import Archive
+from blackboard.store.archive_sql import SqlArchive
 from blackboard.store.sqlite import SqliteStore
 from blackboard.store.sqlite_file import Level
+
+
+async def archive_beside(directory: Path) -> Archive:
+    """The archive of an embedded engine, its blobs and its signing key: all in its directory.
+
+    Errors: Unavailable; Corrupt; InvalidRequest when the key cannot be used.
+    """
+    seal = Seal(make_key(directory / "signing_key"))
+    blobs = str(directory / "blobs")
+    return await SqlArchive.open(archive_url(directory), blobs=blobs, sealer=seal)
+
+
+def archive_url(directory: Path) -> str:
+    """Where the archive of an embedded engine is."""
+    return URL.create("sqlite", database=str(directory / "archive.db")).render_as_string()
 
 
 @asynccontextmanager
@@ -32,7 +53,12 @@ async def open(  # noqa: A001 - `blackboard.open` reads like the built-in that i
     """
     masters = masters_at(lock_masters)
     store = await SqliteStore.at(path, level)
-    async with Service(store, lock_masters=masters) as service:
+    try:
+        archive = await archive_beside(Path(path))
+    except BaseException:
+        await store.aclose()
+        raise
+    async with Service(store, lock_masters=masters, archive=archive) as service:
         link = service.link(access.acting_as(access.operator(), agent))
         client = Client(link)
         try:

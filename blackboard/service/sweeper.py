@@ -16,7 +16,7 @@ from blackboard.core.commit import Commit, CommitId, Delete, Entry, Expire, KeyA
 from blackboard.errors import BlackboardError
 from blackboard.service.host import Host
 from blackboard.service.presence import entries_that_end_with
-from blackboard.types import LANES_MAX, LOG_ENTRIES_MAX, SWEEP_ENTRIES_MAX
+from blackboard.types import LANES_MAX, LOG_ENTRIES_MAX, REVISION_MAX, SWEEP_ENTRIES_MAX
 from blackboard.wire.codec import SYSTEM_AGENT
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,10 @@ class Sweeper:
             self.expired += 1
 
     async def trim(self, kept: int) -> None:
-        """Compact each open board's log that is well above `kept` entries, page by page."""
+        """Compact each open board's log that is well above `kept` entries, page by page.
+
+        What the archive does not have yet stays, however long the log is.
+        """
         for board in self._host.boards():
             with _told(board):
                 await self._trim(board, kept)
@@ -86,10 +89,18 @@ class Sweeper:
     async def _trim(self, board: str, kept: int) -> None:
         store = self._host.store
         head = await store.open(board)
+        if not history.excess(head, kept):
+            return
+        archiver = self._host.archiver
+        archived = REVISION_MAX if archiver is None else await archiver.settled(board)
         while surplus := history.excess(head, kept):
             limit = min(surplus, LOG_ENTRIES_MAX)
             page = await store.log(board, head.oldest - 1, limit=limit)
-            head = await store.compact(board, page.entries[-1].revision + 1)
+            doomed = [entry.revision for entry in page.entries if entry.revision <= archived]
+            if not doomed:
+                log.warning("board %s: its log stays, the archive is at %s", board, archived)
+                break
+            head = await store.compact(board, doomed[-1] + 1)
             if head.log_entries <= kept:
                 break
 

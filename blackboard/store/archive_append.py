@@ -3,9 +3,10 @@
 A manifest says what its revision holds, which only the fold knows while the rows are not written.
 """
 
+import asyncio
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import and_, bindparam, delete, select, update
 
@@ -34,7 +35,8 @@ from blackboard.store.blobs import Blobs
 from blackboard.types import Key, Revision
 from blackboard.wire.codec import decode_value
 
-NAMED = "named"
+_CHANGES_INLINE: Final = 64  # two milliseconds
+NAMED: Final = "named"
 """The kind of a checkpoint whose record does not say."""
 
 
@@ -55,7 +57,7 @@ class Appending:
         if any(self._taken(entry) for entry in entries):
             seals = await self._seals(fold)
         for entry in entries:
-            fold.apply(entry)
+            await _fold_in(fold, entry)
             if seals is not None:
                 seals.follow(entry)
                 for change in self._taken(entry):
@@ -129,7 +131,7 @@ class Appending:
                 value = await archive_rows.value_of(row, self._blobs)
                 declared[row.key] = value or b""
         return _Seals(
-            board=self._row.name,
+            board=self._row.called,
             sealer=self._sealer,
             fold=fold,
             epoch=await self._past.epoch(),
@@ -138,6 +140,15 @@ class Appending:
             declared=declared,
             previous=await previous_hash(self._past),
         )
+
+
+async def _fold_in(fold: Fold, entry: LogEntry) -> None:
+    """Archive one more entry without holding up who else runs here: a restore has many changes."""
+    if len(entry.changes) > _CHANGES_INLINE:
+        await asyncio.to_thread(fold.apply, entry)
+    else:
+        fold.apply(entry)
+        await asyncio.sleep(0)
 
 
 class _Seals:

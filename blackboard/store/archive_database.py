@@ -41,6 +41,7 @@ _PAGE_BYTES: Final = 16 * 1024  # so that values of a kilobyte fill the pages of
 _WAL_PAGES: Final = 64  # a megabyte; then the file takes it over
 _CONNECTIONS: Final = 8
 _SCHEMA_LOCK: Final = 0x626C61636B  # two services may make the tables at once
+_ROWS_AT_ONCE: Final = 256
 _WRITES: Final = "blackboard_writes"
 
 
@@ -134,9 +135,9 @@ async def rows(
 
 
 async def add(connection: AsyncConnection, table: Table, new: Sequence[dict[str, Any]]) -> None:
-    """Insert rows."""
-    if new:
-        await connection.execute(insert(table), new)
+    """Insert rows, some at a time: preparing them holds up who else runs here."""
+    for part in (new[i : i + _ROWS_AT_ONCE] for i in range(0, len(new), _ROWS_AT_ONCE)):
+        await connection.execute(insert(table), part)
 
 
 @contextlib.contextmanager

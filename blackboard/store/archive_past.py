@@ -2,7 +2,7 @@
 
 A board's past is a list of segments, the nearest first: its own revisions, then those of its origin
 up to where it left, and so on. What a key held is its newest version in the first segment that has
-one.
+one. Of an origin's `system` namespace nothing is shared: its records are that board's own.
 
 Queries that look for the newest version of each key take one step per key, however many versions it
 has: SQLite and PostgreSQL both answer `MAX(revision)` below a bound from the end of an index.
@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from blackboard.core import digest
 from blackboard.core.commit import Epoch
-from blackboard.core.path import namespace_of, range_below
+from blackboard.core.path import SYSTEM, namespace_of, range_below
 from blackboard.errors import Compacted, FutureRevision, InvalidRequest
 from blackboard.store import archive_rows
 from blackboard.store.archive import Point, Step
@@ -43,10 +43,15 @@ _AFTER_ALL: Final = "\x7f"  # keys are printable ASCII
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Revisions of the board with that id, up to `upto`."""
+    """Revisions of the board with that id, up to `upto`; `own` unless it is another board's."""
 
     board: int
     upto: Revision
+    own: bool = True
+
+    def shares(self, key: Key) -> bool:
+        """Whether what this segment holds of `key` counts."""
+        return self.own or namespace_of(key) != SYSTEM
 
 
 _PAGE: Final = text(
@@ -104,9 +109,9 @@ class Past:
         """The version of each key that counts, removals included."""
         found: dict[Key, Any] = {}
         for segment in self.segments:
-            wanted = [key for key in keys if key not in found]
+            wanted = [key for key in keys if key not in found and segment.shares(key)]
             if not wanted:
-                break
+                continue
             given, parameters = self.database.given(wanted)
             other = VERSION.alias()
             last = (
@@ -139,7 +144,7 @@ class Past:
             if len(page) == STEP_KEYS:
                 horizon = min(horizon or _AFTER_ALL, page[-1].name)
             for row in page:
-                if row.revision is not None:
+                if row.revision is not None and segment.shares(row.name):
                     found.setdefault(row.name, row)
         seen = sorted(key for key in found if horizon is None or key <= horizon)
         return [found[key] for key in seen], horizon
@@ -201,7 +206,7 @@ class Past:
             query = select(TOTAL.c.namespace, last.label("digest"))
             query = query.where(TOTAL.c.board == segment.board)
             for row in await rows(self.connection, query):
-                if row.digest is not None:
+                if row.digest is not None and (segment.own or row.namespace != SYSTEM):
                     found.setdefault(row.namespace, bytes(row.digest))
         return {name: d for name, d in sorted(found.items()) if d != digest.EMPTY_DIGEST}
 
@@ -285,17 +290,25 @@ async def board_by_id(connection: AsyncConnection, number: int) -> Any:
 
 async def segments_of(connection: AsyncConnection, row: Any, upto: Revision) -> list[Segment]:
     """The segments of a board's past up to `upto`."""
+    own = True
     found = [Segment(row.id, upto)]
     while row.origin is not None:
+        own = own and row.continues
         upto = min(upto, row.origin_revision)
         row = await board_by_id(connection, row.origin)
         if row.origin is None or upto > row.origin_revision:
-            found.append(Segment(row.id, upto))
+            found.append(Segment(row.id, upto, own))
     return found
 
 
+async def own_segments(connection: AsyncConnection, row: Any) -> list[Segment]:
+    """The segments of a board's whole past that are not another board's."""
+    return [s for s in await segments_of(connection, row, row.through) if s.own]
+
+
 async def changed_keys(a: Past, b: Past, after: Key | None) -> list[Key]:
-    """Up to STEP_KEYS keys after `after`, sorted, that were written on the way from `a` to `b`.
+    """Up to STEP_KEYS keys after `after`, sorted, that were written on the way from `a` to `b`;
+    of two boards none of their `system` namespaces.
 
     Errors: InvalidRequest when they have no common past.
     """
@@ -323,4 +336,6 @@ async def changed_keys(a: Past, b: Past, after: Key | None) -> list[Key]:
             .limit(STEP_KEYS)
         )
         found.update(row.key for row in await rows(a.connection, changed))
+    if not (common.own and other.own):
+        found = {key for key in found if namespace_of(key) != SYSTEM}
     return sorted(found)[:STEP_KEYS]

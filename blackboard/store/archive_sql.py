@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from blackboard.core import digest, history
 from blackboard.core.commit import Entry, Head, LogEntry, Reading
-from blackboard.core.path import namespace_of
+from blackboard.core.path import SYSTEM, namespace_of
 from blackboard.errors import Fenced, InvalidRequest, NoSuchCheckpoint
 from blackboard.store import archive_log, archive_prune, archive_rows
 from blackboard.store.archive import (
@@ -36,6 +36,7 @@ from blackboard.store.archive_past import (
     board_by_id,
     board_row,
     changed_keys,
+    own_segments,
     segments_of,
 )
 from blackboard.store.archive_tables import (
@@ -109,11 +110,12 @@ class SqlArchive:
 
     async def _mark(self, connection: AsyncConnection, row: Any, revision: Revision) -> Mark:
         past = Past(self._database, connection, await segments_of(connection, row, revision))
-        origin = None
-        if row.origin is not None:
-            parent = await board_by_id(connection, row.origin)
-            # A board without a name is a history of this one that its engine lost.
-            origin = parent.name and Point(parent.name, row.origin_revision)
+        origin, child = None, row
+        while child.continues:
+            child = await board_by_id(connection, child.origin)
+        if child.origin is not None:
+            parent = await board_by_id(connection, child.origin)
+            origin = Point(parent.called, child.origin_revision)
         epoch, chain = await past.epoch(), await past.chain()
         return Mark(row.oldest, revision, epoch, chain, origin)
 
@@ -131,8 +133,8 @@ class SqlArchive:
             row = await self._locked(connection, board)
             now_ms = await self._database.now_ms(connection)
             if row is None:
-                new = {"name": board, "owner": owner, "fence": 1, "until_ms": now_ms + ttl_ms}
-                await connection.execute(insert(BOARD), new)
+                new = {"owner": owner, "fence": 1, "until_ms": now_ms + ttl_ms}
+                await connection.execute(insert(BOARD), _vacant(board) | new)
                 return 1
             if row.owner != owner and row.until_ms > now_ms:
                 return None
@@ -217,9 +219,13 @@ class SqlArchive:
             row = await board_by_id(connection, number)
             return await self._mark(connection, row, origin.revision)
 
-    async def _fork(self, connection: AsyncConnection, number: int, past: Past) -> None:
-        """Let the empty board `number` go on from `past`."""
+    async def _fork(
+        self, connection: AsyncConnection, number: int, past: Past, *, continues: bool = False
+    ) -> None:
+        """Let the empty board `number` go on from `past`; `continues` if that is its own."""
         totals = await past.totals()
+        if not continues:
+            totals.pop(SYSTEM, None)
         sums = [
             {"board": number, "namespace": name, "total": digest.to_bytes(total)}
             for name, total in totals.items()
@@ -234,6 +240,7 @@ class SqlArchive:
             "chain": await past.chain(),
             "origin": segment.board,
             "origin_revision": segment.upto,
+            "continues": continues,
         }
         await connection.execute(update(BOARD).where(BOARD.c.id == number), begun)
 
@@ -267,7 +274,7 @@ class SqlArchive:
         """
         past = await Past.at(self._database, connection, Point(row.name, revision))
         number = await self._replace(connection, row, forget=False)
-        await self._fork(connection, number, past)
+        await self._fork(connection, number, past, continues=True)
         return await board_by_id(connection, number)
 
     async def settle(self, board: str) -> Revision:
@@ -455,7 +462,7 @@ class SqlArchive:
             row = await board_row(connection, board)
             if row is None or row.through is None:
                 return ()
-            for segment in await segments_of(connection, row, row.through):
+            for segment in await own_segments(connection, row):
                 kept = await rows(connection, _checkpoints(segment))
                 found += [archive_log.stored(board, each) for each in kept]
         return sorted(found, key=lambda stored: (stored.revision, stored.name))
@@ -475,7 +482,7 @@ class SqlArchive:
             row = await self._locked(connection, board)
             if row is None or row.through is None:
                 return False
-            for segment in await segments_of(connection, row, row.through):
+            for segment in await own_segments(connection, row):
                 named = await rows(
                     connection, _checkpoints(segment).where(CHECKPOINT.c.name == name)
                 )
@@ -515,7 +522,14 @@ class SqlArchive:
 
 
 def _vacant(board: str) -> dict[str, Any]:
-    return {"name": board, "owner": None, "fence": 0, "until_ms": 0}
+    return {
+        "name": board,
+        "called": board,
+        "owner": None,
+        "fence": 0,
+        "until_ms": 0,
+        "continues": False,
+    }
 
 
 def _checkpoints(segment: Segment) -> Any:

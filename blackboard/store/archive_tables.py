@@ -54,11 +54,13 @@ BOARD: Final = Table(
     METADATA,
     Column("id", Integer, primary_key=True, autoincrement=True),
     Column("name", _NAME, unique=True),  # NULL: another board has the name now
+    _must("called", _NAME),  # the name that it was made with
     Column("oldest", _NUMBER),  # NULL, with the next two: not joined yet
     Column("through", _NUMBER),
     Column("chain", LargeBinary),
     Column("origin", Integer),
     Column("origin_revision", _NUMBER),
+    _must("continues", Boolean),  # the origin is this board, before its engine lost revisions
     Column("owner", String),
     _must("fence"),
     _must("until_ms"),

@@ -22,7 +22,7 @@ from blackboard.store.archive import Cut, Facts, Point, Sealer
 from blackboard.store.archive_append import kind_of
 from blackboard.store.archive_database import rows
 from blackboard.store.archive_fold import CHECKPOINTS, DECLARED, Fold, Known, held
-from blackboard.store.archive_past import Past, Segment, board_by_id
+from blackboard.store.archive_past import Past, Segment, board_by_id, segments_of
 from blackboard.store.archive_tables import (
     ABSENT,
     BLOB,
@@ -42,15 +42,15 @@ class Verification:
 
     def __init__(self, past: Past, at: Point, blobs: Blobs, sealer: Sealer) -> None:
         self._past = past
-        self._at = at
+        self._called = at.board  # the board whose manifests are looked at
         self._blobs = blobs
         self._sealer = sealer
         self._connection = past.connection
 
     async def findings(self) -> AsyncIterator[str]:
         """Yield every finding."""
-        for index, segment in reversed(list(enumerate(self._past.segments))):
-            part = Past(self._past.database, self._connection, self._past.segments[index:])
+        for segment in reversed(self._past.segments):
+            part = await self._own(segment)
             async for finding in self._segment(part, segment):
                 yield finding
         async for finding in self._manifests():
@@ -84,6 +84,12 @@ class Verification:
             yield f"revisions {after + 1} to {segment.upto} are missing: the log was cut short"
         async for finding in self._state(past, fold.totals):
             yield finding
+
+    async def _own(self, segment: Segment) -> Past:
+        """The past of the board that a segment belongs to, up to its end."""
+        board = await board_by_id(self._connection, segment.board)
+        segments = await segments_of(self._connection, board, segment.upto)
+        return Past(self._past.database, self._connection, segments)
 
     def _sub(self, past: Past, revision: Revision) -> Past:
         first, *rest = past.segments
@@ -212,13 +218,14 @@ class Verification:
     async def _manifests(self) -> AsyncIterator[str]:
         previous = b""
         sealed: set[tuple[str, Revision]] = set()
-        for index, segment in reversed(list(enumerate(self._past.segments))):
+        for segment in reversed(self._past.segments):
             query = (
                 select(CHECKPOINT)
                 .where(CHECKPOINT.c.board == segment.board, CHECKPOINT.c.revision <= segment.upto)
                 .order_by(CHECKPOINT.c.revision, CHECKPOINT.c.name)
             )
-            part = Past(self._past.database, self._connection, self._past.segments[index:])
+            part = await self._own(segment)
+            self._called = (await board_by_id(self._connection, segment.board)).called
             for row in await rows(self._connection, query):
                 sealed.add((row.name, row.revision))
                 async for finding in self._manifest(self._sub(part, row.revision), row, previous):
@@ -231,7 +238,7 @@ class Verification:
         if not row.manifest:
             return  # let go of
         try:
-            stored = archive_log.stored(self._at.board, row)
+            stored = archive_log.stored(self._called, row)
         except Corrupt as error:
             yield f"the manifest is damaged: {error.reason}"
             return
@@ -262,7 +269,7 @@ class Verification:
                 declared[each.key.rpartition("/")[2]] = value or b""
         steps = await past.steps()
         return Cut(
-            board=self._at.board,
+            board=self._called,
             name=row.name,
             revision=row.revision,
             time_ms=commit.time_ms,
@@ -277,7 +284,7 @@ class Verification:
 
     async def _unsealed(self, sealed: set[tuple[str, Revision]]) -> AsyncIterator[str]:
         """Checkpoints of the board that have no manifest."""
-        first = await board_by_id(self._connection, self._past.segments[-1].board)
+        first = await board_by_id(self._connection, self._past.segments[0].board)
         async for page in self._past.entries(CHECKPOINTS.rstrip("/")):
             for row in page:
                 name = row.key.removeprefix(CHECKPOINTS)
