@@ -8,19 +8,19 @@ Invariants
   Fenced, and nothing it commits after that takes effect.
 - after a restore the agent goes on in place, from the state that came back.
 - an agent at rest is woken by the log: nothing is polled.
+- a checkpoint that waits for the agent is answered at once, also in the middle of a step: what a
+  step has not committed is nothing that anybody could miss.
 """
 
 import asyncio
 import logging
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from blackboard.core.commit import Delete
-from blackboard.core.path import barrier_key, namespace_of
+from blackboard.core.commit import Op
+from blackboard.core.path import namespace_of
 from blackboard.errors import (
-    AccessDenied,
-    BlackboardError,
     Compacted,
     Fenced,
     FutureRevision,
@@ -74,7 +74,8 @@ async def run_agent(
     while True:
         epoch = (await home.head()).epoch
         try:
-            async with home.attach(if_taken=if_taken, ttl_ms=stay.ttl_ms) as me:
+            attached = home.attach(if_taken=if_taken, ttl_ms=stay.ttl_ms, deliver=_nothing_held)
+            async with attached as me:
                 return await _live(agent, me, stay, observe)
         except (LeaseLost, Fenced, StaleEpoch) as error:
             now = (await home.head()).epoch
@@ -88,25 +89,24 @@ async def run_agent(
 async def _live(agent: Agent[S], me: "Attachment[Board]", stay: Stay, observe: Observer) -> Stepped:
     """Steps and rests, while attached."""
     runner = Runner(agent, BoardDesk(me.board), observe=observe)
-    deliverer = asyncio.create_task(deliver(me.board), name=f"checkpoints of {agent.name}")
     shown, taken = "", 0
-    try:
-        while True:
-            stepped = await runner.step()
-            taken += stepped.receipt is not None and not stepped.rests
-            told = "idle" if stepped.idle else stepped.status.value
-            if told != shown:
-                await me.report(told, ", ".join(stepped.patterns[:1]) if stepped.rests else "")
-                shown = told
-            if _is_over(stepped, stay, taken):
-                return stepped
-            if stepped.rests:
-                await _rest(me.board, stepped, stay.stop)
-                runner.forget()
-    finally:
-        deliverer.cancel()
-        with suppress(asyncio.CancelledError):
-            await deliverer
+    while True:
+        stepped = await runner.step()
+        taken += stepped.receipt is not None and not stepped.rests
+        told = "idle" if stepped.idle else stepped.status.value
+        if told != shown:
+            await me.report(told, ", ".join(stepped.patterns[:1]) if stepped.rests else "")
+            shown = told
+        if _is_over(stepped, stay, taken):
+            return stepped
+        if stepped.rests:
+            await _rest(me.board, stepped, stay.stop)
+            runner.forget()
+
+
+async def _nothing_held() -> Sequence[Op]:
+    """What a checkpoint gets from an agent: all that it knows is on the board already."""
+    return ()
 
 
 def _is_over(stepped: Stepped, stay: Stay, taken: int) -> bool:
@@ -171,27 +171,3 @@ def _is_news(patterns: list[str], change: Change) -> bool:
 
 def _branch(path: Key) -> str:
     return path[len(namespace_of(path)) + 1 :].partition("/")[0]
-
-
-async def deliver(board: Board) -> None:
-    """Answer each checkpoint that waits for the agent of `board`, until cancelled.
-
-    The runtime holds nothing back between commits, so a step that takes long holds no checkpoint
-    up. Where the agent may not see such requests, its next commit answers them (runtime/desk.py).
-    """
-    key = barrier_key(board.agent)
-    while True:
-        try:
-            async with board.watch(key, snapshot=True) as watch:
-                if key in watch.state:
-                    await board.commit([Delete(key)], note="brought in for a checkpoint")
-                async for revised in watch:
-                    if any(change.kind == "put" for change in revised.changes):
-                        await board.commit([Delete(key)], note="brought in for a checkpoint")
-        except (Compacted, Resync, RolledBack):
-            continue
-        except AccessDenied:
-            return
-        except BlackboardError as error:
-            log.warning("%s no longer looks out for checkpoints: %s", board.agent, error)
-            return

@@ -11,6 +11,7 @@ import pytest
 
 from blackboard.service.board import Board
 from tests.conformance.rules_board_claim import ClaimRules
+from tests.conformance.rules_board_document import DocumentRules
 from tests.conformance.rules_board_lock import FenceRules, LockRules, WaitFreeRules
 from tests.conformance.rules_board_presence import PresenceRules
 from tests.conformance.rules_board_private import PrivateRules
@@ -18,6 +19,9 @@ from tests.conformance.rules_board_read import BoardReadRules
 from tests.conformance.rules_board_step import StepRules
 from tests.conformance.rules_board_watch import WatchRules
 from tests.conformance.rules_board_write import BoardWriteRules
+from tests.conformance.rules_runtime import AgentLifeRules, AgentStepRules
+from tests.conformance.rules_runtime_approvals import ApprovalRules
+from tests.conformance.rules_runtime_journal import JournalRules
 from tests.conformance.team import Team
 
 
@@ -32,6 +36,11 @@ class BoardSuite(
     WaitFreeRules,
     PresenceRules,
     ClaimRules,
+    DocumentRules,
+    AgentStepRules,
+    AgentLifeRules,
+    JournalRules,
+    ApprovalRules,
 ):
     """Every rule. The subclass provides `team`."""
 
