@@ -30,6 +30,7 @@ from blackboard.errors import (
     AccessDenied,
     BlackboardError,
     InvalidRequest,
+    LocalProtocolError,
     RemoteProtocolError,
     Unauthenticated,
     Unavailable,
@@ -155,6 +156,7 @@ class Channel:
         self.agent = ""
         """The name under which the connection acts."""
         self._address = address
+        self._is_closed = False
         self._session: ClientSession | None = None  # set while requests can be sent
         self._requests: dict[int, _Request] = {}
         self._unwritten: list[_Request] = []
@@ -179,11 +181,19 @@ class Channel:
 
     async def aclose(self) -> None:
         """Close the connection. What is in flight is lost; every watch is over."""
+        self._is_closed = True
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
             self._keeper = None
         self._refuse(Unavailable(what=self.url, reason="the client was closed"))
+
+    @property
+    def address(self) -> Address:
+        """Where the service is. Errors: LocalProtocolError once the client was closed."""
+        if self._is_closed:
+            raise LocalProtocolError(reason="the client was closed")
+        return self._address
 
     # --- asking -----------------------------------------------------------------------------------
 
