@@ -72,23 +72,45 @@ async def run_agent(
     home = board.as_agent(agent.name)
     if_taken = stay.if_taken
     while True:
-        epoch = (await home.head()).epoch
+        epoch = (await home.head()).epoch.number
+        attached = home.attach(if_taken=if_taken, ttl_ms=stay.ttl_ms, deliver=_nothing_held)
         try:
-            attached = home.attach(if_taken=if_taken, ttl_ms=stay.ttl_ms, deliver=_nothing_held)
             async with attached as me:
-                return await _live(agent, me, stay, observe)
-        except (LeaseLost, Fenced, StaleEpoch) as error:
+                desk = _Desk(me.board, epoch)
+                return await _live(Runner(agent, desk, observe=observe), desk, me, stay)
+        except (LeaseLost, Fenced, StaleEpoch, _Moved) as error:
             now = (await home.head()).epoch
-            if now.number == epoch.number:
+            if now.number == epoch:
                 raise
             log.warning("%s goes on in epoch %d (%s): %s", agent, now.number, now.cause, error)
             await home.refresh()
             if_taken = "refuse"
 
 
-async def _live(agent: Agent[S], me: "Attachment[Board]", stay: Stay, observe: Observer) -> Stepped:
+class _Moved(Exception):
+    """The board is in another epoch than the one in which the agent was attached."""
+
+
+class _Desk(BoardDesk):
+    """The desk of an agent that is attached. After a restore it is attached no more."""
+
+    def __init__(self, board: Board, epoch: int) -> None:
+        super().__init__(board)
+        self._epoch = epoch
+
+    async def renew(self, error: StaleEpoch) -> None:
+        """To accept the board as it is now is not enough: the identity is gone."""
+        raise error
+
+    async def check(self) -> None:
+        """Errors: _Moved. Asked before a step that follows a rest, so that nothing is called in
+        the name of an agent that this process may no longer be."""
+        if (await self.board.head()).epoch.number != self._epoch:
+            raise _Moved(f"attached in epoch {self._epoch}")
+
+
+async def _live(runner: Runner[S], desk: _Desk, me: "Attachment[Board]", stay: Stay) -> Stepped:
     """Steps and rests, while attached."""
-    runner = Runner(agent, BoardDesk(me.board), observe=observe)
     shown, taken = "", 0
     while True:
         stepped = await runner.step()
@@ -101,6 +123,7 @@ async def _live(agent: Agent[S], me: "Attachment[Board]", stay: Stay, observe: O
             return stepped
         if stepped.rests:
             await _rest(me.board, stepped, stay.stop)
+            await desk.check()
             runner.forget()
 
 

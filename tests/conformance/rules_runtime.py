@@ -126,9 +126,25 @@ class AgentStepRules:
             runs.append(ctx.run.attempt)
             ctx.put("private/bob/notes", 1)
 
+        mine = runner(ada, step)
+        for _ in range(2):
+            with pytest.raises(AccessDenied):
+                await mine.step()
+        assert (runs, (await ada.head()).revision) == ([1, 2, 1, 2], 0)
+
+    async def test_a_step_that_was_refused_leaves_nothing_in_memory(self, ada: Board) -> None:
+        async def step(ctx: Ctx[Notes]) -> None:
+            ctx.state.count += 1
+            if allowed:
+                return
+            ctx.put("private/bob/notes", 1)
+
+        allowed: list[bool] = []
+        mine = runner(ada, step)
         with pytest.raises(AccessDenied):
-            await runner(ada, step).step()
-        assert (runs, (await ada.head()).revision) == ([1, 2], 0)
+            await mine.step()
+        allowed.append(True)
+        assert ((await mine.step()).number, (await notes_of(ada)).count) == (1, 1)
 
     async def test_two_processes_of_one_agent_take_turns(self, ada: Board) -> None:
         one, other = runner(ada, count), runner(ada, count)
