@@ -24,6 +24,7 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.net.calls import call, describe
+from blackboard.net.documents import DocumentDoor
 from blackboard.net.gate import Authenticator, Doors, Gate, bearer_token
 from blackboard.net.metrics import Metrics
 from blackboard.net.schema import asyncapi
@@ -53,6 +54,7 @@ def create_app(
     app = Starlette(
         routes=[
             WebSocketRoute("/v1", gate),
+            WebSocketRoute("/v1/boards/{board}/docs/{key:path}", DocumentDoor(gate)),
             Route("/v1/rpc", routes.rpc, methods=["POST"]),
             Route("/v1/schema", routes.schema),
             Route("/healthz", routes.healthz),

@@ -32,6 +32,7 @@ from blackboard.errors import (
     AccessDenied,
     BlackboardError,
     InvalidRequest,
+    LocalProtocolError,
     RemoteProtocolError,
     Unauthenticated,
     Unavailable,
@@ -176,6 +177,7 @@ class Channel:
         self.agent = ""
         """The name under which the connection acts."""
         self._address = address
+        self._is_closed = False
         self._session: ClientSession | None = None  # set while requests can be sent
         self._requests: dict[int, _Request] = {}
         self._unwritten: list[_Request] = []
@@ -201,6 +203,7 @@ class Channel:
 
     async def aclose(self) -> None:
         """Close the connection. What is in flight is lost; every watch is over."""
+        self._is_closed = True
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
@@ -208,6 +211,13 @@ class Channel:
         if self._timer is not None:
             self._timer.cancel()
         self._refuse(Unavailable(what=self.url, reason="the client was closed"))
+
+    @property
+    def address(self) -> Address:
+        """Where the service is. Errors: LocalProtocolError once the client was closed."""
+        if self._is_closed:
+            raise LocalProtocolError(reason="the client was closed")
+        return self._address
 
     # --- asking -----------------------------------------------------------------------------------
 

@@ -18,10 +18,11 @@ from blackboard.errors import OutcomeUnknown, Unavailable
 from blackboard.net.channel import Address, Channel, LostError, TokenSource
 from blackboard.net.past import moment_out
 from blackboard.net.past_link import RemotePast
+from blackboard.net.documents_client import open_document
 from blackboard.net.stream import RemoteStream
 from blackboard.service.access import Grant, Principal, Right
 from blackboard.service.board import DEFAULT_BOARD, Client
-from blackboard.service.link import Link, Stream, WatchRequest
+from blackboard.service.link import Link, Pipe, Stream, WatchRequest
 from blackboard.service.moments import Moment
 from blackboard.service.views import Cause, Receipt
 from blackboard.types import REQUEST_TIMEOUT_MS, Key, Milliseconds, Revision
@@ -158,6 +159,10 @@ class RemoteLink(RemotePast):
             yield stream
         finally:
             stream.close()
+
+    def document(self, board: str, key: Key) -> AbstractAsyncContextManager[Pipe]:
+        """As `Link.document`, over a WebSocket of its own."""
+        return open_document(self._channel.address, board, key, self._agent)
 
     async def boards(self) -> Sequence[str]:
         """As `Link.boards`."""

@@ -25,6 +25,7 @@ from pydantic_settings import (
 from blackboard.errors import InvalidRequest
 from blackboard.net.tokens import AUDIENCE, check_secret, issue, new_secret
 from blackboard.service.access import operator
+from blackboard.service.automatic import Automatic
 from blackboard.store.base import Store
 from blackboard.types import LOG_KEPT_REVISIONS
 
@@ -86,6 +87,11 @@ class Settings(BaseSettings):
     signing_key: Path | None = None
     """A file with 32 bytes in hexadecimal, which sign checkpoints. Every service on one archive
     needs the same. Generated beside the embedded engine."""
+    checkpoint_revisions: Annotated[int, Field(ge=1)] | None = None
+    """Take a checkpoint of each board every so many revisions; none unless it is said,"""
+    checkpoint_seconds: Annotated[int, Field(ge=1)] | None = None
+    """and every so many seconds, if anything happened."""
+    checkpoint_at_shutdown: bool = False
     lock_masters: Names = ()
     """URLs of Redis servers, independent of each other, that vote on every lease (Redlock)."""
 
@@ -156,6 +162,16 @@ def load(given: Mapping[str, object] | None = None) -> Settings:
         raise InvalidRequest(field=field or "settings", reason=details["msg"]) from error
     except (OSError, ValueError) as error:
         raise InvalidRequest(field=CONFIG_VARIABLE, reason=str(error)) from error
+
+
+def automatic_of(settings: Settings) -> Automatic:
+    """When checkpoints are taken unasked."""
+    seconds = settings.checkpoint_seconds
+    return Automatic(
+        settings.checkpoint_revisions,
+        None if seconds is None else seconds * 1000,
+        settings.checkpoint_at_shutdown,
+    )
 
 
 async def make_store(settings: Settings) -> Store:

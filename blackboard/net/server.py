@@ -29,6 +29,7 @@ from blackboard.errors import InvalidRequest
 from blackboard.net.app import create_app
 from blackboard.net.config import (
     Settings,
+    automatic_of,
     make_archive,
     make_store,
     secret_of,
@@ -129,6 +130,7 @@ async def serve(
             log_kept_revisions=settings.log_kept_revisions,
             lock_masters=lock_masters,
             archive=archive,
+            automatic=automatic_of(settings),
         )
         async with service:
             token = write_operator_token(settings, secret) if settings.is_loopback else None

@@ -140,8 +140,8 @@ def canonical(value: Any) -> str:
     Errors: InvalidRequest when `value` cannot be written down.
     """
     try:
-        plain = to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="strings")
-        return json.dumps(plain, sort_keys=True, separators=(",", ":"))
+        plain = to_jsonable_python(value, bytes_mode="base64")
+        return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (PydanticSerializationError, TypeError, ValueError) as error:
         raise InvalidRequest(field="arguments", reason=str(error)) from error
 

@@ -19,7 +19,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar, TypeVarTuple
+from typing import Any, Generic, TypeVar, TypeVarTuple, overload
 
 from anyio import to_thread
 from pydantic import BaseModel, ConfigDict
@@ -226,12 +226,28 @@ class Context(Generic[S]):
 
     # --- calls: journaled -------------------------------------------------------------------------
 
+    @overload
     async def tool(
         self,
-        function: Callable[[*Arguments], Awaitable[T] | T],
+        function: Callable[[*Arguments], Awaitable[T]],
         *arguments: *Arguments,
         terms: Terms | None = None,
-    ) -> T:
+    ) -> T: ...
+
+    @overload
+    async def tool(
+        self,
+        function: Callable[[*Arguments], T],
+        *arguments: *Arguments,
+        terms: Terms | None = None,
+    ) -> T: ...
+
+    async def tool(
+        self,
+        function: Callable[[*Arguments], Any],
+        *arguments: *Arguments,
+        terms: Terms | None = None,
+    ) -> Any:
         """Call `function`, once: what it returns is recorded before the step goes on.
 
         It returns JSON types, bytes, or what its annotation describes to pydantic. A function that
@@ -253,8 +269,7 @@ class Context(Generic[S]):
         plain = json.loads(canonical(list(arguments)))
         call = Call("tool", name_of(function, terms), plain, terms.version)
         found = await self._journal.call(call, work, terms)
-        result: T = adapter.validate_python(found) if adapter else found
-        return result
+        return adapter.validate_python(found) if adapter else found
 
     async def model(self, model: Model, prompt: Prompt, *, terms: Terms | None = None) -> Reply:
         """Ask `model`, once: the reply, with version, seed and usage, is recorded before the step

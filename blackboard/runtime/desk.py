@@ -7,14 +7,17 @@ Invariants
   runtime holds nothing that a board does not have, so there is never anything else to deliver.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from blackboard.core.commit import Condition, Delete, HeldFence, Op
-from blackboard.errors import SnapshotFirst
+from blackboard.errors import SnapshotFirst, StaleEpoch
 from blackboard.service.board import Board
 from blackboard.service.views import Entry, Listing, Receipt
 from blackboard.types import LIST_ENTRIES_MAX, STEP_ATTEMPTS_MAX, Key, Revision
+
+log = logging.getLogger(__name__)
 
 
 class Desk(Protocol):
@@ -50,8 +53,8 @@ class Desk(Protocol):
     ) -> Receipt:
         """Carry out `ops` as one revision, or nothing. Errors: as of `Board.commit`."""
 
-    async def refresh(self) -> None:
-        """Accept the board as it is now, after a StaleEpoch."""
+    async def renew(self, error: StaleEpoch) -> None:
+        """Accept the board as it is now, after `error`; or raise it, if that is not enough."""
 
 
 class BoardDesk:
@@ -105,6 +108,7 @@ class BoardDesk:
                 await self.board.commit([Delete(asked.key)], note="brought in for a checkpoint")
         raise AssertionError("the last attempt returns or raises")
 
-    async def refresh(self) -> None:
-        """Accept the board as it is now, after a StaleEpoch."""
+    async def renew(self, error: StaleEpoch) -> None:
+        """Accept the board as it is now."""
+        log.warning("%s goes on in epoch %d (%s)", self.agent, error.number, error.cause)
         await self.board.refresh()

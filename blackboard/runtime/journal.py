@@ -166,10 +166,12 @@ class Journal:
     def _compare(self, number: int, slot: str, call: Call) -> None:
         """Notice that another call was made here before, as the `number`-th of the step."""
         was = self._slots.get(number)
-        expected = self._kept.records[was].name if was else "no call"
+        record = self._kept.records[was] if was else None
+        expected = _shown(record.name, record.arguments) if record else "no call"
         if was in (None, slot) and not self._origin.strict:
             return
-        diverged = Diverged(self._desk.agent, number, expected, call.name)
+        found = _shown(call.name, call.arguments)
+        diverged = Diverged(self._desk.agent, number, expected, found)
         if self._origin.strict:
             raise diverged
         if self.diverged is None:
@@ -330,6 +332,11 @@ class Journal:
             await self._desk.commit(ops, conditions=[self._origin.guard], note="to be tried again")
             for slot in failed:
                 del self._kept.records[slot]
+
+
+def _shown(name: str, arguments: Any) -> str:
+    """A call as one short text."""
+    return f"{name} {canonical(arguments)}"[:_NAME_CHARACTERS_MAX]
 
 
 def _is_answer(value: Any) -> bool:

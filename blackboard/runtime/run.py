@@ -8,19 +8,19 @@ Invariants
   Fenced, and nothing it commits after that takes effect.
 - after a restore the agent goes on in place, from the state that came back.
 - an agent at rest is woken by the log: nothing is polled.
+- a checkpoint that waits for the agent is answered at once, also in the middle of a step: what a
+  step has not committed is nothing that anybody could miss.
 """
 
 import asyncio
 import logging
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from blackboard.core.commit import Delete
-from blackboard.core.path import barrier_key, namespace_of
+from blackboard.core.commit import Op
+from blackboard.core.path import namespace_of
 from blackboard.errors import (
-    AccessDenied,
-    BlackboardError,
     Compacted,
     Fenced,
     FutureRevision,
@@ -72,41 +72,64 @@ async def run_agent(
     home = board.as_agent(agent.name)
     if_taken = stay.if_taken
     while True:
-        epoch = (await home.head()).epoch
+        epoch = (await home.head()).epoch.number
+        attached = home.attach(if_taken=if_taken, ttl_ms=stay.ttl_ms, deliver=_nothing_held)
         try:
-            async with home.attach(if_taken=if_taken, ttl_ms=stay.ttl_ms) as me:
-                return await _live(agent, me, stay, observe)
-        except (LeaseLost, Fenced, StaleEpoch) as error:
+            async with attached as me:
+                desk = _Desk(me.board, epoch)
+                return await _live(Runner(agent, desk, observe=observe), desk, me, stay)
+        except (LeaseLost, Fenced, StaleEpoch, _Moved) as error:
             now = (await home.head()).epoch
-            if now.number == epoch.number:
+            if now.number == epoch:
                 raise
             log.warning("%s goes on in epoch %d (%s): %s", agent, now.number, now.cause, error)
             await home.refresh()
             if_taken = "refuse"
 
 
-async def _live(agent: Agent[S], me: "Attachment[Board]", stay: Stay, observe: Observer) -> Stepped:
+class _Moved(Exception):
+    """The board is in another epoch than the one in which the agent was attached."""
+
+
+class _Desk(BoardDesk):
+    """The desk of an agent that is attached. After a restore it is attached no more."""
+
+    def __init__(self, board: Board, epoch: int) -> None:
+        super().__init__(board)
+        self._epoch = epoch
+
+    async def renew(self, error: StaleEpoch) -> None:
+        """To accept the board as it is now is not enough: the identity is gone."""
+        raise error
+
+    async def check(self) -> None:
+        """Errors: _Moved. Asked before a step that follows a rest, so that nothing is called in
+        the name of an agent that this process may no longer be."""
+        if (await self.board.head()).epoch.number != self._epoch:
+            raise _Moved(f"attached in epoch {self._epoch}")
+
+
+async def _live(runner: Runner[S], desk: _Desk, me: "Attachment[Board]", stay: Stay) -> Stepped:
     """Steps and rests, while attached."""
-    runner = Runner(agent, BoardDesk(me.board), observe=observe)
-    deliverer = asyncio.create_task(deliver(me.board), name=f"checkpoints of {agent.name}")
     shown, taken = "", 0
-    try:
-        while True:
-            stepped = await runner.step()
-            taken += stepped.receipt is not None and not stepped.rests
-            told = "idle" if stepped.idle else stepped.status.value
-            if told != shown:
-                await me.report(told, ", ".join(stepped.patterns[:1]) if stepped.rests else "")
-                shown = told
-            if _is_over(stepped, stay, taken):
-                return stepped
-            if stepped.rests:
-                await _rest(me.board, stepped, stay.stop)
-                runner.forget()
-    finally:
-        deliverer.cancel()
-        with suppress(asyncio.CancelledError):
-            await deliverer
+    while True:
+        stepped = await runner.step()
+        taken += stepped.receipt is not None and not stepped.rests
+        told = "idle" if stepped.idle else stepped.status.value
+        if told != shown:
+            await me.report(told, ", ".join(stepped.patterns[:1]) if stepped.rests else "")
+            shown = told
+        if _is_over(stepped, stay, taken):
+            return stepped
+        if stepped.rests:
+            await _rest(me.board, stepped, stay.stop)
+            await desk.check()
+            runner.forget()
+
+
+async def _nothing_held() -> Sequence[Op]:
+    """What a checkpoint gets from an agent: all that it knows is on the board already."""
+    return ()
 
 
 def _is_over(stepped: Stepped, stay: Stay, taken: int) -> bool:
@@ -171,27 +194,3 @@ def _is_news(patterns: list[str], change: Change) -> bool:
 
 def _branch(path: Key) -> str:
     return path[len(namespace_of(path)) + 1 :].partition("/")[0]
-
-
-async def deliver(board: Board) -> None:
-    """Answer each checkpoint that waits for the agent of `board`, until cancelled.
-
-    The runtime holds nothing back between commits, so a step that takes long holds no checkpoint
-    up. Where the agent may not see such requests, its next commit answers them (runtime/desk.py).
-    """
-    key = barrier_key(board.agent)
-    while True:
-        try:
-            async with board.watch(key, snapshot=True) as watch:
-                if key in watch.state:
-                    await board.commit([Delete(key)], note="brought in for a checkpoint")
-                async for revised in watch:
-                    if any(change.kind == "put" for change in revised.changes):
-                        await board.commit([Delete(key)], note="brought in for a checkpoint")
-        except (Compacted, Resync, RolledBack):
-            continue
-        except AccessDenied:
-            return
-        except BlackboardError as error:
-            log.warning("%s no longer looks out for checkpoints: %s", board.agent, error)
-            return

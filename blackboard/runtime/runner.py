@@ -158,13 +158,20 @@ class Runner(Generic[S]):
         the step is committed then; results that are in the journal stay there.
         Cancellation: likewise, or the step is committed already.
         """
+        try:
+            return await self._until_accepted()
+        except BaseException:
+            self.forget()
+            raise
+
+    async def _until_accepted(self) -> Stepped:
         refused: Rejected | None = None
         for attempt in range(1, STEP_ATTEMPTS_MAX + 1):
             try:
                 return await self._attempt(attempt, refused)
             except StaleEpoch as error:
                 self._give_up(attempt, error)
-                await self._desk.refresh()
+                await self._desk.renew(error)
             except Conflict as error:
                 self._give_up(attempt, error)
                 refused = error
@@ -179,7 +186,6 @@ class Runner(Generic[S]):
 
     def _give_up(self, attempt: int, error: Rejected) -> None:
         if attempt == STEP_ATTEMPTS_MAX:
-            self.forget()
             raise error
 
     async def _attempt(self, attempt: int, refused: Rejected | None) -> Stepped:

@@ -28,7 +28,7 @@ from blackboard.core.commit import (
 from blackboard.core.model import decide, log_entry
 from blackboard.core.path import parse_pattern
 from blackboard.core.state import State, evolve
-from blackboard.errors import InvalidRequest
+from blackboard.errors import InvalidRequest, StaleEpoch
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.approvals import Answer, decisions_of, requests_of
 from blackboard.runtime.calls import CallRecord
@@ -90,8 +90,9 @@ class MemoryDesk:
         parts = (tuple(conditions), tuple(fences), tuple(based_on), note)
         return self._send(Commit(commit.id, commit.epoch, commit.ops, *parts))
 
-    async def refresh(self) -> None:
+    async def renew(self, error: StaleEpoch) -> None:
         """There is one epoch only."""
+        raise error
 
     def seed(self, author: str, *ops: Op) -> None:
         """Carry out `ops` as `author`."""

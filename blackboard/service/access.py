@@ -13,6 +13,7 @@ from enum import StrEnum
 from functools import lru_cache
 
 from blackboard.core import commit as core
+from blackboard.core.document import document_of, document_prefix
 from blackboard.core.path import SYSTEM, barrier_key, check_name, namespace_of, parse_pattern
 from blackboard.errors import AccessDenied, InvalidRequest, LimitExceeded
 from blackboard.types import PATTERNS_MAX, Key, Milliseconds, Prefix
@@ -297,6 +298,7 @@ def require_commit(principal: Principal, commit: core.Commit) -> None:
 
 
 def _require_op(principal: Principal, op: core.Op) -> None:
+    _require_no_document(principal, op)
     path = op.prefix if isinstance(op, core.DeletePrefix | core.Append) else op.key
     if namespace_of(path) == SYSTEM:
         # The service's own records, but for one: an agent says that it has delivered.
@@ -314,6 +316,17 @@ def _require_op(principal: Principal, op: core.Op) -> None:
             raise AccessDenied(principal.name, "put back", op.key)
         case core.Grant() | core.Renew() | core.Release() | core.Expire():
             require(principal, Right.LOCK, op.key)
+
+
+def _require_no_document(principal: Principal, op: core.Op) -> None:
+    """What lies below a document is written by the service alone, with the admin right; everybody
+    else edits it as a document, or removes it whole."""
+    path = op.prefix if isinstance(op, core.DeletePrefix | core.Append) else op.key
+    key = document_of(path)
+    if key is None or allows_below(principal.grants, Right.ADMIN, document_prefix(key)):
+        return
+    if not (isinstance(op, core.DeletePrefix) and path == document_prefix(key)):
+        raise AccessDenied(principal.name, Right.ADMIN.value, path)
 
 
 def readable(principal: Principal) -> Callable[[Key], bool]:

@@ -12,6 +12,7 @@ from blackboard.core.commit import Commit, Head
 from blackboard.core.model import Outcome
 from blackboard.errors import BlackboardError, EngineRefused, LimitExceeded, Unavailable
 from blackboard.service import quorum
+from blackboard.service.archiver import Archiver
 from blackboard.service.commits import CommitQueue
 from blackboard.service.documents import Documents
 from blackboard.service.feed import Feed
@@ -63,6 +64,8 @@ class Host:
     def __post_init__(self) -> None:
         self.revocations = Revocations(self.store)
         self.imports = Imports(self.store)
+        self.archiver = None if self.archive is None else Archiver(self.store, self.archive)
+        """What feeds the archive."""
         self.documents: Documents | None = None
         """Those open here; None until a service can give ways to their boards."""
 
@@ -126,6 +129,8 @@ class Host:
                 self._openers.pop(name, None)
             raise
         opened = OpenBoard(CommitQueue(self.store, name), Feed(self.store, name))
+        if self.archiver is not None and not self.draining:
+            self.archiver.follow(name)
         return self._boards.setdefault(name, opened)
 
     async def commit(
@@ -136,7 +141,11 @@ class Host:
         Errors: Unavailable when it was not applied for want of votes or of room.
         """
         opened = await self.use(board, opener)
-        return await quorum.submit(opened.queue, commit, self.lock_masters)
+        try:
+            return await quorum.submit(opened.queue, commit, self.lock_masters)
+        finally:
+            if self.archiver is not None:
+                self.archiver.poke(board)
 
     def _check_room(self, opener: str | None) -> None:
         count = len(self._openers) + 1
@@ -174,4 +183,7 @@ class Host:
             await board.feed.aclose()
         if self.lock_masters is not None:
             await self.lock_masters.aclose()
+        if self.archiver is not None:
+            await self.archiver.aclose()
+            await self.archiver.archive.aclose()
         await self.store.aclose()

@@ -52,9 +52,13 @@ class Imports:
         """The next page. Errors: InvalidRequest for one that is not; why the import ended."""
         await self._find(board, request).put(number, entries)
 
-    async def end(self, board: str, request: str) -> Head:
-        """After the last page. Errors: Corrupt; nothing was imported then."""
-        return await self._find(board, request).end()
+    async def end(self, board: str, request: str) -> tuple[ImportWish, Head]:
+        """After the last page: what was asked for, and what it became.
+
+        Errors: Corrupt; nothing was imported then.
+        """
+        running = self._find(board, request)
+        return running.wish, await running.end()
 
     def _find(self, board: str, request: str) -> "_Import":
         found = self._open.get((board, request))
@@ -75,7 +79,7 @@ class _Import:
     def __init__(self, store: Store, board: str, wish: ImportWish, by: str) -> None:
         self._store = store
         self._board = board
-        self._wish = wish
+        self.wish = wish
         self._by = by
         self._manifest = Manifest.read_signed(wish.manifest, wish.signature)
         self._pages: asyncio.Queue[Sequence[Entry]] = asyncio.Queue(1)
@@ -111,7 +115,7 @@ class _Import:
         epoch = Epoch(
             self._manifest.epoch.number + 1, secrets.token_hex(8), BRANCH, revision, revision + 1
         )
-        seed = Seed(epoch, self._manifest.time_ms, tuple(_checked_items(self._wish)))
+        seed = Seed(epoch, self._manifest.time_ms, tuple(_checked_items(self.wish)))
         return await self._store.seed(self._board, seed, self._checked())
 
     async def _checked(self) -> AsyncIterator[Sequence[Entry]]:
@@ -121,7 +125,7 @@ class _Import:
                 self._take(entry)
             yield page
         self._compare()
-        manifest, wish = self._manifest, self._wish
+        manifest, wish = self._manifest, self.wish
         yield (
             origin_entry(
                 Point(manifest.board, manifest.revision),

@@ -84,6 +84,9 @@ class Pipe(Protocol):
     async def receive(self) -> bytes:
         """The next frame. Errors: DocumentRefused when the service ended it; Unavailable."""
 
+    async def ended(self) -> None:
+        """Wait until it has ended."""
+
 
 class Link(Protocol):
     """A principal's way to the boards. Errors are those of blackboard/errors.py only."""

@@ -51,6 +51,7 @@ from blackboard.types import (
     Key,
     Revision,
 )
+from blackboard.wire.codec import SYSTEM_AGENT
 
 
 class LocalPast:
@@ -97,7 +98,7 @@ class LocalPast:
                 for namespace, found in manifest.digests.items()
                 if access.allows_below(grants, Right.READ, namespace)
             },
-            dict(manifest.steps),
+            {agent: at for agent, at in manifest.steps.items() if agent != SYSTEM_AGENT},
             {
                 agent: told
                 for agent, told in manifest.declared.items()
@@ -194,7 +195,8 @@ class LocalPast:
     async def import_end(self, board: str, request: str) -> Head:
         """After the last page of an import."""
         self._check_whole(board, Right.ADMIN)
-        head = await self._host.imports.end(board, request)
+        wish, head = await self._host.imports.end(board, request)
+        await Past(self._host).begin(board, head, wish.items)
         await self._host.use(board, self._opener)
         return head
 

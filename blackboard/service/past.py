@@ -24,7 +24,14 @@ from blackboard.service.moments import (
     checkpoint_key,
 )
 from blackboard.store.archive import Archive, Difference, Mark, Point, Version
-from blackboard.types import LIST_ENTRIES_MAX, PAGE_BYTES_MAX, Key, Revision
+from blackboard.types import (
+    ARCHIVE_LEASE_MS,
+    LIST_ENTRIES_MAX,
+    PAGE_BYTES_MAX,
+    Key,
+    Prefix,
+    Revision,
+)
 
 _DIFF_PAGES_MAX: Final = 16
 """Pages that one request looks through for keys that may be shown."""
@@ -89,6 +96,29 @@ class Past:
         revision = await self.resolve(board, moment)
         await self.reach(board, revision)
         return Point(board, revision)
+
+    async def begin(self, board: str, head: Head, items: Sequence[tuple[Prefix, int]]) -> None:
+        """Archive a board that was just made and has no past here, if this service has an archive.
+
+        Should that fail, its archiver begins as with any board, not knowing `items`, the counters
+        of `append`.
+        """
+        archiver = self._host.archiver
+        if archiver is None:
+            return
+        fence = await archiver.archive.take(board, archiver.owner, ARCHIVE_LEASE_MS)
+        if fence is not None:
+            pages = self._listing(board)
+            await archiver.archive.join(board, fence, head, pages, items=items)
+
+    async def _listing(self, board: str) -> AsyncIterator[Reading]:
+        after: Key | None = None
+        while True:
+            page = await self._host.store.list(board, "", after=after, limit=LIST_ENTRIES_MAX)
+            yield page
+            after = page.next_key
+            if after is None:
+                return
 
     # --- entries ----------------------------------------------------------------------------------
 

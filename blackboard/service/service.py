@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 
 from blackboard.errors import BlackboardError
 from blackboard.service.access import Principal
+from blackboard.service.automatic import Automatic, AutomaticCheckpoints
+from blackboard.service.documents import Documents
 from blackboard.service.host import Host, ServiceStatistics
 from blackboard.service.local import LocalLink
 from blackboard.service.sweeper import Sweeper
+from blackboard.store.archive import Archive
 from blackboard.store.base import EngineFacts, Store
 from blackboard.types import ENGINE_CHECK_INTERVAL_MS, LOG_KEPT_REVISIONS, SWEEP_INTERVAL_MS
 
@@ -28,8 +31,9 @@ log = logging.getLogger(__name__)
 class Service:
     """Serves the boards of `store`. Use as a context manager; leaving it closes the store too.
 
-    `log_kept_revisions` bounds each board's log; older entries are compacted away. With
-    `lock_masters`, which are closed too, a lease is granted only if a majority of them agrees.
+    `log_kept_revisions` bounds each board's log; older entries are compacted away, once they are in
+    the `archive`, if there is one. With `lock_masters` a lease is granted only if a majority of
+    them agrees. Both are closed too. `automatic` says when checkpoints are taken unasked.
     Errors on entering: EngineRefused, Unavailable; InvalidRequest when two lock masters are one.
     """
 
@@ -39,9 +43,14 @@ class Service:
         *,
         log_kept_revisions: int = LOG_KEPT_REVISIONS,
         lock_masters: "LockMasters | None" = None,
+        archive: Archive | None = None,
+        automatic: Automatic | None = None,
     ) -> None:
-        self.host = Host(store, lock_masters)
+        self.host = Host(store, lock_masters, archive=archive)
+        self.host.documents = Documents(self.link)
         self._log_kept_revisions = log_kept_revisions
+        self._automatic = automatic or Automatic()
+        self._checkpoints = AutomaticCheckpoints(self.host, self._automatic)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "Service":
@@ -62,6 +71,15 @@ class Service:
             asyncio.create_task(_every(ENGINE_CHECK_INTERVAL_MS, trim), name="log trimmer"),
             asyncio.create_task(_every(ENGINE_CHECK_INTERVAL_MS, self.host.look), name="look"),
         ]
+        if self._automatic.repeats:
+            self._tasks += [
+                asyncio.create_task(
+                    _every(SWEEP_INTERVAL_MS, self._checkpoints.look), name="automatic checkpoints"
+                ),
+                asyncio.create_task(
+                    _every(ENGINE_CHECK_INTERVAL_MS, self._checkpoints.tidy), name="pruning"
+                ),
+            ]
         for task in self._tasks:
             task.add_done_callback(_report)
         return self
@@ -76,6 +94,7 @@ class Service:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._checkpoints.at_shutdown()
         await self.host.aclose()
 
     def link(self, principal: Principal) -> LocalLink:

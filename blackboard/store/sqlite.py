@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, ParamSpec, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import anyio
 from filelock import FileLock, Timeout
@@ -39,7 +39,6 @@ from blackboard.store.sqlite_new import NewFile, create, remove, seed_path
 from blackboard.types import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared, marker_entry
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 _WRITERS: Final = 4  # boards whose transactions sync at the same time
@@ -168,8 +167,8 @@ class SqliteStore:
                 after = ""
                 async for page in pages:
                     after = check_seed(seed, after, page)
-                    await self._step(new.add, page)
-                await self._step(new.finish, board, seed)
+                    await self._step(partial(new.add, page))
+                await self._step(partial(new.finish, board, seed))
             finally:
                 with anyio.CancelScope(shield=True):
                     await asyncio.to_thread(new.abandon)
@@ -184,7 +183,7 @@ class SqliteStore:
                 with contextlib.suppress(Unavailable):
                     await old.aclose()
             self._seen.discard(board)
-            await self._step(remove, self._path(board))
+            await self._step(partial(remove, self._path(board)))
 
     async def boards(self) -> Sequence[str]:
         """As `Store.boards`."""
@@ -209,12 +208,12 @@ class SqliteStore:
         finally:
             self._busy.discard(board)
 
-    async def _step(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _step(self, work: Callable[[], T]) -> T:
         """Run `work` in a writer thread. Cancellation does not stop it, nor does closing."""
         if self._closing is not None:
             raise Unavailable(what=str(self.directory), reason="the store was closed")
         loop = asyncio.get_running_loop()
-        step = loop.run_in_executor(self._threads.writers, partial(work, *args, **kwargs))
+        step = loop.run_in_executor(self._threads.writers, work)
         self._steps.add(step)
         step.add_done_callback(self._steps.discard)
         await asyncio.wait([step])

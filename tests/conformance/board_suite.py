@@ -10,14 +10,23 @@ The rules stand in `rules_board_*.py` beside this file, a group each; each test 
 import pytest
 
 from blackboard.service.board import Board
+from tests.conformance.rules_board_branch import BranchRules
+from tests.conformance.rules_board_checkpoint import BarrierRules, CheckpointRules
 from tests.conformance.rules_board_claim import ClaimRules
+from tests.conformance.rules_board_document import DocumentRules
 from tests.conformance.rules_board_lock import FenceRules, LockRules, WaitFreeRules
+from tests.conformance.rules_board_past import PastRules
 from tests.conformance.rules_board_presence import PresenceRules
 from tests.conformance.rules_board_private import PrivateRules
 from tests.conformance.rules_board_read import BoardReadRules
+from tests.conformance.rules_board_restore import RestoreRules
 from tests.conformance.rules_board_step import StepRules
 from tests.conformance.rules_board_watch import WatchRules
 from tests.conformance.rules_board_write import BoardWriteRules
+from tests.conformance.rules_runtime import AgentLifeRules, AgentStepRules
+from tests.conformance.rules_runtime_approvals import ApprovalRules
+from tests.conformance.rules_runtime_journal import JournalRules
+from tests.conformance.rules_runtime_restore import AgentRestoreRules
 from tests.conformance.team import Team
 
 
@@ -32,6 +41,17 @@ class BoardSuite(
     WaitFreeRules,
     PresenceRules,
     ClaimRules,
+    CheckpointRules,
+    BarrierRules,
+    PastRules,
+    RestoreRules,
+    BranchRules,
+    DocumentRules,
+    AgentStepRules,
+    AgentLifeRules,
+    JournalRules,
+    ApprovalRules,
+    AgentRestoreRules,
 ):
     """Every rule. The subclass provides `team`."""
 

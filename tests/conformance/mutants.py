@@ -82,6 +82,61 @@ MUTANTS = (
     Mutant("a pushed out answer is forgotten", "c.incarnation and older or at", "nil or 0"),
     Mutant("a lost answer is not noticed", "overwritten > c.since", "false"),
     Mutant("the epoch is not checked", "if c.epoch ~= epoch_id then", "if false then"),
+    Mutant(
+        "a late first attempt is applied",
+        "elseif c.known >= 0 and overwritten > c.known",
+        "elseif false",
+    ),
+    Mutant("every first attempt is late", "c.known >= 0 and overwritten > c.known", "c.known >= 0"),
+    # --- restores ---------------------------------------------------------------------------------
+    Mutant("a restore ignores the head", "if begins[5] ~= revision + 1 then", "if false then"),
+    Mutant("a restore may be of any epoch", "begins[1] == cmsgpack.unpack(epoch)[1] + 1", "true"),
+    Mutant("any cause restores", "and begins[3] == 'restore'", ""),
+    Mutant("a restore comes from its future", "begins[4] < begins[5]", "true"),
+    Mutant("a restore does anything", "'bBd', c.ops", "'bBdpPaAigxnre', c.ops"),
+    Mutant("anybody puts back", "    if not c.begins then refuse('put_back') end\n", ""),
+    Mutant("what came back never expires", "op[4] ~= NO_LIMIT and op[4] or nil", "nil"),
+    Mutant("leases survive a restore", "  call('DEL', LEASES)\n", ""),
+    Mutant(
+        "a batch remembers voided leases",
+        "  for key in pairs(leases) do leases[key] = false end\n",
+        "",
+    ),
+    Mutant(
+        "the old epoch goes on",
+        "epoch_id, epoch = begins[2], cmsgpack",
+        "_, epoch = begins[2], cmsgpack",
+    ),
+    Mutant("the new epoch is forgotten", "fresh_usage.epoch, fresh_usage.e,", "_, _,"),
+    Mutant(
+        "a restore needs quota", "if not c.begins then check_quotas(sums) end", "check_quotas(sums)"
+    ),
+    Mutant(
+        "a restore is limited as a commit",
+        "if c.begins then\n    at_most('RESTORE_CHANGES_MAX'",
+        "if c.begins then\n    at_most('OPERATIONS_MAX'",
+    ),
+    # --- barriers ---------------------------------------------------------------------------------
+    Mutant("barriers are not checked", "  check_barrier(c)\n", ""),
+    Mutant(
+        "a barrier outlives its time", "expires_at_ms > 0 and expires_at_ms <= time_ms", "false"
+    ),
+    Mutant("a barrier that stays is over", "expires_at_ms > 0 and expires_at_ms", "expires_at_ms"),
+    Mutant("any removal delivers", "op[1] == 'd' and op[2] == c.barrier", "op[1] == 'd'"),
+    Mutant("a barrier stops renewals", "string.find('gnre', op[1], 1, true)", "false"),
+    Mutant(
+        "one lease operation passes a barrier", "only_leases = only_leases and", "only_leases ="
+    ),
+    Mutant(
+        "a restore waits for agents",
+        "if not is_live(raw) or c.begins then",
+        "if not is_live(raw) then",
+    ),
+    Mutant(
+        "a barrier that was removed stops",
+        "if not is_live(raw) or c.begins",
+        "if not raw or c.begins",
+    ),
     # --- writes -----------------------------------------------------------------------------------
     Mutant("no tombstone is written", "raw = head_of .. 't' .. author", "raw = false"),
     Mutant("a deletion leaves the index", "    fresh_members[key] = false\n", ""),
@@ -118,7 +173,7 @@ MUTANTS = (
     # --- limits -----------------------------------------------------------------------------------
     Mutant("a limit is one too low", "count > LIMIT[limit]", "count >= LIMIT[limit]"),
     Mutant("a quota of keys is of bytes", "used.keys + more.keys, where", "used.bytes, where"),
-    Mutant("quotas are ignored", "  check_quotas(sums)\n", ""),
+    Mutant("quotas are ignored", "  if not c.begins then check_quotas(sums) end\n", ""),
     Mutant("usage is not kept", "fresh_usage[field] = pack", "local _ = pack"),
     # --- batches ----------------------------------------------------------------------------------
     Mutant(

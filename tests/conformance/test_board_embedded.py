@@ -7,6 +7,7 @@ import pytest
 
 from blackboard.service.access import Principal
 from blackboard.service.board import Client
+from blackboard.service.embedded import archive_beside
 from blackboard.service.service import Service
 from blackboard.store.sqlite import SqliteStore
 from tests.conformance.board_suite import BoardSuite
@@ -19,7 +20,8 @@ class TestBoardEmbedded(BoardSuite):
     @pytest.fixture
     async def team(self, tmp_path: Path) -> AsyncIterator[Team]:
         """A service over an empty directory."""
-        async with Service(await SqliteStore.at(tmp_path)) as service:
+        store, archive = await SqliteStore.at(tmp_path), await archive_beside(tmp_path)
+        async with Service(store, archive=archive) as service:
 
             async def connect(principal: Principal) -> Client:
                 return Client(service.link(principal))

@@ -1,11 +1,13 @@
 """The Board of the service in this process, over real Redis and Valkey."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from blackboard.service.access import Principal
 from blackboard.service.board import Client
+from blackboard.service.embedded import archive_beside
 from blackboard.service.service import Service
 from blackboard.store.redis import RedisStore
 from tests.conformance.board_suite import BoardSuite
@@ -16,9 +18,10 @@ class TestBoardRedis(BoardSuite):
     """The service is here, the engine is another process."""
 
     @pytest.fixture
-    async def team(self, redis_url: str) -> AsyncIterator[Team]:
-        """A service over the shared server."""
-        async with Service(RedisStore.connect(redis_url)) as service:
+    async def team(self, redis_url: str, tmp_path: Path) -> AsyncIterator[Team]:
+        """A service over the shared server, and an archive beside it."""
+        archive = await archive_beside(tmp_path)
+        async with Service(RedisStore.connect(redis_url), archive=archive) as service:
 
             async def connect(principal: Principal) -> Client:
                 return Client(service.link(principal))

@@ -9,6 +9,7 @@ import pytest
 import blackboard
 from blackboard.service.access import Principal
 from blackboard.service.board import Client
+from blackboard.service.embedded import archive_beside
 from blackboard.service.service import Service
 from blackboard.store.sqlite import SqliteStore
 from tests.conformance.board_suite import BoardSuite
@@ -22,8 +23,9 @@ class TestBoardWebSocket(BoardSuite):
     @pytest.fixture
     async def team(self, tmp_path: Path) -> AsyncIterator[Team]:
         """A service over an empty directory, and a socket before it."""
+        store, archive = await SqliteStore.at(tmp_path), await archive_beside(tmp_path)
         async with (
-            Service(await SqliteStore.at(tmp_path)) as service,
+            Service(store, archive=archive) as service,
             serving(service) as edge,
             AsyncExitStack() as clients,
         ):

@@ -12,9 +12,21 @@ import pytest
 from msgspec.structs import replace
 
 from blackboard import types as limits
-from blackboard.core.commit import Grant, HeldFence, Increment, KeyAt, Op, Put
+from blackboard.core.commit import (
+    RESTORE,
+    Commit,
+    Epoch,
+    Grant,
+    HeldFence,
+    Increment,
+    KeyAt,
+    Op,
+    Put,
+    PutBack,
+)
 from blackboard.core.path import check_key, check_name, parse_patterns
 from blackboard.errors import BlackboardError, InvalidRequest, LimitExceeded, Unavailable
+from blackboard.store.base import check_hold
 from blackboard.store.sqlite import SqliteStore
 from blackboard.wire.codec import encode_value, prepare
 from tests.conformance.writer import Writer
@@ -62,6 +74,27 @@ def commit_of(size: int) -> None:
     prepare(replace(made, note="n" * (size - prepare(replace(made, note="n" * 300)).size + 300)))
 
 
+def restore(trial: Trial, *ops: Op, note: str = "") -> Commit:
+    """The restore of a board without any revision."""
+    begins = Epoch(2, "second", RESTORE, 0, 1)
+    return replace(trial.make(*ops), begins=begins, note=note)
+
+
+def restore_of(size: int) -> None:
+    """Encode a restore of `size` bytes."""
+    trial = Trial()
+    value = b"x" * (1024 * 1024 - 100)
+    ops = [PutBack(f"public/{i}", value) for i in range(size // 1024**2)]
+    rest = size - prepare(restore(trial, *ops, note="n" * 300)).size + 300
+    prepare(restore(trial, *ops, note="n" * rest))
+
+
+def restore_keys(size: int) -> None:
+    """Decide a restore of `size` keys."""
+    trial = Trial()
+    _raise(trial.decide(restore(trial, *[PutBack(f"public/{i}", ONE) for i in range(size)])))
+
+
 def nest(depth: int) -> None:
     """Encode a value with `depth` lists around it."""
     value: object = 1
@@ -79,6 +112,9 @@ PROBES: dict[str, Callable[[int], object]] = {
     "FENCES_MAX": decide_with("fences", HeldFence("public/l", "ada", 1)),
     "BASED_ON_MAX": decide_with("based_on", ("public/a", 1)),
     "COMMIT_BYTES_MAX": commit_of,
+    "RESTORE_BYTES_MAX": restore_of,
+    "RESTORE_CHANGES_MAX": restore_keys,
+    "HOLD_MS_MAX": check_hold,
     "INTEGER_MAX": lambda size: decide(
         Increment("public/a", 1), before=(Increment("public/a", size - 1),)
     ),

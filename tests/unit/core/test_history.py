@@ -5,17 +5,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blackboard.core.commit import (
+    BRANCH,
+    RESTORE,
     Change,
     ChangeKind,
     CommitId,
+    Entry,
     Epoch,
     Head,
     Lease,
     LogEntry,
+    Seed,
 )
-from blackboard.core.history import check_sequence, coalesce, cost_of, excess, visible
+from blackboard.core.history import check_seed, check_sequence, coalesce, cost_of, excess, visible
 from blackboard.core.path import parse_patterns
-from blackboard.errors import Corrupt
+from blackboard.errors import Corrupt, InvalidRequest
 
 ALL = parse_patterns(["**"])
 
@@ -71,6 +75,45 @@ def test_consecutive_revisions_are_a_log(after: int, count: int) -> None:
 def test_gaps_and_repetitions_are_no_log(revisions: list[int]) -> None:
     with pytest.raises(Corrupt):
         check_sequence(0, [entry(revision) for revision in revisions])
+
+
+def begin(revision: int, from_revision: int, cause: str) -> LogEntry:
+    """The entry of revision `revision` that begins an epoch because of `cause`."""
+    return entry(revision, epoch=Epoch(2, "second", cause, from_revision, revision))
+
+
+def test_a_restore_skips_nothing() -> None:
+    assert check_sequence(4, [entry(5), begin(6, 2, RESTORE), entry(7)]) == 7
+    with pytest.raises(Corrupt):
+        check_sequence(4, [entry(5), begin(7, 2, RESTORE)])
+
+
+def test_only_the_first_entry_of_all_may_be_a_branch_above_others() -> None:
+    assert check_sequence(0, [begin(40, 39, BRANCH), entry(41)]) == 41
+    with pytest.raises(Corrupt):
+        check_sequence(0, [entry(1), begin(40, 39, BRANCH)])
+
+
+SEED = Seed(Epoch(1, "branch", BRANCH, 9, 10), 0)
+
+
+def kept(key: str, mod_revision: int = 9, create_revision: int = 1) -> Entry:
+    """An entry of another board."""
+    return Entry(key, b"\x01", mod_revision, create_revision, "ada", 0, None)
+
+
+def test_pages_of_a_seed_ascend() -> None:
+    assert check_seed(SEED, "", [kept("public/a"), kept("public/b")]) == "public/b"
+    assert check_seed(SEED, "public/b", []) == "public/b"
+    for page in ([kept("public/b")], [kept("public/c"), kept("public/c")]):
+        with pytest.raises(InvalidRequest):
+            check_seed(SEED, "public/b", page)
+
+
+@pytest.mark.parametrize(("modified", "created"), [(10, 1), (3, 4), (3, 0)])
+def test_entries_of_a_seed_are_older_than_it(modified: int, created: int) -> None:
+    with pytest.raises(InvalidRequest):
+        check_seed(SEED, "", [kept("public/a", modified, created)])
 
 
 def test_only_the_beginning_of_an_epoch_may_skip_revisions() -> None:

@@ -1,19 +1,28 @@
 """Names of a board's keys, and the fields that they hold."""
 
 import struct
+from dataclasses import replace
 
 import pytest
+from redis.asyncio import Redis
 
-from blackboard.core.commit import Entry, Epoch, Head
+from blackboard.core.commit import RESTORE, Entry, Epoch, Head, PutBack
+from blackboard.core.state import Usage
 from blackboard.errors import Corrupt, InvalidRequest
 from blackboard.store.keys import (
     board_keys,
     index_range,
     log_key,
+    pack_epoch,
+    pack_usage,
     read_entry,
     read_epoch,
     read_head,
+    unpack_bundle,
+    write_entry,
 )
+from blackboard.store.redis import RedisStore
+from tests.conformance.writer import Writer
 
 FIELD = struct.pack(">QQQQBB", 7, 3, 1_000, 0, ord("v"), 3) + b"ada"
 PACKED_EPOCH = b"\x95\x02\xa1e\xa6engine\x05\x09"
@@ -49,6 +58,33 @@ def test_a_listing_is_an_interval_of_the_index(
 ) -> None:
     """It begins after `after`, but never before the first key below the prefix."""
     assert index_range(prefix, after) == expected
+
+
+@pytest.mark.parametrize("size", [1, 2_048, 2_049, 100_000])
+@pytest.mark.parametrize("expires_at_ms", [None, 2_000_000_000_000])
+async def test_what_is_written_here_is_what_the_script_writes(
+    redis_store: RedisStore, redis: Redis, size: int, expires_at_ms: int | None
+) -> None:
+    """So that a board that was made of entries is as one that grew."""
+    ada = await Writer.open(redis_store, "keys")
+    begins = Epoch(2, "second", RESTORE, 0, 1)
+    ops = (PutBack("public/a", b"\xc4" * size, expires_at_ms),)
+    await ada.send(replace(ada.make(*ops), begins=begins))
+    [entry] = (await redis_store.read("keys", ["public/a"])).entries
+    field, large = write_entry(entry)
+    kept = board_keys("keys")[3]
+    assert await redis.hget(kept, "public/a") == field
+    assert await redis.hget(kept, "\0public/a") == large
+    assert read_entry(b"public/a", field, large) == entry
+    meta = board_keys("keys")[0]
+    assert await redis.hget(meta, "u:public") == pack_usage(Usage(1, len("public/a") + size))
+    assert await redis.hget(meta, "e") == pack_epoch(begins)
+
+
+def test_a_bundle_that_is_none_is_corrupt() -> None:
+    assert unpack_bundle(b"\x92\xa1a\xa0") == [b"a", b""]
+    with pytest.raises(Corrupt):
+        unpack_bundle(b"\xc1")
 
 
 def test_a_field_is_an_entry() -> None:

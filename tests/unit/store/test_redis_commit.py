@@ -1,6 +1,7 @@
 """Commits as arguments of the script, and its replies as outcomes."""
 
 import re
+from dataclasses import replace
 
 import msgpack
 import pytest
@@ -65,6 +66,12 @@ def test_a_retry_says_what_was_known_before_the_first_attempt() -> None:
         first.commit.id,
     )
     assert as_retry(again, 99) is again
+
+
+def test_a_retry_of_what_may_have_come_late_goes_by_what_its_writer_knew() -> None:
+    """Not by what this process has seen since."""
+    first = prepare(replace(make_commit(Put("public/b", b"\x01")), known=7))
+    assert msgpack.unpackb(as_retry(first, 41).control)[1] == 7
 
 
 def test_outcomes_are_read_in_order() -> None:

@@ -1,0 +1,196 @@
+"""Documents over WebSockets: `/v1/boards/<board>/docs/<key>`, for any peer that speaks y-websocket.
+
+A bearer token stands in the header, as everywhere. Stock clients in a browser cannot set one: they
+may have it in the URL (`?token=`), if it is good for this document alone and for an hour at most,
+because URLs end up in logs. `?agent=` names the agent to act as.
+
+Whoever is refused is told by the close code, after the handshake: a stock client takes a refused
+handshake for a bad line and tries for ever. Codes 4400..4499 are final for it.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Final
+from urllib.parse import parse_qs
+
+from blackboard.core.document import check_document, document_prefix
+from blackboard.errors import (
+    AccessDenied,
+    BlackboardError,
+    DocumentRefused,
+    InvalidRequest,
+    LimitExceeded,
+    Unauthenticated,
+    Unavailable,
+)
+from blackboard.net.gate import Gate, Receive, Scope, Send, bearer_token
+from blackboard.service import access
+from blackboard.service.access import Principal
+from blackboard.service.link import Pipe
+from blackboard.types import (
+    CONNECTIONS_MAX,
+    CONNECTIONS_PER_PRINCIPAL_MAX,
+    DOCUMENT_TOKEN_TTL_MS_MAX,
+    Key,
+)
+from blackboard.wire.ysync import CLOSE_BY_CAUSE, CLOSE_RESTART, CLOSE_TRY_LATER
+
+Query = dict[str, list[str]]
+_CLOSE_TIMEOUT_S: Final = 5.0
+_REASON_BYTES_MAX: Final = 123  # RFC 6455, section 5.5: a control frame has 125 bytes
+_CLOSE_UNAUTHENTICATED: Final = 4401
+_CLOSE_FORBIDDEN: Final = 4403
+_CLOSE_INVALID: Final = 4400
+_CLOSE_WRONG_TYPE: Final = 1003
+
+
+class DocumentDoor:
+    """An ASGI application for the WebSockets of documents, beside a `Gate`."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._open: Counter[str] = Counter()
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return self._open.total()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one WebSocket."""
+        await receive()  # websocket.connect
+        refusal = self._gate.doors.refusal(scope)
+        if refusal is not None or self._gate.draining:
+            return await send({"type": "websocket.close", "code": 1008 if refusal else 1013})
+        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+        scope["query_string"] = b""  # what the server logs of a request must not hold a token
+        await send({"type": "websocket.accept"})
+        code, reason = await self._serve(scope, query, receive, send)
+        if code:
+            shown = reason.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                    await send({"type": "websocket.close", "code": code, "reason": shown})
+        return None
+
+    async def _serve(
+        self, scope: Scope, query: Query, receive: Receive, send: Send
+    ) -> tuple[int, str]:
+        """Serve until it ends; returns the close code (0 = the peer is gone) and the reason."""
+        board, key = scope["path_params"]["board"], scope["path_params"]["key"]
+        try:
+            principal = await self._admit(scope, query, board, check_document(key))
+            async with (
+                self._counted(principal),
+                self._gate.link(principal).document(board, key) as pipe,
+            ):
+                return await _connect(pipe, receive, send, principal)
+        except BlackboardError as error:
+            code = next((c for kind, c in _CODES if isinstance(error, kind)), 1011)
+            return code, f"{error.code}: {error}"
+
+    async def _admit(self, scope: Scope, query: Query, board: str, key: Key) -> Principal:
+        """Errors: Unauthenticated, AccessDenied, Unavailable."""
+        await self._gate.ready()
+        token, in_url = bearer_token(scope), query.get("token", [None])[0]
+        principal = self._gate.authenticate(token or in_url or "")
+        if token is None and not is_for_document(principal, board, key):
+            reason = "a token in a URL must be for this document alone, and for an hour at most"
+            raise Unauthenticated(reason=reason)
+        return access.acting_as(principal, query.get("agent", [None])[0])
+
+    @contextlib.asynccontextmanager
+    async def _counted(self, principal: Principal) -> AsyncIterator[None]:
+        count = self._open[principal.name] + 1
+        if count > CONNECTIONS_PER_PRINCIPAL_MAX:
+            limit = "CONNECTIONS_PER_PRINCIPAL_MAX"
+            raise LimitExceeded(limit, count, CONNECTIONS_PER_PRINCIPAL_MAX)
+        if self.connections + self._gate.connections >= CONNECTIONS_MAX:
+            raise LimitExceeded("CONNECTIONS_MAX", CONNECTIONS_MAX + 1, CONNECTIONS_MAX)
+        self._open[principal.name] = count
+        try:
+            yield
+        finally:
+            self._open[principal.name] -= 1
+            self._open += Counter()  # forget those at 0
+
+
+_CODES: Final[tuple[tuple[type[BlackboardError], int], ...]] = (
+    (Unauthenticated, _CLOSE_UNAUTHENTICATED),
+    (AccessDenied, _CLOSE_FORBIDDEN),
+    (LimitExceeded, CLOSE_TRY_LATER),
+    (Unavailable, CLOSE_RESTART),
+    (InvalidRequest, _CLOSE_INVALID),
+)
+
+
+def is_for_document(principal: Principal, board: str, key: Key) -> bool:
+    """Whether a principal can do nothing but use this document, for an hour at most."""
+    if principal.expires_at_ms is None or principal.acts_for_any:
+        return False
+    left_ms = principal.expires_at_ms - time.time_ns() // 1_000_000
+    only = {f"{document_prefix(key)}/**"}
+    patterns = {grant.pattern for grant in principal.grants}
+    return left_ms <= DOCUMENT_TOKEN_TTL_MS_MAX and principal.boards == {board} and patterns == only
+
+
+async def _connect(
+    pipe: Pipe, receive: Receive, send: Send, principal: Principal
+) -> tuple[int, str]:
+    """Carry frames both ways until one side ends it. Returns as `DocumentDoor._serve`."""
+    left_s = None
+    if principal.expires_at_ms is not None:
+        left_s = max(principal.expires_at_ms / 1000 - time.time(), 0)
+    tasks = {
+        asyncio.create_task(_read(pipe, receive)),
+        asyncio.create_task(_write(pipe, send)),
+        asyncio.create_task(_ended(pipe)),
+    }
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+    if not done:
+        return _CLOSE_UNAUTHENTICATED, "the token has expired"
+    refusals = [error for error in found if isinstance(error, DocumentRefused)]
+    if refusals:
+        return CLOSE_BY_CAUSE.get(refusals[0].cause, 1011), _told(refusals[0])
+    if any(error == _CLOSE_WRONG_TYPE for error in found):
+        return _CLOSE_WRONG_TYPE, "binary messages only"
+    return 0, ""
+
+
+def _told(refusal: DocumentRefused) -> str:
+    """What `cause_of` reads again."""
+    return f"{refusal.cause}: {refusal.reason}"
+
+
+async def _read(pipe: Pipe, receive: Receive) -> int:
+    while True:
+        message = await receive()
+        if message["type"] == "websocket.disconnect":
+            return 0
+        frame = message.get("bytes")
+        if frame is None:
+            return _CLOSE_WRONG_TYPE
+        await pipe.send(frame)
+
+
+async def _write(pipe: Pipe, send: Send) -> int:
+    try:
+        while True:
+            frame = await pipe.receive()
+            await send({"type": "websocket.send", "bytes": frame})
+    except OSError:
+        return 0
+
+
+async def _ended(pipe: Pipe) -> int:
+    """Sending may hang with a peer that does not read: the session's end counts all the same."""
+    await pipe.ended()
+    return 0

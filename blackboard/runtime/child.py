@@ -1,0 +1,56 @@
+"""The process of one agent: `python -m blackboard.runtime.child ORDER`, started by processes.py.
+
+SIGTERM (or the end of its standard input: its starter is gone) ends it in order: the step under way
+is finished, or abandoned after the grace period, the identity is given back, the exit code is 0.
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from operator import attrgetter
+from typing import Any
+
+from blackboard.errors import InvalidRequest
+from blackboard.net.client import connect
+from blackboard.runtime.agent import Agent
+from blackboard.runtime.processes import CRASH_LOOP_CODE, Order
+from blackboard.runtime.supervisor import Care, Life
+
+
+def agent_of(order: Order) -> Agent[Any]:
+    """The agent that is meant. Errors: InvalidRequest when the target is no class of agents."""
+    module, _, name = order.target.partition(":")
+    kind = attrgetter(name)(import_module(module))
+    if not (isinstance(kind, type) and issubclass(kind, Agent)):
+        raise InvalidRequest(field="target", reason=f"{order.target} is no class of agents")
+    agent: Agent[Any] = kind(order.name)
+    return agent
+
+
+async def _live(order: Order) -> int:
+    agent = agent_of(order)
+    async with connect(order.url, agent=order.name) as client:
+        life = Life(agent, client.board(order.board), Care(**order.care))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, life.stop)
+        await loop.connect_read_pipe(lambda: _Starter(life.stop), sys.stdin)
+        ended = await life.run()
+    return CRASH_LOOP_CODE if ended.how == "crash_loop" else 0
+
+
+class _Starter(asyncio.Protocol):
+    """The pipe that only the starter holds: nothing comes through it but its end."""
+
+    def __init__(self, gone: Callable[[], None]) -> None:
+        self._gone = gone
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The starter is gone."""
+        self._gone()
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(_live(Order.model_validate_json(sys.argv[1]))))

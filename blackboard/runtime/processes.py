@@ -1,0 +1,206 @@
+"""Lives in processes of their own: what one agent does to its process, no other one feels.
+
+    place = Place(url, token)
+    await run_team(board, agents, make_life=in_processes(board, place))
+
+The process (`runtime/child.py`) looks after its agent as `Life` does: errors of a step do not end
+it. This end notices when the process itself dies, and starts it again.
+
+Invariants
+- a process that dies is started again after a pause that grows; AGENT_CRASHES_MAX deaths without a
+  step in between are a crash loop, told on the board.
+- a process whose starter is gone ends by itself: it reads from a pipe that only the starter holds.
+- a token is in the environment of the process and never among its arguments, which all may see.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import anyio
+from anyio.abc import ByteReceiveStream, Process
+from pydantic import BaseModel, ConfigDict
+
+from blackboard.errors import BlackboardError, InvalidRequest
+from blackboard.net.client import TOKEN_VARIABLE
+from blackboard.runtime.agent import Agent
+from blackboard.runtime.state import Status, state_key
+from blackboard.runtime.supervisor import Care, Crashes, Ended, supervision_key
+from blackboard.runtime.team import MakeLife
+from blackboard.service.board import Board
+from blackboard.types import AGENT_ERROR_BYTES_MAX, FINISH_TIMEOUT_MS
+
+CRASH_LOOP_CODE = 70
+"""How a process ends whose agent is in a crash loop: EX_SOFTWARE of sysexits.h."""
+_CHILD = "blackboard.runtime.child"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a process finds the board. `token`: an operator's, or a function of the agent."""
+
+    url: str
+    token: str | Callable[[str], str]
+
+    def token_of(self, agent: str) -> str:
+        """With what `agent` connects."""
+        return self.token if isinstance(self.token, str) else self.token(agent)
+
+
+class Order(BaseModel):
+    """What a process is told to do, as its only argument."""
+
+    model_config = ConfigDict(frozen=True)
+
+    target: str
+    name: str
+    url: str
+    board: str
+    care: dict[str, int]
+
+
+def target_of(kind: type[Agent[Any]]) -> str:
+    """The name by which a process imports `kind`: `package.module:Class`.
+
+    Errors: InvalidRequest when it cannot be imported: a class of a function, or of a script.
+    """
+    module = kind.__module__
+    if module == "__main__":
+        spec = getattr(sys.modules["__main__"], "__spec__", None)
+        module = spec.name if spec else ""
+    if not module or "<" in kind.__qualname__:
+        reason = f"{kind.__qualname__} stands in no module that a process could import"
+        raise InvalidRequest(field="agents", reason=reason)
+    return f"{module}:{kind.__qualname__}"
+
+
+def in_processes(board: Board, place: Place, care: Care | None = None) -> MakeLife:
+    """For `run_team`: each agent in a process of its own.
+
+    The process makes the agent by its class and its name: it gets nothing else that the object has.
+    """
+    return lambda agent: ProcessLife(agent, board, place, care or Care())
+
+
+class ProcessLife:
+    """One agent, in a process of its own, started again when it dies. `run` once."""
+
+    def __init__(self, agent: Agent[Any], board: Board, place: Place, care: Care) -> None:
+        self.agent = agent
+        self._board = board.as_agent(agent.name)
+        self._care = care
+        self._crashes = Crashes(agent.name, self._board, care)
+        self._stop = asyncio.Event()
+        self._token = place.token_of(agent.name)
+        self._order = Order(
+            target=target_of(type(agent)),
+            name=agent.name,
+            url=place.url,
+            board=board.name,
+            care=asdict(care),
+        )
+        self.pid: int | None = None
+        """The process as it is now."""
+
+    def stop(self) -> None:
+        """Ask the process to end in order; it is killed if it does not."""
+        self._stop.set()
+
+    async def run(self) -> Ended:
+        """As `Life.run`. Cancellation: the process is asked to end, and killed if it does not."""
+        ended: Ended | None = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._crashes.take_back)
+            ended = await self._live()
+            tasks.cancel_scope.cancel()
+        assert ended is not None
+        return ended
+
+    async def _live(self) -> Ended:
+        step = await self._step()
+        while not self._stop.is_set():
+            code, error = await self._process()
+            if code == 0:
+                return await self._as_told()
+            if code == CRASH_LOOP_CODE:
+                told = await self._board.get(supervision_key(self.agent.name), {})
+                return self._ended("crash_loop", error=str(told.get("error", error)))
+            if self._stop.is_set():
+                break
+            now = await self._step()
+            if now != step:
+                self._crashes.progress()
+            step = now
+            if await self._crashes.add(error):
+                return self._ended("crash_loop", error=error)
+            with anyio.move_on_after(self._crashes.pause_s()):
+                await self._stop.wait()
+        return self._ended("stopped")
+
+    async def _process(self) -> tuple[int, str]:
+        """A process from its start to its end: its exit code, and what it said last."""
+        process = await anyio.open_process(
+            [sys.executable, "-m", _CHILD, self._order.model_dump_json()],
+            env=os.environ | {TOKEN_VARIABLE: self._token},
+            stdout=None,
+        )
+        self.pid = process.pid
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._end_when_told, process)
+                assert process.stderr is not None
+                said = await _last_said(process.stderr)
+                code = await process.wait()
+                tasks.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._end(process)
+                await process.aclose()
+        return code, f"exit {code}: {said}" if code >= 0 else f"killed by signal {-code}"
+
+    async def _end_when_told(self, process: Process) -> None:
+        await self._stop.wait()
+        await self._end(process)
+
+    async def _end(self, process: Process) -> None:
+        """Ask for an end, then make one."""
+        if process.returncode is not None:
+            return
+        process.terminate()
+        with anyio.move_on_after((self._care.grace_ms + FINISH_TIMEOUT_MS) / 1000):
+            await process.wait()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+    async def _step(self) -> Any:
+        try:
+            value = await self._board.get(state_key(self.agent.name))
+        except BlackboardError:
+            return None
+        return value.get("step") if isinstance(value, dict) else None
+
+    async def _as_told(self) -> Ended:
+        """How it ended, by what the board has."""
+        value = await self._board.get(state_key(self.agent.name))
+        if isinstance(value, dict) and value.get("status") == Status.DONE:
+            return self._ended("done", str(value.get("outcome", "")))
+        return self._ended("stopped")
+
+    def _ended(self, how: Any, outcome: str = "", error: str = "") -> Ended:
+        crashes = self._crashes
+        return Ended(self.agent.name, how, outcome, crashes.total, error or crashes.error)
+
+
+async def _last_said(stream: ByteReceiveStream) -> str:
+    """Hand on what a process writes to stderr, and return the end of it."""
+    last = b""
+    async for chunk in stream:
+        sys.stderr.buffer.write(chunk)
+        sys.stderr.flush()
+        last = (last + chunk)[-AGENT_ERROR_BYTES_MAX:]
+    lines = last.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""

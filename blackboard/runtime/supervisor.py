@@ -1,0 +1,262 @@
+"""A life of an agent in this process: started again when it crashes, stopped in order.
+
+    life = Life(Researcher("ada"), board)
+    ended = await life.run()                  # until it is done, told to stop, or crashes too often
+
+In `run` this process is the agent (`run_agent`): the lease is its heartbeat, and everybody sees it
+in `Board.agents`. Whoever runs the same agent elsewhere waits, and goes on from the last commit as
+soon as this process is gone.
+
+Invariants
+- an agent that crashed goes on from its last commit, after a pause that grows with each crash;
+  AGENT_CRASHES_MAX crashes without a commit in between are a crash loop, which is told on the board
+  (`public/~supervision/<agent>`) and not started again.
+- to lose the identity, or the board for a while, is no crash: the agent attaches anew, in its turn.
+- whoever is told to stop ends the step under way, or abandons it after `grace_ms`; either way the
+  identity is given back, and what was not committed did not happen.
+
+Sources: supervisors of Erlang/OTP, for the restart intensity; Kubernetes' CrashLoopBackOff.
+"""
+
+import asyncio
+import logging
+import random
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import anyio
+
+from blackboard.errors import (
+    AccessDenied,
+    BlackboardError,
+    Corrupt,
+    Fenced,
+    InvalidState,
+    LeaseHeld,
+    LeaseLost,
+    MigrationFailed,
+    OutcomeUnknown,
+    SchemaTooNew,
+    StaleEpoch,
+    Unauthenticated,
+    Unavailable,
+)
+from blackboard.runtime.agent import Agent
+from blackboard.runtime.points import Observer, Point, unobserved
+from blackboard.runtime.run import Stay, run_agent
+from blackboard.runtime.runner import Stepped
+from blackboard.runtime.state import Status
+from blackboard.service.board import Board
+from blackboard.types import (
+    AGENT_CRASHES_MAX,
+    AGENT_ERROR_BYTES_MAX,
+    AGENT_GRACE_MS,
+    AGENT_PAUSE_MS,
+    AGENT_PAUSE_MS_MAX,
+    LEASE_TTL_MS,
+    Key,
+    Milliseconds,
+)
+
+SUPERVISION = "public/~supervision"
+How = Literal["done", "stopped", "crash_loop"]
+_OVERTAKEN = (LeaseLost, LeaseHeld, Fenced, StaleEpoch)
+"""Somebody else is the agent now, or the board is another one: wait in turn, and look."""
+_AWAY = (Unavailable, OutcomeUnknown)
+_HOPELESS = (
+    SchemaTooNew,
+    MigrationFailed,
+    InvalidState,
+    Corrupt,
+    AccessDenied,
+    Unauthenticated,
+)
+"""What another attempt of the same code with the same rights would only repeat."""
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Care:
+    """How an agent is looked after: the limits of the same names in blackboard/types.py."""
+
+    ttl_ms: Milliseconds = LEASE_TTL_MS
+    grace_ms: Milliseconds = AGENT_GRACE_MS
+    crashes_max: int = AGENT_CRASHES_MAX
+    pause_ms: Milliseconds = AGENT_PAUSE_MS
+    pause_ms_max: Milliseconds = AGENT_PAUSE_MS_MAX
+
+    def pause_s(self, crashes: int) -> float:
+        """Before the start after that many crashes, shortened at random."""
+        pause_ms = min(self.pause_ms_max, self.pause_ms * 2 ** (min(crashes, 30) - 1))
+        return float(random.uniform(0.5, 1.0) * pause_ms / 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a life ended. `outcome` is what the agent said, `error` what it crashed with last."""
+
+    agent: str
+    how: How
+    outcome: str = ""
+    crashes: int = 0
+    error: str = ""
+
+
+def supervision_key(agent: str) -> Key:
+    """Where it is told that `agent` crashed: state, crashes without a step in between, error."""
+    return f"{SUPERVISION}/{agent}"
+
+
+class Crashes:
+    """What is counted of an agent's crashes, and told on the board."""
+
+    def __init__(self, agent: str, board: Board, care: Care) -> None:
+        self.agent = agent
+        self.total = 0
+        self.error = ""
+        self._board = board
+        self._care = care
+        self._in_a_row = 0
+        self._told = False
+        self._well = asyncio.Event()
+
+    async def add(self, error: str, *, hopeless: bool = False) -> bool:
+        """Count a crash, and tell it; whether it is a crash loop now."""
+        self._in_a_row += 1
+        self.total += 1
+        self.error = error.encode()[:AGENT_ERROR_BYTES_MAX].decode(errors="ignore")
+        loop = hopeless or self._in_a_row >= self._care.crashes_max
+        log.warning("agent %s crashed (%d): %s", self.agent, self._in_a_row, self.error)
+        state = "crash_loop" if loop else "restarting"
+        told = {"state": state, "crashes": self._in_a_row, "error": self.error}
+        self._well.clear()
+        try:
+            await self._board.put(supervision_key(self.agent), told, note=f"crashed: {state}")
+            self._told = True
+        except BlackboardError as failure:
+            log.warning("agent %s: its crash could not be told: %s", self.agent, failure)
+        return loop
+
+    def progress(self) -> None:
+        """The agent committed something: the next crash is the first again."""
+        self._in_a_row = 0
+        self._well.set()
+
+    async def take_back(self) -> None:
+        """Whenever the agent is well again, take back what was told of it; until cancelled."""
+        while True:
+            await self._well.wait()
+            self._well.clear()
+            if self._told:
+                self._told = False
+                try:
+                    await self._board.delete(supervision_key(self.agent))
+                except BlackboardError as failure:
+                    log.warning("agent %s: it cannot be told well: %s", self.agent, failure)
+
+    def pause_s(self) -> float:
+        """How long to wait before the next start."""
+        return self._care.pause_s(max(1, self._in_a_row))
+
+
+class Life:
+    """One agent, in this process. `run` once.
+
+    `board` must be one on which the agent may be acted as: its own, or an operator's.
+    """
+
+    def __init__(
+        self,
+        agent: Agent[Any],
+        board: Board,
+        care: Care | None = None,
+        *,
+        observe: Observer = unobserved,
+    ) -> None:
+        self.agent = agent
+        self._board = board.as_agent(agent.name)
+        self._care = care or Care()
+        self._observe = observe
+        self._crashes = Crashes(agent.name, self._board, self._care)
+        self._stop = asyncio.Event()
+        self._scope = anyio.CancelScope()
+        self._attached = False
+
+    def stop(self) -> None:
+        """Ask it to end: after the step under way, at most `grace_ms` from now."""
+        self._stop.set()
+
+    async def run(self) -> Ended:
+        """Live: see above.
+
+        Errors: none of the agent's; those are counted. Cancellation: the step under way is
+        abandoned at once, and the identity given back.
+        """
+        ended: Ended | None = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._end_in_time)
+            tasks.start_soon(self._crashes.take_back)
+            with self._scope:
+                ended = await self._live()
+            tasks.cancel_scope.cancel()
+        return ended or self._ended("stopped")
+
+    async def _end_in_time(self) -> None:
+        await self._stop.wait()
+        await anyio.sleep(self._care.grace_ms / 1000)
+        log.warning("agent %s: the step under way is abandoned", self.agent.name)
+        self._scope.cancel()
+
+    async def _live(self) -> Ended:
+        while not self._stop.is_set():
+            try:
+                return await self._once()
+            except _OVERTAKEN as error:
+                log.info("agent %s waits for its identity: %s", self.agent.name, error)
+            except _AWAY as error:
+                log.warning("agent %s cannot reach the board: %s", self.agent.name, error)
+            except Exception as error:  # noqa: BLE001 - whatever an agent dies of, it is told
+                hopeless = isinstance(error, _HOPELESS)
+                if await self._crashes.add(f"{type(error).__name__}: {error}", hopeless=hopeless):
+                    return self._ended("crash_loop")
+            with anyio.move_on_after(self._crashes.pause_s()):
+                await self._stop.wait()
+        return self._ended("stopped")
+
+    async def _once(self) -> Ended:
+        await self._board.refresh()
+        stay = Stay(ttl_ms=self._care.ttl_ms, stop=self._stop)
+        stepped = await self._run(stay)
+        if stepped is not None and stepped.status is Status.DONE:
+            return self._ended("done", stepped.outcome)
+        return self._ended("stopped")
+
+    async def _run(self, stay: Stay) -> Stepped | None:
+        """Run the agent; None when it was told to stop while it waited for its identity."""
+        self._attached = False
+        running = asyncio.ensure_future(
+            run_agent(self.agent, self._board, stay, observe=self._observed)
+        )
+        told = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait([running, told], return_when=asyncio.FIRST_COMPLETED)
+            if not running.done() and not self._attached:
+                running.cancel()
+            # Not `await running`: that would hand on each cancellation, into its giving back, too.
+            await asyncio.wait([running])
+            return None if running.cancelled() else running.result()
+        finally:
+            for task in (running, told):
+                task.cancel()
+            with anyio.CancelScope(shield=True):  # the identity is given back, in bounded time
+                await asyncio.gather(running, told, return_exceptions=True)
+
+    def _observed(self, point: Point, about: str) -> None:
+        self._attached = True
+        if point in (Point.COMMITTED, Point.SUSPENDED):
+            self._crashes.progress()
+        self._observe(point, about)
+
+    def _ended(self, how: How, outcome: str = "") -> Ended:
+        crashes = self._crashes
+        return Ended(self.agent.name, how, outcome, crashes.total, crashes.error)

@@ -1,0 +1,322 @@
+"""A team: several agents on one board, and those that they bring to life.
+
+    ended = await run_team(board, [Researcher("ada"), Architect("bob")], kinds=[Helper])
+
+Within a step, `spawn(ctx, Helper("ada.1"))` brings a sub-agent to life when the step commits. Who
+belongs to the team stands on the board, `public/~roster/<agent>`, with kind, parent and how it
+ended, so a restore covers it: those that were born after the cut are stopped, and those that ended
+since go on.
+
+Invariants
+- the roster decides: whoever stands in it and has a known kind lives, whoever was removed does not.
+- no name from the board is ever imported: `kind` picks one of the classes that were given.
+- what a sub-agent begins with is written with the first commit of its life, and only if it is new.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+import anyio
+from anyio.abc import TaskGroup
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from blackboard.core.commit import ABSENT, KeyAt, Put
+from blackboard.core.path import check_name
+from blackboard.errors import (
+    BlackboardError,
+    Compacted,
+    Conflict,
+    InvalidRequest,
+    LimitExceeded,
+    OutcomeUnknown,
+    Resync,
+    RolledBack,
+    StaleEpoch,
+    Unavailable,
+)
+from blackboard.runtime.agent import Agent
+from blackboard.runtime.context import Context
+from blackboard.runtime.state import Status, Stored, state_key
+from blackboard.runtime.supervisor import Care, Ended, Life
+from blackboard.service.board import Board
+from blackboard.types import TEAM_AGENTS_MAX, Key
+from blackboard.wire.codec import encode_value
+
+ROSTER = "public/~roster"
+_AWAY_PAUSE_S = 1.0
+log = logging.getLogger(__name__)
+
+
+class Member(BaseModel):
+    """A line of the roster. `state` is what a sub-agent begins with, None for that of its class.
+
+    `parent` is None for those that a person started; `outcome` is None while it lives.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: str
+    parent: str | None = None
+    state: dict[str, Any] | None = Field(default=None)
+    how: str | None = None
+    outcome: str | None = None
+
+
+class Lived(Protocol):
+    """A life: in this process, or in one of its own."""
+
+    def stop(self) -> None:
+        """Ask it to end in order."""
+
+    async def run(self) -> Ended:
+        """Live until the end."""
+
+
+MakeLife = Callable[[Agent[Any]], Lived]
+
+
+def roster_key(agent: str) -> Key:
+    """Where the roster has `agent`."""
+    return f"{ROSTER}/{agent}"
+
+
+def spawn(ctx: Context[Any], agent: Agent[Any], state: BaseModel | None = None) -> Key:
+    """Bring `agent` to life, with `state`, when the step of `ctx` commits; returns its roster key.
+
+    Its parent is the agent whose step it is. `await ctx.wait(...)` on its messages, or on what it
+    writes, to work together; `Member` at the returned key tells how it ended.
+    Errors: InvalidState when `state` does not suit it. The step is refused if the name is taken.
+    """
+    first = None if state is None else agent.schema.dump(agent.name, state)
+    key = roster_key(agent.name)
+    ctx.expect(KeyAt(key, ABSENT))
+    ctx.put(key, Member(kind=agent.kind, parent=ctx.agent, state=first).model_dump())
+    return key
+
+
+async def run_team(
+    board: Board,
+    agents: Sequence[Agent[Any]],
+    *,
+    kinds: Iterable[type[Agent[Any]]] = (),
+    make_life: MakeLife | None = None,
+    stop: asyncio.Event | None = None,
+) -> Mapping[str, Ended]:
+    """Run `agents`, and those of `kinds` that they spawn, until all have ended, or `stop` is set.
+
+    `board` must be an operator's, or one on which every agent of the team may be acted as.
+    `make_life` says where each lives: by default `Life`, a task of this process; see
+    `runtime/processes.py` for processes. What a process of the team left unfinished goes on.
+    Returns how each ended. Errors: InvalidRequest for two agents with one name.
+    Cancellation: every step under way is abandoned, every identity given back.
+    """
+    make = make_life or (lambda agent: Life(agent, board, Care()))
+    team = _Team(board, agents, kinds, make)
+    return await team.run(stop or asyncio.Event())
+
+
+class _Team:
+    def __init__(
+        self,
+        board: Board,
+        agents: Sequence[Agent[Any]],
+        kinds: Iterable[type[Agent[Any]]],
+        make_life: MakeLife,
+    ) -> None:
+        self._board = board
+        self._roots = {agent.name: agent for agent in agents}
+        if len(self._roots) != len(agents):
+            raise InvalidRequest(field="agents", reason="two of them have the same name")
+        classes: list[type[Agent[Any]]] = [type(agent) for agent in agents]
+        self._kinds = {kind.kind: kind for kind in (*classes, *kinds)}
+        self._make_life = make_life
+        self._living: dict[str, _Seat] = {}
+        self.ended: dict[str, Ended] = {}
+        self._changed = asyncio.Event()
+
+    async def run(self, stop: asyncio.Event) -> Mapping[str, Ended]:
+        """Until all have ended."""
+        for agent in self._roots.values():
+            await self._enrol(agent)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._follow, tasks)
+            tasks.start_soon(self._stop_all, stop)
+            await self._all_ended(stop)
+            tasks.cancel_scope.cancel()
+        return dict(self.ended)
+
+    async def _enrol(self, agent: Agent[Any]) -> None:
+        """Write a root into the roster, unless it stands there: then it goes on."""
+        told = Member(kind=agent.kind).model_dump()
+        with suppress(Conflict):
+            await self._board.put(roster_key(agent.name), told, expected=ABSENT)
+
+    # --- the roster -------------------------------------------------------------------------------
+
+    async def _follow(self, tasks: TaskGroup) -> None:
+        """Let live who stands in the roster, now and whenever it changes."""
+        while True:
+            try:
+                async with self._board.watch(f"{ROSTER}/*", snapshot=True) as watch:
+                    found = {key: entry.value for key, entry in watch.state.items()}
+                    await self._agree(found, tasks)
+                    async for revised in watch:
+                        for change in revised.changes:
+                            found[change.key] = change.value
+                            if change.kind == "delete":
+                                del found[change.key]
+                        await self._agree(found, tasks)
+            except (Compacted, Resync, RolledBack, StaleEpoch):
+                await self._board.refresh()
+            except BlackboardError as error:
+                log.warning("the roster cannot be read: %s", error)
+                await anyio.sleep(_AWAY_PAUSE_S)
+
+    async def _agree(self, found: Mapping[Key, Any], tasks: TaskGroup) -> None:
+        """Make the lives those of the roster. A root that is not in it (any more) lives too."""
+        wanted = {name: Member(kind=agent.kind) for name, agent in self._roots.items()}
+        for key, value in found.items():
+            with suppress(ValidationError):
+                wanted[key.rpartition("/")[2]] = Member.model_validate(value)
+        for name in self._living.keys() - wanted.keys():
+            log.info("agent %s is not in the roster any more", name)
+            await self._living.pop(name).leave()
+            self.ended.pop(name, None)
+        for name, member in wanted.items():
+            agent = self._agent(name, member)
+            if name not in self._living and agent is not None:
+                if len(self._living) == TEAM_AGENTS_MAX:
+                    raise LimitExceeded("TEAM_AGENTS_MAX", TEAM_AGENTS_MAX + 1, TEAM_AGENTS_MAX)
+                seat = self._living[name] = _Seat(agent, member)
+                tasks.start_soon(seat.hold, self._tend)
+        self._changed.set()
+
+    def _agent(self, name: str, member: Member) -> Agent[Any] | None:
+        if name in self._roots:
+            return self._roots[name]
+        kind = self._kinds.get(member.kind)
+        if kind is None:
+            log.debug("agent %s is a %s, which nobody here knows", name, member.kind)
+            return None
+        agent: Agent[Any] = kind(check_name(name, "agent"))
+        return agent
+
+    async def _all_ended(self, stop: asyncio.Event) -> None:
+        """Return when everybody in the roster has ended, as the board has it now."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            if not self._living or self._living.keys() - self.ended.keys():
+                continue
+            page = await self._board.list(f"{ROSTER}/*")
+            names = {entry.key.rpartition("/")[2] for entry in page.entries if self._is_ours(entry)}
+            if stop.is_set() or names <= self.ended.keys():
+                return
+
+    def _is_ours(self, entry: Any) -> bool:
+        value = entry.value
+        return isinstance(value, dict) and value.get("kind") in self._kinds
+
+    async def _stop_all(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        for seat in self._living.values():
+            seat.stop()
+        self._changed.set()
+
+    # --- one of them ------------------------------------------------------------------------------
+
+    async def _tend(self, seat: "_Seat") -> None:
+        """Let one live, and again whenever a restore (or somebody) gives it another state."""
+        home = self._board.as_agent(seat.agent.name)
+        await self._give_first_state(home, seat)
+        while not seat.stopped:
+            seat.life = self._make_life(seat.agent)
+            ended = await seat.life.run()
+            await self._note(seat, ended)
+            if ended.how == "stopped":
+                return
+            await self._until_it_has_more_to_do(home, ended)
+            self.ended.pop(seat.agent.name, None)
+        await self._note(seat, Ended(seat.agent.name, "stopped"))
+
+    async def _give_first_state(self, home: Board, seat: "_Seat") -> None:
+        if seat.member.state is None:
+            return
+        schema = seat.agent.schema
+        stored = Stored(kind=schema.kind, version=schema.version, state=seat.member.state)
+        key = state_key(seat.agent.name)
+        with suppress(Conflict):
+            put = Put(key, encode_value(stored.plain()))
+            await home.commit([put], conditions=[KeyAt(key, ABSENT)], note="born")
+
+    async def _note(self, seat: "_Seat", ended: Ended) -> None:
+        """Remember how it ended; of one that did not merely stop, write it into the roster."""
+        if ended.how != "stopped":
+            key = roster_key(ended.agent)
+            update = {"how": ended.how, "outcome": ended.outcome}
+            entry = await self._board.entry(key)
+            if entry is not None and isinstance(entry.value, dict):
+                with suppress(Conflict):
+                    told = entry.value | update
+                    await self._board.put(key, told, expected=entry.mod_revision)
+        self.ended[ended.agent] = ended
+        self._changed.set()
+
+    async def _until_it_has_more_to_do(self, home: Board, ended: Ended) -> None:
+        key = state_key(ended.agent)
+        while True:
+            entry = await home.entry(key)
+            done = _status(entry.value) == Status.DONE if entry else False
+            if ended.how == "done" and not done:
+                return
+            since = entry.mod_revision if entry else (await home.head()).revision
+            try:
+                async with home.watch(key, after=since) as watch:
+                    await anext(watch)
+                if ended.how == "crash_loop":
+                    return
+            except (Compacted, Resync, RolledBack, StaleEpoch):
+                await home.refresh()
+
+
+class _Seat:
+    """An agent's place in this process: its task, and its life as it is now."""
+
+    def __init__(self, agent: Agent[Any], member: Member) -> None:
+        self.agent = agent
+        self.member = member
+        self.life: Lived | None = None
+        self.stopped = False
+        self._scope = anyio.CancelScope()
+        self._left = asyncio.Event()
+
+    def stop(self) -> None:
+        """Ask its life to end in order."""
+        self.stopped = True
+        if self.life is not None:
+            self.life.stop()
+
+    async def hold(self, tend: Callable[["_Seat"], Awaitable[None]]) -> None:
+        """Live here. While the board cannot be reached, try again: `tend` may be repeated."""
+        try:
+            with self._scope:
+                while True:
+                    try:
+                        return await tend(self)
+                    except (Unavailable, OutcomeUnknown) as error:
+                        log.warning("agent %s is not looked after: %s", self.agent.name, error)
+                    await anyio.sleep(_AWAY_PAUSE_S)
+        finally:
+            self._left.set()
+
+    async def leave(self) -> None:
+        """End it at once: what it was doing did not happen."""
+        self._scope.cancel()
+        await self._left.wait()
+
+
+def _status(value: Any) -> str:
+    return str(value.get("status", "")) if isinstance(value, dict) else ""

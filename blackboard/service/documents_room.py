@@ -1,0 +1,474 @@
+"""One document in one process: what is committed of it, and whoever is connected.
+
+The log is the only way in. An edit is tried on a copy (`trial`), committed, and reaches the
+document (`live`) and everybody else when it comes back from the log, whichever process committed
+it. So nobody ever sees an edit that could still be lost, and processes need no other channel.
+
+Invariants
+- `live` holds exactly what is committed, up to `revision`; what a peer is told comes from it.
+- `trial` holds that and what is being committed; whenever it may hold more, it is made anew.
+- a client belongs to the agent that first used it, for ever; another agent cannot write as it.
+- whatever ends the room ends its members: they come back, and find what is committed.
+"""
+
+import asyncio
+import logging
+import random
+import secrets
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from blackboard.core import crdt
+from blackboard.core.commit import RESTORE, Op
+from blackboard.core.document import base_key, document_prefix
+from blackboard.errors import (
+    BlackboardError,
+    DocumentRefused,
+    InvalidRequest,
+    Unavailable,
+)
+from blackboard.service import documents_storage as storage
+from blackboard.service.access import ALL_RIGHTS, Grant, Principal
+from blackboard.service.documents_storage import Base, Item, Stored
+from blackboard.service.link import Link, WatchRequest
+from blackboard.service.replica import DamagedError, Replica, check_harmless, merged
+from blackboard.service.views import Revised
+from blackboard.service.watching import Watch
+from blackboard.service.writer import Wish, Writer
+from blackboard.types import (
+    DOCUMENT_BYTES_MAX,
+    DOCUMENT_TAIL_UPDATES,
+    DOCUMENT_UPDATE_BYTES_MAX,
+    Key,
+    Revision,
+)
+from blackboard.wire import ysync
+from blackboard.wire.codec import SYSTEM_AGENT
+from blackboard.wire.ysync import Presence
+
+log = logging.getLogger(__name__)
+_COMPACTION_NOTE = "compacted"
+_COMPACTION_DELAY_S = 0.2
+
+
+class Member(Protocol):
+    """Somebody connected, as the room sees it."""
+
+    def deliver(self, frame: bytes) -> None:
+        """Send a frame, in order; it must not wait."""
+
+    def end(self, cause: str, reason: str) -> None:
+        """Disconnect. `cause` is that of a DocumentRefused."""
+
+
+class Room:
+    """The document at `key` of `board`. Use: `start`, `await ready()`, ..., `await aclose()`."""
+
+    def __init__(self, link: Callable[[Principal], Link], board: str, key: Key) -> None:
+        self.board, self.key = board, key
+        self.live = Replica()
+        self.trial = Replica(listening=True)
+        self.revision: Revision = 0
+        self.mark: int | None = None
+        self.members: set[Member] = set()
+        self.users = 0
+        """Those who need the room: it may be closed when there are none."""
+        self._link = link
+        self._owners: dict[int, str] = {}
+        self._base = Base()
+        self._tail: dict[Key, Revision] = {}
+        self._late: list[Item] = []
+        self._bytes = 0
+        self._in_flight: dict[bytes, Member] = {}
+        self._listening: set[Member] = set()
+        self._present: dict[int, tuple[Presence, Member]] = {}
+        self._writers: dict[str, Writer] = {}
+        self._watch: Watch | None = None
+        self._waiting: list[tuple[Revision, asyncio.Future[None]]] = []
+        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task: asyncio.Task[None] | None = None
+        self._compacting: asyncio.Task[None] | None = None
+
+    # --- its life ---------------------------------------------------------------------------------
+
+    def start(self, ended: Callable[["Room"], None]) -> None:
+        """Begin to load; `ended` is called when the room is no more."""
+        self._task = asyncio.create_task(self._run(), name=f"document {self.key}")
+        self._task.add_done_callback(lambda _: ended(self))
+
+    async def ready(self) -> None:
+        """Wait until the document is loaded. Errors: why it cannot be."""
+        await asyncio.shield(self._opened)
+
+    async def aclose(self) -> None:
+        """End the room and everybody in it."""
+        for task in (self._task, self._compacting):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        reason = "the document is opened anew"
+        try:
+            await self._serve()
+        except BlackboardError as error:
+            reason = str(error)
+            log.info("document %s of %s: %s", self.key, self.board, error)
+            if not self._opened.done():
+                self._opened.set_exception(error)
+        finally:
+            self._end(reason)
+
+    def _end(self, reason: str) -> None:
+        failure = Unavailable(what=f"document {self.key}", reason=reason)
+        if not self._opened.done():
+            self._opened.set_exception(failure)
+        self._opened.exception()  # somebody may have given up waiting for it
+        for _, waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(Unavailable(**failure.fields()))
+        for member in list(self.members):
+            member.end("closed", reason)
+        self.live.close()
+        self.trial.close()
+
+    async def _serve(self) -> None:
+        link = self._link(_keeper(SYSTEM_AGENT, self.key))
+        request = WatchRequest((storage.pattern(self.key),))
+        watch = Watch(link, self.board, request, revision=None, snapshot=True, saw=lambda _: None)
+        async with watch:
+            self._load(storage.read_document(self.key, watch.state))
+            self._tail = {
+                found: entry.mod_revision
+                for found, entry in watch.state.items()
+                if storage.is_update(self.key, found)
+            }
+            watch.state.clear()
+            self._watch, watch.on_progress = watch, self._reached
+            self._reached()
+            self._opened.set_result(None)
+            async for revised in watch:
+                if not self._follow([revised, *watch.take_received()]):
+                    return
+
+    def _load(self, stored: Stored) -> None:
+        """Errors: Corrupt when the base is not what was written."""
+        self._base, self.mark = stored.base, stored.base.mark
+        self._owners = dict(stored.base.owners)
+        bad: set[bytes] = set()
+        while True:
+            self.live = Replica(stored.base.state)
+            try:
+                for item in stored.items:
+                    damaging = item.update
+                    if damaging not in bad:
+                        self._apply(item)
+            except DamagedError:
+                log.exception("document %s: an update is left out", self.key)
+                bad.add(damaging)
+            else:
+                break
+        self._bytes = len(stored.base.state) + sum(len(item.update) for item in stored.items)
+        self._renew_trial()
+
+    # --- the log ----------------------------------------------------------------------------------
+
+    def _follow(self, revisions: list[Revised]) -> bool:
+        """Take what was committed; False when the document must be loaded anew."""
+        fresh: list[Item] = []
+        for revised in revisions:
+            if revised.epoch is not None and revised.epoch.cause == RESTORE:
+                return False
+            if self._is_deletion(revised):
+                for member in list(self.members):
+                    member.end("deleted", "the document was deleted")
+                return False
+            fresh += self._take(revised)
+        self._broadcast([item for item in fresh if self._apply(item)])
+        self._reached()
+        if len(self._tail) >= DOCUMENT_TAIL_UPDATES and self._compacting is None:
+            self._compacting = asyncio.create_task(self._compact())
+        return True
+
+    def _is_deletion(self, revised: Revised) -> bool:
+        """Whether something of the document went without a new base that has it."""
+        gone = any(c.kind == "delete" and c.key in self._tail for c in revised.changes)
+        kept = any(c.kind == "put" and c.key == base_key(self.key) for c in revised.changes)
+        lost = any(c.kind == "delete" and c.key == base_key(self.key) for c in revised.changes)
+        return lost or (gone and not kept)
+
+    def _take(self, revised: Revised) -> list[Item]:
+        """The updates of one revision; also note what is compacted by now."""
+        told = []
+        for change in revised.changes:
+            if change.kind == "delete":
+                self._tail.pop(change.key, None)
+            elif change.kind == "put" and storage.is_update(self.key, change.key):
+                self._tail[change.key] = revised.revision
+                told.append((change.key, change.value, revised.author))
+            elif change.kind == "put" and change.key == base_key(self.key):
+                generation, count = change.value["parts"]
+                self._base = storage.base_of(self.key, generation, count, revised.revision)
+        return list(storage.read_items(told))
+
+    def _apply(self, item: Item) -> bool:
+        """Apply an update to what is committed; False when there is nothing new to tell.
+
+        Errors: DamagedError.
+        """
+        self._late.append(item)
+        applied = False
+        for candidate in list(self._late):
+            try:
+                update = crdt.read_update(candidate.update)
+                self.live.apply(candidate.update, update)
+            except InvalidRequest as error:
+                if "missing" not in error.reason:
+                    log.warning("document %s: %s is left out: %s", self.key, item.keys[0], error)
+                    self._late.remove(candidate)
+                continue
+            self._late.remove(candidate)
+            applied = True
+            self.mark = candidate.mark or self.mark
+            for client in update.reached():
+                self._owners.setdefault(client, candidate.author)
+        return applied
+
+    def _broadcast(self, items: list[Item]) -> None:
+        """Tell everybody what he has not made himself."""
+        if not items:
+            return
+        updates, made_by = [], []
+        for item in items:
+            made_by.append(self._in_flight.pop(item.update, None))
+            updates.append(item.update)
+            if made_by[-1] is None:
+                self._trust(item.update)
+        frame: bytes | None = None
+        for member in list(self._listening):
+            if member in made_by:
+                others = [u for u, by in zip(updates, made_by, strict=True) if by is not member]
+                if others:
+                    member.deliver(ysync.write_update(merged(others)))
+                continue
+            frame = frame or ysync.write_update(merged(updates))
+            member.deliver(frame)
+
+    def _trust(self, update: bytes) -> None:
+        """Another process committed it: what is tried here builds on it too."""
+        self._bytes += len(update)
+        try:
+            self.trial.apply(update)
+        except (InvalidRequest, DamagedError):
+            self._renew_trial()
+
+    def _reached(self) -> None:
+        assert self._watch is not None, "the room is loaded"
+        self.revision = self._watch.reached
+        for wanted, waiter in self._waiting:
+            if wanted <= self.revision and not waiter.done():
+                waiter.set_result(None)
+        self._waiting = [(wanted, w) for wanted, w in self._waiting if not w.done()]
+
+    async def caught_up(self) -> None:
+        """Wait until everything that is committed now is in `live`. Errors: Unavailable."""
+        head = await self._link(_keeper(SYSTEM_AGENT, self.key)).head(self.board)
+        if head.revision <= self.revision:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((head.revision, waiter))
+        assert self._watch is not None, "the room is ready"
+        await self._watch.request_progress()
+        await waiter
+
+    # --- edits ------------------------------------------------------------------------------------
+
+    def is_stale(self, state: bytes) -> bool:
+        """Whether a peer that knows `state` knew the document before its last restore, and has not
+        seen that. Errors: InvalidRequest."""
+        clocks = crdt.read_state(state)
+        if self.mark is None or self.mark in clocks:
+            return False
+        return any(client in self.live.clocks for client in clocks)
+
+    def admit(self, data: bytes, agent: str) -> bytes:
+        """Try an edit of `agent`; returns what is new in it, which is to be committed.
+
+        Errors: DocumentRefused; the document is unharmed.
+        """
+        if len(data) > DOCUMENT_UPDATE_BYTES_MAX:
+            raise self._refused("too_large", f"an update of {len(data)} bytes")
+        try:
+            update = crdt.read_update(data)
+        except InvalidRequest as error:
+            raise self._refused("malformed", error.reason) from error
+        gap = update.gap(self.trial.clocks)
+        if gap is not None:
+            raise self._refused("gap", crdt.missing(gap).reason)
+        clients = update.news(self.trial.clocks)
+        for client in clients:
+            if self._owners.get(client, agent) != agent:
+                raise self._refused("foreign", f"client {client} is somebody else's")
+        news = self._try(data, update)
+        if news != crdt.EMPTY_UPDATE:
+            self._check_size(len(news))
+            self._owners.update(dict.fromkeys(clients, agent))
+        return news
+
+    def has_news(self, data: bytes) -> bool:
+        """Whether an update that may not be admitted says anything new. Errors: InvalidRequest."""
+        update = crdt.read_update(data)
+        if update.news(self.live.clocks):
+            return True
+        if not update.deleted:
+            return False
+        probe = Replica(self.live.update_since(), listening=True)
+        try:
+            return probe.apply(data) != crdt.EMPTY_UPDATE
+        finally:
+            probe.close()
+
+    def forget(self) -> None:
+        """What was just admitted will not be committed."""
+        self._renew_trial()
+
+    def _try(self, data: bytes, update: crdt.Update) -> bytes:
+        try:
+            check_harmless(data)
+            before = self.trial.state
+            news = self.trial.apply(data, update)
+            self.trial.update_since(before)
+            if news != crdt.EMPTY_UPDATE:
+                check_harmless(news)
+                crdt.read_update(news)
+        except (DamagedError, InvalidRequest) as error:
+            self._renew_trial()
+            raise self._refused("malformed", str(error)) from error
+        return news
+
+    def _check_size(self, more: int) -> None:
+        self._bytes += more
+        if self._bytes <= DOCUMENT_BYTES_MAX:
+            return
+        self._bytes = len(self.trial.update_since())
+        if self._bytes > DOCUMENT_BYTES_MAX:
+            size = self._bytes
+            self._renew_trial()
+            self._bytes = len(self.trial.update_since())
+            raise self._refused("too_large", f"it would have {size} bytes")
+
+    def _refused(self, cause: str, reason: str) -> DocumentRefused:
+        return DocumentRefused(self.key, cause, reason)
+
+    def _renew_trial(self) -> None:
+        self.trial.close()
+        self.trial = Replica(self.live.update_since(), listening=True)
+        for update in self._in_flight:
+            self.trial.apply(update)
+
+    async def commit(self, update: bytes, member: Member, agent: str) -> None:
+        """Commit what was admitted. Errors: those of `Board.commit`; it is not tried any more."""
+        writer = self._writers.get(agent)
+        if writer is None:
+            link = self._link(_keeper(agent, self.key))
+            writer = self._writers[agent] = Writer(link, self.board)
+        self._in_flight[update] = member
+        try:
+            await writer.commit(Wish(storage.append_update(self.key, update)), with_held=False)
+        except BaseException:
+            if self._in_flight.pop(update, None) is not None:
+                self._renew_trial()
+            raise
+
+    # --- members ----------------------------------------------------------------------------------
+
+    def join(self, member: Member) -> None:
+        """Let somebody in; it is told of nothing until it is `tell`ed everything."""
+        self.members.add(member)
+
+    def leave(self, member: Member) -> None:
+        """Somebody is gone, and with it what it told of itself."""
+        self.members.discard(member)
+        self._listening.discard(member)
+        gone = [c for c, (_, owner) in self._present.items() if owner is member]
+        told = []
+        for client in gone:
+            presence, _ = self._present.pop(client)
+            told.append(Presence(client, presence.clock + 1, None))
+        self._announce(told)
+
+    def tell(self, member: Member, state: bytes) -> None:
+        """Send what a member with `state` lacks; from now on, it gets every update.
+
+        Errors: DamagedError, InvalidRequest for a state that is none.
+        """
+        crdt.read_state(state)
+        member.deliver(ysync.write_step2(self.live.update_since(state)))
+        if member not in self._listening:
+            self._listening.add(member)
+            self.tell_present(member)
+
+    def tell_present(self, member: Member) -> None:
+        """Send who is there."""
+        if self._present:
+            found = [presence for presence, _ in self._present.values()]
+            member.deliver(ysync.write_awareness(found))
+
+    def note_present(self, member: Member, told: Iterable[Presence]) -> None:
+        """Somebody tells of itself; what it repeats of others is left out."""
+        news = []
+        for presence in told:
+            known = self._present.get(presence.client)
+            if known is not None and (known[1] is not member or known[0].clock >= presence.clock):
+                continue
+            if presence.state is None:
+                self._present.pop(presence.client, None)
+                if known is None:
+                    continue
+            else:
+                self._present[presence.client] = presence, member
+            news.append(presence)
+        self._announce(news)
+
+    def _announce(self, news: list[Presence]) -> None:
+        """Tell everybody, also whom it comes from: a stock client that hears nothing for 30 s takes
+        the line for dead."""
+        if news:
+            frame = ysync.write_awareness(news)
+            for member in list(self._listening):
+                member.deliver(frame)
+
+    # --- compaction -------------------------------------------------------------------------------
+
+    async def _compact(self) -> None:
+        """Put the updates into the base. Of several processes, one succeeds."""
+        try:
+            await asyncio.sleep(random.uniform(0, _COMPACTION_DELAY_S))
+            if len(self._tail) < DOCUMENT_TAIL_UPDATES or self._late:
+                return
+            made = self._compaction()
+            writer = Writer(self._link(_keeper(SYSTEM_AGENT, self.key)), self.board)
+            for ops in made.pieces:
+                await self._send(writer, ops, None)
+            await self._send(writer, made.ops, made)
+        except BlackboardError as error:
+            log.info("document %s was not compacted: %s", self.key, error)
+        finally:
+            self._compacting = None
+
+    def _compaction(self) -> storage.Compaction:
+        new = Base(self.live.update_since(), self._owners, self.mark)
+        keys = list(self._tail.items())[: storage.TAIL_DELETED_MAX]
+        generation = f"{self.revision:016}-{secrets.token_hex(4)}"
+        return storage.compaction(self.key, new, generation, old=self._base, keys=keys)
+
+    async def _send(
+        self, writer: Writer, ops: tuple[Op, ...], made: storage.Compaction | None
+    ) -> None:
+        conditions = () if made is None else made.conditions
+        await writer.commit(Wish(ops, conditions, note=_COMPACTION_NOTE), with_held=False)
+
+
+def _keeper(agent: str, key: Key) -> Principal:
+    """Whoever writes a document's entries for `agent`; what it writes was checked before."""
+    return Principal(agent, (Grant(f"{document_prefix(key)}/**", ALL_RIGHTS),))

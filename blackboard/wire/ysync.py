@@ -1,0 +1,188 @@
+"""The y-websocket protocol: what document peers say to each other, as bytes.
+
+A frame holds one message or several. The first byte names the kind: 0 sync, 1 awareness (who is
+there), 2 a refusal, 3 "who is there?". Sync goes: each side tells its state (step 1) and gets what
+it lacks (step 2); from then on, updates.
+
+Source: y-protocols/PROTOCOL.md, sync.js, awareness.js; y-websocket/src/y-websocket.js.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from blackboard.core.varint import Reader, write_buffer, write_number, write_text
+from blackboard.errors import InvalidRequest, LimitExceeded
+from blackboard.types import AWARENESS_BYTES_MAX, AWARENESS_STATES_MAX
+
+_SYNC: Final = 0
+_AWARENESS: Final = 1
+_AUTH: Final = 2
+_QUERY: Final = 3
+_STEP1: Final = 0
+_STEP2: Final = 1
+_UPDATE: Final = 2
+QUERY_AWARENESS: Final = bytes((_QUERY,))
+
+
+@dataclass(frozen=True, slots=True)
+class Step1:
+    """The peer knows `state`, and asks for what it lacks."""
+
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Step2:
+    """What we lacked when we told our state."""
+
+    update: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """An update that was just made."""
+
+    update: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """What a client tells of itself, as JSON; None = it is gone. The greater `clock` counts."""
+
+    client: int
+    clock: int
+    state: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Awareness:
+    """Who is there."""
+
+    present: tuple[Presence, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryAwareness:
+    """The peer asks who is there."""
+
+
+Message = Step1 | Step2 | Edit | Awareness | QueryAwareness
+
+
+def read_frame(frame: bytes) -> list[Message]:
+    """The messages of a frame. Errors: InvalidRequest; LimitExceeded for too much awareness."""
+    reader = Reader(frame, "frame")
+    found: list[Message] = []
+    while True:
+        message = _message(reader)
+        if message is not None:
+            found.append(message)
+        if reader.is_empty:
+            return found
+
+
+def _message(reader: Reader) -> Message | None:
+    kind = reader.number()
+    if kind == _SYNC:
+        return _sync(reader)
+    if kind == _AWARENESS:
+        return Awareness(_awareness(reader.buffer()))
+    if kind == _QUERY:
+        return QueryAwareness()
+    if kind == _AUTH:  # a refusal, which only servers send
+        reader.number()
+        reader.text()
+        return None
+    raise reader.broken(f"holds a message of unknown kind {kind}")
+
+
+def _sync(reader: Reader) -> Message:
+    step = reader.number()
+    if step == _STEP1:
+        return Step1(reader.buffer())
+    if step == _STEP2:
+        return Step2(reader.buffer())
+    if step == _UPDATE:
+        return Edit(reader.buffer())
+    raise reader.broken(f"holds an unknown step of sync, {step}")
+
+
+def _awareness(data: bytes) -> tuple[Presence, ...]:
+    reader = Reader(data, "awareness")
+    count = reader.count()
+    if count > AWARENESS_STATES_MAX:
+        raise LimitExceeded("AWARENESS_STATES_MAX", count, AWARENESS_STATES_MAX)
+    return tuple(_presence(reader) for _ in range(count))
+
+
+def _presence(reader: Reader) -> Presence:
+    client, clock, state = reader.number(), reader.number(), reader.text()
+    if len(state) > AWARENESS_BYTES_MAX:
+        raise LimitExceeded("AWARENESS_BYTES_MAX", len(state), AWARENESS_BYTES_MAX)
+    try:
+        is_gone = json.loads(state) is None
+    except (ValueError, RecursionError) as error:
+        raise reader.broken("holds a state that is not JSON") from error
+    return Presence(client, clock, None if is_gone else state)
+
+
+def write_json(state: object) -> str:
+    """What a client tells of itself. Errors: InvalidRequest, LimitExceeded."""
+    try:
+        text = json.dumps(state, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(field="state", reason=str(error)) from error
+    if len(text) > AWARENESS_BYTES_MAX:
+        raise LimitExceeded("AWARENESS_BYTES_MAX", len(text), AWARENESS_BYTES_MAX)
+    return text
+
+
+def read_json(text: str) -> object:
+    """What `write_json` wrote."""
+    found: object = json.loads(text)
+    return found
+
+
+def write_step1(state: bytes) -> bytes:
+    """A frame with what we know."""
+    return b"\x00\x00" + write_buffer(state)
+
+
+def write_step2(update: bytes) -> bytes:
+    """A frame with what the peer lacked."""
+    return b"\x00\x01" + write_buffer(update)
+
+
+def write_update(update: bytes) -> bytes:
+    """A frame with an update."""
+    return b"\x00\x02" + write_buffer(update)
+
+
+def write_awareness(present: Iterable[Presence]) -> bytes:
+    """A frame with who is there."""
+    parts = [
+        write_number(p.client) + write_number(p.clock) + write_text(p.state or "null")
+        for p in present
+    ]
+    return bytes((_AWARENESS,)) + write_buffer(write_number(len(parts)) + b"".join(parts))
+
+
+# --- how the service ends a connection ------------------------------------------------------------
+# y-websocket takes 4400..4499 for final; after any other code it comes back by itself.
+
+CLOSE_RESTART: Final = 1012
+CLOSE_TRY_LATER: Final = 1013
+CLOSE_BY_CAUSE: Final = {
+    "malformed": 4400,
+    "foreign": 4403,
+    "read_only": 4403,
+    "stale": 4409,
+    "deleted": 4410,
+    "too_large": 4413,
+    "gap": 1008,
+    "too_slow": CLOSE_TRY_LATER,
+    "closed": CLOSE_RESTART,
+}
+"""By the cause of a DocumentRefused. A client with a gap comes back and sends everything."""

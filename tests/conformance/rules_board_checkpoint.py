@@ -1,0 +1,378 @@
+"""Checkpoints: a name for a revision, once; and barriers, which ask the agents for their state."""
+
+import asyncio
+import re
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from blackboard.core.commit import Delete, Op, Put
+from blackboard.core.path import barrier_key
+from blackboard.errors import (
+    AccessDenied,
+    BarrierMissed,
+    Conflict,
+    InvalidRequest,
+    LimitExceeded,
+    NoSuchCheckpoint,
+    SnapshotFirst,
+)
+from blackboard.service import access
+from blackboard.service.access import Grant, Principal, Right
+from blackboard.service.board import Board
+from blackboard.service.moments import Checkpoint, CheckpointWish, Policy, checkpoint_key
+from blackboard.types import BARRIER_MS_MAX, NOTE_BYTES_MAX
+from blackboard.wire.codec import encode_value
+from tests.conformance.team import PATIENCE_S, Team
+
+BARRIER_MS = 10_000
+SHORT_MS = 300
+
+
+def keeper_of_checkpoints(name: str = "keeper") -> Principal:
+    """Somebody who may checkpoint and restore the board, and see what is public."""
+    rights = frozenset({Right.CHECKPOINT, Right.RESTORE})
+    own = (Grant("**", rights), Grant("public/**", frozenset({Right.READ})))
+    return Principal(name, (*own, Grant("system/checkpoints/**", frozenset({Right.READ}))))
+
+
+async def board_of(team: Team, principal: Principal) -> Board:
+    """The board as `principal` sees it."""
+    return (await team.client(principal)).board(team.name)
+
+
+@asynccontextmanager
+async def under_way(
+    board: Board, name: str, barrier_ms: int, *, stale_ok: bool = False
+) -> AsyncIterator["asyncio.Task[Checkpoint]"]:
+    """A checkpoint with a barrier that stands by now."""
+    async with board.watch("system/barriers/*") as watch:
+        taking = asyncio.create_task(
+            board.checkpoint(name, barrier_ms=barrier_ms, stale_ok=stale_ok)
+        )
+        try:
+            with anyio.fail_after(PATIENCE_S):
+                await anext(watch)
+            yield taking
+        finally:
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
+
+
+class CheckpointRules:
+    """What a checkpoint is, and who may take one."""
+
+    async def test_a_checkpoint_names_a_revision_and_costs_one(
+        self, team: Team, ada: Board
+    ) -> None:
+        await ada.put("public/plan", 1)
+        board = await team.operator()
+        taken = await board.checkpoint("before-plan", note="all agree")
+        assert (taken.board, taken.name, taken.revision) == (board.name, "before-plan", 2)
+        assert (taken.kind, taken.by, taken.note) == ("named", "operator", "all agree")
+        assert (await board.head()).revision == 2
+        assert await board.checkpoints() == (taken,)
+
+    async def test_its_manifest_tells_what_was_sealed(self, team: Team, ada: Board) -> None:
+        await ada.put("public/plan", 1)
+        await ada.put("private/ada/draft", 2)
+        await ada.put("public/~declared/ada", {"model": "small", "temperature": 0})
+        board = await team.operator()
+        first = await board.checkpoint("first")
+        await ada.put("public/plan", 3)
+        await board.checkpoint("second")
+        shown = await board.show("first")
+        assert (shown.checkpoint, shown.epoch.number, shown.previous) == (first, 1, "")
+        assert shown.steps == {"ada": 3}
+        assert shown.declared == {"ada": {"model": "small", "temperature": 0}}
+        assert {"public", "private/ada"} <= set(shown.digests)
+        assert all(re.fullmatch("[0-9a-f]{64}", text) for text in shown.digests.values())
+        later = await board.show("second")
+        assert later.previous
+        assert later.chain != shown.chain
+        assert later.digests["private/ada"] == shown.digests["private/ada"]
+        assert later.digests["public"] != shown.digests["public"]
+
+    async def test_without_a_name_it_gets_one_from_the_time(self, team: Team) -> None:
+        board = await team.operator()
+        one, two = await board.checkpoint(), await board.checkpoint()
+        assert one.name != two.name
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d\.\d\d\.\d\dZ-[0-9a-f]{4}", one.name)
+        assert one.kind == "automatic"
+
+    async def test_a_name_is_given_once(self, team: Team) -> None:
+        board = await team.operator()
+        first = await board.checkpoint("plan")
+        with pytest.raises(Conflict) as refused:
+            await board.checkpoint("plan")
+        assert (refused.value.key, refused.value.actual) == (checkpoint_key("plan"), first.revision)
+        assert await board.checkpoints() == (first,)
+
+    async def test_the_same_request_gets_the_same_answer(self, team: Team) -> None:
+        """So a client whose connection broke asks again without fear."""
+        link = (await team.client(access.operator())).link
+        wish = CheckpointWish("plan", secrets.token_hex(8), "why")
+        one = await link.checkpoint(team.name, wish)
+        two = await link.checkpoint(team.name, wish)
+        assert one == two
+        both = await asyncio.gather(
+            *(link.checkpoint(team.name, CheckpointWish("again", "ab" * 8)) for _ in range(4))
+        )
+        assert len(set(both)) == 1
+
+    @pytest.mark.parametrize("name", ["now", "4711", "a/b", "", "..", "x" * 129])
+    async def test_names_that_would_be_misread_are_refused(self, team: Team, name: str) -> None:
+        board = await team.operator()
+        link = (await team.client(access.operator())).link
+        with pytest.raises(InvalidRequest):
+            await link.checkpoint(board.name, CheckpointWish(name, "ab" * 8))
+        assert await board.checkpoints() == ()
+
+    async def test_what_is_too_long_is_refused(self, team: Team) -> None:
+        board = await team.operator()
+        with pytest.raises(LimitExceeded) as refused:
+            await board.checkpoint("a", note="x" * (NOTE_BYTES_MAX + 1))
+        assert refused.value.limit == "NOTE_BYTES_MAX"
+        await board.checkpoint("b", note="x" * NOTE_BYTES_MAX)
+        with pytest.raises((LimitExceeded, InvalidRequest)):
+            await board.checkpoint("c", barrier_ms=BARRIER_MS_MAX + 1)
+        with pytest.raises(InvalidRequest):
+            await board.checkpoint("d", barrier_ms=0)
+
+    async def test_pages_of_checkpoints_are_put_together(self, team: Team) -> None:
+        board = await team.operator()
+        taken = [await board.checkpoint(f"c{number}") for number in range(7)]
+        assert await board.checkpoints() == tuple(taken)
+        link = (await team.client(access.operator())).link
+        page = await link.checkpoints(board.name, after=taken[1].revision, limit=3)
+        assert list(page) == taken[2:5]
+
+    async def test_agents_may_see_checkpoints_and_not_take_them(
+        self, team: Team, ada: Board
+    ) -> None:
+        board = await team.operator()
+        taken = await board.checkpoint("plan")
+        assert await ada.checkpoints() == (taken,)
+        for refused in (
+            ada.checkpoint("mine"),
+            ada.restore("plan"),
+            ada.branch("mine", "plan"),
+            ada.pin("plan"),
+            ada.prune(),
+            ada.verify(),
+        ):
+            with pytest.raises(AccessDenied):
+                await refused
+        assert (await board.head()).revision == taken.revision
+
+    async def test_nobody_writes_the_records_of_the_service(self, team: Team, ada: Board) -> None:
+        board = await team.operator()
+        await board.checkpoint("plan")
+        for who in (board, ada):
+            for key in (checkpoint_key("plan"), checkpoint_key("x"), barrier_key("bob")):
+                with pytest.raises(AccessDenied):
+                    await who.put(key, 1)
+                with pytest.raises(AccessDenied):
+                    await who.delete(key)
+            with pytest.raises(AccessDenied):
+                await who.delete_prefix("system")
+        assert len(await board.checkpoints()) == 1
+
+    async def test_an_unknown_name_is_told(self, team: Team) -> None:
+        board = await team.operator()
+        for asked in (
+            board.show("x"),
+            board.restore("x"),
+            board.get("public/a", at="x"),
+            board.pin("x"),
+            board.diff("x"),
+            board.branch("y", "x"),
+        ):
+            with pytest.raises(NoSuchCheckpoint) as refused:
+                await asked
+            assert (refused.value.board, refused.value.name) == (board.name, "x")
+
+    # --- retention --------------------------------------------------------------------------------
+
+    async def test_pruning_keeps_what_the_policy_says(self, team: Team) -> None:
+        board = await team.operator()
+        await board.checkpoint("named")
+        unnamed = [(await board.checkpoint()).name for _ in range(4)]
+        await board.pin(unnamed[0])
+        policy = Policy(last=1, days=0)
+        dry = await board.prune(policy, dry_run=True)
+        assert len(await board.checkpoints()) == 5
+        assert dry.removed == tuple(unnamed[1:3])
+        pruned = await board.prune(policy)
+        assert pruned.removed == dry.removed
+        left = await board.checkpoints()
+        assert [c.name for c in left] == ["named", unnamed[0], unnamed[3]] == list(pruned.kept)
+        assert [c.pinned for c in left] == [False, True, False]
+        await board.unpin(unnamed[0])
+        assert (await board.prune(Policy(last=0, days=0, named=False))).kept == ()
+        assert await board.checkpoints() == ()
+
+    async def test_what_a_branch_needs_is_not_pruned(self, team: Team, ada: Board) -> None:
+        board = await team.operator()
+        await ada.put("public/plan", "first")
+        origin = await board.checkpoint()
+        other = await board.branch(f"{board.name}-b", origin.name)
+        for number in range(5):
+            await ada.put("public/plan", number)
+        pruned = await board.prune(Policy(last=0, days=0, named=False, history_ms=0))
+        assert pruned.kept == (origin.name,)
+        assert await other.get("public/plan", at=origin.revision) == "first"
+        assert await other.get("public/plan") == "first"
+        assert (await other.verify()).ok
+
+    async def test_history_that_is_pruned_is_gone_and_checkpoints_stay(
+        self, team: Team, ada: Board
+    ) -> None:
+        board = await team.operator()
+        await ada.put("public/plan", "first")
+        await board.checkpoint("kept")
+        for number in range(5):
+            await ada.put("public/plan", number)
+        await board.prune(Policy(history_ms=0))
+        assert await board.get("public/plan", at="kept") == "first"
+        assert (await board.verify()).ok
+        await board.restore("kept")
+        assert await ada.get("public/plan") == "first"
+
+
+class BarrierRules:
+    """A checkpoint that waits until every agent brought in what it knows."""
+
+    async def test_without_agents_a_barrier_holds_nobody_up(self, team: Team) -> None:
+        taken = await (await team.operator()).checkpoint("plan", barrier_ms=BARRIER_MS)
+        assert taken.barrier is not None
+        assert (taken.barrier.delivered, taken.barrier.not_fresh) == ((), ())
+
+    async def test_an_agent_is_refused_until_it_delivers(self, team: Team, ada: Board) -> None:
+        board = await team.operator()
+        async with ada.attach(), under_way(board, "plan", BARRIER_MS) as taking:
+            with pytest.raises(SnapshotFirst) as refused:
+                await ada.put("public/next", 1)
+            assert (refused.value.agent, refused.value.key) == ("ada", barrier_key("ada"))
+            memory = Put("private/ada/memory", encode_value("all I know"))
+            await ada.commit([memory, Delete(refused.value.key)])
+            with anyio.fail_after(PATIENCE_S):
+                taken = await taking
+            await ada.put("public/next", 1)
+            assert taken.barrier is not None
+            assert taken.barrier.delivered == ("ada",)
+            assert taken.barrier.asked < taken.revision
+            assert await board.get("private/ada/memory", at="plan") == "all I know"
+            assert await board.get("public/next", at="plan") is None
+
+    async def test_a_deliver_callback_brings_it_by_itself(
+        self, team: Team, ada: Board, bob: Board
+    ) -> None:
+        """Also of an agent that is not committing anything just now."""
+        asked = 0
+
+        async def deliver() -> Sequence[Op]:
+            nonlocal asked
+            asked += 1
+            return [Put("private/ada/memory", encode_value(asked))]
+
+        board = await team.operator()
+        async with ada.attach(deliver=deliver), bob.attach() as idle:
+            with anyio.fail_after(PATIENCE_S):
+                async with under_way(board, "plan", BARRIER_MS) as taking:
+                    await bob.commit([Delete(barrier_key("bob"))])
+                    taken = await taking
+            assert idle.board.agent == "bob"
+            assert taken.barrier is not None
+            assert taken.barrier.delivered == ("ada", "bob")
+            assert await board.get("private/ada/memory", at="plan") == asked == 1
+
+    async def test_a_commit_that_meets_the_barrier_is_carried_out_after_it(
+        self, team: Team, ada: Board
+    ) -> None:
+        async def deliver() -> Sequence[Op]:
+            return [Put("private/ada/memory", encode_value("brought"))]
+
+        board = await team.operator()
+        async with ada.attach(deliver=deliver):
+            async with under_way(board, "plan", BARRIER_MS) as taking:
+                for number in range(20):
+                    await ada.put("public/count", number)
+                with anyio.fail_after(PATIENCE_S):
+                    taken = await taking
+            assert await board.get("private/ada/memory", at="plan") == "brought"
+            assert await board.get("public/count") == 19
+            assert taken.barrier is not None
+            assert taken.barrier.not_fresh == ()
+
+    async def test_who_does_not_deliver_fails_it_and_is_named(
+        self, team: Team, ada: Board, bob: Board
+    ) -> None:
+        board = await team.operator()
+        async with ada.attach(), bob.attach():
+            with anyio.fail_after(PATIENCE_S), pytest.raises(BarrierMissed) as missed:
+                async with under_way(board, "plan", SHORT_MS) as taking:
+                    await bob.commit([Delete(barrier_key("bob"))])
+                    await taking
+            assert (missed.value.agents, missed.value.timeout_ms) == (["ada"], SHORT_MS)
+            await ada.put("public/next", 1)
+        assert await board.checkpoints() == ()
+        assert (await board.list("system/barriers/*")).entries == ()
+
+    async def test_or_is_marked_as_not_fresh_if_that_is_fine(self, team: Team, ada: Board) -> None:
+        board = await team.operator()
+        async with ada.attach():
+            with anyio.fail_after(PATIENCE_S):
+                taken = await board.checkpoint("plan", barrier_ms=SHORT_MS, stale_ok=True)
+            await ada.put("public/next", 1)
+        assert taken.barrier is not None
+        assert taken.barrier.not_fresh == ("ada",)
+        assert await board.checkpoints() == (taken,)
+
+    async def test_who_leaves_is_not_waited_for(self, team: Team, ada: Board) -> None:
+        board = await team.operator()
+        async with ada.attach() as me:
+            async with under_way(board, "plan", BARRIER_MS) as taking:
+                await me.__aexit__(None, None, None)
+                with anyio.fail_after(PATIENCE_S):
+                    taken = await taking
+        assert taken.barrier is not None
+        assert taken.barrier.not_fresh == ()
+
+    async def test_a_barrier_does_not_cost_an_agent_its_identity(
+        self, team: Team, ada: Board
+    ) -> None:
+        """Renewals go through it, though they tell of the agent's last step too."""
+        board = await team.operator()
+        async with ada.attach(ttl_ms=600) as me:
+            await ada.put("public/a", 1)
+            with anyio.fail_after(PATIENCE_S), pytest.raises(BarrierMissed):
+                await board.checkpoint("plan", barrier_ms=1_500)
+            await ada.put("public/a", 2)
+            assert me.fences
+
+    async def test_an_agent_may_not_answer_for_another(
+        self, team: Team, ada: Board, bob: Board
+    ) -> None:
+        board = await team.operator()
+        async with ada.attach(), under_way(board, "plan", BARRIER_MS) as taking:
+            with pytest.raises(AccessDenied):
+                await bob.delete(barrier_key("ada"))
+            with pytest.raises(AccessDenied):
+                await board.delete(barrier_key("ada"))
+            assert not taking.done()
+
+    async def test_two_barriers_at_once_are_both_answered(self, team: Team, ada: Board) -> None:
+        async def deliver() -> Sequence[Op]:
+            return [Put("private/ada/memory", encode_value(1))]
+
+        board = await team.operator()
+        async with ada.attach(deliver=deliver):
+            with anyio.fail_after(PATIENCE_S):
+                taken = await asyncio.gather(
+                    *(board.checkpoint(f"c{n}", barrier_ms=BARRIER_MS) for n in range(3))
+                )
+        assert all(c.barrier and c.barrier.delivered == ("ada",) for c in taken)

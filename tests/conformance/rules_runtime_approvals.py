@@ -1,0 +1,183 @@
+"""What is promised to people who approve, and to the agents that ask them."""
+
+import asyncio
+
+import anyio
+import pytest
+
+from blackboard.errors import Conflict
+from blackboard.runtime.approvals import answer, pending
+from blackboard.runtime.context import Context
+from blackboard.runtime.run import run_agent
+from blackboard.runtime.state import Status
+from blackboard.service.board import Board
+from tests.conformance.acting import Actor, Notes, Tool, keys_below, notes_of, runner
+from tests.conformance.team import PATIENCE_S, Team
+
+PRICE = "public/price"
+
+
+class ApprovalRules:
+    """Ask, let the process end, go on with the answer, if what it was based on still holds."""
+
+    async def test_a_changed_fact_asks_again(self, ada: Board, bob: Board) -> None:
+        await bob.put(PRICE, 1200)
+        tool = Tool()
+
+        async def buy(ctx: Context[Notes]) -> None:
+            decision = await ctx.approve("buy it", facts=[PRICE])
+            paid = await ctx.tool(tool.look, f"pay {decision.facts[PRICE]}")
+            ctx.state.seen = [str(decision.approved), decision.by, decision.reason, paid]
+            ctx.done()
+
+        stepped = await runner(ada, buy).step()
+        assert (stepped.status, stepped.number) == (Status.WAITING_FOR_APPROVAL, 0)
+        [asked] = await pending(bob)
+        assert (asked.agent, asked.request.question) == ("ada", "buy it")
+        assert [(fact.key, fact.value) for fact in asked.request.facts] == [(PRICE, 1200)]
+        await answer(bob, asked, approved=True)
+
+        await bob.put(PRICE, 1500)
+        stepped = await runner(ada, buy).step()
+        assert (stepped.status, tool.calls) == (Status.WAITING_FOR_APPROVAL, [])
+        [again] = await pending(bob)
+        [change] = again.request.changed
+        assert (again.request.asked, change.was, change.now) == (2, 1200, 1500)
+        assert again.answer is None
+
+        await answer(bob, again, approved=True, reason="still cheap")
+        stepped = await runner(ada, buy).step()
+        assert stepped.status is Status.DONE
+        assert (await notes_of(ada)).seen == ["True", "bob", "still cheap", "pay 1500!"]
+        assert await keys_below(ada, "public/~approvals/**") == []
+        assert await keys_below(ada, "public/~decisions/**") == []
+
+    async def test_a_fact_that_was_written_again_is_the_same_fact(
+        self, ada: Board, bob: Board
+    ) -> None:
+        await bob.put(PRICE, 1200)
+
+        async def buy(ctx: Context[Notes]) -> None:
+            if await ctx.approve("buy it", facts=[PRICE]):
+                ctx.done()
+
+        await runner(ada, buy).step()
+        [asked] = await pending(bob)
+        await bob.put(PRICE, 1200)
+        await answer(bob, asked, approved=True)
+        assert (await runner(ada, buy).step()).status is Status.DONE
+
+    async def test_a_rejection_is_read_by_the_agent(self, ada: Board, bob: Board) -> None:
+        async def buy(ctx: Context[Notes]) -> None:
+            decision = await ctx.approve("buy it", details={"shop": "corner"})
+            ctx.state.seen = [str(bool(decision)), decision.reason]
+            ctx.done()
+
+        await runner(ada, buy).step()
+        [asked] = await pending(bob)
+        assert asked.request.details == {"shop": "corner"}
+        await answer(bob, asked, approved=False, reason="too dear")
+        assert await pending(bob) != ()
+        await runner(ada, buy).step()
+        assert (await notes_of(ada)).seen == ["False", "too dear"]
+
+    async def test_who_waits_is_not_asked_twice(self, ada: Board, bob: Board) -> None:
+        async def buy(ctx: Context[Notes]) -> None:
+            await ctx.approve("buy it")
+
+        await runner(ada, buy).step()
+        head = (await ada.head()).revision
+        await runner(ada, buy).step()
+        assert (await ada.head()).revision == head
+        [asked] = await pending(bob)
+        assert asked.request.asked == 1
+
+    async def test_an_agent_does_not_answer_itself(self, ada: Board, bob: Board) -> None:
+        async def buy(ctx: Context[Notes]) -> None:
+            await ctx.approve("buy it")
+            ctx.done()
+
+        await runner(ada, buy).step()
+        [asked] = await pending(ada)
+        await answer(ada, asked, approved=True)
+        assert (await runner(ada, buy).step()).status is Status.WAITING_FOR_APPROVAL
+        await answer(bob, asked, approved=True)
+        assert (await runner(ada, buy).step()).status is Status.DONE
+
+    async def test_only_who_may_approve_counts(self, team: Team, ada: Board, bob: Board) -> None:
+        async def buy(ctx: Context[Notes]) -> None:
+            decision = await ctx.approve("buy it", approvers=["operator"])
+            ctx.state.seen = [decision.by]
+            ctx.done()
+
+        await runner(ada, buy).step()
+        [asked] = await pending(bob)
+        await answer(bob, asked, approved=True)
+        assert (await runner(ada, buy).step()).status is Status.WAITING_FOR_APPROVAL
+        await answer(await team.operator(), asked, approved=True)
+        await runner(ada, buy).step()
+        assert (await notes_of(ada)).seen == ["operator"]
+
+    async def test_an_answer_is_to_the_request_that_was_seen(self, ada: Board, bob: Board) -> None:
+        await bob.put(PRICE, 1200)
+
+        async def buy(ctx: Context[Notes]) -> None:
+            await ctx.approve("buy it", facts=[PRICE])
+
+        await runner(ada, buy).step()
+        [seen] = await pending(bob)
+        await bob.put(PRICE, 1500)
+        await runner(ada, buy).step()
+        with pytest.raises(Conflict):
+            await answer(bob, seen, approved=True)
+
+    async def test_a_decision_stands_for_the_rest_of_its_step(self, ada: Board, bob: Board) -> None:
+        await bob.put(PRICE, 1200)
+        tool = Tool()
+        dead: list[bool] = []
+
+        async def buy(ctx: Context[Notes]) -> None:
+            decision = await ctx.approve("buy it", facts=[PRICE])
+            ctx.state.seen.append(await ctx.tool(tool.look, f"pay {decision.facts[PRICE]}"))
+            if not dead:
+                dead.append(True)
+                await bob.put(PRICE, 1500)
+                raise asyncio.CancelledError
+
+        await runner(ada, buy).step()
+        [asked] = await pending(bob)
+        await answer(bob, asked, approved=True)
+        with pytest.raises(asyncio.CancelledError):
+            await runner(ada, buy).step()
+        await runner(ada, buy).step()
+        assert [call for call, _ in tool.calls] == ["pay 1200"]
+        assert (await notes_of(ada)).seen == ["pay 1200!"]
+
+    async def test_several_things_are_asked_at_once(self, ada: Board, bob: Board) -> None:
+        async def buy(ctx: Context[Notes]) -> None:
+            async with asyncio.TaskGroup() as tasks:
+                answers = [tasks.create_task(ctx.approve(name)) for name in ("tea", "milk")]
+            ctx.state.seen = [str(task.result().approved) for task in answers]
+            ctx.done()
+
+        for _ in range(4):
+            if (await runner(ada, buy).step()).status is Status.DONE:
+                break
+            for asked in await pending(bob):
+                if asked.answer is None:
+                    await answer(bob, asked, approved=asked.request.question == "tea")
+        assert (await notes_of(ada)).seen == ["True", "False"]
+
+    async def test_an_agent_that_waits_is_woken_by_the_answer(self, ada: Board, bob: Board) -> None:
+        async def buy(ctx: Context[Notes]) -> None:
+            ctx.state.count = int((await ctx.approve("buy it")).approved)
+            ctx.done()
+
+        with anyio.fail_after(PATIENCE_S):
+            async with bob.watch("public/~approvals/**", after=0) as watch:
+                running = asyncio.create_task(run_agent(Actor("ada", buy), ada))
+                await anext(watch)
+            [asked] = await pending(bob)
+            await answer(bob, asked, approved=True)
+            await running
+        assert (await notes_of(ada)).count == 1

@@ -1,0 +1,129 @@
+"""Agents, checkpoints and restores: what they know is in the cut, and comes back with it."""
+
+import asyncio
+
+import anyio
+
+from blackboard.runtime.calls import Terms
+from blackboard.runtime.context import Context
+from blackboard.runtime.run import Stay, run_agent
+from blackboard.runtime.state import Status
+from blackboard.service.board import Board
+from tests.conformance.acting import Actor, Notes, Tool, notes_of, runner
+from tests.conformance.team import PATIENCE_S, Team
+
+ENOUGH = 5
+
+
+class AgentRestoreRules:
+    """They are asked nothing that they have not told already, and go on from what came back."""
+
+    async def test_an_agent_goes_on_in_place_from_what_came_back(
+        self, team: Team, ada: Board, bob: Board
+    ) -> None:
+        counts: list[int] = []
+        rests: list[int] = []
+        rested = asyncio.Condition()
+
+        async def step(ctx: Context[Notes]) -> None:
+            if await ctx.get("public/stop"):
+                ctx.done()
+            elif ctx.state.count < ENOUGH:
+                ctx.state.count += 1
+                counts.append(ctx.state.count)
+            else:
+                rests.append(len(counts))
+                async with rested:
+                    rested.notify_all()
+
+        async def times(number: int) -> None:
+            async with rested:
+                await rested.wait_for(lambda: len(set(rests)) == number)
+
+        await run_agent(Actor("ada", step), ada, Stay(steps_max=2))
+        then = (await ada.head()).revision
+        operator = await team.operator()
+        with anyio.fail_after(PATIENCE_S):
+            running = asyncio.create_task(run_agent(Actor("ada", step), ada))
+            await times(1)
+            await operator.restore(then)
+            await times(2)
+            await bob.refresh()
+            await bob.put("public/stop", True)
+            stepped = await running
+        assert stepped.status is Status.DONE
+        assert counts == [1, 2, 3, 4, 5, 3, 4, 5]
+        assert (await notes_of(ada)).count == ENOUGH
+
+    async def test_a_step_under_way_does_not_survive_a_restore(
+        self, team: Team, ada: Board
+    ) -> None:
+        begun, go_on = anyio.Event(), anyio.Event()
+
+        async def step(ctx: Context[Notes]) -> None:
+            seen.append(ctx.state.count)
+            if ctx.state.count == 1 and not begun.is_set():
+                begun.set()
+                await go_on.wait()
+            ctx.state.count += 1
+            ctx.put("public/count", ctx.state.count)
+
+        seen: list[int] = []
+        mine, operator = runner(ada, step), await team.operator()
+        await operator.put("public/other", 1)
+        empty = (await ada.head()).revision
+        await mine.step()
+        with anyio.fail_after(PATIENCE_S):
+            stepping = asyncio.create_task(mine.step())
+            await begun.wait()
+            await operator.restore(empty)
+            go_on.set()
+            await stepping
+        assert seen == [0, 1, 0]
+        assert ((await notes_of(ada)).count, await ada.get("public/count")) == (1, 1)
+
+    async def test_a_checkpoint_waits_for_no_step(self, team: Team, ada: Board) -> None:
+        begun, go_on = anyio.Event(), anyio.Event()
+        tool = Tool()
+
+        async def think() -> None:
+            begun.set()
+            await go_on.wait()
+
+        async def step(ctx: Context[Notes]) -> None:
+            ctx.state.seen.append(await ctx.tool(tool.look, "a"))
+            await ctx.tool(think, terms=Terms(name="think"))
+            ctx.done()
+
+        operator = await team.operator()
+        with anyio.fail_after(PATIENCE_S):
+            running = asyncio.create_task(run_agent(Actor("ada", step), ada))
+            await begun.wait()
+            taken = await operator.checkpoint("middle", barrier_ms=10_000)
+            go_on.set()
+            await running
+        assert taken.revision < (await ada.head()).revision
+        assert (len(tool.calls), (await notes_of(ada)).seen) == (1, ["a!"])
+
+    async def test_what_was_called_before_a_cut_is_known_after_its_restore(
+        self, team: Team, ada: Board
+    ) -> None:
+        tool = Tool()
+        died: list[bool] = []
+
+        async def step(ctx: Context[Notes]) -> None:
+            ctx.state.seen.append(await ctx.tool(tool.look, "a"))
+            if not died:
+                died.append(True)
+                raise asyncio.CancelledError
+
+        operator = await team.operator()
+        mine = runner(ada, step)
+        task = asyncio.create_task(mine.step())
+        await asyncio.wait([task])
+        cut = (await ada.head()).revision
+        await mine.step()
+        await operator.restore(cut)
+        await ada.refresh()
+        await runner(ada, step).step()
+        assert (len(tool.calls), (await notes_of(ada)).seen) == (1, ["a!"])

@@ -1,0 +1,134 @@
+"""Agents for tests of lives and teams: counters that crash, wait and have children on demand."""
+
+import asyncio
+import os
+
+from pydantic import BaseModel
+
+from blackboard.runtime.agent import Agent
+from blackboard.runtime.context import Context
+from blackboard.runtime.team import spawn
+
+GOAL = 5
+
+
+class Count(BaseModel):
+    """How far a counter is, and how far it wants to get."""
+
+    n: int = 0
+    goal: int = GOAL
+
+
+class Counter(Agent[Count]):
+    """Counts to its goal, a step each, and tells everybody."""
+
+    async def step(self, ctx: Context[Count]) -> None:
+        """Count on."""
+        ctx.state.n += 1
+        ctx.increment(f"public/counts/{self.name}")
+        if ctx.state.n >= ctx.state.goal:
+            ctx.done(f"counted to {ctx.state.n}")
+
+
+class Stumbling(Counter):
+    """Crashes before every second step, once each time."""
+
+    kind = "Stumbling"
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self.stumbled: set[int] = set()
+
+    async def step(self, ctx: Context[Count]) -> None:
+        """Stumble, or count on."""
+        if ctx.state.n % 2 and ctx.state.n not in self.stumbled:
+            self.stumbled.add(ctx.state.n)
+            raise RuntimeError(f"stumbled at {ctx.state.n}")
+        await super().step(ctx)
+
+
+class Hopeless(Counter):
+    """Crashes at its third step, always, until `public/repaired` is there."""
+
+    kind = "Hopeless"
+
+    async def step(self, ctx: Context[Count]) -> None:
+        """Crash, or count on."""
+        if ctx.state.n == 2 and not await ctx.peek("public/repaired"):
+            raise RuntimeError("it is broken")
+        await super().step(ctx)
+
+
+class Slow(Counter):
+    """Stays in its step until `public/go` is there."""
+
+    kind = "Slow"
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self.begun = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def step(self, ctx: Context[Count]) -> None:
+        """Count on when told to."""
+        self.begun.set()
+        await self.go.wait()
+        await super().step(ctx)
+
+
+class Patient(Counter):
+    """Waits for a letter before each step."""
+
+    kind = "Patient"
+
+    async def step(self, ctx: Context[Count]) -> None:
+        """Count on when there is a letter."""
+        if await ctx.inbox(limit=1):
+            await super().step(ctx)
+
+
+class Family(BaseModel):
+    """Which children were born."""
+
+    born: int = 0
+
+
+class Parent(Agent[Family]):
+    """Has two children, and is done when both have told how far they got."""
+
+    async def step(self, ctx: Context[Family]) -> None:
+        """Have a child, or wait for them."""
+        if ctx.state.born < 2:
+            ctx.state.born += 1
+            spawn(ctx, Counter(f"{self.name}.{ctx.state.born}"), Count(goal=ctx.state.born + 1))
+            return
+        for number in (1, 2):
+            goal = number + 1
+            counted = 0
+            while counted < goal:
+                entry = await ctx.wait(f"public/counts/{self.name}.{number}")
+                assert entry is not None
+                counted = entry.value
+                if counted < goal:
+                    await ctx.wait(entry.key, after=entry.mod_revision)
+        ctx.done("all are grown up")
+
+
+class Mortal(Counter):
+    """Kills its own process in the middle of its third step, once."""
+
+    kind = "Mortal"
+
+    async def step(self, ctx: Context[Count]) -> None:
+        """Die, or count on."""
+        if ctx.state.n == 2 and not await ctx.peek("private/mortal/died"):
+            await ctx.tool(leave_a_trace)
+            os.kill(os.getpid(), 9)
+        await super().step(ctx)
+
+
+def leave_a_trace() -> str:
+    """A tool that appends a line to the file that TRACE names: how often it was called."""
+    with open(os.environ["TRACE"], "a") as file:  # noqa: PTH123 - as short as a tool can be
+        file.write("called\n")
+    return "called"

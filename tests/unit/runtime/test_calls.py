@@ -1,0 +1,182 @@
+"""What names a call, and what is kept of its result."""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blackboard.errors import InvalidRequest, LimitExceeded
+from blackboard.runtime.calls import (
+    Call,
+    CallRecord,
+    Failure,
+    Retry,
+    Terms,
+    adapter_of,
+    canonical,
+    name_of,
+    plain_result,
+    reason_of,
+    takes_key,
+)
+from blackboard.types import (
+    CALL_ATTEMPTS_MAX,
+    CALL_PAUSE_MS_MAX,
+    CALL_REASON_BYTES_MAX,
+    VALUE_BYTES_MAX,
+)
+from blackboard.wire.codec import decode_value
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+
+
+@dataclass
+class Quote:
+    """A result with a type of its own."""
+
+    price: int
+    at: datetime
+
+
+def quote() -> Quote:
+    """A tool that is annotated."""
+    return Quote(7, datetime(2026, 1, 2, tzinfo=UTC))
+
+
+class Shop:
+    """Has a method that is a tool."""
+
+    def price(self, item: str, *, idempotency_key: str = "") -> int:
+        """A tool that wants its key."""
+        return len(item + idempotency_key)
+
+
+@given(JSON)
+def test_equal_arguments_have_one_spelling(value: object) -> None:
+    """Whatever the order of their keys."""
+
+    def turned(found: object) -> object:
+        if isinstance(found, dict):
+            return {key: turned(found[key]) for key in reversed(found)}
+        return [turned(item) for item in found] if isinstance(found, list) else found
+
+    assert canonical(value) == canonical(turned(value))
+
+
+@given(JSON, JSON)
+def test_other_arguments_have_another_digest(one: object, other: object) -> None:
+    """Two calls are the same only if their arguments are."""
+    same = canonical(one) == canonical(other)
+    assert (Call("tool", "f", one).digest == Call("tool", "f", other).digest) == same
+
+
+def test_kind_name_and_version_are_part_of_a_call() -> None:
+    """Each makes another call of it; so does its number among equal ones."""
+    call = Call("tool", "f", [1])
+    others = [Call("model", "f", [1]), Call("tool", "g", [1]), Call("tool", "f", [1], "2")]
+    assert len({call.digest, *(other.digest for other in others)}) == 4
+    assert call.slot(0) != call.slot(1)
+
+
+def test_models_dataclasses_times_and_bytes_can_be_arguments() -> None:
+    """As their fields, in ISO 8601, in base 64."""
+    found = canonical([quote(), b"\xff", (1, 2)])
+    assert found == '[{"at":"2026-01-02T00:00:00Z","price":7},"_w==",[1,2]]'
+    for strange in (object(), float("inf"), {"x": float("nan")}):
+        with pytest.raises(InvalidRequest):
+            canonical([strange])
+
+
+def test_a_call_is_named_by_its_function_or_by_its_terms() -> None:
+    """What has no name of its own needs one: two lambdas are not one tool."""
+    assert name_of(quote, Terms()) == "quote"
+    assert name_of(Shop().price, Terms()) == "Shop.price"
+    assert name_of(quote, Terms(name="quotes")) == "quotes"
+    for nameless in (lambda: 1, partial(quote)):
+        with pytest.raises(InvalidRequest):
+            name_of(nameless, Terms())
+        assert name_of(nameless, Terms(name="named")) == "named"
+
+
+def test_a_tool_gets_its_key_if_it_asks_for_it() -> None:
+    """By a keyword-only parameter, and by nothing else."""
+
+    def positional(idempotency_key: str) -> str:
+        return idempotency_key
+
+    assert takes_key(Shop().price)
+    assert not takes_key(quote)
+    assert not takes_key(positional)
+
+
+def test_results_come_back_as_their_annotation_says() -> None:
+    """Plain ones as they are, others by pydantic; without an annotation only plain ones."""
+    adapter = adapter_of(quote)
+    assert adapter is not None
+    kept = decode_value(plain_result(quote(), adapter))
+    assert kept == {"price": 7, "at": "2026-01-02T00:00:00Z"}
+    assert adapter.validate_python(kept) == quote()
+    assert decode_value(plain_result((1, b"x"), None)) == [1, b"x"]
+    with pytest.raises(InvalidRequest):
+        plain_result(quote(), None)
+    with pytest.raises(LimitExceeded):
+        plain_result(b"x" * VALUE_BYTES_MAX, None)
+
+
+def test_an_annotation_that_says_nothing_is_none() -> None:
+    """Any, no annotation, a name that is not there, a type that pydantic does not know."""
+
+    def bare():  # type: ignore[no-untyped-def]
+        return 1
+
+    def strange() -> "Missing":  # type: ignore[name-defined] # noqa: F821
+        return 1
+
+    def locked() -> asyncio.Lock:
+        return asyncio.Lock()
+
+    assert [adapter_of(tool) for tool in (bare, strange, locked)] == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"attempts": 0},
+        {"attempts": CALL_ATTEMPTS_MAX + 1},
+        {"first_pause_ms": -1},
+        {"first_pause_ms": 2, "pause_ms_max": 1},
+        {"pause_ms_max": CALL_PAUSE_MS_MAX + 1},
+    ],
+)
+def test_attempts_and_pauses_are_bounded(wrong: dict[str, int]) -> None:
+    """At both ends."""
+    Retry(attempts=CALL_ATTEMPTS_MAX, first_pause_ms=0, pause_ms_max=CALL_PAUSE_MS_MAX)
+    with pytest.raises(InvalidRequest):
+        Retry(**wrong)  # type: ignore[arg-type]
+
+
+def test_of_an_error_so_much_is_kept() -> None:
+    """Cut at a character."""
+    kept = reason_of(OSError("ä" * CALL_REASON_BYTES_MAX))
+    assert len(kept.encode()) in (CALL_REASON_BYTES_MAX - 1, CALL_REASON_BYTES_MAX)
+
+
+def test_a_record_is_read_as_it_was_kept() -> None:
+    """Bytes too."""
+    record = CallRecord(
+        number=3,
+        kind="tool",
+        name="f",
+        digest="d",
+        outcome="done",
+        result={"x": b"\xff"},
+        failures=(Failure(reason="down"),),
+    )
+    assert CallRecord.model_validate(record.plain()) == record

@@ -1,0 +1,117 @@
+"""Every stored state of a board, tried on new code."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import blackboard
+from blackboard.errors import InvalidRequest
+from blackboard.runtime.agent import Agent
+from blackboard.runtime.context import Context
+from blackboard.runtime.desk import BoardDesk
+from blackboard.runtime.migrations import Finding, kinds_in, migrate
+from blackboard.runtime.runner import Runner
+from blackboard.runtime.state import state_key
+from blackboard.service.board import Board
+
+
+class Old(BaseModel):
+    """Version 1."""
+
+    amount: str = "7"
+
+
+class New(BaseModel):
+    """Version 2."""
+
+    amount: int
+
+
+class OldClerk(Agent[Old]):
+    """Before the deploy."""
+
+    kind = "Clerk"
+
+    async def step(self, ctx: Context[Old]) -> None:
+        """Keep what it is told."""
+        ctx.state.amount = await ctx.get("public/amount", "7")
+
+
+class NewClerk(Agent[New]):
+    """After it."""
+
+    kind = "Clerk"
+    schema_version = 2
+    migrations = {1: lambda old: {"amount": int(old["amount"])}}  # noqa: RUF012
+
+    async def step(self, ctx: Context[New]) -> None:
+        """Count up."""
+        ctx.state.amount += 1
+
+
+@pytest.fixture
+async def board(tmp_path: Path) -> AsyncIterator[Board]:
+    """An operator's board with two clerks, one of whom holds what is no number."""
+    async with blackboard.open(tmp_path) as client:
+        found = client.board("shop")
+        for name, amount in (("ada", "7"), ("bob", "seven")):
+            await found.put("public/amount", amount)
+            await Runner(OldClerk(name), BoardDesk(found.as_agent(name))).step()
+        yield found
+
+
+def module(**names: Any) -> ModuleType:
+    """A module with those names."""
+    made = ModuleType("clerks")
+    vars(made).update(names)
+    return made
+
+
+async def test_a_check_tells_what_would_become_of_each_state(board: Board) -> None:
+    """And writes nothing."""
+    head = await board.head()
+    good, bad = await migrate(board, kinds_in(module(Clerk=NewClerk)), write=False)
+    assert good == Finding("ada", "Clerk", 1, 2, "migrates")
+    assert (bad.agent, bad.verdict, bad.good) == ("bob", "fails", False)
+    assert "seven" in bad.reason
+    assert (await board.head()).revision == head.revision
+    unknown = await migrate(board, {}, write=False)
+    assert [(one.verdict, one.good) for one in unknown] == [("unknown", True)] * 2
+    current = await migrate(board, kinds_in(module(Clerk=OldClerk)), write=False)
+    assert [one.verdict for one in current] == ["current", "current"]
+
+
+async def test_what_can_be_migrated_is_written_as_its_agent(board: Board) -> None:
+    """What fails is left as it is."""
+    before = await board.entry(state_key("bob"))
+    good, _ = await migrate(board, kinds_in(module(Clerk=NewClerk)), write=True)
+    assert good.verdict == "migrated"
+    entry = await board.entry(state_key("ada"))
+    assert entry is not None
+    assert (entry.author, entry.value["version"], entry.value["state"]) == ("ada", 2, {"amount": 7})
+    assert entry.value["step"] == 1
+    assert await board.entry(state_key("bob")) == before
+
+
+async def test_an_agent_migrates_its_state_with_its_next_step(board: Board) -> None:
+    """Until then the old one stands."""
+    runner = Runner(NewClerk("ada"), BoardDesk(board.as_agent("ada")))
+    state, stored = await runner.hydrate()
+    assert (state.amount, stored.version) == (7, 1)
+    await runner.step()
+    entry = await board.entry(state_key("ada"))
+    assert entry is not None
+    assert (entry.value["version"], entry.value["state"]) == (2, {"amount": 8})
+
+
+def test_the_agents_of_a_module_are_found_by_kind() -> None:
+    """Two of one kind are a mistake, and so is a module without any."""
+    assert kinds_in(module(Clerk=NewClerk, Base=Agent, x=1)) == {"Clerk": NewClerk}
+    with pytest.raises(InvalidRequest, match="two classes"):
+        kinds_in(module(Clerk=NewClerk, Old=OldClerk))
+    with pytest.raises(InvalidRequest, match="no class"):
+        kinds_in(module())

@@ -1,0 +1,179 @@
+"""Agents in processes of their own that are really killed."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from blackboard import Board, InvalidRequest
+from blackboard.net.tokens import issue
+from blackboard.runtime.processes import Place, ProcessLife, in_processes, target_of
+from blackboard.runtime.supervisor import Care, supervision_key
+from blackboard.runtime.team import run_team
+from blackboard.service import access
+from tests.guarantees.processes import HOUR_MS, ServiceProcess
+from tests.source_tree import ROOT
+from tests.unit.runtime.crew import Counter, Hopeless, Mortal, Parent, Patient, Slow
+from tests.waiting import wait_until
+
+QUICK = Care(ttl_ms=1_000, grace_ms=200, pause_ms=1, pause_ms_max=10, crashes_max=3)
+
+
+@pytest.fixture
+async def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServiceProcess]:
+    """A service of the test's own; child processes find our modules."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("TRACE", str(tmp_path / "trace"))
+    async with ServiceProcess("sqlite", tmp_path / "data") as running:
+        yield running
+
+
+@pytest.fixture
+async def board(service: ServiceProcess) -> AsyncIterator[Board]:
+    """A board of it, as an operator has it."""
+    async with service.connect() as client:
+        yield client.board("main")
+
+
+def place(service: ServiceProcess) -> Place:
+    """Each agent has a token of its own."""
+    return Place(service.url, lambda name: issue(service.secret, access.agent(name), HOUR_MS))
+
+
+async def test_a_team_of_processes_ends_when_all_have(
+    service: ServiceProcess, board: Board
+) -> None:
+    """Children in processes of theirs included; a crash loop is told with its error."""
+    ended = await run_team(
+        board,
+        [Parent("ada"), Hopeless("eve")],
+        kinds=[Counter],
+        make_life=in_processes(board, place(service), QUICK),
+    )
+    told = {name: (life.how, life.outcome or life.error) for name, life in ended.items()}
+    assert told == {
+        "ada": ("done", "all are grown up"),
+        "ada.1": ("done", "counted to 2"),
+        "ada.2": ("done", "counted to 3"),
+        "eve": ("crash_loop", "RuntimeError: it is broken"),
+    }
+    assert await board.agents() == ()
+
+
+async def test_a_killed_process_is_started_again(
+    service: ServiceProcess, board: Board, tmp_path: Path
+) -> None:
+    """It kills itself after a call that was recorded: the call is not made again, nothing is lost.
+
+    It dies until somebody lets it live, which is a crash loop; then a new life goes on.
+    """
+    ended = await ProcessLife(Mortal("mortal"), board, place(service), QUICK).run()
+    assert (ended.how, ended.crashes) == ("crash_loop", QUICK.crashes_max)
+    assert ended.error == "killed by signal 9"
+    told = await board.get(supervision_key("mortal"))
+    assert (told["state"], told["error"]) == ("crash_loop", "killed by signal 9")
+    assert await board.get("public/counts/mortal") == 2
+    assert (tmp_path / "trace").read_text() == "called\n"
+    await board.as_agent("mortal").put("private/mortal/died", True)
+    ended = await ProcessLife(Mortal("mortal"), board, place(service), QUICK).run()
+    assert (ended.how, ended.crashes) == ("done", 0)
+    assert await board.get("public/counts/mortal") == 5
+
+
+async def test_another_host_takes_over_when_one_is_gone(
+    service: ServiceProcess, board: Board
+) -> None:
+    """Killed, it cannot give its identity back: it runs out, and the next in turn goes on."""
+    first = ProcessLife(Patient("ada"), board, place(service), Care(ttl_ms=1_000, pause_ms=60_000))
+    second = ProcessLife(Patient("ada"), board, place(service), QUICK)
+    living = asyncio.create_task(first.run())
+    await wait_until(lambda: _reports(board, "ada", "idle"))
+    waiting = asyncio.create_task(second.run())
+    await wait_until(lambda: _is_queued(board))
+    assert first.pid is not None
+    os.kill(first.pid, signal.SIGKILL)
+    for _ in range(5):
+        await board.append("inbox/ada/messages", "go on")
+    with anyio.fail_after(20):
+        assert (await waiting).how == "done"
+    assert await board.get("public/counts/ada") == 5
+    first.stop()
+    assert (await living).how == "stopped"
+
+
+async def _reports(board: Board, agent: str, state: str) -> bool:
+    return any(one.agent == agent and one.state == state for one in await board.agents())
+
+
+async def _is_queued(board: Board) -> bool:
+    return any(lease.waiters for lease in await board.leases("private/ada/*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_a_process_in_order(
+    service: ServiceProcess, board: Board, number: signal.Signals
+) -> None:
+    """Exit code 0 within the grace period; the step is abandoned, the identity given back."""
+    life = ProcessLife(Slow("ada"), board, place(service), QUICK)
+    living = asyncio.create_task(life.run())
+    await wait_until(lambda: _is_attached(board))
+    assert life.pid is not None
+    os.kill(life.pid, number)
+    with anyio.fail_after(5):
+        ended = await living
+    assert (ended.how, ended.crashes) == ("stopped", 0)
+    assert await board.leases("private/ada/*") == ()
+    assert await board.get("public/counts/ada") is None
+
+
+async def _is_attached(board: Board) -> bool:
+    return bool(await board.agents())
+
+
+async def test_processes_do_not_outlive_their_starter(
+    service: ServiceProcess, board: Board
+) -> None:
+    """The starter is killed: its child notices, and gives the identity back."""
+    token = issue(service.secret, access.operator(), HOUR_MS)
+    command = [sys.executable, "-m", "tests.unit.runtime.starter", service.url, token]
+    starter = await anyio.open_process(command, cwd=ROOT, stdout=None, stderr=None)
+    await wait_until(lambda: _is_attached(board), timeout_s=20)
+    starter.kill()
+    await starter.wait()
+    await wait_until(lambda: _nobody_is_there(board))
+    assert await board.leases("private/ada/*") == ()
+    await starter.aclose()
+
+
+async def _nobody_is_there(board: Board) -> bool:
+    return not await board.agents()
+
+
+async def test_a_token_is_among_no_arguments(service: ServiceProcess, board: Board) -> None:
+    """Which everybody on the machine may see."""
+    life = ProcessLife(Patient("ada"), board, place(service), QUICK)
+    living = asyncio.create_task(life.run())
+    await wait_until(lambda: _is_attached(board))
+    arguments = await anyio.Path(f"/proc/{life.pid}/cmdline").read_text()
+    assert "ada" in arguments
+    assert not any(part.count(".") == 2 and "eyJ" in part for part in arguments.split("\0"))
+    life.stop()
+    assert (await living).how == "stopped"
+
+
+def test_what_cannot_be_imported_is_refused() -> None:
+    """When the life is made, and not by a process that dies."""
+
+    class Local(Counter):
+        async def step(self, ctx: Any) -> None:
+            """Nothing."""
+
+    with pytest.raises(InvalidRequest, match="Local"):
+        target_of(Local)
+    assert target_of(Counter) == "tests.unit.runtime.crew:Counter"

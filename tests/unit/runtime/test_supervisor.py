@@ -1,0 +1,210 @@
+"""Lives: restarts from the last commit, crash loops, stopping, taking over."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import blackboard
+from blackboard import Board
+from blackboard.runtime.run import Stay, run_agent
+from blackboard.runtime.supervisor import Care, Ended, Life, supervision_key
+from tests.unit.runtime.crew import Counter, Hopeless, Patient, Slow, Stumbling
+from tests.waiting import wait_until
+
+QUICK = Care(ttl_ms=1_000, grace_ms=50, pause_ms=1, pause_ms_max=4)
+
+
+@pytest.fixture
+async def board(tmp_path: Path) -> AsyncIterator[Board]:
+    """A board, as an operator has it."""
+    async with blackboard.open(tmp_path, level="memory") as client:
+        yield client.board("main")
+
+
+async def count_of(board: Board, agent: str) -> Any:
+    """How far `agent` told that it is."""
+    return await board.get(f"public/counts/{agent}")
+
+
+async def told(board: Board, agent: str) -> Any:
+    """What is told of the crashes of `agent`."""
+    return await board.get(supervision_key(agent))
+
+
+# --- crashing -------------------------------------------------------------------------------------
+
+
+async def test_a_life_ends_with_what_the_agent_said(board: Board) -> None:
+    """And every step was taken once."""
+    assert await Life(Counter("ada"), board, QUICK).run() == Ended("ada", "done", "counted to 5")
+    assert await count_of(board, "ada") == 5
+    assert await board.agents() == ()
+
+
+async def test_a_crashed_agent_goes_on_from_its_last_commit(board: Board) -> None:
+    """However often, as long as there is a step in between; what was told is taken back."""
+    ended = await Life(Stumbling("ada"), board, QUICK).run()
+    assert (ended.how, ended.crashes) == ("done", 2)
+    assert ended.error == "RuntimeError: stumbled at 3"
+    assert await count_of(board, "ada") == 5
+
+
+async def test_a_crash_loop_is_told_and_not_hidden(board: Board) -> None:
+    """It is stopped; the state is that of the last commit."""
+    ended = await Life(Hopeless("ada"), board, QUICK).run()
+    assert (ended.how, ended.crashes) == ("crash_loop", QUICK.crashes_max)
+    wanted = {"state": "crash_loop", "crashes": QUICK.crashes_max}
+    assert await told(board, "ada") == wanted | {"error": "RuntimeError: it is broken"}
+    assert await count_of(board, "ada") == 2
+    assert await board.agents() == ()
+
+
+async def test_a_repaired_agent_is_told_well(board: Board) -> None:
+    """The next life goes on, and takes back what was told of the last one."""
+    life = Life(Hopeless("ada"), board, Care(pause_ms=1, pause_ms_max=1, crashes_max=10_000))
+    async with anyio.create_task_group() as tasks:
+        ended: list[Ended] = []
+
+        async def live() -> None:
+            ended.append(await life.run())
+
+        tasks.start_soon(live)
+        await wait_until(lambda: _is(board, "restarting"))
+        await board.put("public/repaired", True)
+    assert ended[0].how == "done"
+    assert ended[0].crashes > 0
+    assert await told(board, "ada") is None
+
+
+async def _is(board: Board, state: str) -> bool:
+    return bool((await told(board, "ada") or {}).get("state") == state)
+
+
+async def test_what_no_restart_changes_is_not_tried_again(board: Board) -> None:
+    """The state is of a newer schema: one crash is a loop."""
+    state = {"kind": "Counter", "version": 9, "state": {}}
+    await board.as_agent("ada").put("private/ada/~state", state)
+    ended = await Life(Counter("ada"), board, QUICK).run()
+    assert (ended.how, ended.crashes) == ("crash_loop", 1)
+    assert ended.error.startswith("SchemaTooNew")
+    assert await board.as_agent("ada").get("private/ada/~state") == state
+
+
+def test_pauses_grow_up_to_a_limit() -> None:
+    """Each is shortened at random by half at most."""
+    care = Care(pause_ms=100, pause_ms_max=1_000)
+    for crashes, longest_s in ((1, 0.1), (2, 0.2), (4, 0.8), (5, 1.0), (5_000, 1.0)):
+        assert longest_s / 2 <= care.pause_s(crashes) <= longest_s
+
+
+# --- stopping -------------------------------------------------------------------------------------
+
+
+async def test_a_step_under_way_is_ended_when_told_to_stop(board: Board) -> None:
+    """It commits, and the identity is given back."""
+    agent = Slow("ada")
+    life = Life(agent, board, Care(grace_ms=10_000))
+    running = asyncio.create_task(life.run())
+    await agent.begun.wait()
+    life.stop()
+    agent.go.set()
+    assert (await running).how == "stopped"
+    assert await count_of(board, "ada") == 1
+    assert await board.leases("private/ada/*") == ()
+
+
+async def test_a_step_that_does_not_end_is_abandoned(board: Board) -> None:
+    """After the grace period nothing of it is there, and the identity is given back."""
+    agent = Slow("ada")
+    life = Life(agent, board, QUICK)
+    running = asyncio.create_task(life.run())
+    await agent.begun.wait()
+    life.stop()
+    assert (await running).how == "stopped"
+    assert await count_of(board, "ada") is None
+    assert await board.leases("private/ada/*") == ()
+
+
+async def test_a_resting_agent_stops_at_once(board: Board) -> None:
+    """There is nothing to wait for."""
+    life = Life(Patient("ada"), board, Care(grace_ms=60_000))
+    running = asyncio.create_task(life.run())
+    await wait_until(lambda: _reports(board, "ada", "idle"))
+    life.stop()
+    with anyio.fail_after(5):
+        assert (await running).how == "stopped"
+
+
+async def _reports(board: Board, agent: str, state: str) -> bool:
+    return any(one.agent == agent and one.state == state for one in await board.agents())
+
+
+async def test_a_letter_wakes_a_resting_agent(board: Board) -> None:
+    """It is alive for all to see meanwhile."""
+    life = Life(Patient("ada"), board, QUICK)
+    running = asyncio.create_task(life.run())
+    for _ in range(5):
+        await wait_until(lambda: _reports(board, "ada", "idle"))
+        await board.append("inbox/ada/messages", "go on")
+        await wait_until(lambda: _inbox_is_empty(board))
+    assert (await running).how == "done"
+
+
+async def _inbox_is_empty(board: Board) -> bool:
+    return not (await board.list("inbox/ada/**")).entries
+
+
+# --- taking over ----------------------------------------------------------------------------------
+
+
+async def test_a_second_life_waits_and_goes_on(board: Board) -> None:
+    """Two hosts run the same agent: one lives, the other one is there when it is gone."""
+    first, second = Slow("ada"), Slow("ada")
+    one = Life(first, board, QUICK)
+    living = asyncio.create_task(one.run())
+    await first.begun.wait()
+    waiting = asyncio.create_task(Life(second, board, QUICK).run())
+    await wait_until(lambda: _is_queued(board))
+    assert not second.begun.is_set()
+    one.stop()
+    await living
+    second.go.set()
+    assert (await waiting).how == "done"
+    assert await count_of(board, "ada") == 5
+
+
+async def _is_queued(board: Board) -> bool:
+    return any(lease.waiters for lease in await board.leases("private/ada/*"))
+
+
+async def test_a_life_that_waits_for_its_identity_can_be_stopped(board: Board) -> None:
+    """It leaves the queue."""
+    holder = asyncio.create_task(run_agent(Patient("ada"), board, Stay()))
+    await wait_until(lambda: _reports(board, "ada", "idle"))
+    life = Life(Patient("ada"), board, Care(grace_ms=60_000))
+    waiting = asyncio.create_task(life.run())
+    await wait_until(lambda: _is_queued(board))
+    life.stop()
+    with anyio.fail_after(5):
+        assert (await waiting).how == "stopped"
+    assert not await _is_queued(board)
+    holder.cancel()
+    await asyncio.wait([holder])
+
+
+async def test_who_is_taken_over_waits_in_turn(board: Board) -> None:
+    """To lose the identity is no crash; what it had not committed did not happen."""
+    agent = Slow("ada")
+    living = asyncio.create_task(Life(agent, board, QUICK).run())
+    await agent.begun.wait()
+    async with board.attach("ada", if_taken="take_over"):
+        agent.begun.clear()
+        await wait_until(lambda: _is_queued(board))
+    agent.go.set()
+    ended = await living
+    assert (ended.how, ended.crashes) == ("done", 0)
+    assert await count_of(board, "ada") == 5

@@ -1,0 +1,147 @@
+"""Teams: everybody ends, children are born and taken back, a roster decides."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import blackboard
+from blackboard import Board, InvalidRequest
+from blackboard.runtime.state import state_key
+from blackboard.runtime.supervisor import Ended, Life
+from blackboard.runtime.team import MakeLife, roster_key, run_team
+from tests.unit.runtime.crew import Counter, Hopeless, Parent, Patient, Slow
+from tests.unit.runtime.test_supervisor import QUICK
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+async def board(tmp_path: Path) -> AsyncIterator[Board]:
+    """A board, as an operator has it."""
+    async with blackboard.open(tmp_path, level="memory") as client:
+        yield client.board("main")
+
+
+def quick(board: Board) -> MakeLife:
+    """Lives with short pauses."""
+    return lambda agent: Life(agent, board, QUICK)
+
+
+async def test_a_team_ends_when_all_have(board: Board) -> None:
+    """And tells how each ended; the roster does, too."""
+    agents = [Counter("ada"), Counter("bob"), Hopeless("eve")]
+    ended = await run_team(board, agents, make_life=quick(board))
+    assert {name: life.how for name, life in ended.items()} == {
+        "ada": "done",
+        "bob": "done",
+        "eve": "crash_loop",
+    }
+    assert ended["ada"] == Ended("ada", "done", "counted to 5")
+    told = await board.get(roster_key("ada"))
+    assert (told["kind"], told["parent"], told["outcome"]) == ("Counter", None, "counted to 5")
+    assert (await board.get(roster_key("eve")))["how"] == "crash_loop"
+
+
+async def test_children_live_with_the_state_they_were_given(board: Board) -> None:
+    """They know their place: the parent stands in the roster."""
+    ended = await run_team(board, [Parent("ada")], kinds=[Counter], make_life=quick(board))
+    assert {name: life.outcome for name, life in ended.items()} == {
+        "ada": "all are grown up",
+        "ada.1": "counted to 2",
+        "ada.2": "counted to 3",
+    }
+    assert (await board.get(roster_key("ada.1")))["parent"] == "ada"
+
+
+async def test_a_kind_that_nobody_knows_is_left_alone(board: Board) -> None:
+    """Nothing is imported by a name from the board."""
+    await board.put(roster_key("mallory"), {"kind": "os.system"})
+    await board.put(roster_key("nobody"), "no line of a roster")
+    ended = await run_team(board, [Counter("ada")], make_life=quick(board))
+    assert ended.keys() == {"ada"}
+
+
+async def test_a_second_run_goes_on_where_the_first_stopped(board: Board) -> None:
+    """Children included, although the parent does not spawn them again."""
+    stop = asyncio.Event()
+    running = asyncio.create_task(_run(board, stop))
+    await wait_until(lambda: _is_at_rest(board, "ada"))
+    stop.set()
+    assert (await running)["ada"].how == "stopped"
+    assert await board.agents() == ()
+    for _ in range(5):
+        await board.append("inbox/ada/messages", "go on")
+    assert (await _run(board, asyncio.Event()))["ada"].how == "done"
+
+
+async def _run(board: Board, stop: asyncio.Event) -> Any:
+    return await run_team(board, [Patient("ada")], make_life=quick(board), stop=stop)
+
+
+async def _is_at_rest(board: Board, agent: str) -> bool:
+    return any(one.agent == agent and one.state == "idle" for one in await board.agents())
+
+
+async def test_who_is_taken_out_of_the_roster_stops_at_once(board: Board) -> None:
+    """As a restore does with those that were born after the cut."""
+    stop = asyncio.Event()
+    await board.put(roster_key("bob"), {"kind": "Slow", "parent": "ada"})
+    team = run_team(board, [Patient("ada")], kinds=[Slow], make_life=quick(board), stop=stop)
+    running = asyncio.create_task(team)
+    await wait_until(lambda: _lives(board, "bob"))
+    await board.delete(roster_key("bob"))
+    await wait_until(lambda: _lives(board, "bob", wanted=False))
+    stop.set()
+    assert (await running).keys() == {"ada"}
+    assert await board.get("public/counts/bob") is None
+
+
+async def _lives(board: Board, agent: str, *, wanted: bool = True) -> bool:
+    return any(one.agent == agent for one in await board.agents()) is wanted
+
+
+async def test_who_has_ended_goes_on_from_another_state(board: Board) -> None:
+    """As a restore does with those that ended after the cut."""
+    stop = asyncio.Event()
+    agents = [Counter("ada"), Patient("bob")]
+    running = asyncio.create_task(run_team(board, agents, make_life=quick(board), stop=stop))
+    await wait_until(lambda: _has_ended(board, "ada"))
+    key = state_key("ada")
+    earlier = {"kind": "Counter", "version": 1, "step": 1, "state": {"n": 1, "goal": 3}}
+    await board.put(key, earlier)
+    await wait_until(lambda: _has_said(board, "ada", "counted to 3"))
+    stop.set()
+    await running
+    assert await board.get("public/counts/ada") == 7
+
+
+async def _has_ended(board: Board, agent: str) -> bool:
+    return (await board.get(roster_key(agent)) or {}).get("how") is not None
+
+
+async def _has_said(board: Board, agent: str, outcome: str) -> bool:
+    return bool((await board.get(roster_key(agent)))["outcome"] == outcome)
+
+
+async def test_two_agents_have_two_names(board: Board) -> None:
+    """Else each would wait for the other one."""
+    with pytest.raises(InvalidRequest, match="same name"):
+        await run_team(board, [Counter("ada"), Counter("ada")])
+
+
+async def test_a_cancelled_team_leaves_nothing_behind(board: Board) -> None:
+    """No identity is held."""
+    agent = Slow("ada")
+    with anyio.CancelScope() as scope:
+        async with anyio.create_task_group() as tasks:
+
+            async def run() -> None:
+                await run_team(board, [agent], make_life=quick(board))
+
+            tasks.start_soon(run)
+            await agent.begun.wait()
+            scope.cancel()
+    assert await board.leases("private/ada/*") == ()

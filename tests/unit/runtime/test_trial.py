@@ -1,0 +1,91 @@
+"""A step as a pure function, and its replay."""
+
+import pytest
+from pydantic import BaseModel
+
+from blackboard.errors import Diverged, InvalidRequest
+from blackboard.runtime.agent import Agent
+from blackboard.runtime.context import Context
+from blackboard.runtime.state import Status
+from blackboard.runtime.trial import Inputs, run_step
+
+called: list[str] = []
+
+
+class Notes(BaseModel):
+    """What the buyer knows."""
+
+    spent: int = 0
+
+
+def pay(amount: int) -> str:
+    """A tool."""
+    called.append("pay")
+    return f"paid {amount}"
+
+
+class Buyer(Agent[Notes]):
+    """Reads, is told, asks, pays, writes."""
+
+    factor = 1
+
+    async def step(self, ctx: Context[Notes]) -> None:
+        """All of it."""
+        price = await ctx.get("public/price") * self.factor
+        for letter in await ctx.inbox():
+            ctx.send(letter.sender, f"thanks for {letter.value}")
+        if await ctx.approve("buy"):
+            ctx.put("public/receipt", await ctx.tool(pay, price))
+            ctx.delete("public/price")
+            ctx.state.spent += price
+            ctx.done("bought")
+
+
+INPUTS = Inputs({"public/price": 7}, inbox=[("bob", "the tip")], answers={"buy": True}, step=4)
+
+
+async def test_a_step_is_a_function_of_state_and_inputs() -> None:
+    """Twice the same."""
+    one = await run_step(Buyer("ada"), Notes(spent=3), INPUTS)
+    other = await run_step(Buyer("ada"), Notes(spent=3), INPUTS)
+    assert (one.state, one.written, one.sent) == (other.state, other.written, other.sent)
+    assert one.state == Notes(spent=10)
+    assert one.written == {"public/receipt": "paid 7"}
+    assert one.deleted == ("inbox/ada/messages/0000000000", "public/price")
+    assert one.sent == (("bob", "thanks for the tip"),)
+    assert (one.stepped.number, one.stepped.outcome) == (5, "bought")
+    assert [call.name for call in one.calls] == ["buy", "pay"]
+
+
+async def test_a_step_that_waits_for_an_answer_has_done_nothing() -> None:
+    """Without the answer among its inputs."""
+    trial = await run_step(Buyer("ada"), None, Inputs({"public/price": 7}))
+    assert trial.stepped.status is Status.WAITING_FOR_APPROVAL
+    assert (trial.state, trial.written, trial.sent) == (Notes(), {}, ())
+
+
+async def test_a_replay_calls_nothing() -> None:
+    """Every call is answered from what was recorded."""
+    first = await run_step(Buyer("ada"), None, INPUTS)
+    called.clear()
+    inputs = Inputs(INPUTS.entries, INPUTS.inbox, calls=first.calls, step=4)
+    replayed = await run_step(Buyer("ada"), None, inputs)
+    assert (called, replayed.state, replayed.written) == ([], first.state, first.written)
+
+
+async def test_a_replay_tells_the_first_call_that_is_another_one() -> None:
+    """With its number, and both names."""
+
+    class Greedy(Buyer):
+        kind = "Buyer"
+        factor = 2
+
+    first = await run_step(Buyer("ada"), None, INPUTS)
+    inputs = Inputs(INPUTS.entries, INPUTS.inbox, calls=first.calls, step=4)
+    with pytest.raises(Diverged) as diverged:
+        await run_step(Greedy("ada"), None, inputs)
+    expected, found = diverged.value.expected, diverged.value.found
+    assert (diverged.value.number, expected, found) == (1, "pay [7]", "pay [14]")
+    apart = first.calls[1].model_copy(update={"apart": True})
+    with pytest.raises(InvalidRequest):
+        await run_step(Buyer("ada"), None, Inputs(INPUTS.entries, calls=[apart]))

@@ -1,0 +1,113 @@
+"""The y-websocket protocol: what we write is what the reference implementation reads, and back."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pycrdt import (
+    Awareness,
+    Doc,
+    Text,
+    create_awareness_message,
+    create_sync_message,
+    create_update_message,
+    handle_sync_message,
+)
+
+from blackboard.core.varint import write_buffer, write_number
+from blackboard.errors import InvalidRequest, LimitExceeded
+from blackboard.types import AWARENESS_BYTES_MAX, AWARENESS_STATES_MAX
+from blackboard.wire import ysync
+from blackboard.wire.ysync import Edit, Presence, QueryAwareness, Step1, Step2, read_frame
+
+
+def test_the_frames_of_another_implementation_are_read() -> None:
+    doc: Doc[Text] = Doc()
+    doc.get("t", type=Text).insert(0, "hi")
+    assert read_frame(create_sync_message(doc)) == [Step1(doc.get_state())]
+    assert read_frame(create_update_message(doc.get_update())) == [Edit(doc.get_update())]
+    awareness = Awareness(doc)
+    awareness.set_local_state({"user": {"name": "ada"}})
+    frame = create_awareness_message(awareness.encode_awareness_update([doc.client_id]))
+    (message,) = read_frame(frame)
+    assert isinstance(message, ysync.Awareness)
+    (presence,) = message.present
+    assert presence.client == doc.client_id
+    assert json.loads(presence.state or "") == {"user": {"name": "ada"}}
+
+
+def test_another_implementation_reads_ours() -> None:
+    doc: Doc[Text] = Doc()
+    doc.get("t", type=Text).insert(0, "hi")
+    other: Doc[Text] = Doc()
+    assert handle_sync_message(ysync.write_step1(other.get_state())[1:], doc) is not None
+    handle_sync_message(ysync.write_step2(doc.get_update())[1:], other)
+    assert str(other.get("t", type=Text)) == "hi"
+
+
+@given(st.binary(), st.binary(), st.binary())
+def test_several_messages_share_a_frame(state: bytes, lacking: bytes, update: bytes) -> None:
+    frame = (
+        ysync.write_step1(state)
+        + ysync.write_step2(lacking)
+        + ysync.write_update(update)
+        + ysync.QUERY_AWARENESS
+    )
+    assert read_frame(frame) == [Step1(state), Step2(lacking), Edit(update), QueryAwareness()]
+
+
+@given(
+    st.lists(
+        st.builds(
+            Presence,
+            st.integers(0, 2**53 - 1),
+            st.integers(0, 2**32),
+            st.none() | st.text().map(json.dumps),
+        )
+    )
+)
+def test_presence_comes_back(present: list[Presence]) -> None:
+    (message,) = read_frame(ysync.write_awareness(present))
+    assert message == ysync.Awareness(tuple(present))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"\x09",
+        b"\x00\x03\x00",
+        b"\x00\x00\x05abc",
+        b"\x01" + write_buffer(write_number(1) + b"\x01\x01" + write_buffer(b"{not json")),
+        b"\x01" + write_buffer(write_number(2) + b"\x01\x01" + write_buffer(b"null")),
+    ],
+)
+def test_what_is_no_frame_is_refused(frame: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        read_frame(frame)
+
+
+def test_a_refusal_is_passed_over() -> None:
+    assert read_frame(b"\x02\x00" + write_buffer(b"denied") + ysync.QUERY_AWARENESS) == [
+        QueryAwareness()
+    ]
+
+
+def test_awareness_has_limits() -> None:
+    most = [Presence(client, 1, "1") for client in range(AWARENESS_STATES_MAX)]
+    read_frame(ysync.write_awareness(most))
+    with pytest.raises(LimitExceeded, match="AWARENESS_STATES_MAX"):
+        read_frame(ysync.write_awareness([*most, Presence(9_999, 1, "1")]))
+    longest = json.dumps("x" * (AWARENESS_BYTES_MAX - 2))
+    read_frame(ysync.write_awareness([Presence(1, 1, longest)]))
+    with pytest.raises(LimitExceeded, match="AWARENESS_BYTES_MAX"):
+        read_frame(ysync.write_awareness([Presence(1, 1, longest[:-1] + 'x"')]))
+
+
+def test_what_a_client_tells_is_json() -> None:
+    assert ysync.read_json(ysync.write_json({"name": "ada"})) == {"name": "ada"}
+    with pytest.raises(InvalidRequest):
+        ysync.write_json({"name": b"ada"})
+    with pytest.raises(LimitExceeded):
+        ysync.write_json("x" * AWARENESS_BYTES_MAX)
