@@ -11,36 +11,25 @@ Invariants
 
 import asyncio
 import contextlib
-import ipaddress
-import json
 import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 from websockets.asyncio.client import ClientConnection
-from websockets.asyncio.client import connect as connect_websocket
-from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI, WebSocketException
-from websockets.frames import DATA_OPCODES, Frame, Opcode
-from websockets.protocol import Event
-from websockets.typing import Subprotocol
+from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from blackboard.errors import (
-    AccessDenied,
     BlackboardError,
-    InvalidRequest,
     LocalProtocolError,
     RemoteProtocolError,
-    Unauthenticated,
     Unavailable,
 )
+from blackboard.net.dial import Address, Socket, connect, translated
 from blackboard.types import (
-    FRAME_BYTES_MAX,
     HANDSHAKE_TIMEOUT_MS,
-    PING_INTERVAL_MS,
     REQUEST_TIMEOUT_MS,
     REQUESTS_IN_FLIGHT_MAX,
     WATCHES_PER_CONNECTION_MAX,
@@ -59,23 +48,17 @@ from blackboard.wire.session import (
 )
 
 T = TypeVar("T")
-TokenSource = Callable[[], str | Awaitable[str]]
-"""Gives a token whenever one is needed: when connecting, and before the one in use runs out."""
 
 log = logging.getLogger(__name__)
 
-_SUBPROTOCOL: Final = Subprotocol("blackboard.v1+msgpack")
 _BACKOFF_MS: Final = (0, 50, 200, 500, 1_000, 2_000, 5_000)
 """Pauses before connecting again; the last one repeats. Each is shortened at random, so that the
 clients of a service that came back do not all come at once."""
 _PAUSE_S_MIN: Final = 0.05
 _ASKED_MAX: Final = REQUESTS_IN_FLIGHT_MAX - 2 * WATCHES_PER_CONNECTION_MAX
 """Requests in flight; the rest of what the service allows is kept for `tell`."""
-_CLOSE_TIMEOUT_S: Final = 1.0
 _REFRESHED_AT: Final = 0.75
 """The part of a token's life after which it is refreshed."""
-_CLOSE_UNAUTHENTICATED: Final = 4401
-_CLOSE_FORBIDDEN: Final = 4403
 
 
 class LostError(Exception):
@@ -103,69 +86,12 @@ class Watching(Protocol):
         """The watch is over."""
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a service is, and as whom to come."""
-
-    url: str
-    token: "str | TokenSource | None" = field(default=None, repr=False)
-    agent: str | None = None
-
-    async def fresh_token(self) -> str | None:
-        """The token to come with now: a source is asked each time."""
-        if self.token is None or isinstance(self.token, str):
-            return self.token
-        found = self.token()
-        return found if isinstance(found, str) else await found
-
-    @property
-    def websocket(self) -> str:
-        """The WebSocket's URL: `http` becomes `ws`, and the path ends in `/v1`.
-
-        Errors: InvalidRequest for something that is no such URL.
-        """
-        parts = urlsplit(self.url)
-        scheme = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}.get(parts.scheme)
-        if scheme is None or not parts.hostname:
-            raise InvalidRequest(
-                field="url", reason=f"{self.url!r:.200} is not like ws://host:port"
-            )
-        path = parts.path.rstrip("/")
-        path = path if path.endswith("/v1") else path + "/v1"
-        return urlunsplit((scheme, parts.netloc, path, "", ""))
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether it is on this machine: then no proxy is asked."""
-        host = urlsplit(self.url).hostname or ""
-        with contextlib.suppress(ValueError):
-            return ipaddress.ip_address(host).is_loopback
-        return host == "localhost"
-
-
 @dataclass(slots=True)
 class _Request:
     answer: "asyncio.Future[Any]"
     timeout_ms: Milliseconds
     deadline_s: float
     written: bool = False
-
-
-class _Socket(ClientConnection):
-    """A WebSocket that hands a message on as it comes, to `take` if that is set.
-
-    A task that waits for each message would double what it costs to read one.
-    """
-
-    take: Callable[[bytes], None] | None = None
-
-    def process_event(self, event: Event) -> None:
-        """Called by websockets for whatever comes in."""
-        if self.take is not None and isinstance(event, Frame) and event.opcode in DATA_OPCODES:
-            if event.opcode is Opcode.BINARY and event.fin:
-                return self.take(bytes(event.data))
-            self.take = None  # fragments: from here on, `recv` puts messages together
-        return super().process_event(event)
 
 
 class Channel:
@@ -322,13 +248,12 @@ class Channel:
             await self._rest(_pause_s(failures))
             failures += 1
             try:
-                async with self._connect(await self._address.fresh_token()) as socket:
-                    assert isinstance(socket, _Socket)
+                async with connect(self._address, await self._address.fresh_token()) as socket:
                     session = await self._greet(socket)
                     failures = 0
                     await self._serve(socket, session)
             except (OSError, TimeoutError, WebSocketException, BlackboardError) as error:
-                self._lose(_translated(error, self.url))
+                self._lose(translated(error, self.url))
 
     async def _rest(self, pause_s: float) -> None:
         """Pause before connecting again; a new request cuts a long pause short."""
@@ -337,22 +262,6 @@ class Channel:
             async with asyncio.timeout(pause_s - _PAUSE_S_MIN):
                 await self._demand.wait()
         self._demand.clear()
-
-    def _connect(self, token: str | None) -> connect_websocket:
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return connect_websocket(
-            self.url,
-            subprotocols=[_SUBPROTOCOL],
-            additional_headers=headers,
-            compression=None,
-            proxy=None if self._address.is_loopback else True,
-            open_timeout=HANDSHAKE_TIMEOUT_MS / 1000,
-            close_timeout=_CLOSE_TIMEOUT_S,
-            ping_interval=PING_INTERVAL_MS / 1000,
-            ping_timeout=PING_INTERVAL_MS / 1000,
-            max_size=FRAME_BYTES_MAX,
-            create_connection=_Socket,
-        )
 
     async def _greet(self, socket: ClientConnection) -> ClientSession:
         session = ClientSession(MSGPACK)
@@ -371,7 +280,7 @@ class Channel:
         self.agent = reading.read_str(events[0].result, "agent")
         return session
 
-    async def _serve(self, socket: _Socket, session: ClientSession) -> None:
+    async def _serve(self, socket: Socket, session: ClientSession) -> None:
         self._session = session
         self._advance()
         if self._first is not None and not self._first.done():
@@ -520,44 +429,3 @@ def _binary(message: str | bytes) -> bytes:
     if isinstance(message, str):
         raise RemoteProtocolError("a text message on a binary subprotocol")
     return message
-
-
-def _translated(error: Exception, url: str) -> BlackboardError:
-    """What the end of a connection means: Unavailable if it may be better next time."""
-    if isinstance(error, InvalidStatus):
-        return _translated_status(error, url)
-    if isinstance(error, InvalidURI):
-        return InvalidRequest(field="url", reason=str(error))
-    if isinstance(error, ConnectionClosed):
-        return _translated_close(error, url)
-    if isinstance(error, Unauthenticated | AccessDenied | InvalidRequest | Unavailable):
-        return error
-    return Unavailable(what=url, reason=str(error) or type(error).__name__)
-
-
-def _translated_status(error: InvalidStatus, url: str) -> BlackboardError:
-    status = error.response.status_code
-    reason = _reason(error.response.body or b"") or f"HTTP {status}"
-    if status == 401:
-        return Unauthenticated(reason=reason)
-    if status in (400, 403, 404):
-        return InvalidRequest(field="url", reason=reason)
-    return Unavailable(what=url, reason=reason)
-
-
-def _reason(body: bytes | bytearray) -> str:
-    """What a service, or whatever answered in its place, says of its refusal."""
-    try:
-        return str(json.loads(body)["reason"])
-    except (ValueError, TypeError, KeyError):
-        return body[:200].decode(errors="replace")
-
-
-def _translated_close(error: ConnectionClosed, url: str) -> BlackboardError:
-    code = error.rcvd.code if error.rcvd is not None else 1006
-    reason = error.rcvd.reason if error.rcvd is not None else "the connection broke"
-    if code == _CLOSE_UNAUTHENTICATED:
-        return Unauthenticated(reason=reason)
-    if code == _CLOSE_FORBIDDEN:
-        return AccessDenied(principal="", right="connect", key=url)
-    return Unavailable(what=url, reason=f"closed with {code} {reason}")

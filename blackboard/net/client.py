@@ -15,10 +15,11 @@ from typing import Any, Final
 
 from blackboard.core.commit import Commit, Head, LogPage, Reading
 from blackboard.errors import OutcomeUnknown, Unavailable
-from blackboard.net.channel import Address, Channel, LostError, TokenSource
+from blackboard.net.channel import Channel, LostError
+from blackboard.net.dial import Address, TokenSource
+from blackboard.net.documents_client import open_document
 from blackboard.net.past import moment_out
 from blackboard.net.past_link import RemotePast
-from blackboard.net.documents_client import open_document
 from blackboard.net.stream import RemoteStream
 from blackboard.service.access import Grant, Principal, Right
 from blackboard.service.board import DEFAULT_BOARD, Client
@@ -107,9 +108,7 @@ class RemoteLink(RemotePast):
             ) from lost
         return _receipt(message)
 
-    async def read(
-        self, board: str, keys: Sequence[Key], *, at: Moment | None = None
-    ) -> Reading:
+    async def read(self, board: str, keys: Sequence[Key], *, at: Moment | None = None) -> Reading:
         """As `Link.read`. Errors: also LimitExceeded when the answer would not fit a frame."""
         params: dict[str, Any] = {"board": board, "keys": list(keys)}
         if at is not None:

@@ -20,7 +20,7 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
 )
-from blackboard.net.channel import Address
+from blackboard.net.dial import Address
 from blackboard.types import (
     FRAME_BYTES_MAX,
     HANDSHAKE_TIMEOUT_MS,

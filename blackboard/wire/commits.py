@@ -120,6 +120,7 @@ class CommitParams(_Part):
         tuple[tuple[str, _Revision], ...], Meta(max_length=limits.BASED_ON_MAX)
     ] = ()
     note: str = ""
+    known: _Revision | None = None
     retry_since: _Revision | None = None
     agent: str | None = None
 
@@ -144,6 +145,7 @@ class CommitParams(_Part):
             self.based_on,
             self.note,
             self.retry_since,
+            known=self.known,
         )
 
 
@@ -164,16 +166,16 @@ _decode: Final = msgspec.msgpack.Decoder(list[UsualCommit]).decode
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
-def read_commits(frame: bytes) -> list[UsualCommit] | None:
-    """The requests of a msgpack frame of usual commits; None for any other frame.
+def read_commits(frame: bytes) -> list[UsualCommit]:
+    """The requests of a msgpack frame of usual commits; none for any other frame.
 
     A large frame is left to `frames.split`, which counts what it builds.
     """
     if len(frame) > CONTAINERS_MAX:
-        return None
+        return []
     try:
         requests = _decode(frame)
     except (msgspec.MsgspecError, ValueError, Rejected):
-        return None
-    usual = 0 < len(requests) <= limits.MESSAGES_PER_FRAME_MAX
-    return requests if usual and _encode(requests) == frame else None
+        return []
+    usual = len(requests) <= limits.MESSAGES_PER_FRAME_MAX and _encode(requests) == frame
+    return requests if usual else []

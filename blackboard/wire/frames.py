@@ -31,6 +31,9 @@ CONTAINERS_MAX: Final = 2**18
 of a commit takes fewer than 32 bytes (FRAME_BYTES_MAX / 32)."""
 MESSAGE_BYTES_MAX: Final = FRAME_BYTES_MAX - 8
 """One packed message: a frame adds an array header of at most five bytes, or two brackets."""
+FRAME_JOIN_BYTES: Final = 1024 * 1024
+"""Messages share a frame up to this size; one larger message has a frame of its own. A socket that
+is full holds one frame more, in two copies, whatever its peer does."""
 
 CLOSE_PROTOCOL_ERROR: Final = 1002
 CLOSE_WRONG_TYPE: Final = 1003
@@ -73,6 +76,20 @@ class Encoding(Protocol):
 
         Errors: InvalidRequest, LimitExceeded.
         """
+
+
+def grouped(waiting: Sequence[bytes]) -> list[list[bytes]]:
+    """Packed messages by the frame that they go with, each within the limits, in their order."""
+    groups: list[list[bytes]] = [[]]
+    size = 0
+    for packed in waiting:
+        full = size + len(packed) + 1 > FRAME_JOIN_BYTES
+        if groups[-1] and (full or len(groups[-1]) == MESSAGES_PER_FRAME_MAX):
+            groups.append([])
+            size = 0
+        groups[-1].append(packed)
+        size += len(packed) + 1
+    return groups
 
 
 _encode: Final = Encoder().encode

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from blackboard.core.commit import Change, CommitId, Epoch, LogEntry
+from blackboard.core.watch import Position
 from blackboard.wire.frames import CONTAINERS_MAX
 
 
@@ -56,6 +57,11 @@ class ChangesNews(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
     position: str
     revisions: tuple[RevisionNews, ...]
 
+    def to_core(self) -> tuple[int, Position, tuple[LogEntry, ...]]:
+        """Which watch, how far it is, and its revisions. Errors: ValueError, InvalidRequest."""
+        revisions = tuple([revision.to_core() for revision in self.revisions])
+        return self.watch, Position.parse(self.position), revisions
+
 
 class News(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
     """A message: an answer with `id` and `result`, or `method` and `params`."""
@@ -69,14 +75,14 @@ class News(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
 _decode: Final = msgspec.msgpack.Decoder(list[News]).decode
 
 
-def read_news(frame: bytes) -> list[News] | None:
-    """The messages of a msgpack frame of usual news; None for any other frame."""
+def read_news(frame: bytes) -> list[News]:
+    """The messages of a msgpack frame of usual news; none for any other frame."""
     if len(frame) > CONTAINERS_MAX:
-        return None
+        return []
     try:
         return _decode(frame)
     except (msgspec.MsgspecError, ValueError):
-        return None
+        return []
 
 
 def read_receipt(message: Any) -> ReceiptNews:

@@ -45,8 +45,15 @@ from blackboard.types import (
 from blackboard.wire import reading
 from blackboard.wire.answers import write_error
 from blackboard.wire.commits import CommitParams, read_commits
-from blackboard.wire.frames import CLOSE_PROTOCOL_ERROR, MESSAGE_BYTES_MAX, MSGPACK, Encoding
-from blackboard.wire.news import ChangesNews, read_news
+from blackboard.wire.frames import (
+    CLOSE_PROTOCOL_ERROR,
+    FRAME_JOIN_BYTES,
+    MESSAGE_BYTES_MAX,
+    MSGPACK,
+    Encoding,
+    grouped,
+)
+from blackboard.wire.news import read_news
 
 if TYPE_CHECKING:
     from blackboard.wire import messages
@@ -54,9 +61,6 @@ if TYPE_CHECKING:
 HELLO_BYTES_MAX: Final = 16 * 1024
 """The first frame: a token, and little more. Nobody is known yet who could be given more room."""
 REQUEST_ID_CHARACTERS_MAX: Final = 64
-FRAME_JOIN_BYTES: Final = 1024 * 1024
-"""Messages share a frame up to this size; one larger message has a frame of its own. A socket that
-is full holds one frame more, in two copies, whatever its peer does."""
 FRAGMENTS_MAX: Final = 16
 """Fragments of one delivery: four times what escaping can make of the largest commit."""
 
@@ -176,7 +180,7 @@ class _Session:
         if self.outgoing_bytes <= FRAME_JOIN_BYTES and len(waiting) <= MESSAGES_PER_FRAME_MAX:
             frames = [join(list(waiting))] if waiting else []
         else:
-            frames = [join(group) for group in _grouped(waiting)]
+            frames = [join(group) for group in grouped(waiting)]
         waiting.clear()
         self.outgoing_bytes = 0
         return frames
@@ -203,19 +207,6 @@ class _Session:
     def _violated(self, reason: str) -> RemoteProtocolError:
         self.close()
         return RemoteProtocolError(reason, CLOSE_PROTOCOL_ERROR)
-
-
-def _grouped(waiting: Sequence[bytes]) -> list[list[bytes]]:
-    groups: list[list[bytes]] = [[]]
-    size = 0
-    for packed in waiting:
-        full = size + len(packed) + 1 > FRAME_JOIN_BYTES
-        if groups[-1] and (full or len(groups[-1]) == MESSAGES_PER_FRAME_MAX):
-            groups.append([])
-            size = 0
-        groups[-1].append(packed)
-        size += len(packed) + 1
-    return groups
 
 
 # --- server ---------------------------------------------------------------------------------------
@@ -261,20 +252,16 @@ class ServerSession(_Session):
         if self.state is State.HELLO:
             return [self._receive_hello(frame)]
         commits = self._receive_commits(frame)
-        if commits is not None:
-            return commits
-        return [self._receive(message) for message in self._split(frame)]
+        return commits or [self._receive(message) for message in self._split(frame)]
 
-    def _receive_commits(self, frame: bytes) -> "list[ServerEvent] | None":
-        """The events of a frame of usual commits, None for any other frame."""
+    def _receive_commits(self, frame: bytes) -> list[ServerEvent]:
+        """The events of a frame of usual commits, none for any other frame."""
         if self.state is not State.READY or self.encoding is not MSGPACK:
-            return None
+            return []
         requests = read_commits(frame)
-        if requests is None:
-            return None
         numbers = {request.id for request in requests}
         if len(numbers) < len(requests) or not self._in_flight.isdisjoint(numbers):
-            return None
+            return []
         self._in_flight |= numbers
         return [RequestReceived(request.id, request.params) for request in requests]
 
@@ -435,10 +422,9 @@ class ClientSession(_Session):
 
     def receive(self, frame: bytes) -> list[ClientEvent]:
         """Take one frame. Errors: RemoteProtocolError, after which the session is closed."""
-        news = self._receive_news(frame)
-        if news is not None:
-            return news
-        events: list[ClientEvent] = []
+        events = self._receive_news(frame)
+        if events:
+            return events
         try:
             for message in self._split(frame):
                 event = self._receive(message)
@@ -449,22 +435,23 @@ class ClientSession(_Session):
             raise
         return events
 
-    def _receive_news(self, frame: bytes) -> list[ClientEvent] | None:
-        """The events of a frame of usual news, None for any other frame."""
+    def _receive_news(self, frame: bytes) -> list[ClientEvent]:
+        """The events of a frame of usual news, none for any other frame."""
         if self.state is not State.READY or self.encoding is not MSGPACK or self._fragments:
-            return None
+            return []
         events: list[ClientEvent] = []
         answered: set[int] = set()
-        for message in read_news(frame) or ():
+        for message in read_news(frame):
             if message.params is not None and message.method is not None:
-                events.append(_changed(message.params))
+                with reading.from_peer("changes"):
+                    events.append(Changed(*message.params.to_core()))
             elif message.result is not None and message.id in self._in_flight - answered:
                 answered.add(message.id)
                 events.append(Answered(message.id, message.result))
             else:
-                return None
+                return []
         self._in_flight -= answered
-        return events or None
+        return events
 
     def _receive(self, message: Any) -> ClientEvent | None:
         with reading.from_peer("message"):
@@ -509,9 +496,3 @@ class ClientSession(_Session):
             return None
         position = reading.read_position(params.get("position"))
         return Changed(watch, position, tuple(revisions))
-
-
-def _changed(news: ChangesNews) -> Changed:
-    with reading.from_peer("changes"):
-        revisions = tuple([revision.to_core() for revision in news.revisions])
-        return Changed(news.watch, Position.parse(news.position), revisions)

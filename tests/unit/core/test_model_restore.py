@@ -1,6 +1,6 @@
 """A restore is one commit; a barrier stops one agent: the rules, without an engine."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 import pytest
 

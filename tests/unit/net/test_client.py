@@ -22,8 +22,8 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.net import channel, stream
-from blackboard.net.channel import Address
 from blackboard.net.client import BOARD_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE, connect
+from blackboard.net.dial import Address
 from blackboard.service import access
 from blackboard.service.board import Client
 from blackboard.service.local import LocalLink

@@ -1,7 +1,7 @@
 """Names of a board's keys, and the fields that they hold."""
 
 import struct
-from dataclasses import replace
+from msgspec.structs import replace
 
 import pytest
 from redis.asyncio import Redis

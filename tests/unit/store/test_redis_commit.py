@@ -1,7 +1,7 @@
 """Commits as arguments of the script, and its replies as outcomes."""
 
 import re
-from dataclasses import replace
+from msgspec.structs import replace
 
 import msgpack
 import pytest
