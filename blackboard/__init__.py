@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         LeaseLost,
         LimitExceeded,
         MigrationFailed,
+        ModelFailed,
         NothingToClaim,
         OutcomeUnknown,
         Rejected,
@@ -74,11 +75,27 @@ if TYPE_CHECKING:
     from blackboard.runtime.agent import Agent
     from blackboard.runtime.approvals import Decision, Pending
     from blackboard.runtime.calls import CallRecord, Retry, Terms
+    from blackboard.runtime.chat import ChatModel, Endpoint, model_from_environment
     from blackboard.runtime.context import Context, Letter, Reference
     from blackboard.runtime.desk import BoardDesk
+    from blackboard.runtime.memory import Recall, Transcript, Turn
+    from blackboard.runtime.models import (
+        Message,
+        Model,
+        Prices,
+        Prompt,
+        Reply,
+        ScriptedModel,
+        Tool,
+        ToolCall,
+        Usage,
+    )
+    from blackboard.runtime.processes import Place, in_processes
     from blackboard.runtime.run import Stay, run_agent
     from blackboard.runtime.runner import Runner, Stepped
     from blackboard.runtime.state import Status
+    from blackboard.runtime.supervisor import Care, Ended, Life
+    from blackboard.runtime.team import run_team, spawn
     from blackboard.runtime.trial import Inputs, Trial, run_step
     from blackboard.service.attempts import Claimed
     from blackboard.service.board import Board, Client
@@ -104,8 +121,10 @@ __all__ = [
     "CallFailed",
     "CallInterrupted",
     "CallRecord",
+    "Care",
     "Cause",
     "Change",
+    "ChatModel",
     "Claim",
     "Claimed",
     "Client",
@@ -118,6 +137,8 @@ __all__ = [
     "Delete",
     "DeletePrefix",
     "Diverged",
+    "Ended",
+    "Endpoint",
     "EngineRefused",
     "Entry",
     "Expire",
@@ -134,26 +155,36 @@ __all__ = [
     "LeaseHeld",
     "LeaseLost",
     "Letter",
+    "Life",
     "LimitExceeded",
     "Listing",
     "Lock",
+    "Message",
     "MigrationFailed",
+    "Model",
+    "ModelFailed",
     "NothingToClaim",
     "OutcomeUnknown",
     "Pending",
+    "Place",
     "PrefixUnchanged",
     "Presence",
+    "Prices",
+    "Prompt",
     "Put",
+    "Recall",
     "Receipt",
     "Reference",
     "Rejected",
     "Release",
     "Renew",
+    "Reply",
     "Retry",
     "Revised",
     "RolledBack",
     "Runner",
     "SchemaTooNew",
+    "ScriptedModel",
     "StaleEpoch",
     "Status",
     "Stay",
@@ -162,23 +193,48 @@ __all__ = [
     "Stepped",
     "Task",
     "Terms",
+    "Tool",
+    "ToolCall",
+    "Transcript",
     "Trial",
+    "Turn",
     "TypeMismatch",
     "Unauthenticated",
     "Unavailable",
+    "Usage",
     "Waiter",
     "Watch",
     "connect",
     "decode_value",
     "encode_value",
+    "in_processes",
+    "model_from_environment",
     "open",
     "run_agent",
     "run_step",
+    "run_team",
+    "spawn",
 ]
 
 _HOMES = {
     "blackboard.net.client": ("connect",),
     "blackboard.runtime.agent": ("Agent",),
+    "blackboard.runtime.chat": ("ChatModel", "Endpoint", "model_from_environment"),
+    "blackboard.runtime.memory": ("Recall", "Transcript", "Turn"),
+    "blackboard.runtime.models": (
+        "Message",
+        "Model",
+        "Prices",
+        "Prompt",
+        "Reply",
+        "ScriptedModel",
+        "Tool",
+        "ToolCall",
+        "Usage",
+    ),
+    "blackboard.runtime.processes": ("Place", "in_processes"),
+    "blackboard.runtime.supervisor": ("Care", "Ended", "Life"),
+    "blackboard.runtime.team": ("run_team", "spawn"),
     "blackboard.runtime.approvals": ("Decision", "Pending"),
     "blackboard.runtime.calls": ("CallRecord", "Retry", "Terms"),
     "blackboard.runtime.context": ("Context", "Letter", "Reference"),
