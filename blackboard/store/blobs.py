@@ -50,7 +50,9 @@ class Blobs:
             plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true"
             options = {"timeout": _TIMEOUT, "connect_timeout": _TIMEOUT, "allow_http": plain}
             retry = {"max_retries": 3, "retry_timeout": _RETRY}
-            store = from_url(url, client_options=options, retry_config=retry)  # type: ignore[call-overload]
+            store = from_url(  # type: ignore[call-overload]
+                url, client_options=options, retry_config=retry
+            )
             return cls(store, parts._replace(query="").geturl())
         except OSError as error:
             raise Unavailable(what=f"blobs at {url}", reason=str(error)) from error

@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from anyio import lowlevel
 
 from blackboard.core.commit import Delete, Epoch, Head, Put, Reading
 from blackboard.errors import Compacted, Corrupt, Fenced, NoSuchCheckpoint
@@ -98,7 +99,7 @@ class WritingRules:
             left = [entry for entry in story.log if entry.revision > mark.revision]
             task = asyncio.create_task(archive.append(BOARD, 1, mark.revision, left))
             for _ in range(turn * 4):
-                await asyncio.sleep(0)
+                await lowlevel.checkpoint()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             found = await archive.mark(BOARD)
