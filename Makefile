@@ -22,8 +22,9 @@ $(STAMP): pyproject.toml constraints.txt tools/make_venv.sh
 
 venv: $(STAMP) ## Make .venv with everything development needs
 
-servers: ## Get a Redis server for the tests, without installing it
+servers: ## Get the servers for the tests: Redis without installing it, PostgreSQL
 	@tools/get_redis.sh
+	@tools/get_postgres.sh
 
 demo: $(STAMP) ## Run the demonstration
 	@$(RUN)python -m blackboard.demos.valuation

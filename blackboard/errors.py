@@ -405,11 +405,7 @@ class ModelFailed(BlackboardError):
 
 @dataclass(eq=False)
 class CallFailed(BlackboardError):
-    """Call `name` of an agent failed `attempts` times, at last because of `reason`.
-
-    It is recorded: the same call in the same step fails again without being made. What the step
-    does not handle is forgotten, so that the next run of the step tries anew.
-    """
+    """Call `name` of an agent failed `attempts` times, at last because of `reason`; recorded."""
 
     code: ClassVar[str] = "call_failed"
     name: str
@@ -419,10 +415,7 @@ class CallFailed(BlackboardError):
 
 @dataclass(eq=False)
 class CallInterrupted(BlackboardError):
-    """Call `name`, which may be made once only, was begun by a process that died.
-
-    Nobody can tell here whether it took effect: ask where it went, by `idempotency_key`.
-    """
+    """Call `name`, made at most once, was begun; ask where it went, by `idempotency_key`."""
 
     code: ClassVar[str] = "call_interrupted"
     name: str
@@ -442,10 +435,7 @@ class Diverged(BlackboardError):
 
 @dataclass(eq=False)
 class SchemaTooNew(BlackboardError):
-    """The state of `agent` has schema version `stored`; this code knows versions up to `known`.
-
-    Nothing was changed. Run the newer code.
-    """
+    """The state of `agent` has schema version `stored`; this code knows versions up to `known`."""
 
     code: ClassVar[str] = "schema_too_new"
     agent: str
@@ -455,10 +445,7 @@ class SchemaTooNew(BlackboardError):
 
 @dataclass(eq=False)
 class MigrationFailed(BlackboardError):
-    """The migration of the state of `agent` from schema version `version` failed: `reason`.
-
-    What is stored was left as it is.
-    """
+    """The state of `agent` cannot leave schema version `version`: `reason`. It stays as it is."""
 
     code: ClassVar[str] = "migration_failed"
     agent: str

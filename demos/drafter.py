@@ -12,7 +12,7 @@ import blackboard
 from blackboard import Board, Conflict, StaleEpoch
 
 REFUSED = 3
-PAGE_S = 0.1
+PAGE_S = 0.2
 """How long a page takes: people are to see it happen."""
 
 
@@ -40,7 +40,7 @@ async def work(board: Board, name: str) -> int:
         except Conflict:
             continue  # it read what another one was just changing
         except StaleEpoch as error:
-            print(f"refused: {error}", flush=True)
+            print(f"refused: {error.cause} to revision {error.from_revision}", flush=True)
             return REFUSED
         await asyncio.sleep(PAGE_S)
 

@@ -29,7 +29,7 @@ Say = Callable[[str, str], None]
 
 @dataclass
 class Drafter:
-    """A process that writes pages, and what it printed."""
+    """A process that writes pages, and what it printed; what nobody waits for is not shown."""
 
     name: str
     process: asyncio.subprocess.Process
@@ -37,9 +37,11 @@ class Drafter:
     lines: list[str] = field(default_factory=list)
 
     async def wrote(self, count: int) -> None:
-        """Wait until it printed so many lines in all."""
+        """Wait until it printed so many lines in all, and show them."""
         while len(self.lines) < count:
-            await self._line()
+            if not await self._line():
+                raise RuntimeError(f"{self.name} ended before it wrote {count} pages")
+            self.say(self.name, self.lines[-1])
 
     async def ended(self) -> int:
         """Wait until it ends; returns its exit code."""
@@ -50,11 +52,7 @@ class Drafter:
     async def _line(self) -> bool:
         assert self.process.stdout is not None
         line = (await self.process.stdout.readline()).decode().rstrip()
-        if line:
-            self.lines.append(line)
-            self.say(self.name, line)
-        elif not self.lines:
-            raise RuntimeError(f"{self.name} ended before it wrote anything")
+        self.lines += [line] if line else []
         return bool(line)
 
 
@@ -96,7 +94,7 @@ async def play(board: Board, launch: Launch, say: Say) -> dict[str, bool]:
     async with drafters(launch, say) as (researcher, architect):
         await asyncio.gather(researcher.wrote(3), architect.wrote(3))
         taken = await board.checkpoint(CHECKPOINT, note="while both write")
-        say("", f"checkpoint {taken.name} is revision {taken.revision}; nobody was stopped")
+        say("", f"checkpoint {taken.name!r} is revision {taken.revision}; nobody was stopped")
         await asyncio.gather(researcher.wrote(5), architect.wrote(5))
         architect.process.kill()
         say("", "the architect is killed (-9) in the middle of its work")
@@ -106,6 +104,7 @@ async def play(board: Board, launch: Launch, say: Say) -> dict[str, bool]:
         researcher.process.send_signal(signal.SIGCONT)
         say("", "the frozen process wakes up and wants to commit:")
         code = await researcher.ended()
+        say("researcher", researcher.lines[-1])
     kept["the process of the abandoned future was refused"] = code == REFUSED
     return kept | await _branch(board, say)
 
@@ -128,8 +127,8 @@ async def _take_back(board: Board, revision: int, say: Say) -> dict[str, bool]:
     restored = await board.restore(CHECKPOINT, note="a decimal point")
     now = await fingerprint(board, restored.revision)
     changed = restored.put_back + restored.removed
-    say("", f"restored in revision {restored.revision}: {changed} keys, epoch begins")
-    say("", f"sha256 at the checkpoint {was[:16]}, before {spoiled[:16]}, now {now[:16]}")
+    say("", f"restored: {changed} keys changed in revision {restored.revision}, a new epoch begins")
+    say("", f"sha256 at the checkpoint {was[:12]}, spoiled {spoiled[:12]}, restored {now[:12]}")
     abandoned = await board.get("public/valuation", at=restored.revision - 1)
     return {
         "the restored board is the checkpoint's, byte for byte": was == now != spoiled,

@@ -16,6 +16,8 @@ from anyio.from_thread import start_blocking_portal
 from redis import Redis
 
 from blackboard.store.redis_process import RedisProcess, find_redis_server
+from tests.postgres import Postgres, postgres_directory
+from tests.s3 import S3
 from tests.servers import RedisCluster3, ServerBinary, server_binaries
 
 SEED = int(os.environ.get("BLACKBOARD_TEST_SEED") or random.SystemRandom().randrange(2**32))
@@ -63,6 +65,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("redis")
         if "redis_cluster" in names:
             item.add_marker("cluster")
+        if "postgres" in names:
+            item.add_marker("postgres")
 
 
 @pytest.fixture(scope="session")
@@ -100,6 +104,25 @@ def redis_url(redis_server: RedisProcess) -> str:
     with Redis.from_url(redis_server.url) as client:
         client.flushall()
     return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """One running PostgreSQL server, shared by the session. Empty it before use."""
+    if postgres_directory() is None:
+        pytest.skip("no PostgreSQL server on this machine: run tools/get_postgres.sh")
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(Postgres()) as server,
+    ):
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    """One running server with the S3 API, shared by the session."""
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(S3()) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

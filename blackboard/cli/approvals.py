@@ -38,7 +38,7 @@ blackboard approvals --json | jq '.approvals[] | {agent, id, question: .request.
 )
 def approvals(
     context: typer.Context,
-    agent: Annotated[str, typer.Argument(metavar="AGENT", help="* is every agent.")] = "*",
+    asker: Annotated[str, typer.Argument(metavar="AGENT", help="* is every agent.")] = "*",
 ) -> None:
     """List what agents wait to have approved, and on which facts."""
     from blackboard.cli import session, show
@@ -46,7 +46,7 @@ def approvals(
     flags = Flags.of(context)
 
     async def read(board: "Board") -> "Sequence[Pending]":
-        return await _pending(board, agent)
+        return await _pending(board, asker)
 
     found = session.with_board(flags, read)
     if flags.as_json:
@@ -79,7 +79,7 @@ blackboard approve buyer 3f2a --revision 41 --reason "within the budget\"""",
 )
 def approve(
     context: typer.Context,
-    agent: Annotated[str, _AGENT],
+    asker: Annotated[str, _AGENT],
     name: Annotated[str, _ID] = "",
     revision: Annotated[int | None, _REVISION] = None,
     reason: Annotated[
@@ -87,7 +87,7 @@ def approve(
     ] = "",
 ) -> None:
     """Approve what an agent asks. It goes on, unless a fact has changed: then it asks again."""
-    _answer(Flags.of(context), agent, name, (True, revision, reason))
+    _answer(Flags.of(context), asker, name, (True, revision, reason))
 
 
 @app.command(
@@ -98,7 +98,7 @@ blackboard reject buyer --reason "too expensive\"""",
 )
 def reject(
     context: typer.Context,
-    agent: Annotated[str, _AGENT],
+    asker: Annotated[str, _AGENT],
     name: Annotated[str, _ID] = "",
     revision: Annotated[int | None, _REVISION] = None,
     reason: Annotated[
@@ -106,7 +106,7 @@ def reject(
     ] = "",
 ) -> None:
     """Reject what an agent asks. It goes on, and knows."""
-    _answer(Flags.of(context), agent, name, (False, revision, reason))
+    _answer(Flags.of(context), asker, name, (False, revision, reason))
 
 
 async def _pending(board: "Board", agent: str) -> "Sequence[Pending]":

@@ -191,7 +191,7 @@ def import_file(
     from blackboard.cli import show as shown
 
     async def read(client: "Client") -> int:
-        board = await client.import_(file, new)
+        board = await client.import_board(file, new)
         return (await board.head()).revision
 
     flags = Flags.of(context)

@@ -18,6 +18,7 @@ from blackboard.cli import (
     rewind,
     serve,
     token,
+    trajectories,
 )
 from blackboard.cli.exits import MEANING
 from blackboard.cli.options import Group
@@ -72,7 +73,19 @@ def root(
     """The durable shared board of a team of AI agents."""
 
 
-_TOP = (serve, doctor, keys, history, locks, rewind, replay, approvals, migrate, grants)
+_TOP = (
+    serve,
+    doctor,
+    keys,
+    history,
+    locks,
+    rewind,
+    replay,
+    approvals,
+    migrate,
+    grants,
+    trajectories,
+)
 for module in _TOP:
     app.add_typer(module.app)
 app.add_typer(checkpoints.app, name="checkpoint", rich_help_panel="Checkpoints")

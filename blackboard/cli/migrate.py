@@ -44,7 +44,7 @@ def migrate(
     from blackboard.cli import session, show
 
     flags = Flags.of(context)
-    code = _imported(module)
+    code = imported(module)
 
     async def run(board: "Board") -> "Sequence[Finding]":
         from blackboard.runtime.migrations import kinds_in, migrate
@@ -73,7 +73,8 @@ def migrate(
         raise typer.Exit(Exit.ERROR)
 
 
-def _imported(name: str) -> "ModuleType":
+def imported(name: str) -> "ModuleType":
+    """The module `name`, found from the current directory too."""
     sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(name)

@@ -3,6 +3,7 @@
     K/~doc/base                      {"parts": [generation, n], "owners": {...}, "mark": ...}
     K/~doc/part/<generation>/<i>     the compacted state, in n pieces of at most a value's size
     K/~doc/update/<index>            updates since then, appended: {"update": bytes, ...}
+    K/~doc/update/restore-<mark>-<i> the inverse update of a restore
     K/~doc/overlap/<index>           reports of concurrent edits of one region; they expire
 
 So a document is part of every read at a revision, watch, checkpoint, digest, diff and branch.

@@ -3,8 +3,7 @@
 from typing import Any
 
 from blackboard.errors import InvalidRequest
-from blackboard.net.past import moment_in
-from blackboard.net.past_calls import UNKNOWN, call_past
+from blackboard.net.past_calls import UNKNOWN, call_past, moment_in
 from blackboard.service.access import Principal
 from blackboard.service.link import Link
 from blackboard.service.views import Cause, Receipt

@@ -54,7 +54,7 @@ async def open_document(
             ping_interval=PING_INTERVAL_MS / 1000,
             ping_timeout=PING_INTERVAL_MS / 1000,
             max_size=None,
-            max_queue=16,
+            max_queue=4,
         )
     except (OSError, InvalidHandshake, TimeoutError) as error:
         raise Unavailable(what=address.websocket, reason=str(error) or repr(error)) from error

@@ -23,7 +23,7 @@ from blackboard.service.moments import (
     Verified,
 )
 from blackboard.store.archive import Difference, Version
-from blackboard.wire import answers, messages, reading
+from blackboard.wire import answers, reading
 from blackboard.wire.answers import EntryMessage, EpochMessage, write_entry, write_epoch
 from blackboard.wire.frames import Encoding
 from blackboard.wire.reading import from_peer
@@ -134,11 +134,6 @@ class ExportMessage(TypedDict):
 
 
 # --- moments --------------------------------------------------------------------------------------
-
-
-def moment_in(moment: "messages.Moment") -> Moment:
-    """A moment as the service knows it."""
-    return Instant(moment.time_ms) if isinstance(moment, messages.Instant) else moment
 
 
 def moment_out(moment: Moment) -> Any:

@@ -4,7 +4,6 @@ from typing import Any
 
 from blackboard.core.commit import Entry
 from blackboard.net import past
-from blackboard.net.past import moment_in
 from blackboard.service.link import Link
 from blackboard.service.moments import (
     AUTOMATIC,
@@ -13,6 +12,8 @@ from blackboard.service.moments import (
     CheckpointWish,
     DiffRequest,
     ImportWish,
+    Instant,
+    Moment,
     Policy,
     RestoreWish,
 )
@@ -21,6 +22,11 @@ from blackboard.wire.frames import Encoding
 
 UNKNOWN = object()
 """What `call_past` returns for a request of another kind."""
+
+
+def moment_in(moment: messages.Moment) -> Moment:
+    """A moment as the service knows it."""
+    return Instant(moment.time_ms) if isinstance(moment, messages.Instant) else moment
 
 
 async def call_past(link: Link, params: messages.Params, encoding: Encoding) -> Any:

@@ -20,7 +20,7 @@ Invariants
 import re
 import sqlite3
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
@@ -30,9 +30,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from blackboard.core.commit import ABSENT, Condition, Delete, KeyAt, Op, Put
 from blackboard.core.path import check_name, item_key
 from blackboard.errors import Conflict, Corrupt, InvalidRequest, LimitExceeded
-from blackboard.runtime.desk import Desk
 from blackboard.runtime.models import Message, Role
-from blackboard.service.views import Entry
+from blackboard.service.views import Entry, Listing, Receipt
 from blackboard.types import (
     LIST_ENTRIES_MAX,
     RECALL_RESULTS_MAX,
@@ -61,6 +60,45 @@ class Writes(Protocol):
 
     def increment(self, key: Key, by: int = 1) -> None:
         """Add `by` to the integer at `key`."""
+
+
+class TranscriptBoard(Protocol):
+    """What transcripts need of a Board."""
+
+    async def entry(self, key: Key) -> Entry | None:
+        """The entry at `key`."""
+
+    async def entries(self, keys: Sequence[Key]) -> Mapping[Key, Entry]:
+        """The entries of `keys`, all as of one revision."""
+
+    async def list(
+        self, pattern: str, *, after: Key | None = None, limit: int = LIST_ENTRIES_MAX
+    ) -> Listing:
+        """A page of the entries that match."""
+
+    async def commit(
+        self, ops: Sequence[Op], *, conditions: Sequence[Condition] = (), note: str = ""
+    ) -> Receipt:
+        """Carry out `ops`."""
+
+
+class Works(Protocol):
+    """The context of a step: `Context`."""
+
+    async def list(self, pattern: str) -> Listing:
+        """The entries that match; tracked."""
+
+    async def entry(self, key: Key) -> Entry | None:
+        """The entry at `key`; tracked."""
+
+    def put(self, key: Key, value: Any) -> None:
+        """Set `key` to `value`."""
+
+    def delete(self, key: Key) -> None:
+        """Remove `key`."""
+
+    def expect(self, *conditions: Condition) -> None:
+        """Add conditions to the step's commit."""
 
 
 class _Kept(BaseModel):
@@ -94,6 +132,13 @@ class _Stored(_Kept):
     role: Role
     text: str
     tokens: int = Field(ge=0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    summary: Summary
+    page: _Page
+    entries: tuple[Entry, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +209,7 @@ class Transcript:
         step.increment(self._key("bytes"), size)
 
     async def archive(
-        self, desk: Desk, summarise: Summarise, *, every: int = 64, keep: int = 64
+        self, board: TranscriptBoard, summarise: Summarise, *, every: int = 64, keep: int = 64
     ) -> Summary | None:
         """Move the oldest `every` turns into a page, once that leaves `keep` of them behind.
 
@@ -172,15 +217,63 @@ class Transcript:
         faster. A page holds fewer turns when they are long (TRANSCRIPT_PAGE_BYTES_MAX).
         Errors: whatever `summarise` raises, and nothing is moved.
         """
+        oldest = await _entries(board, f"{self.prefix}/turns/*", None, enough=every + keep)
+        entry = await board.entry(self._key("summary"))
+        moved = await self._moved(oldest, entry, summarise, (every, keep))
+        if moved is None:
+            return None
+        page_key = self._page_key(moved)
+        ops: list[Op] = [
+            Put(page_key, encode_value(moved.page.model_dump())),
+            Put(self._key("summary"), encode_value(moved.summary.model_dump())),
+            *(Delete(found.key) for found in moved.entries),
+        ]
+        conditions: list[Condition] = [
+            KeyAt(page_key, ABSENT),
+            KeyAt(self._key("summary"), entry.mod_revision if entry else ABSENT),
+            *(KeyAt(found.key, found.mod_revision) for found in moved.entries),
+        ]
+        try:
+            await board.commit(ops, conditions=conditions, note=f"archived {len(ops) - 2} turns")
+        except Conflict:
+            return None
+        return moved.summary
+
+    async def archive_in(
+        self, ctx: Works, summarise: Summarise, *, every: int = 64, keep: int = 64
+    ) -> Summary | None:
+        """As `archive`, in the commit of a step: what `summarise` asks by `ctx.model` is journaled.
+
+        The step is refused, and runs again, when a turn was added meanwhile.
+        """
+        listing = await ctx.list(f"{self.prefix}/turns/**")
+        entry = await ctx.entry(self._key("summary"))
+        moved = await self._moved(listing.entries, entry, summarise, (every, keep))
+        if moved is None:
+            return None
+        ctx.put(self._page_key(moved), moved.page.model_dump())
+        ctx.put(self._key("summary"), moved.summary.model_dump())
+        for found in moved.entries:
+            ctx.delete(found.key)
+        ctx.expect(KeyAt(self._page_key(moved), ABSENT))
+        return moved.summary
+
+    async def _moved(
+        self,
+        oldest: Sequence[Entry],
+        entry: Entry | None,
+        summarise: Summarise,
+        every_keep: tuple[int, int],
+    ) -> "_Moved | None":
+        """What is to be moved of the `oldest` turns, and the summary then."""
+        every, keep = every_keep
         if not (1 <= every <= TRANSCRIPT_PAGE_TURNS_MAX and 0 <= keep <= WINDOW_TURNS_MAX // 2):
             reason = f"every is 1..{TRANSCRIPT_PAGE_TURNS_MAX}, keep 0..{WINDOW_TURNS_MAX // 2}"
             raise InvalidRequest(field="every", reason=reason)
-        oldest = await _entries(desk, f"{self.prefix}/turns/*", None, enough=every + keep)
         if len(oldest) < every + keep:
             return None
         chosen = _fitting(oldest[:every])
-        turns = tuple(_turn(entry) for entry in chosen)
-        entry = await desk.entry(self._key("summary"))
+        turns = tuple(_turn(found) for found in chosen)
         before = _read(Summary, entry) if entry else Summary()
         summary = Summary(
             text=await summarise(before.text, turns),
@@ -188,30 +281,15 @@ class Transcript:
             archived=before.archived + len(turns),
             tokens=before.tokens + sum(turn.tokens for turn in turns),
         )
-        conditions = [KeyAt(found.key, found.mod_revision) for found in chosen]
-        conditions.append(KeyAt(self._key("summary"), entry.mod_revision if entry else ABSENT))
-        return await self._move(desk, summary, _Page(turns=turns), conditions)
+        return _Moved(summary, _Page(turns=turns), tuple(chosen))
 
-    async def _move(
-        self, desk: Desk, summary: Summary, page: _Page, conditions: Sequence[KeyAt]
-    ) -> Summary | None:
-        page_key = item_key(f"{self.prefix}/pages", page.turns[0].index)
-        ops: list[Op] = [
-            Put(page_key, encode_value(page.model_dump())),
-            Put(self._key("summary"), encode_value(summary.model_dump())),
-            *(Delete(item_key(f"{self.prefix}/turns", turn.index)) for turn in page.turns),
-        ]
-        wanted: list[Condition] = [*conditions, KeyAt(page_key, ABSENT)]
-        try:
-            await desk.commit(ops, conditions=wanted, note=f"archived {len(page.turns)} turns")
-        except Conflict:
-            return None
-        return summary
+    def _page_key(self, moved: "_Moved") -> Key:
+        return item_key(f"{self.prefix}/pages", moved.page.turns[0].index)
 
     # --- reading ----------------------------------------------------------------------------------
 
     async def window(
-        self, desk: Desk, *, turns_max: int = 64, tokens_max: int | None = None
+        self, board: TranscriptBoard, *, turns_max: int = 64, tokens_max: int | None = None
     ) -> Window:
         """The newest turns, and the summary of what is archived.
 
@@ -222,9 +300,9 @@ class Transcript:
             reason = f"{turns_max} is not in 1..{WINDOW_TURNS_MAX}"
             raise InvalidRequest(field="turns_max", reason=reason)
         # The n-th turn never has a smaller index than n: what is left out here is older.
-        first = _count(await desk.entry(self._key("count"))) - turns_max
-        turns = deque(await self._turns(desk, first), maxlen=turns_max)
-        entry = await desk.entry(self._key("summary"))  # after the turns: see the invariants
+        first = _count(await board.entry(self._key("count"))) - turns_max
+        turns = deque(await self._turns(board, first), maxlen=turns_max)
+        entry = await board.entry(self._key("summary"))  # after the turns: see the invariants
         summary = _read(Summary, entry).text if entry else ""
         if tokens_max is not None:
             left = tokens_max - tokens_of(summary)
@@ -232,36 +310,36 @@ class Transcript:
                 turns.popleft()
         return Window(summary, tuple(turns))
 
-    async def account(self, desk: Desk) -> Account:
+    async def account(self, board: TranscriptBoard) -> Account:
         """How much there is."""
         keys = [self._key(part) for part in ("count", "tokens", "bytes", "summary")]
-        found = await desk.entries(keys)
+        found = await board.entries(keys)
         count, tokens, size = (_count(found.get(key)) for key in keys[:3])
         entry = found.get(keys[3])
         return Account(count, _read(Summary, entry).archived if entry else 0, tokens, size)
 
-    async def _turns(self, desk: Desk, first: int = 0) -> list[Turn]:
+    async def _turns(self, board: TranscriptBoard, first: int = 0) -> list[Turn]:
         """The turns that are not archived, from index `first`."""
         prefix = f"{self.prefix}/turns"
         after = item_key(prefix, first - 1) if first > 0 else None
-        return [_turn(entry) for entry in await _entries(desk, f"{prefix}/*", after)]
+        return [_turn(entry) for entry in await _entries(board, f"{prefix}/*", after)]
 
-    async def pages(self, desk: Desk, after: Key | None = None) -> Sequence[Entry]:
+    async def pages(self, board: TranscriptBoard, after: Key | None = None) -> Sequence[Entry]:
         """The pages of archived turns behind the one with key `after`."""
-        return await _entries(desk, f"{self.prefix}/pages/*", after)
+        return await _entries(board, f"{self.prefix}/pages/*", after)
 
     def _key(self, part: str) -> Key:
         return f"{self.prefix}/{part}"
 
 
 async def _entries(
-    desk: Desk, pattern: str, after: Key | None, *, enough: int | None = None
+    board: TranscriptBoard, pattern: str, after: Key | None, *, enough: int | None = None
 ) -> list[Entry]:
     """All that match behind `after`; or the first ones, as soon as there are `enough`."""
     found: list[Entry] = []
     while True:
         limit = LIST_ENTRIES_MAX if enough is None else min(enough - len(found), LIST_ENTRIES_MAX)
-        page = await desk.list(pattern, after=after, limit=limit)
+        page = await board.list(pattern, after=after, limit=limit)
         found += page.entries
         after = page.next_key
         if after is None or len(found) == enough:
@@ -325,14 +403,16 @@ class Recall:
         self._sql = sqlite3.connect(":memory:", isolation_level=None)
         self._sql.execute(_SCHEMA)
 
-    async def search(self, desk: Desk, words: str, *, limit: int = 10) -> tuple[Turn, ...]:
+    async def search(
+        self, board: TranscriptBoard, words: str, *, limit: int = 10
+    ) -> tuple[Turn, ...]:
         """The turns that have one of `words` at least, at most `limit` (1..RECALL_RESULTS_MAX)."""
         if not 1 <= limit <= RECALL_RESULTS_MAX:
             raise InvalidRequest(field="limit", reason=f"{limit} is not in 1..{RECALL_RESULTS_MAX}")
         wanted = " OR ".join(f'"{word}"' for word in _WORD.findall(words)[:RECALL_WORDS_MAX])
         if not wanted:
             return ()
-        await self._catch_up(desk)
+        await self._catch_up(board)
         rows = self._sql.execute(
             "SELECT rowid, role, text, tokens, time_ms FROM turns WHERE turns MATCH ?"
             " ORDER BY bm25(turns), rowid DESC LIMIT ?",
@@ -356,13 +436,13 @@ class Recall:
     ) -> None:
         self.close()
 
-    async def _catch_up(self, desk: Desk) -> None:
-        recent = await self._transcript._turns(desk)  # first: see the invariants
+    async def _catch_up(self, board: TranscriptBoard) -> None:
+        recent = await self._transcript._turns(board)  # first: see the invariants
         if self._last is not None:
-            entry = await desk.entry(self._last[0])
+            entry = await board.entry(self._last[0])
             if entry is None or entry.mod_revision != self._last[1]:
                 self._start_anew()
-        pages = await self._transcript.pages(desk, self._last[0] if self._last else None)
+        pages = await self._transcript.pages(board, self._last[0] if self._last else None)
         self._forget(self._recent)
         self._recent = [turn.index for turn in recent]
         self._take_in(recent)

@@ -8,7 +8,7 @@ A Board reads, writes, watches and explains. It keeps nothing but its writers' i
 `service/writer.py`); every answer comes from the service behind its link.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,9 +36,9 @@ from blackboard.service.link import Link, WatchRequest
 from blackboard.service.lock import Lock, wait_free
 from blackboard.service.presence import Attachment, IfTaken, Presence, present
 from blackboard.service.step import Step
-from blackboard.service.timeline import Timeline, When, moment_of
+from blackboard.service.timeline import Timeline
 from blackboard.service.transfer import import_board
-from blackboard.service.views import Cause, Entry, Listing, Receipt, Revised
+from blackboard.service.views import Cause, Receipt, Revised
 from blackboard.service.watching import Watch
 from blackboard.service.writer import Deliver, Wish
 from blackboard.types import (
@@ -135,55 +135,6 @@ class Board(Timeline):
         head = await self._link.head(self.name)
         self._writer.saw(head.revision)
         return head
-
-    async def get(self, key: Key, default: Any = None, *, at: When | None = None) -> Any:
-        """The value at `key`, or `default` when it is absent. Errors: AccessDenied.
-
-        With `at` (a revision, the name of a checkpoint, a `datetime`), as it was then.
-        """
-        entry = await self.entry(key, at=at)
-        return default if entry is None else entry.value
-
-    async def entry(self, key: Key, *, at: When | None = None) -> Entry | None:
-        """The entry at `key` with its revisions and author, or None when it is absent."""
-        return (await self.entries([key], at=at)).get(key)
-
-    async def entries(self, keys: Sequence[Key], *, at: When | None = None) -> dict[Key, Entry]:
-        """Up to READ_KEYS_MAX entries, all as of one revision; absent keys are left out."""
-        reading = await self._link.read(self.name, keys, at=moment_of(at))
-        self._writer.saw(reading.revision)
-        return {entry.key: Entry.of(entry) for entry in reading.entries}
-
-    async def list(
-        self,
-        pattern: str,
-        *,
-        after: Key | None = None,
-        limit: int = LIST_ENTRIES_MAX,
-        at: When | None = None,
-    ) -> Listing:
-        """A page of the entries that match `pattern` (`public/plan/**`), in key order."""
-        reading = await self._link.list(
-            self.name, pattern, after=after, limit=limit, at=moment_of(at)
-        )
-        self._writer.saw(reading.revision)
-        entries = tuple(Entry.of(entry) for entry in reading.entries)
-        return Listing(reading.revision, entries, reading.next_key)
-
-    async def scan(self, pattern: str, *, at: When | None = None) -> AsyncIterator[Entry]:
-        """All entries that match, page by page; two pages may be of different revisions.
-
-        With `at`, all are as they were then.
-        """
-        after: Key | None = None
-        while True:
-            page = await self.list(pattern, after=after, at=at)
-            for entry in page.entries:
-                yield entry
-            after = page.next_key
-            if after is None:
-                return
-            at = at and page.revision
 
     async def log(
         self, *, after: Revision = 0, limit: int = LOG_ENTRIES_MAX

@@ -5,23 +5,33 @@ gets the entries, page by page, and has the board whole or not at all.
 
 Invariants
 - a board that exists is never touched: neither in the engine nor in the archive.
-- `system/origin` tells where a branch came from; whoever finds the archive telling otherwise (two
-  that branched to one name at once) puts it right.
+- two that make a board of one name take turns, by a lease in the archive; should that run out,
+  `system/origin` tells where the board came from, and the archive is put right by it.
 """
 
+import asyncio
 import secrets
+import zlib
 from collections.abc import AsyncIterator, Sequence
+from typing import Final
 
 from blackboard.core.commit import BRANCH, Entry, Epoch, Head, Seed
 from blackboard.core.path import check_name
-from blackboard.errors import InvalidRequest
+from blackboard.errors import InvalidRequest, Unavailable
 from blackboard.service.finish import finish
 from blackboard.service.host import Host
 from blackboard.service.moments import ORIGIN_KEY, BranchWish, check_request
 from blackboard.service.origin import origin_entry
 from blackboard.service.past import Past
-from blackboard.store.archive import Point
+from blackboard.store.archive import Archive, Point
+from blackboard.types import ENGINE_RETRY_MS
 from blackboard.wire.codec import decode_value
+
+_SLOT: Final = "~branches.{}"
+_SLOTS: Final = 64
+"""Leases on which the makers of branches take turns, by the name of the new board."""
+_ALONE_MS: Final = 60_000
+_PAUSE_MS: Final = 50
 
 
 class Branches:
@@ -42,7 +52,28 @@ class Branches:
         if await self._exists(wish.new):
             return await self._asked_before(wish)
         origin = await self._past.point(board, wish.at)
-        return await finish(self._make(wish, origin, by))
+        return await finish(self._make_alone(wish, origin, by))
+
+    async def _make_alone(self, wish: BranchWish, origin: Point, by: str) -> Head:
+        """Make the branch while nobody else makes one of that name, in whichever process."""
+        archive = self._past.archive
+        slot = _SLOT.format(zlib.crc32(wish.new.encode()) % _SLOTS)
+        fence = await self._take(archive, slot, wish)
+        try:
+            if await self._exists(wish.new):
+                return await self._asked_before(wish)
+            return await self._make(wish, origin, by)
+        finally:
+            await archive.give_up(slot, fence)
+
+    async def _take(self, archive: Archive, slot: str, wish: BranchWish) -> int:
+        owner = secrets.token_hex(8)
+        for _ in range(ENGINE_RETRY_MS // _PAUSE_MS):
+            fence = await archive.take(slot, owner, _ALONE_MS)
+            if fence is not None:
+                return fence
+            await asyncio.sleep(_PAUSE_MS / 1000)
+        raise Unavailable(what=f"board {wish.new}", reason="somebody else is making it")
 
     async def _make(self, wish: BranchWish, origin: Point, by: str) -> Head:
         store = self._host.store

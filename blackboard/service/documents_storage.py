@@ -8,8 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blackboard.core import crdt
-from blackboard.core.commit import ABSENT, Append, Condition, Delete, KeyAt, Op, Put
-from blackboard.core.document import base_key, document_prefix, parts_prefix, updates_prefix
+from blackboard.core.commit import ABSENT, Append, Condition, Delete, KeyAt, Op, Put, PutBack
+from blackboard.core.document import (
+    base_key,
+    document_prefix,
+    overlaps_prefix,
+    parts_prefix,
+    updates_prefix,
+)
 from blackboard.errors import Corrupt
 from blackboard.service.views import Entry
 from blackboard.types import VALUE_BYTES_MAX, Key, Revision
@@ -55,7 +61,8 @@ class Stored:
 def read_document(key: Key, entries: Mapping[Key, Entry]) -> Stored:
     """The document at `key` from all entries below its prefix. Errors: Corrupt."""
     prefix = updates_prefix(key) + "/"
-    updates = [entries[found] for found in sorted(entries) if found.startswith(prefix)]
+    updates = [entry for found, entry in entries.items() if found.startswith(prefix)]
+    updates.sort(key=lambda entry: (entry.mod_revision, entry.key))
     told = [(entry.key, entry.value, entry.author) for entry in updates]
     return Stored(_read_base(key, entries), tuple(read_items(told)))
 
@@ -106,14 +113,25 @@ def read_items(told: Iterable[tuple[Key, Any, str]]) -> Sequence[Item]:
     return found
 
 
-def append_update(key: Key, update: bytes, mark: int | None = None) -> tuple[Append, ...]:
+def append_update(key: Key, update: bytes) -> tuple[Append, ...]:
     """The operations that add an update to the document at `key`, in one commit."""
-    pieces = _cut(update)
-    values: list[dict[str, Any]] = [{"update": piece, "more": True} for piece in pieces]
+    prefix = updates_prefix(key)
+    return tuple(Append(prefix, encode_value(value)) for value in _values(update))
+
+
+def put_back_update(key: Key, update: bytes, mark: int) -> tuple[PutBack, ...]:
+    """The same for the inverse update of a restore, which appends nothing: its key is its mark's,
+    among those of the other updates."""
+    values = _values(update)
+    values[-1]["mark"] = mark
+    prefix = f"{updates_prefix(key)}/restore-{mark:014x}"
+    return tuple(PutBack(f"{prefix}-{i:04}", encode_value(v)) for i, v in enumerate(values))
+
+
+def _values(update: bytes) -> list[dict[str, Any]]:
+    values: list[dict[str, Any]] = [{"update": piece, "more": True} for piece in _cut(update)]
     del values[-1]["more"]
-    if mark is not None:
-        values[-1]["mark"] = mark
-    return tuple(Append(updates_prefix(key), encode_value(value)) for value in values)
+    return values
 
 
 def _cut(data: bytes) -> list[bytes]:
@@ -154,6 +172,11 @@ def compaction(
 def is_update(key: Key, path: Key) -> bool:
     """Whether `path` is a piece of an update of the document at `key`."""
     return path.startswith(updates_prefix(key) + "/")
+
+
+def reports_prefix(key: Key) -> str:
+    """With it begin the keys of the reports of concurrent edits."""
+    return overlaps_prefix(key) + "/"
 
 
 def pattern(key: Key) -> str:

@@ -31,6 +31,7 @@ from blackboard.core.commit import (
     Op,
     PutBack,
 )
+from blackboard.core.document import document_of, document_prefix
 from blackboard.core.path import SYSTEM, namespace_of
 from blackboard.errors import (
     Compacted,
@@ -42,6 +43,7 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.service.checkpoints import Checkpoints
+from blackboard.service.documents_restore import documents_in, restored
 from blackboard.service.host import Host
 from blackboard.service.moments import (
     BEFORE_RESTORE,
@@ -56,6 +58,7 @@ from blackboard.service.system import system_id
 from blackboard.store.archive import Point
 from blackboard.types import (
     HOLD_MS_MAX,
+    LIST_ENTRIES_MAX,
     LOG_ENTRIES_MAX,
     READ_KEYS_MAX,
     RESTORE_ATTEMPTS_MAX,
@@ -65,6 +68,7 @@ from blackboard.types import (
     RESTORE_KEPT_MS,
     Key,
     Milliseconds,
+    Prefix,
     Revision,
 )
 from blackboard.wire.codec import decode_value, encode_value, prepare
@@ -176,6 +180,7 @@ class _Attempt:
         """Compute what differs by now, and commit it. Errors: HeadMoved: try again."""
         head = await self._catch_up()
         puts, deletes = self._ops()
+        documents = await self._documents(head)
         epoch = Epoch(
             head.epoch.number + 1,
             secrets.token_hex(8),
@@ -187,7 +192,7 @@ class _Attempt:
             **self.told,
             "number": epoch.number,
             "epoch": epoch.id,
-            "put_back": len(puts),
+            "put_back": len(puts) + len(documents),
             "removed": len(deletes),
         }
         until_ms = head.time_ms + RESTORE_KEPT_MS
@@ -195,7 +200,7 @@ class _Attempt:
         commit = Commit(
             system_id(),
             head.epoch.id,
-            (*deletes, *puts, answer),
+            (*deletes, *puts, *documents, answer),
             (KeyAt(restore_key(self.wish.request), ABSENT),),
             note=self.wish.note,
             begins=epoch,
@@ -217,7 +222,7 @@ class _Attempt:
         deletes: list[Op] = []
         size = 0
         for key, then in sorted(self._then.items()):
-            if then == self._now[key]:
+            if then == self._now[key] or document_of(key) is not None:
                 continue
             if then is None:
                 deletes.append(Delete(key))
@@ -231,6 +236,36 @@ class _Attempt:
         if size > RESTORE_BYTES_MAX:
             raise LimitExceeded("RESTORE_BYTES_MAX", size, RESTORE_BYTES_MAX)
         return puts, deletes
+
+    async def _documents(self, head: Head) -> list[Op]:
+        """What takes back the documents that differ: their peers have the abandoned content, so it
+        is undone, not overwritten. Errors: HeadMoved; Corrupt."""
+        changed = [key for key, then in self._then.items() if then != self._now[key]]
+        found: list[Op] = []
+        for document in documents_in(changed):
+            now = await self._below(document_prefix(document), head)
+            then = dict(now)
+            for key in changed:
+                if document_of(key) == document:
+                    held = self._then[key]
+                    then[key] = b"" if held is None else held[0]
+            kept = {key: value for key, value in then.items() if value}
+            found += restored(document, kept, now)
+        return found
+
+    async def _below(self, prefix: Prefix, head: Head) -> dict[Key, bytes]:
+        found: dict[Key, bytes] = {}
+        after: Key | None = None
+        while True:
+            page = await self.host.store.list(
+                self.board, prefix, after=after, limit=LIST_ENTRIES_MAX
+            )
+            if page.revision != head.revision:
+                raise HeadMoved(head.revision, page.revision)
+            found.update((entry.key, entry.value) for entry in page.entries)
+            after = page.next_key
+            if after is None:
+                return found
 
     # --- what differs -----------------------------------------------------------------------------
 

@@ -12,10 +12,10 @@ is what you may read now.
 """
 
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from blackboard.core.path import check_name
 from blackboard.errors import InvalidRequest
@@ -42,12 +42,13 @@ from blackboard.service.moments import (
     named_by_time,
 )
 from blackboard.service.transfer import Exported, export_board
-from blackboard.service.views import Entry, Version
+from blackboard.service.views import Entry, Listing, Version
 from blackboard.service.writer import Writer
 from blackboard.types import (
     CHECKPOINTS_PAGE_MAX,
     DIFF_KEYS_MAX,
     HISTORY_VERSIONS_MAX,
+    LIST_ENTRIES_MAX,
     Key,
     Milliseconds,
     Revision,
@@ -69,6 +70,57 @@ class Timeline:
         self.name = name
         self._link = link
         self._writer = Writer(link, name)
+
+    # --- reading, now and then --------------------------------------------------------------------
+
+    async def get(self, key: Key, default: Any = None, *, at: When | None = None) -> Any:
+        """The value at `key`, or `default` when it is absent. Errors: AccessDenied.
+
+        With `at` (a revision, the name of a checkpoint, a `datetime`), as it was then.
+        """
+        entry = await self.entry(key, at=at)
+        return default if entry is None else entry.value
+
+    async def entry(self, key: Key, *, at: When | None = None) -> Entry | None:
+        """The entry at `key` with its revisions and author, or None when it is absent."""
+        return (await self.entries([key], at=at)).get(key)
+
+    async def entries(self, keys: Sequence[Key], *, at: When | None = None) -> dict[Key, Entry]:
+        """Up to READ_KEYS_MAX entries, all as of one revision; absent keys are left out."""
+        reading = await self._link.read(self.name, keys, at=moment_of(at))
+        self._writer.saw(reading.revision)
+        return {entry.key: Entry.of(entry) for entry in reading.entries}
+
+    async def list(
+        self,
+        pattern: str,
+        *,
+        after: Key | None = None,
+        limit: int = LIST_ENTRIES_MAX,
+        at: When | None = None,
+    ) -> Listing:
+        """A page of the entries that match `pattern` (`public/plan/**`), in key order."""
+        reading = await self._link.list(
+            self.name, pattern, after=after, limit=limit, at=moment_of(at)
+        )
+        self._writer.saw(reading.revision)
+        entries = tuple(Entry.of(entry) for entry in reading.entries)
+        return Listing(reading.revision, entries, reading.next_key)
+
+    async def scan(self, pattern: str, *, at: When | None = None) -> AsyncIterator[Entry]:
+        """All entries that match, page by page; two pages may be of different revisions.
+
+        With `at`, all are as they were then.
+        """
+        after: Key | None = None
+        while True:
+            page = await self.list(pattern, after=after, at=at)
+            for entry in page.entries:
+                yield entry
+            after = page.next_key
+            if after is None:
+                return
+            at = at and page.revision
 
     # --- checkpoints ------------------------------------------------------------------------------
 

@@ -120,8 +120,11 @@ class Sealer(Protocol):
     def seal(self, cut: Cut) -> tuple[bytes, bytes]:
         """The manifest of a checkpoint, and its signature."""
 
-    def findings(self, stored: Stored, cut: Cut) -> Sequence[str]:
-        """What is wrong with a manifest that should say `cut`; nothing if it is genuine."""
+    def findings(self, stored: Stored, cut: Cut | None) -> Sequence[str]:
+        """What is wrong with a manifest that should say `cut`; nothing if it is genuine.
+
+        Without `cut` (what the board held then was pruned) only its signature is looked at.
+        """
 
 
 class Archive(Protocol):

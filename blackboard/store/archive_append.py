@@ -6,6 +6,7 @@ A manifest says what its revision holds, which only the fold knows while the row
 import asyncio
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sqlalchemy import and_, bindparam, delete, select, update
@@ -151,74 +152,63 @@ async def _fold_in(fold: Fold, entry: LogEntry) -> None:
         await asyncio.sleep(0)
 
 
+@dataclass
 class _Seals:
     """Makes the manifests of a run, one after the other."""
 
-    def __init__(
-        self,
-        *,
-        board: str,
-        sealer: Sealer,
-        fold: Fold,
-        epoch: Epoch,
-        digests: dict[str, bytes],
-        steps: dict[str, Step],
-        declared: dict[str, bytes],
-        previous: bytes,
-    ) -> None:
-        self.rows: list[Row] = []
-        self._board = board
-        self._sealer = sealer
-        self._fold = fold
-        self._epoch = epoch
-        self._digests = digests
-        self._steps = steps
-        self._declared = declared
-        self._previous = previous
-        self._noted = 0
+    board: str
+    sealer: Sealer
+    fold: Fold
+    epoch: Epoch
+    digests: dict[str, bytes]
+    steps: dict[str, Step]
+    declared: dict[str, bytes]
+    previous: bytes
+    rows: list[Row] = field(default_factory=list)
+    noted: int = 0
 
     def follow(self, entry: LogEntry) -> None:
         """Take in an entry that the fold took in."""
-        self._epoch = entry.epoch or self._epoch
-        self._steps[entry.id.agent] = self._fold.steps[entry.id.agent]
-        for row in self._fold.digests[self._noted :]:
-            self._digests[row["namespace"]] = row["digest"]
-        self._noted = len(self._fold.digests)
+        self.epoch = entry.epoch or self.epoch
+        self.steps[entry.id.agent] = self.fold.steps[entry.id.agent]
+        for row in self.fold.digests[self.noted :]:
+            self.digests[row["namespace"]] = row["digest"]
+        self.noted = len(self.fold.digests)
         for change in entry.changes:
             if change.lease is None and change.key.startswith(f"{DECLARED}/"):
-                self._declared.pop(change.key, None)
+                self.declared.pop(change.key, None)
                 if change.value is not None:
-                    self._declared[change.key] = change.value
+                    self.declared[change.key] = change.value
 
     def seal(self, entry: LogEntry, change: Change) -> None:
         """Make the manifest of the checkpoint that `change` of `entry` takes."""
         assert change.value is not None
-        held = {n: d for n, d in sorted(self._digests.items()) if d != digest.EMPTY_DIGEST}
+        held = {n: d for n, d in sorted(self.digests.items()) if d != digest.EMPTY_DIGEST}
         cut = Cut(
-            board=self._board,
+            board=self.board,
             name=change.key.removeprefix(CHECKPOINTS),
             revision=entry.revision,
             time_ms=entry.time_ms,
             author=entry.author,
-            epoch=self._epoch,
-            chain=self._fold.chain,
-            facts=Facts(held, dict(sorted(self._steps.items()))),
+            epoch=self.epoch,
+            chain=self.fold.chain,
+            facts=Facts(held, dict(sorted(self.steps.items()))),
             record=change.value,
-            declared={k.rpartition("/")[2]: v for k, v in sorted(self._declared.items())},
-            previous=self._previous,
+            declared={k.rpartition("/")[2]: v for k, v in sorted(self.declared.items())},
+            previous=self.previous,
         )
-        manifest, signature = self._sealer.seal(cut)
-        self._previous = digest.content_of(manifest)
+        manifest, signature = self.sealer.seal(cut)
+        self.previous = digest.content_of(manifest)
         self.rows.append(
             {
-                "board": self._fold.board,
+                "board": self.fold.board,
                 "revision": entry.revision,
                 "name": cut.name,
                 "time_ms": entry.time_ms,
                 "kind": kind_of(change.value),
                 "manifest": zlib.compress(manifest),
                 "signature": signature,
-                "hash": self._previous,
+                "hash": self.previous,
                 "pinned": False,
             }
         )

@@ -165,6 +165,15 @@ _SQLITE_NOW: Final = text("SELECT CAST((julianday('now') - 2440587.5) * 86400000
 _POSTGRES_NOW: Final = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)")
 
 
+_SETTINGS: Final = (
+    f"page_size={_PAGE_BYTES}",  # before journal_mode, which makes the file
+    "journal_mode=WAL",
+    "synchronous=NORMAL",  # `sync` is called before the log is trimmed
+    f"wal_autocheckpoint={_WAL_PAGES}",
+    f"journal_size_limit={_WAL_PAGES * _PAGE_BYTES}",
+)
+
+
 def _url(given: str) -> URL:
     try:
         url = make_url(given)
@@ -191,16 +200,14 @@ def _engine(url: URL) -> AsyncEngine:
 
 def _set_up_sqlite(connection: Any, _: object) -> None:
     connection.isolation_level = None  # the driver would begin transactions by itself, too late
-    cursor = connection.cursor()
-    for setting in (
-        f"page_size={_PAGE_BYTES}",  # before journal_mode, which makes the file
-        "journal_mode=WAL",
-        "synchronous=NORMAL",  # `sync` is called before the log is trimmed
-        f"wal_autocheckpoint={_WAL_PAGES}",
-        f"journal_size_limit={_WAL_PAGES * _PAGE_BYTES}",
-    ):
-        cursor.execute(f"PRAGMA {setting}")
-    cursor.close()
+    try:
+        cursor = connection.cursor()
+        for setting in _SETTINGS:
+            cursor.execute(f"PRAGMA {setting}")
+        cursor.close()
+    except BaseException:  # nobody else would close it, and it has a thread
+        connection.close()
+        raise
 
 
 def _begin_sqlite(connection: Any) -> None:

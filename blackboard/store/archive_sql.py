@@ -8,16 +8,15 @@ Invariants
 """
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Final, Self
+from typing import Any, Self
 
-from sqlalchemy import and_, delete, func, insert, select, update
+from sqlalchemy import and_, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from blackboard.core import digest, history
+from blackboard.core import history
 from blackboard.core.commit import Entry, Head, LogEntry, Reading
-from blackboard.core.path import SYSTEM, namespace_of
-from blackboard.errors import Fenced, InvalidRequest, NoSuchCheckpoint
-from blackboard.store import archive_log, archive_prune, archive_rows
+from blackboard.errors import InvalidRequest, NoSuchCheckpoint
+from blackboard.store import archive_boards, archive_log, archive_prune, archive_rows
 from blackboard.store.archive import (
     Difference,
     Facts,
@@ -27,7 +26,7 @@ from blackboard.store.archive import (
     Stored,
     Version,
 )
-from blackboard.store.archive_append import Appending, agent_row, loses, runs
+from blackboard.store.archive_append import Appending, loses, runs
 from blackboard.store.archive_database import Database, add, rows
 from blackboard.store.archive_fold import large_values
 from blackboard.store.archive_past import (
@@ -41,15 +40,11 @@ from blackboard.store.archive_past import (
 )
 from blackboard.store.archive_tables import (
     ABSENT,
-    AGENT,
     BOARD,
     CHECKPOINT,
     COMMIT,
     COUNTER,
-    DIGEST,
     EPOCH,
-    OF_A_BOARD,
-    TOTAL,
     VERSION,
 )
 from blackboard.store.archive_verify import Verification
@@ -64,8 +59,6 @@ from blackboard.types import (
     Prefix,
     Revision,
 )
-
-_FENCE: Final = "archive of board "
 
 
 class SqlArchive:
@@ -99,25 +92,14 @@ class SqlArchive:
             row = await board_row(connection, board)
             if row is None or row.through is None:
                 return None
-            return await self._mark(connection, row, row.through)
+            return await archive_boards.mark_of(self._database, connection, row, row.through)
 
     async def mark_at(self, at: Point) -> Mark:
         """As `Archive.mark_at`."""
         async with self._database.reading() as connection:
             past = await Past.at(self._database, connection, at)
             row = await board_by_id(connection, past.segments[0].board)
-            return await self._mark(connection, row, at.revision)
-
-    async def _mark(self, connection: AsyncConnection, row: Any, revision: Revision) -> Mark:
-        past = Past(self._database, connection, await segments_of(connection, row, revision))
-        origin, child = None, row
-        while child.continues:
-            child = await board_by_id(connection, child.origin)
-        if child.origin is not None:
-            parent = await board_by_id(connection, child.origin)
-            origin = Point(parent.called, child.origin_revision)
-        epoch, chain = await past.epoch(), await past.chain()
-        return Mark(row.oldest, revision, epoch, chain, origin)
+            return await archive_boards.mark_of(self._database, connection, row, at.revision)
 
     async def boards(self) -> Sequence[str]:
         """As `Archive.boards`."""
@@ -130,11 +112,11 @@ class SqlArchive:
     async def take(self, board: str, owner: str, ttl_ms: Milliseconds) -> int | None:
         """As `Archive.take`."""
         async with self._database.writing() as connection:
-            row = await self._locked(connection, board)
+            row = await archive_boards.locked(connection, board)
             now_ms = await self._database.now_ms(connection)
             if row is None:
                 new = {"owner": owner, "fence": 1, "until_ms": now_ms + ttl_ms}
-                await connection.execute(insert(BOARD), _vacant(board) | new)
+                await connection.execute(insert(BOARD), archive_boards.vacant(board) | new)
                 return 1
             if row.owner != owner and row.until_ms > now_ms:
                 return None
@@ -160,49 +142,23 @@ class SqlArchive:
     ) -> Mark:
         """As `Archive.join`."""
         async with self._database.writing() as connection:
-            old = await self._owned(connection, board, fence)
-            number = await self._replace(connection, old)
+            old = await archive_boards.owned(connection, board, fence)
+            number = await archive_boards.replace(connection, old)
             totals: dict[str, int] = {}
             oldest = head.revision
             async for page in pages:
                 oldest = max(oldest, page.revision)
-                await self._adopt(connection, number, page.entries, totals)
+                large = [e.value for e in page.entries if len(e.value) > BLOB_BYTES]
+                await self._blobs.put_all(large)
+                await archive_boards.adopt(connection, number, page.entries, totals)
             counters = [{"board": number, "prefix": p, "next": n} for p, n in items]
             await add(connection, COUNTER, counters)
-            await self._keep_totals(connection, number, totals, head.revision)
+            await archive_boards.keep_totals(connection, number, totals, head.revision)
             await add(connection, EPOCH, [archive_rows.epoch_row(number, head.epoch)])
             chain = archive_rows.CHAIN_START
             joined = {"oldest": oldest, "through": head.revision, "chain": chain}
             await connection.execute(update(BOARD).where(BOARD.c.id == number), joined)
             return Mark(oldest, head.revision, head.epoch, chain)
-
-    async def _adopt(
-        self,
-        connection: AsyncConnection,
-        number: int,
-        entries: Sequence[Entry],
-        totals: dict[str, int],
-    ) -> None:
-        large = [entry.value for entry in entries if len(entry.value) > BLOB_BYTES]
-        await self._blobs.put_all(large)
-        for entry in entries:
-            hashed = digest.content_of(entry.value)
-            element = digest.element(entry.key, hashed, entry.expires_at_ms)
-            namespace = namespace_of(entry.key)
-            totals[namespace] = digest.add(totals.get(namespace, digest.EMPTY), element)
-        adopted = [archive_rows.version_row(number, entry) for entry in entries]
-        await add(connection, VERSION, adopted)
-
-    async def _keep_totals(
-        self, connection: AsyncConnection, number: int, totals: dict[str, int], revision: Revision
-    ) -> None:
-        sums, digests = [], []
-        for namespace, total in totals.items():
-            place = {"board": number, "namespace": namespace}
-            sums.append({**place, "total": digest.to_bytes(total)})
-            digests.append({**place, "revision": revision, "digest": digest.digest_of(total)})
-        await add(connection, TOTAL, sums)
-        await add(connection, DIGEST, digests)
 
     async def branch(self, board: str, origin: Point) -> Mark:
         """As `Archive.branch`."""
@@ -210,39 +166,14 @@ class SqlArchive:
             raise InvalidRequest(field="board", reason="a branch has a name of its own")
         async with self._database.writing() as connection:
             past = await Past.at(self._database, connection, origin)
-            old = await self._locked(connection, board)
+            old = await archive_boards.locked(connection, board)
             if old is None:
-                await connection.execute(insert(BOARD), _vacant(board))
+                await connection.execute(insert(BOARD), archive_boards.vacant(board))
                 old = await board_row(connection, board)
-            number = await self._replace(connection, old, fence=old.fence + 1)
-            await self._fork(connection, number, past)
+            number = await archive_boards.replace(connection, old, fence=old.fence + 1)
+            await archive_boards.fork(connection, number, past)
             row = await board_by_id(connection, number)
-            return await self._mark(connection, row, origin.revision)
-
-    async def _fork(
-        self, connection: AsyncConnection, number: int, past: Past, *, continues: bool = False
-    ) -> None:
-        """Let the empty board `number` go on from `past`; `continues` if that is its own."""
-        totals = await past.totals()
-        if not continues:
-            totals.pop(SYSTEM, None)
-        sums = [
-            {"board": number, "namespace": name, "total": digest.to_bytes(total)}
-            for name, total in totals.items()
-        ]
-        await add(connection, TOTAL, sums)
-        steps = await past.steps()
-        await add(connection, AGENT, [agent_row(number, name, s) for name, s in steps.items()])
-        [segment, *_] = past.segments
-        begun = {
-            "oldest": segment.upto,
-            "through": segment.upto,
-            "chain": await past.chain(),
-            "origin": segment.board,
-            "origin_revision": segment.upto,
-            "continues": continues,
-        }
-        await connection.execute(update(BOARD).where(BOARD.c.id == number), begun)
+            return await archive_boards.mark_of(self._database, connection, row, origin.revision)
 
     async def append(
         self, board: str, fence: int, after: Revision, entries: Sequence[LogEntry]
@@ -251,9 +182,9 @@ class SqlArchive:
         history.check_sequence(after, entries)
         await self._blobs.put_all(large_values(entries, BLOB_BYTES))
         async with self._database.writing() as connection:
-            row = await self._owned(connection, board, fence)
+            row = await archive_boards.owned(connection, board, fence)
             if row.through != after:
-                raise Fenced(_FENCE + board, fence, row.fence, f"at revision {row.through}")
+                raise archive_boards.out_of_turn(board, fence, row)
             for run in runs(entries):
                 marker = run[0].epoch
                 if marker is not None and loses(marker, row.through):
@@ -265,7 +196,7 @@ class SqlArchive:
                 )
                 await Appending(past, row, self._sealer, self._blobs).write(run)
                 row = await board_by_id(connection, row.id)
-            return await self._mark(connection, row, row.through)
+            return await archive_boards.mark_of(self._database, connection, row, row.through)
 
     async def _go_back(self, connection: AsyncConnection, row: Any, revision: Revision) -> Any:
         """The engine lost what came after `revision`: go on from there.
@@ -273,8 +204,8 @@ class SqlArchive:
         What it lost stays as a history without a name, for the branches that began in it.
         """
         past = await Past.at(self._database, connection, Point(row.name, revision))
-        number = await self._replace(connection, row, forget=False)
-        await self._fork(connection, number, past, continues=True)
+        number = await archive_boards.replace(connection, row, forget=False)
+        await archive_boards.fork(connection, number, past, continues=True)
         return await board_by_id(connection, number)
 
     async def settle(self, board: str) -> Revision:
@@ -284,45 +215,6 @@ class SqlArchive:
             return 0
         await self._database.sync()
         return mark.revision
-
-    async def _locked(self, connection: AsyncConnection, board: str) -> Any:
-        found = await rows(connection, select(BOARD).where(BOARD.c.name == board).with_for_update())
-        return found[0] if found else None
-
-    async def _owned(self, connection: AsyncConnection, board: str, fence: int) -> Any:
-        """The board's row, locked. Errors: Fenced when `fence` is not current."""
-        row = await self._locked(connection, board)
-        if row is None or row.fence != fence:
-            current = 0 if row is None else row.fence
-            raise Fenced(_FENCE + board, fence, current, row and row.owner)
-        return row
-
-    async def _replace(
-        self,
-        connection: AsyncConnection,
-        old: Any,
-        *,
-        fence: int | None = None,
-        forget: bool = True,
-    ) -> int:
-        """Give the name of a board to a new one, and return its id.
-
-        The old one goes, unless it is the origin of others or is not to be forgotten.
-        """
-        await connection.execute(update(BOARD).where(BOARD.c.id == old.id), {"name": None})
-        children = await rows(connection, select(BOARD.c.id).where(BOARD.c.origin == old.id))
-        if forget and not children:
-            for table in OF_A_BOARD:
-                await connection.execute(delete(table).where(table.c.board == old.id))
-            await connection.execute(delete(BOARD).where(BOARD.c.id == old.id))
-        new = _vacant(old.name) | {
-            "owner": old.owner if fence is None else None,
-            "fence": old.fence if fence is None else fence,
-            "until_ms": old.until_ms if fence is None else 0,
-        }
-        await connection.execute(insert(BOARD), new)
-        number: int = (await board_row(connection, old.name)).id
-        return number
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -479,7 +371,7 @@ class SqlArchive:
 
     async def _change_checkpoint(self, board: str, name: str, change: dict[str, Any]) -> bool:
         async with self._database.writing() as connection:
-            row = await self._locked(connection, board)
+            row = await archive_boards.locked(connection, board)
             if row is None or row.through is None:
                 return False
             for segment in await own_segments(connection, row):
@@ -499,7 +391,7 @@ class SqlArchive:
     async def prune(self, board: str, keep: Sequence[Revision], below: Revision) -> int:
         """As `Archive.prune`."""
         async with self._database.writing() as connection:
-            row = await self._locked(connection, board)
+            row = await archive_boards.locked(connection, board)
             if row is None or row.through is None:
                 return 0
             pruning = archive_prune.Pruning(self._database, connection, row)
@@ -519,17 +411,6 @@ class SqlArchive:
     async def aclose(self) -> None:
         """As `Archive.aclose`."""
         await self._database.aclose()
-
-
-def _vacant(board: str) -> dict[str, Any]:
-    return {
-        "name": board,
-        "called": board,
-        "owner": None,
-        "fence": 0,
-        "until_ms": 0,
-        "continues": False,
-    }
 
 
 def _checkpoints(segment: Segment) -> Any:

@@ -244,6 +244,10 @@ class Verification:
             return
         if digest.content_of(stored.manifest) != bytes(row.hash):
             yield "the manifest is another one than was archived"
+        if not await self._is_readable(past):
+            for finding in self._sealer.findings(stored, None):
+                yield finding
+            return
         versions = await past.newest([CHECKPOINTS + row.name])
         version = versions.get(CHECKPOINTS + row.name)
         if version is None or version.revision != row.revision:
@@ -260,6 +264,13 @@ class Verification:
             stored, await self._cut(past, row, record, commit, previous)
         ):
             yield finding
+
+    async def _is_readable(self, past: Past) -> bool:
+        [segment, *_] = past.segments
+        board = await board_by_id(self._connection, segment.board)
+        if past.revision >= board.oldest:
+            return True
+        return past.revision in await self._kept(segment, board.oldest)
 
     async def _cut(self, past: Past, row: Any, record: bytes, commit: Any, previous: bytes) -> Cut:
         declared: dict[str, bytes] = {}

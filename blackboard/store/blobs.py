@@ -7,6 +7,7 @@ Invariants
 
 import asyncio
 import hashlib
+import os
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -45,9 +46,13 @@ class Blobs:
                 path = Path(unquote(parts.path))
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
                 return cls(LocalStore(path), str(path))
-            options = {"timeout": _TIMEOUT, "connect_timeout": _TIMEOUT}
+            # Options of ours would hide this one of the environment, which a local server needs.
+            plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true"
+            options = {"timeout": _TIMEOUT, "connect_timeout": _TIMEOUT, "allow_http": plain}
             retry = {"max_retries": 3, "retry_timeout": _RETRY}
-            store = from_url(url, client_options=options, retry_config=retry)  # type: ignore[call-overload]
+            store = from_url(  # type: ignore[call-overload]
+                url, client_options=options, retry_config=retry
+            )
             return cls(store, parts._replace(query="").geturl())
         except OSError as error:
             raise Unavailable(what=f"blobs at {url}", reason=str(error)) from error
@@ -86,9 +91,7 @@ class Blobs:
 
     async def put_all(self, values: Iterable[bytes]) -> None:
         """Keep several values at once. Errors: Unavailable."""
-        async with asyncio.TaskGroup() as tasks:
-            for value in values:
-                tasks.create_task(self.put(value))
+        await asyncio.gather(*map(self.put, values))
 
     async def remove(self, names: Iterable[bytes]) -> None:
         """Remove blobs that nothing names, but for those that were written lately: somebody may be

@@ -13,7 +13,11 @@ from blackboard.service.board import Board
 from tests.conformance.rules_board_branch import BranchRules
 from tests.conformance.rules_board_checkpoint import BarrierRules, CheckpointRules
 from tests.conformance.rules_board_claim import ClaimRules
-from tests.conformance.rules_board_document import DocumentRules
+from tests.conformance.rules_board_document import (
+    DocumentPastRules,
+    DocumentPeerRules,
+    DocumentRules,
+)
 from tests.conformance.rules_board_lock import FenceRules, LockRules, WaitFreeRules
 from tests.conformance.rules_board_past import PastRules
 from tests.conformance.rules_board_presence import PresenceRules
@@ -47,6 +51,8 @@ class BoardSuite(
     RestoreRules,
     BranchRules,
     DocumentRules,
+    DocumentPeerRules,
+    DocumentPastRules,
     AgentStepRules,
     AgentLifeRules,
     JournalRules,

@@ -204,14 +204,18 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def restore(self, data: st.DataObject) -> None:
-        """A restore, right or wrong; after it, in the same batch, a commit of the old epoch."""
+        """A restore, right or wrong; after it, in the same batch, commits of the old epoch and of
+        the new one, such as of somebody who had a lease."""
         drawing = Drawing(data.draw, self.state)
-        if not drawing.one_in(4):
+        if not drawing.one_in(4 if not self.state.leases else 2):
             return
-        commits = [drawing.restore()]
-        if drawing.one_in(2):
-            commits.append(drawing.commit())
-        self._send(commits)
+        restore = drawing.restore()
+        assert restore.begins is not None
+        held = drawing.fence()
+        release = drawing.commit_of("cyd", Release(held.key, held.holder, held.fence))
+        after = [drawing.commit(), release][: drawing.pick((0, 1, 2))]
+        epoch = drawing.pick((restore.epoch, restore.begins.id))
+        self._send([restore, *(replace(commit, epoch=epoch) for commit in after)])
 
     @rule(data=st.data())
     def ask_for_a_checkpoint(self, data: st.DataObject) -> None:

@@ -29,7 +29,7 @@ from blackboard.wire.codec import encode_value
 from tests.conformance.team import PATIENCE_S, Team
 
 BARRIER_MS = 10_000
-SHORT_MS = 300
+SHORT_MS = 500
 
 
 def keeper_of_checkpoints(name: str = "keeper") -> Principal:
@@ -281,9 +281,9 @@ class BarrierRules:
 
         board = await team.operator()
         async with ada.attach(deliver=deliver), bob.attach() as idle:
-            with anyio.fail_after(PATIENCE_S):
-                async with under_way(board, "plan", BARRIER_MS) as taking:
-                    await bob.commit([Delete(barrier_key("bob"))])
+            async with under_way(board, "plan", BARRIER_MS) as taking:
+                await bob.commit([Delete(barrier_key("bob"))])
+                with anyio.fail_after(PATIENCE_S):
                     taken = await taking
             assert idle.board.agent == "bob"
             assert taken.barrier is not None
@@ -297,12 +297,14 @@ class BarrierRules:
             return [Put("private/ada/memory", encode_value("brought"))]
 
         board = await team.operator()
-        async with ada.attach(deliver=deliver):
-            async with under_way(board, "plan", BARRIER_MS) as taking:
-                for number in range(20):
-                    await ada.put("public/count", number)
-                with anyio.fail_after(PATIENCE_S):
-                    taken = await taking
+        async with (
+            ada.attach(deliver=deliver),
+            under_way(board, "plan", BARRIER_MS) as taking,
+        ):
+            for number in range(20):
+                await ada.put("public/count", number)
+            with anyio.fail_after(PATIENCE_S):
+                taken = await taking
             assert await board.get("private/ada/memory", at="plan") == "brought"
             assert await board.get("public/count") == 19
             assert taken.barrier is not None
@@ -313,9 +315,9 @@ class BarrierRules:
     ) -> None:
         board = await team.operator()
         async with ada.attach(), bob.attach():
-            with anyio.fail_after(PATIENCE_S), pytest.raises(BarrierMissed) as missed:
-                async with under_way(board, "plan", SHORT_MS) as taking:
-                    await bob.commit([Delete(barrier_key("bob"))])
+            async with under_way(board, "plan", SHORT_MS) as taking:
+                await bob.commit([Delete(barrier_key("bob"))])
+                with anyio.fail_after(PATIENCE_S), pytest.raises(BarrierMissed) as missed:
                     await taking
             assert (missed.value.agents, missed.value.timeout_ms) == (["ada"], SHORT_MS)
             await ada.put("public/next", 1)
@@ -334,11 +336,10 @@ class BarrierRules:
 
     async def test_who_leaves_is_not_waited_for(self, team: Team, ada: Board) -> None:
         board = await team.operator()
-        async with ada.attach() as me:
-            async with under_way(board, "plan", BARRIER_MS) as taking:
-                await me.__aexit__(None, None, None)
-                with anyio.fail_after(PATIENCE_S):
-                    taken = await taking
+        async with ada.attach() as me, under_way(board, "plan", BARRIER_MS) as taking:
+            await me.__aexit__(None, None, None)
+            with anyio.fail_after(PATIENCE_S):
+                taken = await taking
         assert taken.barrier is not None
         assert taken.barrier.not_fresh == ()
 
@@ -347,10 +348,10 @@ class BarrierRules:
     ) -> None:
         """Renewals go through it, though they tell of the agent's last step too."""
         board = await team.operator()
-        async with ada.attach(ttl_ms=600) as me:
+        async with ada.attach(ttl_ms=1_500) as me:
             await ada.put("public/a", 1)
             with anyio.fail_after(PATIENCE_S), pytest.raises(BarrierMissed):
-                await board.checkpoint("plan", barrier_ms=1_500)
+                await board.checkpoint("plan", barrier_ms=2_000)
             await ada.put("public/a", 2)
             assert me.fences
 

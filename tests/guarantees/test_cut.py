@@ -26,6 +26,7 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
         yield opened
 
 
+@pytest.mark.timeout(0)
 async def test_every_checkpoint_is_a_consistent_cut(client: Client, seed: int) -> None:
     """In every schedule, with a restore in the middle of most."""
     for number in range(SCHEDULES):

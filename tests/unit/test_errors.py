@@ -29,6 +29,7 @@ SAMPLES: dict[str, Any] = {
     "int": 7,
     "str | None": "y",
     "int | None": 8,
+    "list[str]": ["z"],
     "Any": b"z",
 }
 
@@ -59,14 +60,14 @@ def test_every_kind_has_a_code_of_its_own() -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.code)
 def test_an_error_crosses_a_wire(kind: type[BlackboardError]) -> None:
-    """By its code and its fields, all of them primitives."""
+    """By its code and its fields, all of them primitives or lists of names."""
     error = sample(kind)
     again = from_fields(error.code, error.fields())
     assert type(again) is kind
     assert again.fields() == error.fields()
     assert str(again) == str(error)
     assert all(
-        isinstance(value, (str, int, bytes, type(None))) for value in error.fields().values()
+        isinstance(value, (str, int, bytes, list, type(None))) for value in error.fields().values()
     )
 
 

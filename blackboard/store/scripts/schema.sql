@@ -1,8 +1,8 @@
 -- One board in one SQLite file. Twin of `State` in core/state.py, plus the log.
 --
 -- Invariants, in every committed transaction
--- * `log` and `epoch` hold `head.oldest` .. `head.revision` without a gap, but for the revisions
---   that an epoch of cause "engine" skipped.
+-- * `log` and `epoch` together hold `head.oldest` .. `head.revision` without a gap, but for the
+--   revisions that an epoch of cause "engine" skipped; a restore has a row in both.
 -- * the other tables are what the log, from its very beginning, adds up to.
 -- * `head.checksum` is the sum of the weights of their rows (store/sqlite_rows.py), so that pages
 --   of different transactions cannot be taken for a board.
@@ -17,7 +17,8 @@ CREATE TABLE head (
     clean    INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- The board's epochs; all but the first (revision 0) are also entries of the log.
+-- The board's epochs. All are also entries of the log, but for one that is the board's first and has
+-- revision 0; those of cause "restore" have their changes in table `log`.
 CREATE TABLE epoch (
     revision      INTEGER PRIMARY KEY,
     time_ms       INTEGER NOT NULL,

@@ -31,12 +31,14 @@ from blackboard.errors import AccessDenied, Conflict, InvalidRequest, LimitExcee
 from blackboard.service import access
 from blackboard.service.access import METHODS, Checked, Principal, Right
 from blackboard.service.board import Client
+from blackboard.service.embedded import archive_beside
 from blackboard.service.link import Link, WatchRequest
 from blackboard.service.local import LocalLink
 from blackboard.service.service import Service
 from blackboard.store.sqlite import SqliteStore
 from blackboard.types import PATTERNS_MAX
 from blackboard.wire.codec import encode_value
+from tests.unit.service.past_attempts import PAST
 
 SECRET = "private/ada/secret"
 PUBLIC = "public/plan"
@@ -287,6 +289,7 @@ async def _revoke(link: LocalLink) -> list[str]:
 
 
 ATTEMPTS: dict[str, Attempt] = {
+    **PAST,
     "head": _head,
     "commit": _commit,
     "read": _read,
@@ -299,18 +302,21 @@ ATTEMPTS: dict[str, Attempt] = {
     "whoami": _whoami,
     "revoke": _revoke,
 }
-REFUSED = {Checked.EACH_KEY, Checked.EACH_PART, Checked.ADMIN}
+WHOLE = {Checked.WHOLE_CHECKPOINT, Checked.WHOLE_RESTORE, Checked.WHOLE_ADMIN}
+REFUSED = {Checked.EACH_KEY, Checked.EACH_PART, Checked.ADMIN} | WHOLE
 
 
 @pytest.fixture
 async def service(tmp_path: Path) -> AsyncIterator[Service]:
     """A service whose board `main` holds a secret of ada's and a public plan based on it."""
-    async with Service(await SqliteStore.at(tmp_path, "memory")) as service:
+    store, archive = await SqliteStore.at(tmp_path, "memory"), await archive_beside(tmp_path)
+    async with Service(store, archive=archive) as service:
         board = Client(service.link(ADA)).board("main")
         receipt = await board.put(SECRET, "the secret")
         based_on = [(SECRET, receipt.revision)]
         await board.commit([Put(PUBLIC, ONE)], based_on=based_on)
         await board.commit([Grant(SECRET, "ada", 1_000_000)])
+        await Client(service.link(OPERATOR)).board("main").checkpoint("plan")
         yield service
 
 
@@ -325,7 +331,8 @@ async def test_nobody_else_gets_at_the_secret_by_any_method(
 ) -> None:
     """It is refused, or it is filtered: as the table says."""
     link = service.link(principal)
-    if METHODS[method] in REFUSED or method == "why":
+    agents_may = method == "manifest" and principal is BOB  # of what they may read
+    if (METHODS[method] in REFUSED and not agents_may) or method == "why":
         with pytest.raises(AccessDenied) as refused:
             await ATTEMPTS[method](link)
         assert refused.value.principal == principal.name
@@ -340,10 +347,10 @@ async def test_the_owner_and_the_operator_get_everything(
     service: Service, method: str, principal: Principal
 ) -> None:
     """So that the tests above do not pass because nothing is ever there."""
-    if METHODS[method] is Checked.ADMIN and principal is ADA:
-        return  # the others may only do that to themselves
+    if METHODS[method] in {Checked.ADMIN} | WHOLE and principal is ADA:
+        return  # the others may only do that to themselves, or not at all
     found = await ATTEMPTS[method](service.link(principal))
-    shown = {"boards": "main", "whoami": principal.grants[0].pattern}
+    shown = {"boards": "main", "whoami": principal.grants[0].pattern, "checkpoints": "plan"}
     assert found == [] if method == "head" else shown.get(method, SECRET) in found
 
 

@@ -78,6 +78,7 @@ commits = st.builds(
     based_on=grounds,
     note=texts,
     retry_since=st.none() | revisions,
+    known=st.none() | revisions,
 )
 epochs = st.builds(Epoch, revisions, names, texts, revisions, revisions)
 leases = st.builds(Lease, keys, names, revisions, revisions)

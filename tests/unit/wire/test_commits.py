@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blackboard import types as limits
@@ -40,7 +40,8 @@ def is_usual(commit: Commit) -> bool:
     return known and all(isinstance(condition, KeyAt) for condition in commit.conditions)
 
 
-@given(commits=st.lists(commits, min_size=1, max_size=3), agent=st.none() | names)
+@settings(max_examples=40)
+@given(commits=st.lists(commits, min_size=1, max_size=2), agent=st.none() | names)
 def test_usual_commits_are_read_as_the_long_way_reads_them(
     commits: list[Commit], agent: str | None
 ) -> None:

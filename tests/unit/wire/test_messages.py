@@ -73,6 +73,20 @@ def _least(name: str) -> dict[str, Any]:
         "patterns": ["public/**"],
         "watch": 1,
         "token": "t",
+        "name": "plan",
+        "request": "ab" * 8,
+        "pinned": True,
+        "last": 1,
+        "days": 1,
+        "to": "plan",
+        "new": "other",
+        "at": 1,
+        "a": {"time_ms": 1},
+        "b": "now",
+        "manifest": "{}",
+        "signature": "ab",
+        "number": 0,
+        "entries": [],
     }
     fields = messages.METHODS[name].model_fields
     return {field: values[field] for field, facts in fields.items() if facts.is_required()}

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blackboard.core.commit import LogEntry
@@ -37,7 +37,8 @@ def changes(**members: Any) -> dict[str, Any]:
     return {"method": "changes", "params": {**CHANGES, **members}}
 
 
-@given(entries=st.lists(log_entries, max_size=3), watch=st.integers(0, 2**31))
+@settings(max_examples=40)
+@given(entries=st.lists(log_entries, max_size=2), watch=st.integers(0, 2**31))
 def test_changes_are_read_as_the_long_way_reads_them(entries: list[LogEntry], watch: int) -> None:
     """Whatever a watch may be sent."""
     pair, position = Pair(MSGPACK), Position("e", 7, "0f")

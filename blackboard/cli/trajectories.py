@@ -1,0 +1,190 @@
+"""export trajectories, retrace: what agents did, as JSON Lines; and the same steps taken again."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TextIO
+
+import typer
+
+from blackboard.cli import screen
+from blackboard.cli.exits import Exit, not_found, wrong_usage
+from blackboard.cli.options import Flags, ReadCommand
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from blackboard.runtime.trajectories import Replayed, Trajectory
+    from blackboard.service.board import Board
+
+_PANEL = "Agents"
+_AGENT = typer.Argument(metavar="AGENT", help="Only this one.")
+_MICRO = 1_000_000
+
+app = typer.Typer()
+export = typer.Typer(no_args_is_help=True, help="Write out what a board holds.")
+app.add_typer(export, name="export", rich_help_panel=_PANEL)
+
+
+@export.command(
+    cls=ReadCommand,
+    epilog="""\
+blackboard export trajectories > runs.jsonl
+blackboard export trajectories --outcome approved --cost-max 0.5  # what is worth learning from
+blackboard export trajectories architect | jq '.steps[].calls[].name'""",
+)
+def trajectories(
+    context: typer.Context,
+    name: Annotated[str | None, _AGENT] = None,
+    outcome: Annotated[
+        str | None,
+        typer.Option("--outcome", metavar="TEXT", help="Only those whose outcome has this in it."),
+    ] = None,
+    status: Annotated[
+        str | None,
+        typer.Option("--status", metavar="STATUS", help="Only those: done, running, waiting, ..."),
+    ] = None,
+    cost_max: Annotated[
+        float | None,
+        typer.Option("--cost-max", metavar="USD", help="Only those that cost no more."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write them there.")
+    ] = None,
+) -> None:
+    """Write a line of JSON for each agent: its steps, inputs, calls, costs and outcome.
+
+    Taken from the log, as far as it reaches back and as far as you may read private namespaces.
+    """
+    from blackboard.cli import session
+
+    flags = Flags.of(context)
+    if cost_max is not None and not cost_max >= 0:
+        raise wrong_usage("--cost-max is at least 0")
+
+    def is_wanted(found: "Trajectory") -> bool:
+        return (
+            (outcome is None or outcome in found.outcome)
+            and (status is None or status == found.status)
+            and (cost_max is None or found.costs.cost_microusd <= cost_max * _MICRO)
+        )
+
+    async def write(board: "Board") -> int:
+        from blackboard.runtime.trajectories import trajectories
+
+        count = 0
+        with _opened(output) as out:
+            async for found in trajectories(board, agent=name):
+                if is_wanted(found):
+                    out.write(found.model_dump_json() + "\n")
+                    count += 1
+        return count
+
+    count = session.with_board(flags, write)
+    screen.say(f"{count} trajectories" if count != 1 else "1 trajectory")
+
+
+@contextlib.contextmanager
+def _opened(output: Path | None) -> Iterator[TextIO]:
+    if output is None:
+        yield sys.stdout
+        return
+    try:
+        file = output.open("w", encoding="utf-8")
+    except OSError as error:
+        raise not_found(f"{output} cannot be written: {error.strerror}") from error
+    with file:
+        yield file
+
+
+@app.command(
+    cls=ReadCommand,
+    rich_help_panel=_PANEL,
+    epilog="""\
+blackboard retrace my_agents  # exit code 1 if a step comes out otherwise
+blackboard retrace my_agents architect
+blackboard retrace my_agents --file runs.jsonl --json""",
+)
+def retrace(
+    context: typer.Context,
+    module: Annotated[
+        str,
+        typer.Argument(metavar="MODULE", help="Where the agents' classes are.", show_default=False),
+    ],
+    name: Annotated[str | None, _AGENT] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", metavar="FILE", help="Take exported trajectories, and no board."),
+    ] = None,
+) -> None:
+    """Take the recorded steps of agents again, with the code as it is now.
+
+    Calls are answered from the record: no tool runs, no model is asked, nothing is written. Tells
+    the first step that comes out otherwise.
+    """
+    from blackboard.cli import session, show
+    from blackboard.cli.migrate import imported
+
+    flags = Flags.of(context)
+    code = imported(module)
+
+    async def run(board: "Board") -> "list[Replayed]":
+        from blackboard.runtime.trajectories import trajectories
+
+        return await _retraced([t async for t in trajectories(board, agent=name)], code)
+
+    if file is None:
+        found = session.with_board(flags, run)
+    else:
+        import anyio
+
+        found = anyio.run(_retraced, [t for t in _read(file) if name in (None, t.agent)], code)
+    if flags.as_json:
+        show.print_json({"agents": [_plain(one) for one in found]})
+    for one in () if flags.as_json else found:
+        print(screen.safe(_told(one)))
+    if any(one.difference for one in found):
+        raise typer.Exit(Exit.ERROR)
+
+
+async def _retraced(found: "list[Trajectory]", code: "ModuleType") -> "list[Replayed]":
+    from blackboard.runtime.migrations import kinds_in
+    from blackboard.runtime.trajectories import replay
+
+    kinds = kinds_in(code)
+    known = [trajectory for trajectory in found if trajectory.kind in kinds]
+    for trajectory in found:
+        if trajectory.kind not in kinds:
+            screen.say(f"{trajectory.agent} is a {trajectory.kind}, which the module has not")
+    return [await replay(kinds[each.kind](each.agent), each) for each in known]
+
+
+def _read(file: Path) -> "list[Trajectory]":
+    from pydantic import ValidationError
+
+    from blackboard.runtime.trajectories import Trajectory
+
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+        return [Trajectory.model_validate_json(line) for line in lines if line]
+    except OSError as error:
+        raise not_found(f"{file} cannot be read: {error.strerror}") from error
+    except (ValidationError, UnicodeDecodeError) as error:
+        fix = "Make it with: blackboard export trajectories"
+        raise wrong_usage(f"{file} has no trajectories", fix) from error
+
+
+def _plain(one: "Replayed") -> dict[str, object]:
+    difference = one.difference.model_dump(mode="json") if one.difference else None
+    return {"agent": one.agent, "steps": one.steps, "difference": difference}
+
+
+def _told(one: "Replayed") -> str:
+    if one.difference is None:
+        return f"{one.agent}: {one.steps} steps, the same"
+    other = one.difference
+    return (
+        f"{one.agent}: {one.steps} steps, the same; step {other.step} differs in {other.what}:"
+        f" recorded {other.recorded!r}, now {other.replayed!r}"
+    )

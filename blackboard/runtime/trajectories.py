@@ -1,0 +1,380 @@
+"""Trajectories: what agents did, step by step, read from the log; and the same steps taken again.
+
+    async for trajectory in trajectories(board):
+        print(trajectory.model_dump_json())             # one line of JSON Lines
+
+A trajectory is one agent's: for each step what it read, called, wrote and became, and what that
+cost. With the calls answered from it, the code of the agent takes the same steps again (`replay`),
+and tells the first one that comes out otherwise.
+
+Invariants
+- a trajectory has the steps that led to the agent's state: steps that a restore took back are
+  counted, and left out.
+- nothing is made up: a value that the log does not have (any more) is named in `unknown`.
+- of a board's state at most one copy is in memory, and of each agent the steps of its trajectory.
+
+Limits: what was read by `ctx.peek`, and which keys were found absent, is not in the log.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from blackboard.errors import BlackboardError, Corrupt, Diverged
+from blackboard.runtime.agent import Agent
+from blackboard.runtime.calls import CallRecord
+from blackboard.runtime.journal import RESULT
+from blackboard.runtime.models import Reply
+from blackboard.runtime.state import S, Stored, journal_prefix, state_key
+from blackboard.runtime.trial import Inputs, Trial, run_step
+from blackboard.service.board import Board
+from blackboard.service.views import Change, Revised
+from blackboard.types import LOG_ENTRIES_MAX, Key, Milliseconds, Revision
+
+_OWN = ("~state", "~journal", "~declared", "~approvals", "~decisions", "~cache", "~identity")
+
+
+class _Plain(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Input(_Plain):
+    """An entry that a step read. `sender` is who wrote it."""
+
+    key: Key
+    revision: Revision
+    sender: str
+    value: Any = None
+
+
+class Costs(_Plain):
+    """What calls used. `cost_microusd` counts the calls whose price was known."""
+
+    tool_calls: int = 0
+    model_calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_microusd: int = 0
+    failures: int = 0
+
+    def __add__(self, other: "Costs") -> "Costs":
+        mine, its = self.model_dump(), other.model_dump()
+        return Costs(**{name: mine[name] + its[name] for name in mine})
+
+
+class StepTaken(_Plain):
+    """A committed step. `unknown`: keys that it read as the log does not have them."""
+
+    step: int
+    revision: Revision
+    time_ms: Milliseconds
+    note: str
+    inputs: tuple[Input, ...]
+    unknown: tuple[Key, ...]
+    calls: tuple[CallRecord, ...]
+    before: dict[str, Any] | None
+    after: dict[str, Any]
+    written: dict[Key, Any]
+    deleted: tuple[Key, ...]
+    sent: tuple[tuple[str, Any], ...]
+    costs: Costs
+
+
+class Trajectory(_Plain):
+    """What one agent did. `abandoned` steps were taken back by restores."""
+
+    board: str
+    agent: str
+    kind: str
+    version: int
+    status: str
+    outcome: str
+    abandoned: int
+    costs: Costs
+    steps: tuple[StepTaken, ...]
+
+
+def costs_of(calls: Iterable[CallRecord]) -> Costs:
+    """What `calls` used. One that another agent had made already cost nothing."""
+    total = Costs()
+    for call in calls:
+        total += Costs(failures=len(call.failures))
+        if call.shared or call.kind not in ("tool", "model"):
+            continue
+        if call.kind == "tool":
+            total += Costs(tool_calls=1)
+            continue
+        total += Costs(model_calls=1)
+        try:
+            usage = Reply.model_validate(call.result).usage
+        except ValidationError:
+            continue  # it failed, and nobody told what that cost
+        total += Costs(
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cost_microusd=usage.cost_microusd or 0,
+        )
+    return total
+
+
+# --- from the log ---------------------------------------------------------------------------------
+
+
+async def trajectories(board: Board, *, agent: str | None = None) -> AsyncIterator[Trajectory]:
+    """The trajectories of all agents (or of `agent`), by name, as far as the log reaches back.
+
+    You see those whose private namespaces you may read. Errors: Corrupt; AccessDenied.
+    """
+    reader = _Reader(board.name)
+    head = await board.head()
+    after = head.oldest - 1
+    while after < head.revision:
+        page = await board.log(after=after, limit=LOG_ENTRIES_MAX)
+        if not page:
+            break
+        for revised in page:
+            reader.take_in(revised)
+        after = page[-1].revision
+    for name in sorted(reader.agents):
+        found = reader.agents[name].trajectory(board.name, name)
+        if agent in (None, name) and found is not None:
+            yield found
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What is known of an agent so far."""
+
+    stored: Stored | None = None
+    records: dict[str, CallRecord] = field(default_factory=dict)
+    results: dict[str, Any] = field(default_factory=dict)
+    steps: list[StepTaken] = field(default_factory=list)
+    abandoned: int = 0
+
+    def trajectory(self, board: str, name: str) -> Trajectory | None:
+        """All of it; None for who has no state (any more)."""
+        if self.stored is None:
+            return None
+        total = Costs()
+        for step in self.steps:
+            total += step.costs
+        return Trajectory(
+            board=board,
+            agent=name,
+            kind=self.stored.kind,
+            version=self.stored.version,
+            status=self.stored.status.value,
+            outcome=self.stored.outcome,
+            abandoned=self.abandoned,
+            costs=total,
+            steps=tuple(self.steps),
+        )
+
+    def calls(self) -> tuple[CallRecord, ...]:
+        """The calls of the step, in their order, with results that stood beside them."""
+        found = [
+            record.model_copy(update={"result": self.results[slot], "apart": False})
+            if record.apart and slot in self.results
+            else record
+            for slot, record in self.records.items()
+        ]
+        return tuple(sorted(found, key=lambda record: record.number))
+
+    def go_back_to(self, stored: Stored | None) -> None:
+        """A restore, or a person, put the agent elsewhere."""
+        kept = stored.step if stored else 0
+        later = [step for step in self.steps if step.step > kept]
+        self.abandoned += len(later)
+        self.steps = self.steps[: len(self.steps) - len(later)]
+        self.stored = stored
+
+
+class _Reader:
+    """Goes through a log."""
+
+    def __init__(self, board: str) -> None:
+        self.board = board
+        self.agents: dict[str, _Seen] = {}
+        self._now: dict[Key, Input] = {}
+
+    def take_in(self, revised: Revised) -> None:
+        """The next revision."""
+        changes = [change for change in revised.changes if change.kind in ("put", "delete")]
+        stepped = self._step_in(revised, changes)
+        if stepped is not None:
+            seen = self.agents.setdefault(revised.author, _Seen())
+            seen.steps.append(self._taken(seen, stepped, revised, changes))
+            seen.stored, seen.records, seen.results = stepped, {}, {}
+        for change in changes:
+            self._note(change, revised, is_step=stepped is not None)
+            if change.kind == "put":
+                self._now[change.key] = Input(
+                    key=change.key,
+                    revision=revised.revision,
+                    sender=revised.author,
+                    value=change.value,
+                )
+            else:
+                self._now.pop(change.key, None)
+
+    def _step_in(self, revised: Revised, changes: Sequence[Change]) -> Stored | None:
+        """The state that a step of the author led to, if the revision is one."""
+        key = state_key(revised.author)
+        put = next((c for c in changes if c.key == key and c.kind == "put"), None)
+        if put is None:
+            return None
+        stored = _stored(put)
+        before = self.agents.get(revised.author, _Seen()).stored
+        is_next = stored.step == (before.step if before else stored.step - 1) + 1
+        return stored if is_next and stored.step else None
+
+    def _taken(
+        self, seen: _Seen, stepped: Stored, revised: Revised, changes: Sequence[Change]
+    ) -> StepTaken:
+        read = [(key, self._now.get(key), at) for key, at in revised.based_on]
+        ours = [change for change in changes if not _is_own(change.key)]
+        calls = seen.calls()
+        return StepTaken(
+            step=stepped.step,
+            revision=revised.revision,
+            time_ms=revised.time_ms,
+            note=revised.note,
+            inputs=tuple(
+                found for key, found, at in read if found and found.revision == at and _is_read(key)
+            ),
+            unknown=tuple(key for key, found, at in read if not (found and found.revision == at)),
+            calls=calls,
+            before=seen.stored.state if seen.stored else None,
+            after=stepped.state,
+            written={c.key: c.value for c in ours if c.kind == "put" and not _is_letter(c.key)},
+            deleted=tuple(c.key for c in ours if c.kind == "delete" and not _is_letter(c.key)),
+            sent=tuple(
+                (c.key.split("/")[1], c.value)
+                for c in ours
+                if c.kind == "put" and _is_letter(c.key)
+            ),
+            costs=costs_of(calls),
+        )
+
+    def _note(self, change: Change, revised: Revised, *, is_step: bool) -> None:
+        """Note what a change says of the agent in whose private namespace it is."""
+        space, _, rest = change.key.partition("/")
+        name = rest.partition("/")[0]
+        if space != "private" or (is_step and name == revised.author):
+            return
+        if change.key == state_key(name):
+            seen = self.agents.setdefault(name, _Seen())
+            stored = _stored(change) if change.kind == "put" else None
+            if stored and seen.stored and stored.step == seen.stored.step:
+                seen.stored = stored
+            else:
+                seen.go_back_to(stored)
+        elif change.key.startswith(journal_prefix(name) + "/"):
+            self._note_call(self.agents.setdefault(name, _Seen()), change, name)
+
+    def _note_call(self, seen: _Seen, change: Change, name: str) -> None:
+        slot, _, part = change.key[len(journal_prefix(name)) + 1 :].partition("/")
+        if part == RESULT:
+            seen.results[slot] = change.value
+        elif not part and change.kind == "delete":
+            seen.records.pop(slot, None)
+        elif not part:
+            try:
+                seen.records[slot] = CallRecord.model_validate(change.value)
+            except ValidationError as error:
+                raise Corrupt(change.key, str(error.errors()[0]["msg"])) from error
+
+
+def _stored(change: Change) -> Stored:
+    try:
+        return Stored.model_validate(change.value)
+    except ValidationError as error:
+        raise Corrupt(change.key, str(error.errors()[0]["msg"])) from error
+
+
+def _is_own(key: Key) -> bool:
+    """Whether the runtime keeps it for itself."""
+    segments = key.split("/")
+    return segments[1 if segments[0] == "public" else 2] in _OWN
+
+
+def _is_read(key: Key) -> bool:
+    return not _is_own(key)
+
+
+def _is_letter(key: Key) -> bool:
+    return key.startswith("inbox/")
+
+
+# --- again ----------------------------------------------------------------------------------------
+
+
+class Difference(_Plain):
+    """The first step that comes out otherwise, `what` differs in it, and how."""
+
+    step: int
+    what: str
+    recorded: Any
+    replayed: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """How far a replay came: `steps` were taken again with the same result."""
+
+    agent: str
+    steps: int
+    difference: Difference | None = None
+
+
+async def replay(agent: Agent[S], trajectory: Trajectory) -> Replayed:
+    """Take the steps of `trajectory` again, each from its recorded state, inputs and calls.
+
+    No tool is called, no model asked, no board touched. It ends at the first difference: in a call,
+    the state, what was written, deleted or sent; or with the error that the code raises now.
+    """
+    for taken, count in zip(trajectory.steps, range(len(trajectory.steps)), strict=True):
+        difference = await _replayed(agent, taken)
+        if difference is not None:
+            return Replayed(trajectory.agent, count, difference)
+    return Replayed(trajectory.agent, len(trajectory.steps))
+
+
+async def _replayed(agent: Agent[S], taken: StepTaken) -> Difference | None:
+    schema = agent.schema
+    letters = [found for found in taken.inputs if _is_letter(found.key)]
+    entries = dict.fromkeys(taken.deleted)  # what is to be removed must be there
+    entries |= {found.key: found.value for found in taken.inputs if not _is_letter(found.key)}
+    inputs = Inputs(
+        entries=entries,
+        inbox=[(found.sender, found.value) for found in letters],
+        calls=taken.calls,
+        step=taken.step - 1,
+    )
+    try:
+        state = None if taken.before is None else schema.model.model_validate(taken.before)
+        trial = await run_step(agent, state, inputs)
+    except Diverged as error:
+        return Difference(
+            step=taken.step, what="call", recorded=error.expected, replayed=error.found
+        )
+    except (BlackboardError, ValidationError) as error:
+        return Difference(step=taken.step, what="error", recorded=None, replayed=str(error))
+    return _difference(agent, taken, trial)
+
+
+def _difference(agent: Agent[S], taken: StepTaken, trial: Trial[S]) -> Difference | None:
+    deleted = [key for key in trial.deleted if not _is_letter(key)]
+    pairs = {
+        "calls": ([c.digest for c in taken.calls], [c.digest for c in trial.calls]),
+        "state": (taken.after, agent.schema.dump(agent.name, trial.state)),
+        "written": (taken.written, {k: v for k, v in trial.written.items() if not _is_own(k)}),
+        "deleted": (sorted(taken.deleted), sorted(key for key in deleted if not _is_own(key))),
+        "sent": (list(taken.sent), list(trial.sent)),
+    }
+    for what, (recorded, replayed) in pairs.items():
+        if recorded != replayed:
+            return Difference(step=taken.step, what=what, recorded=recorded, replayed=replayed)
+    return None

@@ -1,0 +1,92 @@
+"""Trajectories on the command line: exported, filtered, and taken again."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.shell import Shell
+
+AGENTS = """
+from pydantic import BaseModel
+from blackboard.runtime.agent import Agent
+from blackboard.runtime.models import Prices, Prompt, ScriptedModel
+
+MODEL = ScriptedModel(lambda prompt: "yes " * 10, prices=Prices(1000, 1000))
+
+class Notes(BaseModel):
+    round: int = 0
+
+class Buyer(Agent[Notes]):
+    async def step(self, ctx):
+        ctx.state.round += STRIDE
+        ctx.put("public/round", ctx.state.round)
+        if ctx.agent == "ada":
+            await ctx.model(MODEL, Prompt.of(f"round {ctx.state.round}"))
+        if ctx.state.round >= 2:
+            ctx.done("bought" if ctx.agent == "ada" else "gave up")
+"""
+RUN = """
+import anyio, blackboard, buyers
+from blackboard.runtime.team import run_team
+
+async def main():
+    async with blackboard.open("data") as client:
+        board = client.board("main")
+        await run_team(board, [buyers.Buyer("ada"), buyers.Buyer("bob")])
+
+anyio.run(main)
+"""
+
+
+@pytest.fixture
+def ran(shell: Shell) -> Shell:
+    """A user whose two agents have run."""
+    write(shell.home, stride=1)
+    (shell.home / "run.py").write_text(RUN)
+    with shell.script("python run.py") as running:
+        code, out, err = running.end()
+    assert code == 0, out + err
+    shell.environ["BLACKBOARD_URL"] = ""
+    return shell
+
+
+def write(home: Path, *, stride: int) -> None:
+    """The user's agents."""
+    (home / "buyers.py").write_text(AGENTS + f"\nSTRIDE = {stride}\n")
+
+
+def exported(shell: Shell, *arguments: str) -> list[str]:
+    """The agents whose trajectories are exported with those options."""
+    lines = shell.out("export", "trajectories", "--data", "data", *arguments).splitlines()
+    return [json.loads(line)["agent"] for line in lines]
+
+
+def test_trajectories_are_filtered_by_outcome_and_cost(ran: Shell) -> None:
+    """One line of JSON each."""
+    assert exported(ran) == ["ada", "bob"]
+    assert exported(ran, "bob") == ["bob"]
+    assert exported(ran, "--outcome", "bought") == ["ada"]
+    assert exported(ran, "--cost-max", "0.001") == ["bob"]
+    assert exported(ran, "--cost-max", "1") == ["ada", "bob"]
+    assert exported(ran, "--status", "running") == []
+    done = ran.run("export", "trajectories", "--data", "data", "-o", "runs.jsonl")
+    assert done.stderr == "2 trajectories\n"
+    assert len((ran.home / "runs.jsonl").read_text().splitlines()) == 2
+    ran.run("export", "trajectories", "--data", "data", "--cost-max", "-1", code=2)
+    ran.run("export", "trajectories", "--data", "data", "-o", "no/where", code=3)
+
+
+def test_the_steps_are_taken_again(ran: Shell) -> None:
+    """The same code: the same; newer code: the first difference, and exit code 1."""
+    told = ran.out("retrace", "buyers", "--data", "data").splitlines()
+    assert told == ["ada: 2 steps, the same", "bob: 2 steps, the same"]
+    ran.run("export", "trajectories", "--data", "data", "-o", "runs.jsonl")
+    write(ran.home, stride=2)
+    ran.run("retrace", "buyers", "ada", "--data", "data", code=1)
+    done = ran.run("retrace", "buyers", "ada", "--file", "runs.jsonl", "--json", code=1)
+    [found] = json.loads(done.stdout)["agents"]
+    assert (found["agent"], found["steps"]) == ("ada", 0)
+    assert (found["difference"]["step"], found["difference"]["what"]) == (1, "call")
+    ran.run("retrace", "buyers", "--file", "buyers.py", code=2)
+    ran.run("retrace", "nobody", "--data", "data", code=3)

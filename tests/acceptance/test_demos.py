@@ -1,0 +1,29 @@
+"""Every demonstration ends well: each asserts what it shows."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.source_tree import ROOT
+
+STORIES = ("approval", "crash_resume", "journal_saves", "migration", "time_travel")
+TIMEOUT_S = 60
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_a_story_comes_true(story: str) -> None:
+    """As a process, with its last line saying so."""
+    kept = {name: text for name, text in os.environ.items() if "BLACKBOARD" not in name}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", f"blackboard.demos.{story}"],
+        cwd=ROOT,
+        env=kept,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].startswith("ok: ")

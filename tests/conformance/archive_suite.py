@@ -1,0 +1,82 @@
+"""What every archive promises, as one suite: subclass `ArchiveSuite`, provide the `place` fixture.
+
+A place can open the archive several times, as several processes do, and be damaged behind its back.
+"""
+
+import shutil
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+from sqlalchemy import text
+
+from blackboard.service.seal import Seal
+from blackboard.store.archive import Archive
+from blackboard.store.archive_database import Database
+from blackboard.store.archive_sql import SqlArchive
+from tests.conformance.rules_archive import ReadingRules
+from tests.conformance.rules_archive_verify import VerifyRules
+from tests.conformance.rules_archive_write import WritingRules
+
+SECRET = bytes(range(32))
+
+
+@dataclass
+class Place:
+    """Where an archive is kept."""
+
+    url: str
+    blobs: Path
+    _database: Database | None = None
+    _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def open(self, secret: bytes = SECRET) -> SqlArchive:
+        """Open it, once more; it is closed at the end of the test."""
+        archive = await SqlArchive.open(self.url, blobs=str(self.blobs), sealer=Seal(secret))
+        self._stack.push_async_callback(archive.aclose)
+        return archive
+
+    async def change(self, statement: str, **given: Any) -> int:
+        """Change rows behind its back; returns how many."""
+        async with (await self._opened()).writing() as connection:
+            return int((await connection.execute(text(statement), given)).rowcount)
+
+    async def ask(self, question: str, **given: Any) -> list[Any]:
+        """Look at rows."""
+        async with (await self._opened()).reading() as connection:
+            return list((await connection.execute(text(question), given)).all())
+
+    async def _opened(self) -> Database:
+        if self._database is None:
+            self._database = await Database.open(self.url)
+            self._stack.push_async_callback(self._database.aclose)
+        return self._database
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+        shutil.rmtree(self.blobs, ignore_errors=True)
+
+
+class ArchiveSuite(ReadingRules, WritingRules, VerifyRules):
+    """Every rule. The subclass provides `place`."""
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Any:
+        """An empty place."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    async def archive(self, place: Place) -> Archive:
+        """The archive, opened."""
+        return await place.open()

@@ -1,0 +1,233 @@
+"""What an archive answers, compared with a board in memory of which every state is remembered."""
+
+import random
+
+import pytest
+
+from blackboard.core.commit import Entry, LogEntry, Put
+from blackboard.core.path import range_below
+from blackboard.errors import Compacted, FutureRevision, InvalidRequest
+from blackboard.store.archive import Archive, Point
+from blackboard.types import Key, Revision
+from blackboard.wire.codec import encode_value
+from tests.conformance.story import Story
+
+BOARD = "main"
+ONE = encode_value(1)
+
+
+async def whole_log(archive: Archive, board: str, after: Revision = 0) -> list[LogEntry]:
+    """The archived log, page by page."""
+    found: list[LogEntry] = []
+    while page := await archive.log(board, after, until=2**50, limit=5):
+        found += page
+        after = page[-1].revision
+    return found
+
+
+async def state_at(archive: Archive, at: Point, prefix: str = "") -> dict[Key, Entry]:
+    """What was held, page by page."""
+    found: dict[Key, Entry] = {}
+    after = None
+    while True:
+        page = await archive.list(at, prefix, after=after, limit=5)
+        assert page.revision == at.revision
+        keys = [entry.key for entry in page.entries]
+        assert keys == sorted(keys)
+        found |= {entry.key: entry for entry in page.entries}
+        after = page.next_key
+        if after is None:
+            return found
+
+
+class ReadingRules:
+    """The past is told as it was."""
+
+    @pytest.fixture
+    def story(self, seed: int) -> Story:
+        """A board with every kind of change, two restores among them."""
+        story = Story(seed)
+        story.tell_some(40)
+        story.checkpoint("first")
+        story.tell_some(20)
+        story.restore(story.dice.randrange(1, 40))
+        story.tell_some(15)
+        story.restore(30)
+        return story
+
+    async def test_the_log_comes_out_as_it_went_in(self, archive: Archive, story: Story) -> None:
+        """Every field of every log entry: changes in order, leases, grounds, results, epochs."""
+        await story.archive_into(archive, BOARD)
+        assert await whole_log(archive, BOARD) == story.log
+        some = await archive.log(BOARD, 10, until=13, limit=100)
+        assert list(some) == story.log[10:13]
+
+    async def test_every_state_is_told(self, archive: Archive, story: Story, seed: int) -> None:
+        """Entries with all that belongs to them, at any revision, whole and below a prefix."""
+        await story.archive_into(archive, BOARD)
+        dice = random.Random(seed)
+        for revision in (0, 1, *dice.sample(range(story.head + 1), 12), story.head):
+            at, held = Point(BOARD, revision), story.held[revision]
+            assert await state_at(archive, at) == held
+            first, last = range_below("private/ada")
+            mine = {key: entry for key, entry in held.items() if first <= key < last}
+            assert await state_at(archive, at, "private/ada") == mine
+            keys = [*held, "public/never"]
+            dice.shuffle(keys)
+            reading = await archive.read(at, keys)
+            assert list(reading.entries) == [held[key] for key in keys if key in held]
+            assert reading.epoch == story.epochs[revision].id
+            assert dict(await archive.items(at)) == story.counters[revision]
+
+    async def test_digests_are_those_of_the_content(self, archive: Archive, story: Story) -> None:
+        """At every revision, against digests computed from nothing; and each agent's last step."""
+        await story.archive_into(archive, BOARD)
+        for revision in range(0, story.head + 1, 3):
+            facts = await archive.facts_at(Point(BOARD, revision))
+            assert facts.digests == story.digests(revision)
+            last = {e.author: e for e in story.log if e.revision <= revision}
+            steps = {
+                name: (e.revision, e.id.incarnation, e.id.lane, e.id.step)
+                for name, e in last.items()
+            }
+            assert facts.steps == steps
+
+    async def test_differences_are_all_of_them(
+        self, archive: Archive, story: Story, seed: int
+    ) -> None:
+        """Between any two revisions, either way round, page by page."""
+        await story.archive_into(archive, BOARD)
+        dice = random.Random(seed)
+        for _ in range(8):
+            a, b = dice.randrange(story.head + 1), dice.randrange(story.head + 1)
+            found: dict[Key, tuple[Entry | None, Entry | None]] = {}
+            after = None
+            while page := await archive.differences(
+                Point(BOARD, a), Point(BOARD, b), after=after, limit=4
+            ):
+                found |= {each.key: (each.before, each.after) for each in page}
+                after = page[-1].key
+            assert found == different(story.held[a], story.held[b])
+
+    async def test_a_key_has_a_history(self, archive: Archive, story: Story) -> None:
+        """The newest version first, removals too, continued where it was left."""
+        await story.archive_into(archive, BOARD)
+        for key in ("public/k1", "public/count", "inbox/bo/k3"):
+            expected = [
+                (e.revision, e.author, e.time_ms, change.value)
+                for e in reversed(story.log)
+                for change in e.changes
+                if change.key == key and change.lease is None
+            ]
+            found: list[tuple[int, str, int, bytes | None]] = []
+            before = None
+            while page := await archive.history(
+                Point(BOARD, story.head), key, before=before, limit=3
+            ):
+                found += [
+                    (v.revision, v.author, v.time_ms, v.entry and v.entry.value) for v in page
+                ]
+                before = page[-1].revision
+            assert found == expected
+
+    async def test_a_time_is_a_revision(self, archive: Archive, story: Story) -> None:
+        """The newest one that was committed then or before."""
+        await story.archive_into(archive, BOARD)
+        for entry in story.log[::7]:
+            assert await archive.at_time(BOARD, entry.time_ms) == entry.revision
+            before = [e.revision for e in story.log if e.time_ms <= entry.time_ms - 1]
+            assert await archive.at_time(BOARD, entry.time_ms - 1) == max(before, default=0)
+        assert await archive.at_time("unknown", 10**15) == 0
+
+    async def test_marks_tell_how_far_it_reaches(self, archive: Archive, story: Story) -> None:
+        """The newest revision and the epoch, sealed by a chain that depends on all before."""
+        assert await archive.mark(BOARD) is None
+        mark = await story.archive_into(archive, BOARD)
+        assert mark == await archive.mark(BOARD)
+        assert (mark.oldest, mark.revision, mark.epoch) == (0, story.head, story.state.epoch)
+        chains = {(await archive.mark_at(Point(BOARD, r))).chain for r in range(story.head + 1)}
+        assert len(chains) == story.head + 1
+        assert await archive.boards() == [BOARD]
+
+    async def test_what_is_not_there_is_refused(self, archive: Archive) -> None:
+        """The future, an unknown board, and boards that have nothing in common."""
+        story = Story()
+        story.tell(Put("public/a", ONE))
+        await story.archive_into(archive, BOARD)
+        with pytest.raises(FutureRevision) as refused:
+            await archive.read(Point(BOARD, 2), ["public/a"])
+        assert (refused.value.revision, refused.value.head) == (2, 1)
+        with pytest.raises(FutureRevision):
+            await archive.list(Point("unknown", 0), "", limit=1)
+        await story.archive_into(archive, "other")
+        with pytest.raises(InvalidRequest):
+            await archive.differences(Point(BOARD, 1), Point("other", 1), limit=1)
+        assert await archive.log("unknown", 0, until=9, limit=9) == ()
+
+    async def test_a_branch_has_its_origins_past(self, archive: Archive, story: Story) -> None:
+        """Up to where it began, it is that board; but its checkpoints are not the branch's."""
+        await story.archive_into(archive, BOARD)
+        r = 55
+        mark = await archive.branch("other", Point(BOARD, r))
+        assert (mark.revision, mark.origin) == (r, Point(BOARD, r))
+        assert mark == await archive.mark("other")
+        for revision in (20, r):
+            assert await state_at(archive, Point("other", revision)) == story.held[revision]
+            facts = await archive.facts_at(Point("other", revision))
+            assert facts.digests == story.digests(revision)
+        assert await whole_log(archive, "other") == story.log[:r]
+        assert not await archive.checkpoints("other")
+
+    async def test_a_branch_goes_its_own_way(self, archive: Archive, story: Story) -> None:
+        """What either does is not seen by the other, and what differs is told."""
+        await story.archive_into(archive, BOARD)
+        r = 35
+        branch = story.lose(r, jump=1)
+        branch.tell_some(20)
+        branch.tell(Put("public/mine", ONE))
+        await archive.branch("other", Point(BOARD, r))
+        await branch.archive_into(archive, "other")
+        for revision in (r, r + 1, r + 10, branch.head):
+            assert await state_at(archive, Point("other", revision)) == branch.held[revision]
+            facts = await archive.facts_at(Point("other", revision))
+            assert facts.digests == branch.digests(revision)
+        assert await state_at(archive, Point(BOARD, story.head)) == story.held[story.head]
+        assert await whole_log(archive, "other") == branch.log
+        a, b = Point(BOARD, story.head), Point("other", branch.head)
+        found = await archive.differences(a, b, limit=1000)
+        theirs = {k: e for k, e in story.held[story.head].items() if not k.startswith("system/")}
+        expected = different(theirs, branch.held[branch.head])
+        assert {each.key: (each.before, each.after) for each in found} == expected
+        mine = await archive.history(b, "public/mine", limit=10)
+        assert [version.revision for version in mine] == [branch.head]
+
+    async def test_a_log_that_was_cut_is_compacted(self, archive: Archive) -> None:
+        """Before what is known nothing is told."""
+        story = Story()
+        story.tell(Put("public/a", ONE))
+        await story.archive_into(archive, BOARD)
+        story.tell_some(10)
+        await story.archive_into(archive, BOARD)
+        await archive.prune(BOARD, [3], 8)
+        for revision in (0, 1, 2, 4, 7):
+            with pytest.raises(Compacted):
+                await archive.read(Point(BOARD, revision), ["public/a"])
+        with pytest.raises(Compacted):
+            await archive.log(BOARD, 7, until=11, limit=9)
+        assert await state_at(archive, Point(BOARD, 3)) == story.held[3]
+        assert list(await archive.log(BOARD, 8, until=11, limit=9)) == story.log[8:11]
+
+
+def different(
+    a: dict[Key, Entry], b: dict[Key, Entry]
+) -> dict[Key, tuple[Entry | None, Entry | None]]:
+    """Keys that two states do not hold alike."""
+
+    def content(entry: Entry | None) -> object:
+        return entry and (entry.value, entry.expires_at_ms)
+
+    return {
+        key: (a.get(key), b.get(key))
+        for key in sorted(a.keys() | b.keys())
+        if content(a.get(key)) != content(b.get(key))
+    }

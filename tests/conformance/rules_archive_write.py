@@ -1,0 +1,334 @@
+"""What an archive takes in: once, whole, in order, from one archiver at a time."""
+
+import asyncio
+import json
+
+import pytest
+from anyio import lowlevel
+
+from blackboard.core.commit import Delete, Epoch, Head, Put, Reading
+from blackboard.errors import Compacted, Corrupt, Fenced, NoSuchCheckpoint
+from blackboard.service.seal import is_signed
+from blackboard.store.archive import Archive, Point
+from blackboard.types import BLOB_BYTES
+from blackboard.wire.codec import encode_value
+from tests.conformance.rules_archive import BOARD, ONE, state_at, whole_log
+from tests.conformance.story import Story, listing
+
+TTL_MS = 60_000
+
+
+async def findings(archive: Archive, story: Story, board: str = BOARD) -> list[str]:
+    """What verifying finds."""
+    return [finding async for finding in archive.verify(Point(board, story.head))]
+
+
+class WritingRules:
+    """No gap, no duplicate, nothing half."""
+
+    async def test_one_appends_at_a_time(self, archive: Archive) -> None:
+        """A lease with a fence; whoever comes after is fenced off from then on."""
+        assert await archive.take(BOARD, "a", TTL_MS) == 1
+        assert await archive.take(BOARD, "a", TTL_MS) == 1
+        assert await archive.take(BOARD, "b", TTL_MS) is None
+        await archive.give_up(BOARD, 1)
+        assert await archive.take(BOARD, "b", TTL_MS) == 2
+        head = Head(0, Epoch(1, "e"), 1)
+        with pytest.raises(Fenced) as refused:
+            await archive.join(BOARD, 1, head, listing())
+        assert (refused.value.fence, refused.value.current) == (1, 2)
+        assert await archive.mark(BOARD) is None
+        await archive.join(BOARD, 2, head, listing())
+        story = Story()
+        story.tell(Put("public/a", ONE))
+        with pytest.raises(Fenced):
+            await archive.append(BOARD, 1, 0, story.log)
+        with pytest.raises(Fenced):
+            await archive.append("unknown", 1, 0, story.log)
+        await archive.append(BOARD, 2, 0, story.log)
+
+    async def test_a_lease_that_ran_out_is_taken_over(self, archive: Archive) -> None:
+        """By the database's clock, with another fence."""
+        assert await archive.take(BOARD, "a", 0) == 1
+        assert await archive.take(BOARD, "b", TTL_MS) == 2
+        assert await archive.take(BOARD, "a", TTL_MS) is None
+
+    async def test_out_of_turn_is_refused(self, archive: Archive) -> None:
+        """What is archived already, what leaves a gap, and what is no log."""
+        story = Story()
+        story.tell_some(10)
+        await story.archive_into(archive, BOARD)
+        before = await whole_log(archive, BOARD)
+        story.tell_some(5)
+        for after in (5, 9, 11, 14):
+            with pytest.raises(Fenced):
+                await archive.append(BOARD, 1, after, story.log[after:])
+        with pytest.raises(Corrupt):
+            await archive.append(BOARD, 1, 10, story.log[11:])
+        assert await whole_log(archive, BOARD) == before
+        assert await state_at(archive, Point(BOARD, 10)) == story.held[10]
+
+    async def test_many_archivers_append_each_revision_once(
+        self, archive: Archive, place: object
+    ) -> None:
+        """However often two of them try the same pages at the same time."""
+        story = Story()
+        story.tell_some(40)
+        other: Archive = await place.open()  # type: ignore[attr-defined]
+        fence = await archive.take(BOARD, "a", TTL_MS)
+        assert fence == 1
+        await archive.join(BOARD, fence, Head(0, story.epochs[0], 1), listing())
+        refused = 0
+        for start in range(0, 40, 4):
+            page = story.log[start : start + 4]
+            tries = [a.append(BOARD, fence, start, page) for a in (archive, other, archive)]
+            outcomes = await asyncio.gather(*tries, return_exceptions=True)
+            refused += sum(isinstance(outcome, Fenced) for outcome in outcomes)
+        assert refused == 20
+        assert await whole_log(archive, BOARD) == story.log
+        assert await findings(archive, story) == []
+
+    async def test_a_cancelled_append_is_whole_or_nothing(self, archive: Archive) -> None:
+        """Cancelled at any moment; the next one goes on from where it is."""
+        story = Story()
+        await story.archive_into(archive, BOARD)
+        for turn in range(12):
+            story.tell_some(10)
+            mark = await archive.mark(BOARD)
+            assert mark is not None
+            left = [entry for entry in story.log if entry.revision > mark.revision]
+            task = asyncio.create_task(archive.append(BOARD, 1, mark.revision, left))
+            for _ in range(turn * 4):
+                await lowlevel.checkpoint()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            found = await archive.mark(BOARD)
+            assert found is not None
+            assert found.revision in (mark.revision, story.head)
+        await story.archive_into(archive, BOARD)
+        assert await whole_log(archive, BOARD) == story.log
+        assert await findings(archive, story) == []
+
+    # --- beginning --------------------------------------------------------------------------------
+
+    async def test_joining_while_the_log_goes_on(self, archive: Archive, seed: int) -> None:
+        """From pages that were listed at different revisions comes the exact state at the end of
+        the listing, and everything after it."""
+        story = Story(seed)
+        story.tell_some(30)
+        start = story.head
+        pages: list[Reading] = []
+        keys = sorted({key for held in story.held.values() for key in held})
+        for part in range(0, len(keys) + 20, 3):
+            names = keys[part : part + 3]
+            held = story.held[story.head]
+            entries = tuple(held[key] for key in names if key in held)
+            pages.append(Reading(story.head, "", entries))
+            if part < len(keys) - 3:
+                story.tell_some(2)
+                story.tell(Delete(story.dice.choice(keys)), Put(story.dice.choice(keys), ONE))
+        scanned = story.head
+        new = {key for key in story.held[scanned] if key not in keys}
+        extra = tuple(story.held[scanned][key] for key in sorted(new))
+        pages.append(Reading(scanned, "", extra))
+        story.tell_some(20)
+        fence = await archive.take(BOARD, "a", TTL_MS)
+        assert fence is not None
+        head = Head(start, story.epochs[start], start - 5)
+        mark = await archive.join(BOARD, fence, head, listing(*pages), items=[("public/list", 99)])
+        assert (mark.oldest, mark.revision) == (scanned, start)
+        for after in range(start, story.head, 9):
+            mark = await archive.append(BOARD, fence, after, story.log[after : after + 9])
+        for revision in range(scanned, story.head + 1, 4):
+            assert await state_at(archive, Point(BOARD, revision)) == story.held[revision]
+            facts = await archive.facts_at(Point(BOARD, revision))
+            assert facts.digests == story.digests(revision)
+        with pytest.raises(Compacted):
+            await archive.read(Point(BOARD, scanned - 1), [])
+        assert await whole_log(archive, BOARD, scanned) == story.log[scanned:]
+        assert ("public/list", 99) in await archive.items(Point(BOARD, story.head))
+        assert await findings(archive, story) == []
+
+    async def test_a_board_of_the_same_name_begins_anew(self, archive: Archive) -> None:
+        """Nothing of the earlier one is left, but for who branched off it."""
+        old = Story(1)
+        old.tell_some(20)
+        old.checkpoint("old")
+        await old.archive_into(archive, BOARD)
+        await archive.branch("child", Point(BOARD, 15))
+        new = Story(2)
+        new.tell_some(10)
+        await archive.join(BOARD, 1, Head(0, new.epochs[0], 1), listing())
+        await new.archive_into(archive, BOARD)
+        assert await whole_log(archive, BOARD) == new.log
+        assert not await archive.checkpoints(BOARD)
+        assert await state_at(archive, Point("child", 10)) == old.held[10]
+        mark = await archive.mark("child")
+        assert mark is not None
+        assert mark.origin == Point(BOARD, 15)
+        assert await findings(archive, new) == []
+
+    async def test_what_an_engine_lost_is_let_go(self, archive: Archive, seed: int) -> None:
+        """The marker of its new epoch leads back; branches off what was lost keep it."""
+        story = Story(seed)
+        story.tell_some(20)
+        story.checkpoint("kept")
+        story.tell_some(20)
+        story.checkpoint("lost")
+        await story.archive_into(archive, BOARD)
+        await archive.branch("saved", Point(BOARD, 38))
+        mended = story.lose(30)
+        mended.tell_some(20)
+        mended.checkpoint("new")
+        await mended.archive_into(archive, BOARD)
+        assert await whole_log(archive, BOARD) == mended.log
+        for revision in (10, 30, 30 + 1_000, mended.head):
+            assert await state_at(archive, Point(BOARD, revision)) == mended.held[revision]
+            facts = await archive.facts_at(Point(BOARD, revision))
+            assert facts.digests == mended.digests(revision)
+        between = await state_at(archive, Point(BOARD, 500))
+        assert between == mended.held[30]
+        assert [c.name for c in await archive.checkpoints(BOARD)] == ["kept", "new"]
+        assert await state_at(archive, Point("saved", 38)) == story.held[38]
+        assert await findings(archive, mended) == []
+
+    # --- large values -----------------------------------------------------------------------------
+
+    async def test_large_values_lie_among_the_blobs(self, archive: Archive, place: object) -> None:
+        """One byte above the limit, and not at it; the same content once."""
+        story = Story()
+        at = b"\xc6" + (BLOB_BYTES - 5).to_bytes(4) + story.dice.randbytes(BLOB_BYTES - 5)
+        above = b"\xc6" + (BLOB_BYTES - 4).to_bytes(4) + story.dice.randbytes(BLOB_BYTES - 4)
+        story.tell(Put("public/at", at), Put("public/above", above), Put("public/too", above))
+        await story.archive_into(archive, BOARD)
+        files = [p for p in place.blobs.rglob("*") if p.is_file()]  # type: ignore[attr-defined]
+        assert [file.read_bytes() for file in files] == [above]
+        assert await state_at(archive, Point(BOARD, 1)) == story.held[1]
+
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    async def test_a_checkpoint_is_sealed_with_its_revision(
+        self, archive: Archive, seed: int
+    ) -> None:
+        """Its manifest says what the board held then, and names the one before it."""
+        story = Story(seed)
+        story.tell(Put("public/~declared/ada", encode_value({"schema": 3})))
+        story.tell_some(10)
+        first = story.checkpoint("first")
+        story.tell_some(5)
+        story.tell(Put("public/~declared/bo", ONE), Delete("public/~declared/ada"))
+        second = story.checkpoint("second", kind="automatic")
+        await story.archive_into(archive, BOARD)
+        stored = await archive.checkpoints(BOARD)
+        assert [(c.name, c.revision, c.kind) for c in stored] == [
+            ("first", first, "named"),
+            ("second", second, "automatic"),
+        ]
+        said = [json.loads(c.manifest) for c in stored]
+        declared = [each["declared"] for each in said]
+        assert declared == [{"ada": {"schema": 3}}, {"bo": 1}]
+        assert [each["board"] for each in said] == [BOARD, BOARD]
+        assert said[0]["previous"] == ""
+        assert said[1]["previous"] != ""
+        for checkpoint, each in zip(stored, said, strict=True):
+            at = Point(BOARD, checkpoint.revision)
+            facts, mark = await archive.facts_at(at), await archive.mark_at(at)
+            assert each["digests"] == {n: d.hex() for n, d in facts.digests.items()}
+            assert each["agents"] == {name: list(step) for name, step in facts.steps.items()}
+            assert each["chain"] == mark.chain.hex()
+            public = bytes.fromhex(each["key"])
+            assert is_signed(checkpoint.manifest, checkpoint.signature, public)
+        assert await findings(archive, story) == []
+
+    async def test_pages_do_not_show_in_manifests(self, archive: Archive, seed: int) -> None:
+        """The same log makes the same manifests, however it was cut into pages."""
+        story = Story(seed)
+        for number in range(6):
+            story.tell_some(4)
+            story.checkpoint(f"c{number}")
+        found = []
+        for page in (1, 3, 100):
+            await story.archive_into(archive, BOARD, page=page)
+            found.append([(c.manifest, c.signature) for c in await archive.checkpoints(BOARD)])
+            fence = await archive.take(BOARD, "tester", TTL_MS)
+            assert fence is not None
+            await archive.join(BOARD, fence, Head(0, story.epochs[0], 1), listing())
+        assert found[0] == found[1] == found[2]
+
+    async def test_pins_and_forgetting(self, archive: Archive) -> None:
+        """A checkpoint can be pinned, and let go of; the next manifest's previous one stays."""
+        story = Story()
+        story.checkpoint("a")
+        story.checkpoint("b")
+        await story.archive_into(archive, BOARD)
+        await archive.pin(BOARD, "a", pinned=True)
+        assert [c.pinned for c in await archive.checkpoints(BOARD)] == [True, False]
+        await archive.pin(BOARD, "a", pinned=False)
+        with pytest.raises(NoSuchCheckpoint):
+            await archive.pin(BOARD, "c", pinned=True)
+        await archive.forget(BOARD, "a")
+        await archive.forget(BOARD, "never")
+        assert [c.name for c in await archive.checkpoints(BOARD)] == ["b"]
+        assert await findings(archive, story) == []
+
+    # --- pruning ----------------------------------------------------------------------------------
+
+    async def test_pruning_keeps_what_is_needed(self, archive: Archive, seed: int) -> None:
+        """Revisions that were asked for, pinned checkpoints, branches and everything newer."""
+        story = Story(seed)
+        story.tell_some(30)
+        pinned = story.checkpoint("pinned")
+        story.tell_some(30)
+        story.checkpoint("gone")
+        story.tell_some(20)
+        story.restore(20)
+        await story.archive_into(archive, BOARD)
+        await archive.branch("child", Point(BOARD, 45))
+        await archive.pin(BOARD, "pinned", pinned=True)
+        counters = await archive.items(Point(BOARD, story.head))
+        versions = await archive.prune(BOARD, [12], 75)
+        assert versions > 10
+        for revision in (12, pinned, 45, 75, 76, story.head):
+            assert await state_at(archive, Point(BOARD, revision)) == story.held[revision]
+            facts = await archive.facts_at(Point(BOARD, revision))
+            assert facts.digests == story.digests(revision)
+            assert (await archive.mark_at(Point(BOARD, revision))).epoch == story.epochs[revision]
+        assert await state_at(archive, Point("child", 45)) == story.held[45]
+        for revision in (11, 13, 44, 74):
+            with pytest.raises(Compacted):
+                await archive.read(Point(BOARD, revision), [])
+        assert await archive.items(Point(BOARD, story.head)) == counters
+        assert await findings(archive, story) == []
+        await archive.pin(BOARD, "pinned", pinned=False)
+        assert await archive.prune(BOARD, [], 80) > 0
+        with pytest.raises(Compacted):
+            await archive.read(Point(BOARD, pinned), [])
+        assert await state_at(archive, Point("child", 45)) == story.held[45]
+        assert await state_at(archive, Point(BOARD, 80)) == story.held[80]
+        story.tell_some(10)
+        await story.archive_into(archive, BOARD)
+        assert await findings(archive, story) == []
+        assert await archive.prune("unknown", [], 9) == 0
+
+    async def test_pruning_forgets_removed_keys(self, archive: Archive, place: object) -> None:
+        """A board on which tasks come and go does not grow for ever."""
+        story = Story()
+        for number in range(50):
+            story.tell(Put(f"public/task{number}", ONE))
+            story.tell(Delete(f"public/task{number}"))
+        story.tell(Put("public/a", ONE))
+        await story.archive_into(archive, BOARD)
+        assert await archive.prune(BOARD, [], story.head) == 100
+        [row] = await place.ask("SELECT COUNT(*) FROM version")  # type: ignore[attr-defined]
+        assert row[0] == 1
+        [row] = await place.ask("SELECT COUNT(*) FROM commit_log")  # type: ignore[attr-defined]
+        assert row[0] == 1
+        assert await findings(archive, story) == []
+
+    async def test_settling_says_how_far(self, archive: Archive) -> None:
+        """What is archived by then outlives a power loss."""
+        story = Story()
+        story.tell_some(3)
+        assert await archive.settle(BOARD) == 0
+        await story.archive_into(archive, BOARD)
+        assert await archive.settle(BOARD) == 3

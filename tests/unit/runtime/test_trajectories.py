@@ -1,0 +1,181 @@
+"""Trajectories from the log of a real board, and the same steps taken again."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import blackboard
+from blackboard import Board
+from blackboard.core.commit import Put
+from blackboard.runtime.agent import Agent
+from blackboard.runtime.calls import Terms
+from blackboard.runtime.context import Context
+from blackboard.runtime.models import Prices, Prompt, ScriptedModel
+from blackboard.runtime.run import run_agent
+from blackboard.runtime.state import state_key
+from blackboard.runtime.trajectories import Costs, Trajectory, replay, trajectories
+from blackboard.wire.codec import encode_value
+
+LARGE = 100_000
+
+
+class Notes(BaseModel):
+    """What a clerk knows."""
+
+    heard: list[str] = []
+    advice: str = ""
+
+
+def price_of(name: str) -> int:
+    """A tool."""
+    return len(name)
+
+
+def read_all(name: str) -> str:
+    """A tool with a large result."""
+    return name * LARGE
+
+
+class Clerk(Agent[Notes]):
+    """Reads letters and prices, asks a model, answers, and writes what it found."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name)
+        self.model = ScriptedModel(lambda _: "buy it now", prices=Prices(1, 1))
+
+    async def step(self, ctx: Context[Notes]) -> None:
+        """One letter a step; then advice; then done."""
+        ctx.note("a letter")
+        for letter in await ctx.inbox(limit=1):
+            ctx.state.heard.append(letter.value)
+            ctx.send(letter.sender, f"got {letter.value}")
+            ctx.put("public/price", await ctx.tool(price_of, letter.value))
+            return
+        if not ctx.state.advice:
+            factor = await ctx.get("public/factor")
+            text = await ctx.tool(read_all, "x", terms=Terms(version="2"))
+            reply = await ctx.model(self.model, Prompt.of(f"{factor} {len(text)}", seed=7))
+            ctx.state.advice = reply.text
+            ctx.delete("public/price")
+            return
+        ctx.done("bought")
+
+
+class Hasty(Clerk):
+    """Newer code of the same kind: does not read everything."""
+
+    kind = "Clerk"
+
+    async def step(self, ctx: Context[Notes]) -> None:
+        """As before, but for the price."""
+        for letter in await ctx.inbox(limit=1):
+            ctx.state.heard.append(letter.value)
+            ctx.send(letter.sender, f"got {letter.value}")
+            ctx.put("public/price", 0)
+            await ctx.tool(price_of, letter.value)
+            return
+        await super().step(ctx)
+
+
+@pytest.fixture
+async def board(tmp_path: Path) -> AsyncIterator[Board]:
+    """A board, as an operator has it."""
+    async with blackboard.open(tmp_path, level="memory") as client:
+        yield client.board("main")
+
+
+async def history(board: Board) -> list[Trajectory]:
+    """A clerk's work, and what there is of it, through JSON."""
+    await board.put("public/factor", 3)
+    for letter in ("tea", "coffee"):
+        await board.as_agent("bob").append("inbox/clerk/messages", letter)
+    await run_agent(Clerk("clerk"), board)
+    lines = [found.model_dump_json() async for found in trajectories(board)]
+    return [Trajectory.model_validate_json(line) for line in lines]
+
+
+async def test_a_trajectory_has_all_that_a_step_was(board: Board) -> None:
+    """Inputs, calls, what it wrote and sent, what it became, what it cost."""
+    [found] = await history(board)
+    assert (found.agent, found.kind, found.outcome, found.status) == (
+        "clerk",
+        "Clerk",
+        "bought",
+        "done",
+    )
+    first, _, third, last = found.steps
+    assert [step.step for step in found.steps] == [1, 2, 3, 4]
+    [letter] = first.inputs
+    assert (letter.sender, letter.value) == ("bob", "tea")
+    assert (first.written, first.sent) == ({"public/price": 3}, (("bob", "got tea"),))
+    assert (first.before, first.after) == (None, {"heard": ["tea"], "advice": ""})
+    assert [(call.name, call.arguments, call.result) for call in first.calls] == [
+        ("price_of", ["tea"], 3)
+    ]
+    assert [entry.key for entry in third.inputs] == ["public/factor"]
+    assert third.deleted == ("public/price",)
+    assert third.calls[0].result == "x" * LARGE
+    reply = third.calls[1].result
+    assert (reply["seed"], reply["version"], reply["text"]) == (7, "scripted", "buy it now")
+    assert last.unknown == ()
+    assert found.costs == Costs(
+        tool_calls=3, model_calls=1, prompt_tokens=2, completion_tokens=3, cost_microusd=5
+    )
+
+
+async def test_the_same_code_takes_the_same_steps(board: Board) -> None:
+    """No tool is called: the record answers."""
+    [found] = await history(board)
+    clerk = Clerk("clerk")
+    replayed = await replay(clerk, found)
+    assert (replayed.steps, replayed.difference) == (4, None)
+    assert clerk.model.prompts == []
+
+
+async def test_the_first_difference_is_told(board: Board) -> None:
+    """In what is written, in a call, in the state; and what the code raises now."""
+    [found] = await history(board)
+    hasty = (await replay(Hasty("clerk"), found)).difference
+    assert hasty is not None
+    assert (hasty.step, hasty.what, hasty.recorded) == (1, "written", {"public/price": 3})
+    other = Clerk("clerk")
+    other.model.name = "another"
+    asked = (await replay(other, found)).difference
+    assert asked is not None
+    assert (asked.step, asked.what) == (3, "call")
+    assert "another" in str(asked.replayed)
+    plain = json.loads(found.model_dump_json())
+    plain["steps"][1]["after"]["heard"] = ["tea", "milk"]
+    state = (await replay(Clerk("clerk"), Trajectory.model_validate(plain))).difference
+    assert state is not None
+    assert (state.step, state.what) == (2, "state")
+
+
+async def test_steps_that_were_taken_back_are_counted(board: Board) -> None:
+    """As by a restore: the state is that of an earlier step, and the agent goes on from there."""
+    [found] = await history(board)
+    key = state_key("clerk")
+    earlier: dict[str, Any] = {
+        "kind": "Clerk",
+        "version": 1,
+        "step": 2,
+        "state": found.steps[1].after,
+    }
+    await board.commit([Put(key, encode_value(earlier))])
+    await run_agent(Clerk("clerk"), board)
+    [again] = [one async for one in trajectories(board, agent="clerk")]
+    assert again.abandoned == 2
+    assert [step.step for step in again.steps] == [1, 2, 3, 4]
+    assert (await replay(Clerk("clerk"), again)).difference is None
+
+
+async def test_others_see_what_they_may_read(board: Board) -> None:
+    """An agent sees its own trajectory only."""
+    await history(board)
+    assert [one async for one in trajectories(board.as_agent("bob"))] == []
+    own = [one.agent async for one in trajectories(board.as_agent("clerk"))]
+    assert own == ["clerk"]

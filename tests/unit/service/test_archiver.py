@@ -1,0 +1,252 @@
+"""The archiver brings every log entry into the archive, once, and holds nobody up."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from blackboard.core.commit import Entry, LogEntry, Put
+from blackboard.errors import Unavailable
+from blackboard.service import access
+from blackboard.service.archiver import Archiver
+from blackboard.service.board import Board, Client
+from blackboard.service.embedded import archive_beside
+from blackboard.service.host import Host
+from blackboard.service.local import LocalLink
+from blackboard.service.sweeper import Sweeper
+from blackboard.store.archive import Archive, Point
+from blackboard.store.sqlite import SqliteStore
+from blackboard.types import Key
+from blackboard.wire.codec import encode_value
+from tests.conformance.archive_suite import Place
+from tests.conformance.rules_archive import state_at, whole_log
+from tests.conformance.writer import Writer
+from tests.postgres import Postgres, postgres_directory
+from tests.waiting import wait_until
+
+BOARD = "main"
+ONE = encode_value(1)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    """The engine."""
+    opened = await SqliteStore.at(tmp_path / "data", "memory")
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+async def archive(tmp_path: Path) -> AsyncIterator[Archive]:
+    """An empty archive."""
+    opened = await archive_beside(tmp_path)
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+async def host(tmp_path: Path) -> AsyncIterator[Host]:
+    """What a service has, with an archive."""
+    store = await SqliteStore.at(tmp_path / "data", "memory")
+    host = Host(store, archive=await archive_beside(tmp_path / "past"))
+    await host.look()
+    yield host
+    await host.aclose()
+
+
+async def log_of(store: SqliteStore, board: str = BOARD) -> list[LogEntry]:
+    """The log, from where it begins."""
+    head = await store.open(board)
+    found: list[LogEntry] = []
+    while (after := found[-1].revision if found else head.oldest - 1) < head.revision:
+        found += (await store.log(board, after, limit=1000)).entries
+    return found
+
+
+async def content_of(store: SqliteStore, board: str = BOARD) -> dict[Key, Entry]:
+    """What the board holds now; small boards only."""
+    page = await store.list(board, "", limit=1000)
+    return {entry.key: entry for entry in page.entries}
+
+
+def client(host: Host) -> Board:
+    """The board as its operator."""
+    return Client(LocalLink(host, access.operator())).board(BOARD)
+
+
+async def test_what_is_committed_is_archived(host: Host) -> None:
+    """By the service itself, soon, and equal to the log."""
+    board = client(host)
+    for number in range(50):
+        await board.put(f"public/k{number % 7}", number)
+    head = await board.head()
+    assert host.archiver is not None
+    mark = await host.archiver.reached(BOARD, head.revision)
+    assert mark.revision == head.revision
+    assert isinstance(host.store, SqliteStore)
+    assert await whole_log(host.archiver.archive, BOARD) == await log_of(host.store)
+    statistics = host.archiver.statistics()
+    assert (statistics.boards, statistics.behind, statistics.failing) == (1, 0, 0)
+    assert statistics.appended == head.revision
+
+
+async def test_closing_archives_to_the_end(tmp_path: Path) -> None:
+    """Whoever stops leaves nothing behind, and lets go of its lease."""
+    store = await SqliteStore.at(tmp_path / "data", "memory")
+    host = Host(store, archive=await archive_beside(tmp_path))
+    await host.look()
+    for number in range(20):
+        await client(host).put("public/a", number)
+    await host.aclose()
+    archive = await archive_beside(tmp_path)
+    mark = await archive.mark(BOARD)
+    assert mark is not None
+    assert mark.revision == 20
+    assert await archive.take(BOARD, "another", 1_000) is not None
+    await archive.aclose()
+
+
+async def test_a_board_that_is_older_than_the_archive_is_joined(
+    store: SqliteStore, archive: Archive
+) -> None:
+    """Its log was cut before; commits go on while it is listed."""
+    writer = await Writer.open(store, BOARD)
+    for number in range(3_000):
+        if number % 100 == 0:
+            await writer.send_all(
+                [writer.make(Put(f"public/{number + i}", ONE)) for i in range(100)]
+            )
+    await store.compact(BOARD, 3_001 - 2_950)
+    busy = asyncio.create_task(write_for_ever(writer))
+    archiver = Archiver(store, archive)
+    mark = await archiver.reached(BOARD, 3_000)
+    busy.cancel()
+    await asyncio.gather(busy, return_exceptions=True)
+    head = await store.open(BOARD)
+    mark = await archiver.reached(BOARD, head.revision)
+    assert 0 < mark.oldest <= head.revision
+    assert await state_at(archive, Point(BOARD, head.revision)) == await whole(store)
+    assert await whole_log(archive, BOARD, mark.oldest) == [
+        entry for entry in await log_of(store) if entry.revision > mark.oldest
+    ]
+    found = archive.verify(Point(BOARD, head.revision))
+    assert [finding async for finding in found] == []
+    await archiver.aclose()
+
+
+async def write_for_ever(writer: Writer) -> None:
+    """Change keys from the beginning to the end of the board, and remove some."""
+    number = 0
+    while True:
+        number += 7
+        await writer.commit(Put(f"public/{number % 2_900}", ONE), Put(f"public/new{number}", ONE))
+
+
+async def whole(store: SqliteStore) -> dict[Key, Entry]:
+    """Everything that the board holds."""
+    found: dict[Key, Entry] = {}
+    after = None
+    while True:
+        page = await store.list(BOARD, "", after=after, limit=1000)
+        found |= {entry.key: entry for entry in page.entries}
+        after = page.next_key
+        if after is None:
+            return found
+
+
+async def test_one_archives_and_the_other_takes_over(store: SqliteStore, archive: Archive) -> None:
+    """Both come to know how far it is; when one stops, the other goes on."""
+    writer = await Writer.open(store, BOARD)
+    first, second = Archiver(store, archive), Archiver(store, archive)
+    await writer.commit(Put("public/a", ONE))
+    await first.reached(BOARD, 1)
+    await writer.commit(Put("public/a", ONE))
+    await second.reached(BOARD, 2)
+    await first.aclose()
+    await writer.commit(Put("public/a", ONE))
+    await second.reached(BOARD, 3)
+    assert await whole_log(archive, BOARD) == await log_of(store)
+    assert first.statistics().appended + second.statistics().appended == 3
+    await second.aclose()
+
+
+async def test_a_board_that_was_made_anew_is_archived_anew(
+    store: SqliteStore, archive: Archive
+) -> None:
+    """The archive finds out that its past is not this board's, whichever is longer."""
+    for commits in (5, 9, 2):
+        writer = await Writer.open(store, BOARD)
+        for number in range(commits):
+            await writer.commit(Put(f"public/{commits}", encode_value(number)))
+        archiver = Archiver(store, archive)
+
+        async def is_archived(archiver: Archiver = archiver, commits: int = commits) -> bool:
+            archiver.follow(BOARD)
+            archiver.poke(BOARD)
+            mark = await archive.mark(BOARD)
+            return mark is not None and mark.revision == commits
+
+        await wait_until(is_archived)
+        assert await whole_log(archive, BOARD) == await log_of(store)
+        await archiver.aclose()
+        await store.drop(BOARD)
+
+
+async def test_the_log_is_cut_only_behind_the_archive(host: Host) -> None:
+    """While somebody else has the archive and does nothing, the log grows."""
+    board = client(host)
+    assert host.archive is not None
+    assert host.archiver is not None
+    assert await host.archive.take(BOARD, "stuck", 60_000) == 1
+    for number in range(60):
+        await board.put("public/a", number)
+    sweeper = Sweeper(host, "ab")
+    await sweeper.trim(10)
+    assert (await host.store.open(BOARD)).oldest == 1
+    await host.archive.give_up(BOARD, 1)
+    await host.archiver.reached(BOARD, 60)
+    await sweeper.trim(10)
+    head = await host.store.open(BOARD)
+    assert (head.oldest, head.log_entries) == (51, 10)
+    log = await whole_log(host.archive, BOARD)
+    assert [entry.revision for entry in log] == list(range(1, 61))
+
+
+async def test_waiting_for_the_archive_is_bounded(host: Host) -> None:
+    """Unavailable, saying how far it is."""
+    assert host.archive is not None
+    assert host.archiver is not None
+    await host.archive.take(BOARD, "stuck", 60_000)
+    await client(host).put("public/a", 1)
+    with pytest.raises(Unavailable, match="not yet at 1"):
+        await host.archiver.reached(BOARD, 1, timeout_ms=50)
+
+
+async def test_commits_go_on_while_the_database_is_away(tmp_path: Path) -> None:
+    """A server that was killed: nobody waits for it, and what was missed is caught up with."""
+    if postgres_directory() is None:
+        pytest.skip("no PostgreSQL server on this machine: run tools/get_postgres.sh")
+    async with Postgres() as server, Place(server.url, tmp_path / "blobs") as place:
+        store = await SqliteStore.at(tmp_path / "data", "memory")
+        host = Host(store, archive=await place.open())
+        await host.look()
+        board = client(host)
+        await board.put("public/a", 0)
+        assert host.archiver is not None
+        await host.archiver.reached(BOARD, 1)
+        server.kill()
+        for number in range(30):
+            await board.put("public/a", number)
+
+        async def is_failing() -> bool:
+            assert host.archiver is not None
+            return host.archiver.statistics().failing == 1
+
+        await wait_until(is_failing)
+        await server.start()
+        mark = await host.archiver.reached(BOARD, 31)
+        assert mark.revision == 31
+        assert host.archiver.statistics().failing == 0
+        assert await whole_log(host.archiver.archive, BOARD) == await log_of(store)
+        await host.aclose()

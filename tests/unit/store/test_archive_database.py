@@ -1,0 +1,84 @@
+"""Opening the archive's database, and what its failures become."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from blackboard.errors import Corrupt, InvalidRequest, Unavailable
+from blackboard.store.archive_database import Database
+from blackboard.store.redis_process import free_port
+
+
+@pytest.mark.parametrize("url", ["", "paper", "mysql://host/db", "sqlite://", "redis://host"])
+async def test_another_url_is_refused(url: str) -> None:
+    """Naming the setting."""
+    with pytest.raises(InvalidRequest) as refused:
+        await Database.open(url)
+    assert refused.value.field == "archive"
+
+
+async def test_a_server_that_is_away_is_unavailable() -> None:
+    """And its password is told to nobody."""
+    url = f"postgresql://somebody:secret@127.0.0.1:{free_port()}/blackboard"
+    with pytest.raises(Unavailable) as refused:
+        await Database.open(url)
+    assert "secret" not in str(refused.value)
+    assert "127.0.0.1" in refused.value.what
+
+
+async def test_a_directory_that_is_missing_is_unavailable(tmp_path: Path) -> None:
+    """A file cannot be made there."""
+    with pytest.raises(Unavailable):
+        await Database.open(f"sqlite:///{tmp_path}/missing/archive.db")
+
+
+async def test_a_file_that_is_no_database_is_corrupt(tmp_path: Path) -> None:
+    """It is left as it is."""
+    path = tmp_path / "archive.db"
+    path.write_bytes(b"not a database " * 1000)
+    with pytest.raises(Corrupt):
+        await Database.open(f"sqlite:///{path}")
+    assert path.read_bytes().startswith(b"not a database")
+
+
+async def test_a_transaction_is_whole_or_not(tmp_path: Path) -> None:
+    """An error in the middle undoes it; a reader sees one snapshot."""
+    database = await Database.open(f"sqlite:///{tmp_path}/archive.db")
+    count = text("SELECT COUNT(*) FROM kept")
+    write = text("INSERT INTO kept (board, revision) VALUES (1, :revision)")
+    async with database.writing() as connection:
+        await connection.execute(write, {"revision": 1})
+
+    async def fail() -> None:
+        async with database.writing() as connection:
+            await connection.execute(write, {"revision": 2})
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    async with database.reading() as reader:
+        assert (await reader.execute(count)).scalar_one() == 1
+        async with database.writing() as connection:
+            await connection.execute(write, {"revision": 3})
+        assert (await reader.execute(count)).scalar_one() == 1
+    async with database.reading() as reader:
+        assert (await reader.execute(count)).scalar_one() == 2
+    await database.sync()
+    await database.aclose()
+
+
+async def test_writers_take_turns(tmp_path: Path) -> None:
+    """Many at once, none is told that the file is locked."""
+    database = await Database.open(f"sqlite:///{tmp_path}/archive.db")
+
+    async def write(revision: int) -> None:
+        async with database.writing() as connection:
+            statement = text("INSERT INTO kept (board, revision) VALUES (1, :revision)")
+            await connection.execute(statement, {"revision": revision})
+
+    await asyncio.gather(*(write(number) for number in range(40)))
+    async with database.reading() as connection:
+        assert (await connection.execute(text("SELECT COUNT(*) FROM kept"))).scalar_one() == 40
+    await database.aclose()
