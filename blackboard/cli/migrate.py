@@ -39,7 +39,8 @@ def migrate(
 ) -> None:
     """Bring stored states of agents to the versions of a module.
 
-    With --check only tell whether that works. The module is imported, from the current directory too. A state that fails is left as it is.
+    With --check only tell whether that works. The module is imported, from the current directory
+    too. A state that fails is left as it is.
     """
     from blackboard.cli import session, show
 
