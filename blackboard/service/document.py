@@ -57,6 +57,8 @@ class Document:
         self._link = link
         self._board = board
         self._doc: Doc[Any] = Doc()
+        self.version = 0
+        """As `Editing.version` (service/document_types.py)."""
         self._applying = False
         self._in_transaction = False
         self._unsent: list[bytes] = []
@@ -74,6 +76,7 @@ class Document:
         self._undo.include_origin(_OWN)
         self._scopes: set[str] = set()
         self._held: list[Any] = []
+        self._texts: dict[str, SharedText] = {}
         self._subscription: Subscription | None = self._doc.observe(self._note)
 
     # --- its life ---------------------------------------------------------------------------------
@@ -147,7 +150,10 @@ class Document:
 
     def text(self, name: str = _TEXT) -> SharedText:
         """The text called `name` at the top of the document."""
-        return SharedText(self, self._root(name, Text))
+        found = self._root(name, Text)
+        if name not in self._texts:
+            self._texts[name] = SharedText(self, found)
+        return self._texts[name]
 
     def list(self, name: str) -> SharedList:
         """The list called `name` at the top of the document."""
@@ -182,6 +188,7 @@ class Document:
 
         What is edited in it at the top of the document is asked for before it begins."""
         self._check()
+        self.version += 1
         outer, self._in_transaction = self._in_transaction, True
         try:
             with self._doc.transaction(origin=_OWN):
@@ -225,6 +232,7 @@ class Document:
     # --- the connection ---------------------------------------------------------------------------
 
     def _note(self, event: TransactionEvent) -> None:
+        self.version += 1
         if not self._applying:
             self._unsent.append(event.update)
             self._came.set()
