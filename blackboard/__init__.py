@@ -106,11 +106,22 @@ if TYPE_CHECKING:
     from blackboard.service.attempts import Claimed
     from blackboard.service.board import Board, Client
     from blackboard.service.claim import Claim, Task
+    from blackboard.service.comparing import Diff, KeyChange
     from blackboard.service.embedded import open  # noqa: A004
     from blackboard.service.lock import Lock
+    from blackboard.service.moments import (
+        Checkpoint,
+        Origin,
+        Policy,
+        Pruned,
+        Restored,
+        Shown,
+        Verified,
+    )
     from blackboard.service.presence import Attachment, Presence
     from blackboard.service.step import Step
-    from blackboard.service.views import Cause, Change, Entry, Listing, Receipt, Revised
+    from blackboard.service.transfer import Exported
+    from blackboard.service.views import Cause, Change, Entry, Listing, Receipt, Revised, Version
     from blackboard.service.watching import Watch
     from blackboard.wire.codec import decode_value, encode_value
 
@@ -133,6 +144,7 @@ __all__ = [
     "Cause",
     "Change",
     "ChatModel",
+    "Checkpoint",
     "Claim",
     "Claimed",
     "Client",
@@ -144,12 +156,14 @@ __all__ = [
     "Decision",
     "Delete",
     "DeletePrefix",
+    "Diff",
     "Diverged",
     "Ended",
     "Endpoint",
     "EngineRefused",
     "Entry",
     "Expire",
+    "Exported",
     "Fenced",
     "FutureRevision",
     "Grant",
@@ -160,6 +174,7 @@ __all__ = [
     "InvalidRequest",
     "InvalidState",
     "KeyAt",
+    "KeyChange",
     "Lease",
     "LeaseHeld",
     "LeaseLost",
@@ -174,13 +189,16 @@ __all__ = [
     "ModelFailed",
     "NoSuchCheckpoint",
     "NothingToClaim",
+    "Origin",
     "OutcomeUnknown",
     "Pending",
     "Place",
+    "Policy",
     "PrefixUnchanged",
     "Presence",
     "Prices",
     "Prompt",
+    "Pruned",
     "Put",
     "Recall",
     "Receipt",
@@ -189,6 +207,7 @@ __all__ = [
     "Release",
     "Renew",
     "Reply",
+    "Restored",
     "Resync",
     "Retry",
     "Revised",
@@ -196,6 +215,7 @@ __all__ = [
     "Runner",
     "SchemaTooNew",
     "ScriptedModel",
+    "Shown",
     "SnapshotFirst",
     "StaleEpoch",
     "Status",
@@ -214,6 +234,8 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "Usage",
+    "Verified",
+    "Version",
     "Waiter",
     "Watch",
     "connect",
@@ -262,7 +284,26 @@ _HOMES = {
     "blackboard.service.lock": ("Lock",),
     "blackboard.service.presence": ("Attachment", "Presence"),
     "blackboard.service.step": ("Step",),
-    "blackboard.service.views": ("Cause", "Change", "Entry", "Listing", "Receipt", "Revised"),
+    "blackboard.service.comparing": ("Diff", "KeyChange"),
+    "blackboard.service.moments": (
+        "Checkpoint",
+        "Origin",
+        "Policy",
+        "Pruned",
+        "Restored",
+        "Shown",
+        "Verified",
+    ),
+    "blackboard.service.transfer": ("Exported",),
+    "blackboard.service.views": (
+        "Cause",
+        "Change",
+        "Entry",
+        "Listing",
+        "Receipt",
+        "Revised",
+        "Version",
+    ),
     "blackboard.service.watching": ("Watch",),
     "blackboard.wire.codec": ("decode_value", "encode_value"),
     "blackboard.core.commit": (

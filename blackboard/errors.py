@@ -392,7 +392,7 @@ class RemoteProtocolError(BlackboardError):
 
 @dataclass(eq=False)
 class ModelFailed(BlackboardError):
-    """`model` did not answer, or not usably: `reason`. `status` is the HTTP status, if there was one.
+    """`model` did not answer, or not usably: `reason`. `status` is the HTTP status, if any.
 
     What may pass by itself was tried again already.
     """

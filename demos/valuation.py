@@ -17,13 +17,13 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from blackboard.demos.rewind import play as take_back_and_branch
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
 import blackboard
 from blackboard import Board, Client, Revised
-from blackboard.demos import rewind
 
 BOARD = "expansion"
 CURTAIN = "public/curtain"
@@ -169,7 +169,8 @@ async def take_back(board: Board, url: str, folder: Path) -> dict[str, bool]:
             "blackboard.demos.drafter", name, env=await surroundings(name, url, folder)
         )
 
-    return await rewind.play(board, launch, tell)
+    kept: dict[str, bool] = await take_back_and_branch(board, launch, tell)
+    return kept
 
 
 def tell(name: str, line: str) -> None:

@@ -86,7 +86,10 @@ def approve(
         str, typer.Option("--reason", metavar="TEXT", help="The agent reads it.")
     ] = "",
 ) -> None:
-    """Approve what an agent asks. It goes on, unless a fact has changed: then it asks again."""
+    """Approve what an agent asks.
+
+    It goes on, unless a fact has changed: then it asks again.
+    """
     _answer(Flags.of(context), asker, name, (True, revision, reason))
 
 
@@ -105,7 +108,10 @@ def reject(
         str, typer.Option("--reason", metavar="TEXT", help="The agent reads it.")
     ] = "",
 ) -> None:
-    """Reject what an agent asks. It goes on, and knows."""
+    """Reject what an agent asks.
+
+    It goes on, and reads the reason.
+    """
     _answer(Flags.of(context), asker, name, (False, revision, reason))
 
 

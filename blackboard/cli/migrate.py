@@ -37,9 +37,10 @@ def migrate(
     ],
     check: Annotated[bool, typer.Option("--check", help="Only tell; write nothing.")] = False,
 ) -> None:
-    """Bring the stored states of agents to the versions of a module, or tell whether that works.
+    """Bring stored states of agents to the versions of a module.
 
-    The module is imported, from the current directory too. A state that fails is left as it is.
+    With --check only tell whether that works. The module is imported, from the current directory
+    too. A state that fails is left as it is.
     """
     from blackboard.cli import session, show
 

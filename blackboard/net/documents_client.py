@@ -3,6 +3,7 @@
 It does not come back by itself; a `Document` opens the next one.
 """
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -12,7 +13,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as connect_websocket
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
-from blackboard.core.document import check_document
+from blackboard.core.document import check_document, document_prefix
 from blackboard.errors import (
     AccessDenied,
     BlackboardError,
@@ -21,11 +22,15 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.net.dial import Address
+from blackboard.net.tokens import attenuate
+from blackboard.service.access import Grant, Narrowing, Right
 from blackboard.types import (
+    DOCUMENT_TOKEN_TTL_MS_MAX,
     FRAME_BYTES_MAX,
     HANDSHAKE_TIMEOUT_MS,
     PING_INTERVAL_MS,
     Key,
+    Milliseconds,
 )
 from blackboard.wire.ysync import CLOSE_BY_CAUSE
 
@@ -62,6 +67,25 @@ async def open_document(
         yield RemotePipe(socket, key)
     finally:
         await socket.close()
+
+
+def document_token(
+    token: str,
+    board: str,
+    key: Key,
+    *,
+    can_edit: bool = True,
+    ttl_ms: Milliseconds = DOCUMENT_TOKEN_TTL_MS_MAX,
+) -> str:
+    """What a stock client may have in its URL: your `token`, narrowed to the document at `key`.
+
+    Nobody is asked: whoever has a token can narrow it. It is good for `ttl_ms` at most, and for
+    the same agent. Errors: InvalidRequest when `token` allows less, or is none.
+    """
+    rights = {Right.READ, Right.APPEND} if can_edit else {Right.READ}
+    grant = Grant(f"{document_prefix(check_document(key))}/**", frozenset(rights))
+    ends_ms = time.time_ns() // 1_000_000 + min(ttl_ms, DOCUMENT_TOKEN_TTL_MS_MAX)
+    return attenuate(token, Narrowing(None, (grant,), frozenset({board}), ends_ms))
 
 
 class RemotePipe:

@@ -91,3 +91,11 @@ class Metrics:
         yield CounterMetricFamily("blackboard_commits", "Commits decided", service.commits)
         yield CounterMetricFamily("blackboard_commits_refused", "Refused", service.refused)
         yield CounterMetricFamily("blackboard_batches", "Engine calls for them", service.batches)
+        archive = service.archive
+        if archive is not None:
+            about = "Revisions by which the archive is behind, at most"
+            yield GaugeMetricFamily("blackboard_archive_behind", about, archive.behind)
+            about = "Boards that could not be archived just now"
+            yield GaugeMetricFamily("blackboard_archive_failing", about, archive.failing)
+            about = "Log entries archived here"
+            yield CounterMetricFamily("blackboard_archive_appended", about, archive.appended)

@@ -122,9 +122,13 @@ class ProcessLife:
     async def _live(self) -> Ended:
         step = await self._step()
         while not self._stop.is_set():
+            epoch = (await self._board.head()).epoch.number
             code, error = await self._process()
             if code == 0:
-                return await self._as_told()
+                ended = await self._as_told()
+                if ended.how == "done" or (await self._board.head()).epoch.number == epoch:
+                    return ended
+                continue  # it was done, and a restore took that back
             if code == CRASH_LOOP_CODE:
                 told = await self._board.get(supervision_key(self.agent.name), {})
                 return self._ended("crash_loop", error=str(told.get("error", error)))

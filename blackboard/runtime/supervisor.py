@@ -131,6 +131,7 @@ class Crashes:
         told = {"state": state, "crashes": self._in_a_row, "error": self.error}
         self._well.clear()
         try:
+            await self._board.refresh()  # it may have been restored since
             await self._board.put(supervision_key(self.agent), told, note=f"crashed: {state}")
             self._told = True
         except BlackboardError as failure:
@@ -150,6 +151,7 @@ class Crashes:
             if self._told:
                 self._told = False
                 try:
+                    await self._board.refresh()
                     await self._board.delete(supervision_key(self.agent))
                 except BlackboardError as failure:
                     log.warning("agent %s: it cannot be told well: %s", self.agent, failure)

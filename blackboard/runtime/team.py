@@ -231,6 +231,8 @@ class _Team:
     async def _tend(self, seat: "_Seat") -> None:
         """Let one live, and again whenever a restore (or somebody) gives it another state."""
         home = self._board.as_agent(seat.agent.name)
+        for board in (self._board, home):
+            await board.refresh()
         await self._give_first_state(home, seat)
         while not seat.stopped:
             seat.life = self._make_life(seat.agent)
@@ -255,6 +257,7 @@ class _Team:
     async def _note(self, seat: "_Seat", ended: Ended) -> None:
         """Remember how it ended; of one that did not merely stop, write it into the roster."""
         if ended.how != "stopped":
+            await self._board.refresh()
             key = roster_key(ended.agent)
             update = {"how": ended.how, "outcome": ended.outcome}
             entry = await self._board.entry(key)
@@ -306,7 +309,7 @@ class _Seat:
                 while True:
                     try:
                         return await tend(self)
-                    except (Unavailable, OutcomeUnknown) as error:
+                    except (Unavailable, OutcomeUnknown, StaleEpoch) as error:
                         log.warning("agent %s is not looked after: %s", self.agent.name, error)
                     await anyio.sleep(_AWAY_PAUSE_S)
         finally:

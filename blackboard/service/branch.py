@@ -44,7 +44,8 @@ class Branches:
     async def branch(self, board: str, wish: BranchWish, by: str) -> Head:
         """Make `wish.new` of `board` as it was; the same request again changes nothing.
 
-        Errors: InvalidRequest when there is a board of that name; what resolving the moment raises.
+        Errors: InvalidRequest when there is a board of that name, or nothing at the moment; what
+        resolving that raises.
         A failure leaves nothing. Cancellation: the branch is made, or it is not.
         """
         check_name(wish.new, "board")
@@ -52,6 +53,8 @@ class Branches:
         if await self._exists(wish.new):
             return await self._asked_before(wish)
         origin = await self._past.point(board, wish.at)
+        if not origin.revision:
+            raise InvalidRequest(field="at", reason="nothing was before revision 1")
         return await finish(self._make_alone(wish, origin, by))
 
     async def _make_alone(self, wish: BranchWish, origin: Point, by: str) -> Head:

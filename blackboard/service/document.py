@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 _BACKOFF_MS = (0, 50, 200, 500, 1_000, 2_000, 5_000)
 _PASSING = frozenset({"closed", "gap", "too_slow"})
 """Causes after which the document is simply opened again, with everything that was made here."""
+Waiting = list[asyncio.Future[None]]
 _TEXT = "text"
 _OWN = "own"
 
@@ -56,10 +57,12 @@ class Document:
         self._link = link
         self._board = board
         self._doc: Doc[Any] = Doc()
+        self.version = 0
+        """As `Editing.version` (service/document_types.py)."""
         self._applying = False
         self._in_transaction = False
         self._unsent: list[bytes] = []
-        self._failure: DocumentRefused | None = None
+        self._failure: BlackboardError | None = None
         self._closed = False
         self._presence_clock = 0
         self._presence: str | None = None
@@ -73,6 +76,7 @@ class Document:
         self._undo.include_origin(_OWN)
         self._scopes: set[str] = set()
         self._held: list[Any] = []
+        self._texts: dict[str, SharedText] = {}
         self._subscription: Subscription | None = self._doc.observe(self._note)
 
     # --- its life ---------------------------------------------------------------------------------
@@ -138,7 +142,7 @@ class Document:
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise DocumentRefused(**self._failure.fields())
+            raise type(self._failure)(**self._failure.fields())
         if self._closed:
             raise DocumentRefused(self.key, "closed", "it was closed here")
 
@@ -146,7 +150,10 @@ class Document:
 
     def text(self, name: str = _TEXT) -> SharedText:
         """The text called `name` at the top of the document."""
-        return SharedText(self, self._root(name, Text))
+        found = self._root(name, Text)
+        if name not in self._texts:
+            self._texts[name] = SharedText(self, found)
+        return self._texts[name]
 
     def list(self, name: str) -> SharedList:
         """The list called `name` at the top of the document."""
@@ -181,6 +188,7 @@ class Document:
 
         What is edited in it at the top of the document is asked for before it begins."""
         self._check()
+        self.version += 1
         outer, self._in_transaction = self._in_transaction, True
         try:
             with self._doc.transaction(origin=_OWN):
@@ -224,6 +232,7 @@ class Document:
     # --- the connection ---------------------------------------------------------------------------
 
     def _note(self, event: TransactionEvent) -> None:
+        self.version += 1
         if not self._applying:
             self._unsent.append(event.update)
             self._came.set()
@@ -243,15 +252,17 @@ class Document:
             except (InvalidRequest, LimitExceeded, DamagedError) as error:
                 return self._give_up(DocumentRefused(self.key, "malformed", str(error)))
             except BlackboardError as error:
-                return self._fail(error)
+                return self._give_up(error)
             pause_ms = _BACKOFF_MS[min(failures, len(_BACKOFF_MS) - 1)]
             failures += 1
             await asyncio.sleep(random.uniform(0.5, 1.0) * pause_ms / 1000)
         return None
 
-    def _give_up(self, refusal: DocumentRefused) -> None:
-        self._failure = refusal
-        self._fail(refusal)
+    def _give_up(self, failure: BlackboardError) -> None:
+        """It is over: say why to whoever waits, and at every later use."""
+        log.info("document %s: %s", self.key, failure)
+        self._failure = failure
+        self._fail(failure)
 
     def _fail(self, error: Exception) -> None:
         for waiter in (*self._waiting, *(w for asked in self._asked for w in asked)):
@@ -266,6 +277,9 @@ class Document:
         self._waiting += [w for asked in self._asked for w in asked if not w.done()]
         self._asked.clear()
         self._others.clear()
+        # First of all the service must know what this replica has seen. Nobody is told that his
+        # edits are safe by the answer to that: they follow.
+        await self._ask(pipe, [])
         self._came.set()
         writer = asyncio.create_task(self._write(pipe))
         try:
@@ -330,8 +344,12 @@ class Document:
                 await pipe.send(ysync.write_update(merged(updates)))
             waiting, self._waiting = self._waiting, []
             if waiting:
-                self._asked.append(waiting)
-                await pipe.send(ysync.write_step1(self._doc.get_state()))
+                await self._ask(pipe, waiting)
+
+    async def _ask(self, pipe: Pipe, waiting: "Waiting") -> None:
+        """Ask for what is lacking here; those who wait are in sync when the answer comes."""
+        self._asked.append(waiting)
+        await pipe.send(ysync.write_step1(self._doc.get_state()))
 
     async def _send_presence(self, pipe: Pipe) -> None:
         client = self._doc.client_id

@@ -53,7 +53,7 @@ class Session:
         self._outgoing: deque[bytes] = deque()
         self._outgoing_bytes = 0
         self._is_greeted = False
-        self._is_stale = False
+        self._is_stale = room.mark is not None  # until it has told what it knows
         self._failure: DocumentRefused | None = None
         self._leaving = False
         self._came = asyncio.Event()
@@ -194,6 +194,8 @@ class Session:
             updates.append(next_one.update)
             self._incoming.popleft()
         await self._commit(_together(updates))
+        # What it had not sent before it came is in, or it was refused: from here on, it knows.
+        self._is_stale = False
 
     async def _commit(self, update: bytes) -> None:
         if not self.can_edit:

@@ -12,7 +12,7 @@ from blackboard.core.commit import Commit, Head
 from blackboard.core.model import Outcome
 from blackboard.errors import BlackboardError, EngineRefused, LimitExceeded, Unavailable
 from blackboard.service import quorum
-from blackboard.service.archiver import Archiver
+from blackboard.service.archiver import Archiver, ArchiveStatistics
 from blackboard.service.commits import CommitQueue
 from blackboard.service.documents import Documents
 from blackboard.service.feed import Feed
@@ -37,6 +37,8 @@ class ServiceStatistics:
     commits: int
     batches: int
     refused: int
+    archive: ArchiveStatistics | None = None
+    """None without an archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,7 @@ class Host:
             commits=sum(count.commits for count in counts),
             batches=sum(count.batches for count in counts),
             refused=sum(count.refused for count in counts),
+            archive=None if self.archiver is None else self.archiver.statistics(),
         )
 
     async def aclose(self) -> None:

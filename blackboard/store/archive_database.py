@@ -11,6 +11,7 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -60,7 +61,9 @@ class Database:
 
         Errors: InvalidRequest for another URL; Unavailable; Corrupt.
         """
-        database = cls(_engine(_url(url)))
+        place = _url(url)
+        _check_directory(place)
+        database = cls(_engine(place))
         try:
             async with database.writing() as connection:
                 if not database.is_sqlite:
@@ -184,6 +187,15 @@ def _url(given: str) -> URL:
         reason = f"{url.drivername}: neither sqlite:///path nor postgresql://host/database"
         raise InvalidRequest(field="archive", reason=reason)
     return url.set(drivername=driver)
+
+
+def _check_directory(url: URL) -> None:
+    """SQLite would say only that it cannot open the file."""
+    if url.drivername == _DRIVERS["sqlite"]:
+        directory = Path(url.database or "").parent
+        if not directory.is_dir():
+            what = f"archive {url.render_as_string(hide_password=True)}"
+            raise Unavailable(what=what, reason=f"there is no directory {directory}")
 
 
 def _engine(url: URL) -> AsyncEngine:

@@ -222,6 +222,8 @@ class PastMachine(RuleBasedStateMachine):
         """A new board that begins as another one was."""
         parent = self._member(which)
         revision = sorted(parent.states)[-1 - back % len(parent.states)]
+        if not revision:
+            return  # nothing to begin with
         made = self.call(parent.board.branch(f"past-{next(_names)}", revision))
         head = self.call(made.head()).revision
         child = Model(made, began=revision, depth=parent.depth + 1)

@@ -117,6 +117,14 @@ class BranchRules:
         assert await other.get("public/plan") == "theirs"
         assert [v.value for v in await other.history("public/plan")] == ["theirs", "first"]
 
+    async def test_nothing_cannot_be_branched(self, team: Team, ada: Board) -> None:
+        board = await team.operator()
+        await ada.put("public/plan", "first")
+        with pytest.raises(InvalidRequest) as refused:
+            await board.branch(f"{board.name}-b", 0)
+        assert refused.value.field == "at"
+        assert f"{board.name}-b" not in await (await operator_of(team)).boards()
+
     async def test_the_same_request_branches_once(self, team: Team, ada: Board) -> None:
         await ada.put("public/plan", "first")
         link = (await operator_of(team)).link

@@ -17,7 +17,7 @@ from blackboard.errors import (
 from blackboard.service.access import Grant, Principal, Right
 from blackboard.service.board import Board
 from blackboard.service.document import Document
-from blackboard.service.document_types import Delta, KeyChange
+from blackboard.service.document_types import EMBEDDED, Delta, KeyChange
 from blackboard.service.link import Link
 from blackboard.types import DOCUMENT_UPDATE_BYTES_MAX
 from tests.conformance.peers import Peer, state_of
@@ -36,6 +36,11 @@ async def agreed(*documents: Document) -> None:
 
 class DocumentRules:
     """Several agents edit one document at once, and all have the same in the end."""
+
+    @pytest.fixture
+    async def link(self, team: Team, ada: Board) -> Link:
+        """Ada's way to the service."""
+        return (await team.client_of(ada)).link
 
     async def test_a_document_begins_empty_and_keeps_what_is_written(self, ada: Board) -> None:
         doc = await ada.document(MEMO)
@@ -73,6 +78,23 @@ class DocumentRules:
             with pytest.raises(InvalidRequest):
                 text.delete(3, -1)
             assert str(text) == "ne😀X"
+
+    async def test_what_is_no_character_counts_as_one(self, link: Link, ada: Board) -> None:
+        async with Peer().connected(link, ada.name, MEMO) as peer:
+            await peer.sync()
+            before = peer.doc.get_state()
+            peer.text.insert(0, "né")
+            peer.text.insert_embed(3, {"image": "logo"})
+            peer.text.insert(4, "tail")
+            await peer.push(peer.doc.get_update(before))
+            await peer.sync_again()
+            async with ada.document(MEMO) as doc:
+                text = doc.text()
+                assert str(text) == f"né{EMBEDDED}tail"
+                text.insert(3, "漢")
+                text.delete(4, 1)
+                text.insert(2, "|")
+                assert str(text) == f"né|{EMBEDDED}漢ail"
 
     async def test_lists_maps_and_what_lies_in_them(self, ada: Board, bob: Board) -> None:
         async with ada.document(MEMO) as one, bob.document(MEMO) as two:
@@ -288,11 +310,6 @@ async def _opened(board: Board, key: str) -> Document:
 
 class DocumentPeerRules:
     """What a peer may send, and what becomes of it: the document and the others are unharmed."""
-
-    @pytest.fixture
-    async def link(self, team: Team, ada: Board) -> Link:
-        """Ada's way to the service."""
-        return (await team.client_of(ada)).link
 
     async def test_a_peer_of_another_make_is_served(self, link: Link, ada: Board) -> None:
         async with ada.document(MEMO) as doc:

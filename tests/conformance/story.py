@@ -2,7 +2,8 @@
 
 import random
 from collections.abc import AsyncIterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from blackboard.core import digest
 from blackboard.core.commit import (

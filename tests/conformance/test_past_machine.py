@@ -1,12 +1,18 @@
 """The machine of the past over every engine: BLACKBOARD_PAST_EXAMPLES=500 makes it long."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 import blackboard
+from blackboard import Client
+from blackboard.service import access
+from blackboard.service.embedded import archive_beside
+from blackboard.service.service import Service
+from blackboard.store.redis import RedisStore
 from tests.conformance.past_machine import run_past_machine
 
 
@@ -23,6 +29,25 @@ def test_the_embedded_engine_keeps_its_past(
 ) -> None:
     """Everything that was told of a revision stays true, and every kind came up."""
     opened = blackboard.open(tmp_path, level="memory")
+    with portal.wrap_async_context_manager(opened) as client:
+        kinds = run_past_machine(portal, client, seed)
+    assert kinds.missing() == [], kinds.seen
+
+
+@asynccontextmanager
+async def over_redis(url: str, directory: Path) -> AsyncIterator[Client]:
+    """A service over Redis, with an archive."""
+    archive = await archive_beside(directory)
+    async with Service(RedisStore.connect(url), archive=archive) as service:
+        yield Client(service.link(access.operator()))
+
+
+@pytest.mark.timeout(0)
+def test_redis_keeps_its_past(
+    portal: BlockingPortal, redis_url: str, tmp_path: Path, seed: int
+) -> None:
+    """The same rules, engine and all."""
+    opened = over_redis(redis_url, tmp_path)
     with portal.wrap_async_context_manager(opened) as client:
         kinds = run_past_machine(portal, client, seed)
     assert kinds.missing() == [], kinds.seen

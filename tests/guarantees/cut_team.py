@@ -9,7 +9,10 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from anyio.lowlevel import checkpoint
+
 from blackboard import Append, Board, Delete, Entry, Put, StaleEpoch, encode_value
+from blackboard.core.commit import Op
 from tests.guarantees.cut_history import Cut, Restored, Step, TeamHistory
 
 AGENTS = ("ada", "bob", "cyd")
@@ -40,7 +43,7 @@ class Team:
     async def pause(self, turns_max: int = 6) -> None:
         """Let others go on, for a random number of turns."""
         for _ in range(self.rng.randrange(turns_max)):
-            await asyncio.sleep(0)
+            await checkpoint()
 
     # --- agents -----------------------------------------------------------------------------------
 
@@ -78,7 +81,7 @@ class Team:
         know, step = mind.know, mind.step + 1
         writes = self._writes(f"{agent}:{step}")
         sent = self._sent(agent)
-        ops = [Put(f"private/{agent}/{STATE}", _packed(step, state, know))]
+        ops: list[Op] = [Put(f"private/{agent}/{STATE}", _packed(step, state, know))]
         ops += [Delete(k) if v is None else Put(k, encode_value(v)) for k, v in writes]
         ops += [Append(f"inbox/{to}", encode_value(name)) for to, name in sent]
         ops += [Delete(entry.key) for entry in taken]

@@ -11,6 +11,7 @@ from blackboard.net.config import (
     CONFIG_VARIABLE,
     PORT,
     load,
+    make_archive,
     make_store,
     secret_of,
     write_operator_token,
@@ -186,3 +187,38 @@ async def test_the_engine_is_chosen_by_its_url(tmp_path: Path) -> None:
     await store.aclose()
     with pytest.raises(InvalidRequest):
         await make_store(load({"engine": "paper://desk"}))
+
+
+async def test_an_archive_lies_beside_the_embedded_engine(tmp_path: Path) -> None:
+    """With its blobs and a signing key that is made for its owner only; or there is none."""
+    archive = await make_archive(load({"data": tmp_path}))
+    assert archive is not None
+    await archive.aclose()
+    made = [tmp_path / name for name in ("archive.db", "blobs", "signing_key")]
+    assert all(path.exists() for path in made)
+    assert made[-1].stat().st_mode & 0o077 == 0
+    assert await make_archive(load({"data": tmp_path, "archive": "none"})) is None
+    assert await make_archive(load({"data": tmp_path, "engine": "redis://localhost:1/0"})) is None
+
+
+@pytest.mark.parametrize(
+    ("missing", "given"),
+    [
+        ("blobs", {"archive": "postgresql://localhost/board"}),
+        ("signing_key", {"archive": "postgresql://localhost/board", "blobs": "s3://bucket"}),
+        ("archive", {"archive": "paper://desk", "blobs": "b", "signing_key": "key"}),
+    ],
+)
+async def test_an_archive_for_redis_is_named_in_full(
+    tmp_path: Path, missing: str, given: dict[str, str]
+) -> None:
+    """Many services share it, so nothing of it can be made by one of them."""
+    (tmp_path / "key").write_text("ab" * 32)
+    paths = {name: str(tmp_path / given[name]) for name in ("signing_key",) if name in given}
+    blobs = {"blobs": str(tmp_path / "b")} if given.get("blobs") == "b" else {}
+    settings = load(
+        {"data": tmp_path, "engine": "redis://localhost:1/0", **given, **paths, **blobs}
+    )
+    with pytest.raises(InvalidRequest) as refused:
+        await make_archive(settings)
+    assert refused.value.field == missing

@@ -145,3 +145,50 @@ async def test_a_cancelled_team_leaves_nothing_behind(board: Board) -> None:
             await agent.begun.wait()
             scope.cancel()
     assert await board.leases("private/ada/*") == ()
+
+
+# --- restores -------------------------------------------------------------------------------------
+
+
+async def test_a_restore_takes_births_and_deaths_back(board: Board) -> None:
+    """In place: nobody is started by hand. The board is what it was, and everybody goes on."""
+    stop = asyncio.Event()
+    agents = [Patient("ada"), Counter("bob")]
+    team = run_team(board, agents, kinds=[Slow], make_life=quick(board), stop=stop)
+    running = asyncio.create_task(team)
+    await wait_until(lambda: _is_at_rest(board, "ada"))
+    cut = await _revision_of_step(board, "bob", 2)
+    await wait_until(lambda: _has_ended(board, "bob"))
+    await board.put(roster_key("eve"), {"kind": "Slow", "parent": "ada"})
+    await wait_until(lambda: _lives(board, "eve"))
+    await board.append("inbox/ada/messages", "taken back")
+    await wait_until(lambda: _has_counted(board, "ada", 1))
+    await board.restore(cut)
+    await board.refresh()
+    await wait_until(lambda: _lives(board, "eve", wanted=False))
+    await wait_until(lambda: _has_counted(board, "bob", 5))
+    assert await board.get(roster_key("eve")) is None
+    assert await board.get("public/counts/ada") is None
+    for _ in range(5):
+        await board.append("inbox/ada/messages", "go on")
+    await wait_until(lambda: _has_ended(board, "ada"))
+    await wait_until(lambda: _has_ended(board, "bob"))
+    stop.set()
+    assert {name: life.how for name, life in (await running).items()} == {
+        "ada": "done",
+        "bob": "done",
+    }
+    assert await board.get("public/counts/ada") == 5
+
+
+async def _revision_of_step(board: Board, agent: str, step: int) -> int:
+    """Wait for that step, and return its revision."""
+    async with board.watch(state_key(agent), after=0) as watch:
+        async for revised in watch:
+            if revised.changes[0].value["step"] == step:
+                return revised.revision
+    raise AssertionError("a watch has no end")
+
+
+async def _has_counted(board: Board, agent: str, wanted: int) -> bool:
+    return bool(await board.get(f"public/counts/{agent}") == wanted)

@@ -36,6 +36,7 @@ def test_a_marker_may_say_that_revisions_were_lost(cause: str, through: int, los
 def test_a_record_says_its_kind() -> None:
     """And whatever else stands there is a checkpoint all the same."""
     assert kind_of(encode_value({"kind": "automatic"})) == "automatic"
-    for value in ({}, 1, "text", None):
+    others: list[object] = [{}, 1, "text", None]
+    for value in others:
         assert kind_of(encode_value(value)) == NAMED
     assert kind_of(b"\xc1") == NAMED

@@ -1,11 +1,11 @@
 """Rows of the archive, and the chain."""
 
 import zlib
-from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import fields, replace
 
 from blackboard.core.commit import Change, ChangeKind, CommitId, Epoch, Lease, LogEntry, Waiter
 from blackboard.errors import Corrupt

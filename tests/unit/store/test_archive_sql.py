@@ -33,12 +33,17 @@ def told(*, checkpoints: bool) -> Story:
     return story
 
 
+def bytes_below(directory: Path) -> int:
+    """The sizes of all files."""
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
 async def test_bytes_grow_with_what_was_written(place: Place, tmp_path: Path) -> None:
     """At most twice the input, with everything that is stored beside it."""
     archive = await place.open()
     await told(checkpoints=False).archive_into(archive, "main", page=50)
     await archive.aclose()
-    stored = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    stored = bytes_below(tmp_path)
     assert stored <= 2 * STEPS * STEP_BYTES, f"{stored / STEPS / STEP_BYTES:.2f}"
 
 

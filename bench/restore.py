@@ -1,0 +1,173 @@
+"""What a restore costs, and what the other agents notice of it.
+
+    python -m bench.restore --keys 1000000 --changed 1000
+    python -m bench.restore --keys 1000000 --changed 1000 --engine redis://127.0.0.1:6379/0
+
+A board gets so many keys and a checkpoint. Then, again and again: some keys are changed, and the
+checkpoint is restored while other agents commit, each at its own pace. A commit that is refused
+because of the new epoch counts with the one that follows it. Told are the quantiles of those
+commits before any restore and during them, and how long a restore takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.figures import quantile
+from blackboard import Put, StaleEpoch, encode_value
+from blackboard.service import access
+from blackboard.service.board import Board, Client
+from blackboard.service.embedded import archive_beside
+from blackboard.service.service import Service
+from blackboard.store.base import Store
+
+AGENTS = 8
+PACE_S = 0.02
+"""Each agent's time from one commit to the next."""
+CALM_S = 20.0
+TAIL_S = 0.25
+"""After a restore; what is noticed then still counts."""
+OPERATIONS = 1_000
+KEYS_PER_AGENT = 250_000
+
+
+@dataclass
+class Latencies:
+    """Milliseconds of each commit, by whether a restore was under way."""
+
+    restoring: bool = False
+    before: list[float] = field(default_factory=list)
+    during: list[float] = field(default_factory=list)
+
+    def note(self, began_s: float, was_restoring: bool) -> None:
+        """A commit that began then has its answer now."""
+        took_ms = (time.perf_counter() - began_s) * 1000
+        (self.during if was_restoring or self.restoring else self.before).append(took_ms)
+
+
+async def work(board: Board, latencies: Latencies) -> None:
+    """Commit at a steady pace, for ever."""
+    draw = random.Random(board.agent)
+    count = 0
+    while True:
+        await asyncio.sleep(draw.uniform(0.5, 1.5) * PACE_S)
+        began_s, was_restoring = time.perf_counter(), latencies.restoring
+        count += 1
+        try:
+            await board.put(f"private/{board.agent}/count", count)
+        except StaleEpoch:
+            await board.refresh()
+            await board.put(f"private/{board.agent}/count", count)
+        latencies.note(began_s, was_restoring)
+
+
+def key_of(number: int) -> str:
+    """Where key `number` is: no namespace may hold a whole large board."""
+    return f"private/owner-{number // KEYS_PER_AGENT}/k{number}"
+
+
+async def fill(operator: Board, keys: int) -> None:
+    """Put so many keys on the board."""
+    value = encode_value("x" * 64)
+    for start in range(0, keys, OPERATIONS):
+        stop = min(start + OPERATIONS, keys)
+        await operator.commit([Put(key_of(number), value) for number in range(start, stop)])
+
+
+async def spoil(operator: Board, keys: int, changed: int, draw: random.Random) -> None:
+    """Change some of them."""
+    value = encode_value(draw.random())
+    numbers = draw.sample(range(keys), changed)
+    for start in range(0, changed, OPERATIONS):
+        some = numbers[start : start + OPERATIONS]
+        await operator.commit([Put(key_of(number), value) for number in some])
+
+
+async def measure(service: Service, keys: int, changed: int, rounds: int) -> dict[str, float]:
+    """Run it all; the figures by name."""
+    client = Client(service.link(access.operator()))
+    operator = client.board("bench")
+    await fill(operator, keys)
+    await operator.checkpoint("whole")
+    await operator.show("whole")  # by then all of it is archived
+    latencies, took_ms, draw = Latencies(), [], random.Random(keys)
+    agents = [operator.as_agent(f"agent-{number}") for number in range(AGENTS)]
+    working = [asyncio.create_task(work(agent, latencies)) for agent in agents]
+    try:
+        await asyncio.sleep(CALM_S)
+        for _ in range(rounds):
+            await spoil(operator, keys, changed, draw)
+            latencies.restoring = True
+            began_s = time.perf_counter()
+            await operator.restore("whole")
+            took_ms.append((time.perf_counter() - began_s) * 1000)
+            await asyncio.sleep(TAIL_S)
+            latencies.restoring = False
+    finally:
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+    return {
+        "keys": keys,
+        "changed keys": changed,
+        "restores": rounds,
+        "restore p50 ms": quantile(took_ms, 0.5),
+        "restore max ms": max(took_ms),
+        "commits before": len(latencies.before),
+        "before p50 ms": quantile(latencies.before, 0.5),
+        "before p99 ms": quantile(latencies.before, 0.99),
+        "before p99.9 ms": quantile(latencies.before, 0.999),
+        "commits during": len(latencies.during),
+        "during p50 ms": quantile(latencies.during, 0.5),
+        "during p99 ms": quantile(latencies.during, 0.99),
+        "during p99.9 ms": quantile(latencies.during, 0.999),
+    }
+
+
+@asynccontextmanager
+async def serving(engine: str, folder: Path) -> AsyncIterator[Service]:
+    """A service over an empty engine, and an archive beside it."""
+    store: Store
+    if engine == "sqlite":
+        from blackboard.store.sqlite import SqliteStore
+
+        store = await SqliteStore.at(folder)
+    else:
+        from blackboard.store.redis import RedisStore
+
+        store = RedisStore.connect(engine)
+    async with Service(store, archive=await archive_beside(folder)) as service:
+        yield service
+
+
+async def run(given: argparse.Namespace) -> None:
+    """Measure once, and print."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with serving(given.engine, Path(folder)) as service:
+            figures = await measure(service, given.keys, given.changed, given.rounds)
+    print(json.dumps({name: round(value, 2) for name, value in figures.items()}, indent=2))
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--engine", default="sqlite", help="sqlite, or the URL of an empty Redis")
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--changed", type=int, default=1_000)
+    parser.add_argument("--rounds", type=int, default=20)
+    asyncio.run(run(parser.parse_args()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
