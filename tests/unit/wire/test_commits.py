@@ -48,13 +48,14 @@ def test_usual_commits_are_read_as_the_long_way_reads_them(
     """And a frame with one that is not usual is left alone."""
     own = {} if agent is None else {"agent": agent}
     written = [{**write_commit("board-1", commit, MSGPACK), **own} for commit in commits]
-    found = read_commits(frame(*written))
+    sent = frame(*written)
+    found = read_commits(sent)
     if not all(map(is_usual, commits)):
         assert found == []
         return
-    for number, (request, params) in enumerate(zip(found, written, strict=True), 1):
-        assert request.id == number
-        assert read(request.params) == read(messages.parse("commit", params, MSGPACK))
+    for request, message in zip(found, MSGPACK.split(sent), strict=True):
+        assert request.id == message["id"]
+        assert read(request.params) == read(messages.parse("commit", message["params"], MSGPACK))
 
 
 def read(params: messages.Params | CommitParams) -> tuple[str, str | None, str, Commit]:
