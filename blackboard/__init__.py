@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         Corrupt,
         DataDirectoryInUse,
         Diverged,
+        DocumentRefused,
         EngineRefused,
         Fenced,
         FutureRevision,
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from blackboard.net.client import connect
+    from blackboard.net.documents_client import document_token
     from blackboard.runtime.agent import Agent
     from blackboard.runtime.approvals import Decision, Pending
     from blackboard.runtime.calls import CallRecord, Retry, Terms
@@ -107,6 +109,7 @@ if TYPE_CHECKING:
     from blackboard.service.board import Board, Client
     from blackboard.service.claim import Claim, Task
     from blackboard.service.comparing import Diff, KeyChange
+    from blackboard.service.document import Document
     from blackboard.service.embedded import open  # noqa: A004
     from blackboard.service.lock import Lock
     from blackboard.service.moments import (
@@ -158,6 +161,8 @@ __all__ = [
     "DeletePrefix",
     "Diff",
     "Diverged",
+    "Document",
+    "DocumentRefused",
     "Ended",
     "Endpoint",
     "EngineRefused",
@@ -240,6 +245,7 @@ __all__ = [
     "Watch",
     "connect",
     "decode_value",
+    "document_token",
     "encode_value",
     "in_processes",
     "model_from_environment",
@@ -252,6 +258,8 @@ __all__ = [
 
 _HOMES = {
     "blackboard.net.client": ("connect",),
+    "blackboard.net.documents_client": ("document_token",),
+    "blackboard.service.document": ("Document",),
     "blackboard.runtime.agent": ("Agent",),
     "blackboard.runtime.chat": ("ChatModel", "Endpoint", "model_from_environment"),
     "blackboard.runtime.memory": ("Recall", "Transcript", "Turn"),

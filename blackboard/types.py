@@ -107,7 +107,7 @@ a process that dies meanwhile costs no more than that."""
 BARRIER_MS_MAX: Final = 600_000
 """Longest time that a checkpoint waits for the agents' state: an agent thinks for minutes."""
 BARRIER_GRACE_MS: Final = 5_000
-"""What a barrier outlives its time-out by on the board, should the service die that asked for it."""
+"""By how much a barrier outlives its time-out, should the service die that asked for it."""
 CHECKPOINTS_MAX: Final = 10_000
 """Checkpoints of one board; pruning makes room."""
 CHECKPOINTS_PAGE_MAX: Final = 1_024

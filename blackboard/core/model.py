@@ -27,6 +27,8 @@ from blackboard.core.commit import (
     Committed,
     Delete,
     DeletePrefix,
+    Entry,
+    Epoch,
     Expire,
     Grant,
     Increment,
@@ -87,8 +89,10 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
             return known
         _check_epoch(state, commit)
         _check_limits(commit)
-        _check_begins(state, commit)
-        _check_barrier(state, commit, now_ms)
+        if commit.begins is not None:
+            _check_begins(state, commit, commit.begins)
+        elif (asked := state.entries.get(barrier_key(commit.id.agent))) is not None:
+            _check_barrier(commit, asked, now_ms)
         for fence in commit.fences:
             lease.check_fence(state.leases.get(fence.key), fence)
         looked = _Looked()
@@ -160,11 +164,8 @@ def _check_limits(commit: Commit) -> None:
     _check_size("BASED_ON_MAX", len(commit.based_on), limits.BASED_ON_MAX, "based_on")
 
 
-def _check_begins(state: State, commit: Commit) -> None:
+def _check_begins(state: State, commit: Commit, begins: Epoch) -> None:
     """A restore was computed for one head, and nothing but that head may it follow."""
-    begins = commit.begins
-    if begins is None:
-        return
     is_next = begins.number == state.epoch.number + 1 and begins.cause == RESTORE
     if not (is_next and begins.from_revision < begins.revision):
         raise InvalidRequest(field="begins", reason="it is not the epoch of a restore")
@@ -174,16 +175,12 @@ def _check_begins(state: State, commit: Commit) -> None:
         raise HeadMoved(begins.revision - 1, state.revision)
 
 
-def _check_barrier(state: State, commit: Commit, now_ms: Milliseconds) -> None:
+def _check_barrier(commit: Commit, asked: Entry, now_ms: Milliseconds) -> None:
     """An agent that a checkpoint waits for may only deliver, and keep its leases."""
-    key = barrier_key(commit.id.agent)
-    asked = state.entries.get(key)
-    if asked is None or commit.begins is not None:
-        return
     is_over = asked.expires_at_ms is not None and asked.expires_at_ms <= now_ms
     only_leases = all(isinstance(op, Grant | Renew | Release | Expire) for op in commit.ops)
-    if not (is_over or only_leases or Delete(key) in commit.ops):
-        raise SnapshotFirst(commit.id.agent, key, asked.mod_revision)
+    if not (is_over or only_leases or Delete(asked.key) in commit.ops):
+        raise SnapshotFirst(commit.id.agent, asked.key, asked.mod_revision)
 
 
 def _check_size(limit: str, value: int, maximum: int, where: str | None) -> None:

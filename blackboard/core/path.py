@@ -83,6 +83,7 @@ def item_key(prefix: Prefix, index: int) -> Key:
     return f"{prefix}/{index:0{ITEM_DIGITS}d}"
 
 
+@lru_cache(maxsize=4_096)
 def barrier_key(agent: str) -> Key:
     """Where it says that a checkpoint waits for `agent`."""
     return f"{SYSTEM}/barriers/{agent}"

@@ -102,8 +102,7 @@ class Channel:
         self.patience_ms = patience_ms
         self.agent = ""
         """The name under which the connection acts."""
-        self._address = address
-        self._is_closed = False
+        self._address, self._is_closed = address, False
         self._session: ClientSession | None = None  # set while requests can be sent
         self._requests: dict[int, _Request] = {}
         self._unwritten: list[_Request] = []

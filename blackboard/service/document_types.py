@@ -91,7 +91,7 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyChange:
+class MapDelta:
     """A change to a map: `action` is "add", "update" or "delete"."""
 
     key: str
@@ -317,7 +317,7 @@ class SharedMap(_Shared):
             self._shared[key] = shared
         return self._shared[key]
 
-    def observe(self, observer: Callable[[Sequence[KeyChange]], None]) -> Callable[[], None]:
+    def observe(self, observer: Callable[[Sequence[MapDelta]], None]) -> Callable[[], None]:
         """Call `observer` with each change, also those made here; returns what ends that."""
 
         def told(event: Any) -> None:
@@ -372,7 +372,7 @@ def _list_delta(part: Any) -> Delta:
     return Delta(retain=part.get("retain", 0), delete=part.get("delete", 0))
 
 
-def _key_change(key: str, change: Any) -> KeyChange:
-    return KeyChange(
+def _key_change(key: str, change: Any) -> MapDelta:
+    return MapDelta(
         key, change["action"], plain(change.get("oldValue")), plain(change.get("newValue"))
     )

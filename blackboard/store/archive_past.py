@@ -126,9 +126,12 @@ class Past:
                 VERSION.c.key == given.c.value,
                 VERSION.c.revision == last,
             )
-            query = select(VERSION).select_from(given.join(VERSION, joined))
+            # An outer join, because SQLite takes its sides in order: else it goes through every
+            # version of the board, and for each through the keys.
+            query = select(VERSION).select_from(given.outerjoin(VERSION, joined))
             for row in await rows(self.connection, query, parameters):
-                found[row.key] = row
+                if row.key is not None:
+                    found[row.key] = row
         return found
 
     async def page(self, prefix: Prefix, after: Key | None) -> tuple[list[Any], Key | None]:

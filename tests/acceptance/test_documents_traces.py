@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import anyio.lowlevel
 import pytest
 from pycrdt import Doc, Text
 
@@ -44,7 +45,7 @@ async def write(doc: Document, edits: int, rng: random.Random) -> None:
             text.insert(place, word)
             place, length = place + len(word), length + len(word)
         if rng.random() < 0.05:
-            await asyncio.sleep(0)
+            await anyio.lowlevel.checkpoint()
             length = len(text)
             place = min(place, length)
         if number % _WAIT_EVERY == _WAIT_EVERY - 1:

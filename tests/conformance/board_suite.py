@@ -13,11 +13,8 @@ from blackboard.service.board import Board
 from tests.conformance.rules_board_branch import BranchRules
 from tests.conformance.rules_board_checkpoint import BarrierRules, CheckpointRules
 from tests.conformance.rules_board_claim import ClaimRules
-from tests.conformance.rules_board_document import (
-    DocumentPastRules,
-    DocumentPeerRules,
-    DocumentRules,
-)
+from tests.conformance.rules_board_document import DocumentRules
+from tests.conformance.rules_board_document_peer import DocumentPastRules, DocumentPeerRules
 from tests.conformance.rules_board_lock import FenceRules, LockRules, WaitFreeRules
 from tests.conformance.rules_board_past import PastRules
 from tests.conformance.rules_board_presence import PresenceRules

@@ -117,7 +117,9 @@ MUTANTS = (
         "if c.begins then\n    at_most('OPERATIONS_MAX'",
     ),
     # --- barriers ---------------------------------------------------------------------------------
-    Mutant("barriers are not checked", "  check_barrier(c)\n", ""),
+    Mutant(
+        "barriers are not checked", "elseif entries[c.barrier] then check_barrier(c) end", "end"
+    ),
     Mutant(
         "a barrier outlives its time", "expires_at_ms > 0 and expires_at_ms <= time_ms", "false"
     ),
@@ -129,13 +131,13 @@ MUTANTS = (
     ),
     Mutant(
         "a restore waits for agents",
-        "if not is_live(raw) or c.begins then",
-        "if not is_live(raw) then",
+        "check_begins(c) elseif entries[c.barrier]",
+        "check_begins(c) end if entries[c.barrier]",
     ),
     Mutant(
         "a barrier that was removed stops",
-        "if not is_live(raw) or c.begins",
-        "if not raw or c.begins",
+        "if not is_live(raw) then return end\n  local asked",
+        "if not raw then return end\n  local asked",
     ),
     # --- writes -----------------------------------------------------------------------------------
     Mutant("no tombstone is written", "raw = head_of .. 't' .. author", "raw = false"),

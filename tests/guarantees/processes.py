@@ -17,6 +17,8 @@ from blackboard.net.tokens import issue, new_secret
 from blackboard.service import access
 from blackboard.service.access import Principal
 from blackboard.service.board import Client
+from blackboard.service.embedded import archive_url
+from blackboard.service.seal import make_key
 from blackboard.store.redis_process import free_port
 from tests.source_tree import ROOT
 
@@ -28,13 +30,15 @@ HOUR_MS = 3_600_000
 class ServiceProcess:
     """One service process on a port of its own; `kill` is SIGKILL, `start` starts it (again).
 
-    `engine` is "sqlite" or the URL of a Redis.
+    `engine` is "sqlite" or the URL of a Redis. The embedded engine has an archive; `archived` gives
+    one to a service over Redis, too.
     """
 
     engine: str
     data: Path
     secret: str = field(default_factory=new_secret)
     port: int = field(default_factory=free_port)
+    archived: bool = False
     _process: Process | None = None
 
     @property
@@ -50,6 +54,13 @@ class ServiceProcess:
             "port": self.port,
             "secret": self.secret,
         }
+        if self.archived:
+            self.data.mkdir(exist_ok=True)
+            make_key(self.data / "signing_key")
+            settings |= {
+                "archive": archive_url(self.data),
+                "signing_key": str(self.data / "signing_key"),
+            }
         command = [sys.executable, "-m", "tests.guarantees.service_child", json.dumps(settings)]
         self._process = await anyio.open_process(command, cwd=ROOT, stderr=None, env=_environment())
         assert self._process.stdout is not None

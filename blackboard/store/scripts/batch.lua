@@ -28,15 +28,23 @@ local function want_operation(op)
   want(usage, wanted_usage, 'u:' .. namespace_of(path))
 end
 
+local barriers = {}  -- by agent: the key that says that a checkpoint waits for it
+local function barrier_of(agent)
+  local key = 'system/barriers/' .. agent
+  barriers[agent] = key
+  want(entries, wanted_entries, key)
+  return key
+end
+
 local function read_commit(control, body, large)
   local checks, content = cmsgpack.unpack(control), cmsgpack.unpack(body)
   local c = {epoch = checks[1], since = checks[2], conditions = checks[3], fences = checks[4],
     known = checks[5], agent = content[1], lane = content[1] .. '/' .. content[2],
     incarnation = content[3], step = content[4], based_on = content[5], ops = content[7],
-    begins = content[8], body = body, large = large, barrier = 'system/barriers/' .. content[1]}
+    begins = content[8], body = body, large = large,
+    barrier = barriers[content[1]] or barrier_of(content[1])}
   if #c.agent > 255 or #c.incarnation > 255 then error('a name is too long') end
   want(answers, wanted_lanes, c.lane)
-  want(entries, wanted_entries, c.barrier)
   for i = 1, #c.ops do want_operation(c.ops[i]) end
   for i = 1, #c.conditions, 3 do
     if c.conditions[i] == 'k' then want(entries, wanted_entries, c.conditions[i + 1]) end

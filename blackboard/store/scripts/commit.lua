@@ -57,7 +57,6 @@ end
 -- revision that it was computed for, or not at all.
 local function check_begins(c)
   local begins = c.begins
-  if not begins then return end
   local is_next = begins[1] == cmsgpack.unpack(epoch)[1] + 1 and begins[3] == 'restore'
   if not (is_next and begins[4] < begins[5]) then refuse('begins') end
   for i = 1, #c.ops do
@@ -68,8 +67,8 @@ end
 
 -- An agent that a checkpoint waits for may only deliver, and keep its leases.
 local function check_barrier(c)
-  local raw = entry(c.barrier)
-  if not is_live(raw) or c.begins then return end
+  local raw = entries[c.barrier]
+  if not is_live(raw) then return end
   local asked, _, _, expires_at_ms = unpack_integers('>I8I8I8I8', raw)
   if expires_at_ms > 0 and expires_at_ms <= time_ms then return end
   local only_leases = true
@@ -444,8 +443,7 @@ local function decide(c)
   if answer then return answer end
   if c.epoch ~= epoch_id then refuse('epoch', epoch, revision) end
   check_limits(c)
-  check_begins(c)
-  check_barrier(c)
+  if c.begins then check_begins(c) elseif entries[c.barrier] then check_barrier(c) end
   for i = 1, #c.fences, 3 do
     local key = c.fences[i]
     check_fence(lease_of(key), key, c.fences[i + 1], c.fences[i + 2])

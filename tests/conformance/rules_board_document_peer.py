@@ -1,0 +1,243 @@
+"""Rules of documents under hostile peers, restores and branches."""
+
+import contextlib
+
+import pytest
+
+from blackboard.core.document import document_prefix
+from blackboard.errors import DocumentRefused, Unavailable
+from blackboard.service.access import Grant, Principal, Right
+from blackboard.service.board import Board
+from blackboard.service.document import Document
+from blackboard.service.link import Link
+from blackboard.types import DOCUMENT_UPDATE_BYTES_MAX
+from tests.conformance.peers import Peer, state_of
+from tests.conformance.rules_board_document import MEMO, agreed
+from tests.conformance.team import PATIENCE_S, Team
+from tests.unit.core.test_crdt import HOSTILE
+from tests.waiting import wait_until
+
+
+class DocumentPeerRules:
+    """What a peer may send, and what becomes of it: the document and the others are unharmed."""
+
+    async def test_a_peer_of_another_make_is_served(self, link: Link, ada: Board) -> None:
+        async with ada.document(MEMO) as doc:
+            doc.text().append("world")
+            await doc.synced()
+            async with Peer().connected(link, ada.name, MEMO) as peer:
+                await peer.sync()
+                assert str(peer.text) == "world"
+                await peer.push(peer.edit("hello "))
+                await peer.push(peer.edit("so: "))
+                await wait_until(lambda: _reads(doc, "so: hello world"), timeout_s=PATIENCE_S)
+
+    async def test_a_hostile_update_ends_the_session_of_its_sender(
+        self, link: Link, ada: Board
+    ) -> None:
+        async with ada.document(MEMO) as doc:
+            doc.text().append("fine")
+            await doc.synced()
+            for name, update in HOSTILE.items():
+                async with Peer().connected(link, ada.name, MEMO) as peer:
+                    await peer.sync()
+                    await peer.push(update)
+                    assert (await peer.refusal()).cause in ("malformed", "gap"), name
+            doc.text().append(", still")
+            await doc.synced()
+        async with ada.document(MEMO) as again:
+            assert str(again.text()) == "fine, still"
+
+    async def test_an_update_with_a_gap_is_refused_and_coming_back_repairs_it(
+        self, link: Link, ada: Board
+    ) -> None:
+        peer = Peer()
+        async with peer.connected(link, ada.name, MEMO):
+            await peer.sync()
+            peer.edit("lost ")
+            await peer.push(peer.edit("found ", 5))
+            assert (await peer.refusal()).cause == "gap"
+        async with peer.connected(link, ada.name, MEMO):
+            await peer.sync()
+        async with ada.document(MEMO) as doc:
+            assert str(doc.text()) == "lost found "
+
+    async def test_nobody_writes_as_somebody_elses_client(
+        self, link: Link, ada: Board, bob: Board
+    ) -> None:
+        async with bob.document(MEMO) as doc:
+            doc.text().append("bob's")
+            await doc.synced()
+            forger = Peer()
+            async with forger.connected(link, ada.name, MEMO):
+                await forger.sync()
+                (victim,) = state_of(forger)
+                forged = Peer(client_id=victim)
+                forged.doc.apply_update(forger.doc.get_update())
+                await forger.push(forged.edit("forged "))
+                refused = await forger.refusal()
+                assert (refused.cause, str(victim) in refused.reason) == ("foreign", True)
+            doc.text().append(" own")
+            await doc.synced()
+            assert str(doc.text()) == "bob's own"
+
+    async def test_an_update_that_is_too_large_is_refused(self, link: Link, ada: Board) -> None:
+        async with ada.document(MEMO) as doc:
+            doc.text().append("fine")
+            await doc.synced()
+            async with Peer().connected(link, ada.name, MEMO) as peer:
+                await peer.sync()
+                await peer.push(peer.edit("x" * DOCUMENT_UPDATE_BYTES_MAX))
+                assert (await peer.refusal()).cause == "too_large"
+            await doc.synced()
+            assert str(doc.text()) == "fine"
+
+    async def test_a_large_update_is_cut_into_values_and_put_together(
+        self, link: Link, ada: Board
+    ) -> None:
+        text = "x" * (DOCUMENT_UPDATE_BYTES_MAX - 100)
+        async with Peer().connected(link, ada.name, MEMO) as peer:
+            await peer.sync()
+            await peer.push(peer.edit(text))
+            await peer.sync_again()
+        async with ada.document(MEMO) as doc:
+            assert str(doc.text()) == text
+
+    async def test_a_frame_that_is_none_ends_the_session(self, link: Link, ada: Board) -> None:
+        async with Peer().connected(link, ada.name, MEMO) as peer:
+            with contextlib.suppress(DocumentRefused):
+                await peer.send(b"\x09nonsense")
+            assert (await peer.refusal()).cause == "malformed"
+
+    async def test_who_may_only_read_changes_nothing(self, team: Team, ada: Board) -> None:
+        reads = Grant(f"{document_prefix(MEMO)}/**", frozenset({Right.READ}))
+        reader = (await team.client(Principal("reader", (reads,)))).link
+        async with ada.document(MEMO) as doc:
+            doc.text().append("fine")
+            await doc.synced()
+            async with Peer().connected(reader, ada.name, MEMO) as peer:
+                await peer.sync()
+                assert str(peer.text) == "fine"
+                await peer.push(peer.edit("not "))
+                assert (await peer.refusal()).cause == "read_only"
+            await doc.synced()
+            assert str(doc.text()) == "fine"
+
+    async def test_who_does_not_read_is_disconnected_and_nobody_else_notices(
+        self, link: Link, ada: Board
+    ) -> None:
+        async with (
+            ada.document(MEMO) as doc,
+            Peer().connected(link, ada.name, MEMO) as peer,
+        ):
+            await peer.sync()
+            parts = doc.list("parts")
+            for _ in range(40):
+                parts.append("x" * 1_000_000)
+                await doc.synced()
+                parts.delete(0)
+            with pytest.raises((DocumentRefused, Unavailable)):
+                await peer.refusal()  # cut off in the middle of a frame, it may see no reason
+            doc.text().append("fine")
+            await doc.synced()
+
+
+class DocumentPastRules:
+    """Checkpoints, restores and branches of boards with documents."""
+
+    async def test_a_restore_takes_a_document_back_for_whoever_has_it_open(
+        self, team: Team, ada: Board, bob: Board
+    ) -> None:
+        operator = await team.operator()
+        async with ada.document(MEMO) as one, bob.document(MEMO) as two:
+            one.text().append("agreed")
+            one.map("facts")["price"] = 3
+            await agreed(one, two)
+            await operator.checkpoint("then")
+            two.text().append(" and regretted")
+            del two.map("facts")["price"]
+            await agreed(one, two)
+            await operator.restore("then")
+            await agreed(one, two)
+            assert str(one.text()) == str(two.text()) == "agreed"
+            assert two.map("facts")["price"] == 3
+            one.text().append("!")
+            two.text().insert(0, "We ")
+            await agreed(one, two)
+            assert str(one.text()) == str(two.text()) == "We agreed!"
+        async with ada.document(MEMO) as again:
+            assert str(again.text()) == "We agreed!"
+
+    async def test_an_edit_of_the_abandoned_future_is_refused(self, team: Team, ada: Board) -> None:
+        operator = await team.operator()
+        link = (await team.client_of(ada)).link
+        late, quiet, fresh = Peer(), Peer(), Peer()
+        async with late.connected(link, ada.name, MEMO):
+            late.edit("agreed")
+            await late.sync()
+            await operator.checkpoint("then")
+            await late.push(late.edit("not "))
+            await late.sync_again()
+        async with quiet.connected(link, ada.name, MEMO):
+            await quiet.sync()
+        late.edit("really ")
+        fresh.edit("new: ")
+        await operator.restore("then")
+        async with late.connected(link, ada.name, MEMO):
+            with pytest.raises(DocumentRefused) as refused:
+                await late.sync()
+            assert refused.value.cause == "stale"
+        for peer, text in ((quiet, "agreed"), (fresh, "new: agreed")):
+            async with peer.connected(link, ada.name, MEMO):
+                await peer.sync()
+                await peer.sync_again()
+                assert sorted(str(peer.text)) == sorted(text)
+        quiet.edit("later ")
+        async with quiet.connected(link, ada.name, MEMO):
+            await quiet.sync()
+        async with ada.document(MEMO) as doc:
+            assert "later " in str(doc.text())
+            assert "really" not in str(doc.text())
+
+    async def test_a_document_born_after_the_checkpoint_is_empty_again(
+        self, team: Team, ada: Board
+    ) -> None:
+        operator = await team.operator()
+        await operator.checkpoint("then")
+        async with ada.document(MEMO) as doc:
+            doc.text().append("later")
+            await doc.synced()
+            await operator.restore("then")
+            await agreed(doc)
+            assert str(doc.text()) == ""
+
+    async def test_a_deleted_document_comes_back(self, team: Team, ada: Board) -> None:
+        operator = await team.operator()
+        async with ada.document(MEMO) as doc:
+            doc.text().append("kept")
+        await operator.checkpoint("then")
+        await operator.delete_prefix(document_prefix(MEMO))
+        await operator.restore("then")
+        async with ada.document(MEMO) as doc:
+            assert str(doc.text()) == "kept"
+
+    async def test_a_branch_has_the_document_and_its_edits_can_be_taken_back(
+        self, team: Team, ada: Board
+    ) -> None:
+        operator = await team.operator()
+        async with ada.document(MEMO) as doc:
+            doc.text().append("base")
+        branch = await operator.branch(f"{ada.name}-branch")
+        async with operator.document(MEMO) as main, branch.document(MEMO) as tried:
+            tried.text().append(" tried")
+            main.text().insert(0, "main ")
+            await agreed(main, tried)
+            assert (str(main.text()), str(tried.text())) == ("main base", "base tried")
+            main.merge(tried)
+            main.merge(tried)
+            await agreed(main)
+            assert str(main.text()) == "main base tried"
+
+
+async def _reads(doc: Document, text: str) -> bool:
+    return str(doc.text()) == text

@@ -1,0 +1,177 @@
+"""kill -9 in the middle of a checkpoint, a restore or a branch: the old state or the new one.
+
+The service, which is engine and archiver at once on the embedded engine, is killed a random number
+of turns after it was asked; over Redis the server is killed with it in every other round. The
+client asks again by itself, so most of what was begun is done in the end; what matters is that
+nothing is ever half done. BLACKBOARD_TEST_KILLS sets how many kills there are for each.
+"""
+
+import os
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint as turn
+
+from blackboard import Board, OutcomeUnknown, Put, Unavailable, encode_value
+from blackboard.service.board import Client
+from blackboard.store.redis_process import RedisProcess
+from tests.guarantees.processes import ServiceProcess
+
+KILLS = int(os.environ.get("BLACKBOARD_TEST_KILLS", "3"))
+TURNS_MAX = 4_000
+PATIENCE_S = 90.0
+KEYS = tuple(
+    f"{space}/{number:02d}"
+    for space in ("public/plan", "private/ada/notes", "private/bob/notes", "inbox/ada/letters")
+    for number in range(8)
+)
+Content = dict[str, Any]
+
+
+@dataclass
+class Story:
+    """A board that goes from content to content, and the processes that are killed under it."""
+
+    service: ServiceProcess
+    client: Client
+    rng: random.Random
+    redis: RedisProcess | None = None
+    round: int = 0
+    done: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def board(self) -> Board:
+        """The board."""
+        return self.client.board("team")
+
+    async def write(self) -> Content:
+        """Commit a content that the board never had."""
+        self.round += 1
+        content = {key: [self.round, self.rng.getrandbits(30)] for key in KEYS}
+        await self.board.commit([Put(k, encode_value(v)) for k, v in content.items()])
+        return content
+
+    async def killed(self, what: Callable[[], Awaitable[object]]) -> bool:
+        """Begin `what`, kill in the middle, start again; whether it was done, as far as told."""
+        told: list[bool] = []
+
+        async def attempt() -> None:
+            try:
+                await what()
+                told.append(True)
+            except (Unavailable, OutcomeUnknown):
+                told.append(False)
+
+        with anyio.fail_after(PATIENCE_S):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(attempt)
+                for _ in range(self.rng.randrange(TURNS_MAX)):
+                    await turn()
+                await self._kill()
+        self.done[what.__name__] = self.done.get(what.__name__, 0) + told[0]
+        return told[0]
+
+    async def _kill(self) -> None:
+        await self.service.kill()
+        if self.redis is not None and self.round % 2:
+            await self.redis.kill()
+            await self.redis.restart()
+        await self.service.start()
+        await self.board.refresh()
+
+
+async def held(board: Board, at: int | None = None) -> Content:
+    """Everything but the service's own records."""
+    listing = await board.list("**", at=at)
+    assert listing.next_key is None
+    return {e.key: e.value for e in listing.entries if not e.key.startswith("system/")}
+
+
+async def checkpoints_are_whole(story: Story) -> None:
+    """A checkpoint is there with the content of its moment, or it is not there."""
+    for number in range(KILLS):
+        content = await story.write()
+        name = f"c{number}"
+
+        async def take(name: str = name) -> None:
+            await story.board.checkpoint(name)
+
+        was_told = await story.killed(take)
+        found = [one for one in await story.board.checkpoints() if one.name == name]
+        assert len(found) == 1 or (not found and not was_told)
+        for one in found:
+            assert await held(story.board, one.revision) == content
+
+
+async def restores_are_whole(story: Story) -> None:
+    """The board holds all of the checkpoint, or all of what it held before."""
+    wanted = await story.write()
+    await story.board.checkpoint("wanted")
+    for _ in range(KILLS):
+        spoiled = await story.write()
+
+        async def restore() -> None:
+            await story.board.restore("wanted")
+
+        was_told = await story.killed(restore)
+        now = await held(story.board)
+        assert now == wanted or (now == spoiled and not was_told)
+
+
+async def branches_are_whole(story: Story) -> None:
+    """The branch is there with everything, or its name is free."""
+    for number in range(KILLS):
+        content = await story.write()
+        name = f"branch-{number}"
+
+        async def branch(name: str = name) -> None:
+            await story.board.branch(name)
+
+        was_told = await story.killed(branch)
+        if name not in await story.client.boards():
+            assert not was_told
+            await story.board.branch(name)
+        assert await held(story.client.board(name)) == content
+
+
+async def tell(story: Story) -> None:
+    """All of it, one after the other; in the end nothing is damaged."""
+    await checkpoints_are_whole(story)
+    await restores_are_whole(story)
+    await branches_are_whole(story)
+    verified = await story.board.verify()
+    assert verified.findings == ()
+    assert story.done, "nothing was ever done"
+
+
+@asynccontextmanager
+async def telling(
+    service: ServiceProcess, seed: int, redis: RedisProcess | None = None
+) -> AsyncIterator[Story]:
+    """A story over a running service."""
+    async with service.connect() as client:
+        yield Story(service, client, random.Random(seed), redis)
+
+
+@pytest.mark.timeout(0)
+async def test_the_embedded_service_is_killed(tmp_path: Path, seed: int) -> None:
+    async with ServiceProcess("sqlite", tmp_path) as service, telling(service, seed) as story:
+        await tell(story)
+
+
+@pytest.mark.timeout(0)
+async def test_a_service_over_redis_is_killed(
+    tmp_path: Path, redis_binary: Path, seed: int
+) -> None:
+    async with (
+        RedisProcess(redis_binary) as redis,
+        ServiceProcess(redis.url, tmp_path, archived=True) as service,
+        telling(service, seed, redis) as story,
+    ):
+        await tell(story)
