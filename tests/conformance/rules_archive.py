@@ -125,7 +125,8 @@ class ReadingRules:
                 Point(BOARD, story.head), key, before=before, limit=3
             ):
                 found += [
-                    (v.revision, v.author, v.time_ms, v.entry and v.entry.value) for v in page
+                    (v.revision, v.author, v.time_ms, v.entry.value if v.entry else None)
+                    for v in page
                 ]
                 before = page[-1].revision
             assert found == expected

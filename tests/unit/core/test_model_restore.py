@@ -1,8 +1,7 @@
 """A restore is one commit; a barrier stops one agent: the rules, without an engine."""
 
-from msgspec.structs import replace
-
 import pytest
+from msgspec.structs import replace
 
 from blackboard import types as limits
 from blackboard.core.commit import (

@@ -1,9 +1,9 @@
 """Names of a board's keys, and the fields that they hold."""
 
 import struct
-from msgspec.structs import replace
 
 import pytest
+from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from blackboard.core.commit import RESTORE, Entry, Epoch, Head, PutBack

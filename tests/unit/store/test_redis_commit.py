@@ -1,10 +1,10 @@
 """Commits as arguments of the script, and its replies as outcomes."""
 
 import re
-from msgspec.structs import replace
 
 import msgpack
 import pytest
+from msgspec.structs import replace
 
 from blackboard import types as limits
 from blackboard.core.commit import Commit, CommitId, Committed, Increment, Op, Put
