@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.figures import quantile
-from blackboard import Put, StaleEpoch, encode_value
+from blackboard import Put, StaleEpoch, Unavailable, encode_value
 from blackboard.service import access
 from blackboard.service.board import Board, Client
 from blackboard.service.embedded import archive_beside
@@ -99,7 +99,7 @@ async def measure(service: Service, keys: int, changed: int, rounds: int) -> dic
     operator = client.board("bench")
     await fill(operator, keys)
     await operator.checkpoint("whole")
-    await operator.show("whole")  # by then all of it is archived
+    await _archived(operator)
     latencies, took_ms, draw = Latencies(), [], random.Random(keys)
     agents = [operator.as_agent(f"agent-{number}") for number in range(AGENTS)]
     working = [asyncio.create_task(work(agent, latencies)) for agent in agents]
@@ -132,6 +132,16 @@ async def measure(service: Service, keys: int, changed: int, rounds: int) -> dic
         "during p99 ms": quantile(latencies.during, 0.99),
         "during p99.9 ms": quantile(latencies.during, 0.999),
     }
+
+
+async def _archived(operator: Board) -> None:
+    """Wait until the archive has all of it, however long that takes."""
+    while True:
+        try:
+            await operator.show("whole")
+        except Unavailable:
+            continue
+        return
 
 
 @asynccontextmanager

@@ -244,9 +244,6 @@ AWARENESS_STATES_MAX: Final = 512
 """Clients of a document that one message tells of: one for each connection."""
 AWARENESS_BYTES_MAX: Final = 16 * 1024
 """What a client tells of itself: a name, a colour, a selection."""
-OVERLAP_TTL_MS: Final = 24 * 3600 * 1000
-"""Time for which a report of concurrent edits is kept: whoever works on the document reads it the
-same day."""
 DOCUMENT_TOKEN_TTL_MS_MAX: Final = 3600 * 1000
 """Longest life of a token that may stand in a URL, where logs and histories keep it."""
 

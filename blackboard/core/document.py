@@ -4,7 +4,6 @@
     K/~doc/part/<generation>/<i>     the compacted state, in n pieces of at most a value's size
     K/~doc/update/<index>            updates since then, appended: {"update": bytes, ...}
     K/~doc/update/restore-<mark>-<i> the inverse update of a restore
-    K/~doc/overlap/<index>           reports of concurrent edits of one region; they expire
 
 So a document is part of every read at a revision, watch, checkpoint, digest, diff and branch.
 The content is that of the base with every update applied; their order does not matter.
@@ -42,14 +41,9 @@ def updates_prefix(key: Key) -> Prefix:
     return f"{key}/{RESERVED}/update"
 
 
-def overlaps_prefix(key: Key) -> Prefix:
-    """The reports of concurrent edits of one region."""
-    return f"{key}/{RESERVED}/overlap"
-
-
 def check_document(key: Key) -> Key:
     """Return `key` if a document can be there. Errors: InvalidRequest, LimitExceeded."""
-    check_key(check_key(key) + f"/{RESERVED}/overlap/{0:010}")
+    check_key(check_key(key) + f"/{RESERVED}/part/{0:016}-{0:08}/{0:04}")
     return key
 
 

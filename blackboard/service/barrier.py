@@ -52,8 +52,12 @@ class Barrier:
 
     async def __aenter__(self) -> Self:
         self._waiting = await self._attached()
-        if self._waiting:
-            await finish(self._ask())
+        try:
+            if self._waiting:
+                await finish(self._ask())
+        except BaseException:  # asked, but cancelled in the middle: there will be no leaving
+            await finish(self._lift())
+            raise
         return self
 
     async def __aexit__(

@@ -13,13 +13,14 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 from pycrdt import Array, Doc, Map, Subscription, Text, TransactionEvent, UndoManager
 
+from blackboard.core import crdt
 from blackboard.core.document import check_document
 from blackboard.errors import (
     BlackboardError,
@@ -29,7 +30,8 @@ from blackboard.errors import (
     LocalProtocolError,
     Unavailable,
 )
-from blackboard.service.document_types import SharedList, SharedMap, SharedText, plain
+from blackboard.service.document_overlap import Overlap, OwnEdits
+from blackboard.service.document_types import Delta, SharedList, SharedMap, SharedText, plain
 from blackboard.service.link import Link, Pipe
 from blackboard.service.replica import DamagedError, guarded, merged
 from blackboard.types import REQUEST_TIMEOUT_MS, Key, Milliseconds
@@ -65,10 +67,10 @@ class Document:
         self._failure: BlackboardError | None = None
         self._closed = False
         self._presence_clock = 0
-        self._presence: str | None = None
+        self._presence = ""
         self._others: dict[int, Presence] = {}
         self._waiting: list[asyncio.Future[None]] = []
-        self._asked: deque[list[asyncio.Future[None]]] = deque()
+        self._asked: deque[tuple[int, Waiting]] = deque()
         self._is_answered = False
         self._came = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -77,6 +79,10 @@ class Document:
         self._scopes: set[str] = set()
         self._held: list[Any] = []
         self._texts: dict[str, SharedText] = {}
+        self._own: dict[str, OwnEdits] = {}
+        self._overlap_observers: list[Callable[[Overlap], None]] = []
+        self._authors: set[str] = set()
+        self._batch = 0
         self._subscription: Subscription | None = self._doc.observe(self._note)
 
     # --- its life ---------------------------------------------------------------------------------
@@ -152,7 +158,9 @@ class Document:
         """The text called `name` at the top of the document."""
         found = self._root(name, Text)
         if name not in self._texts:
-            self._texts[name] = SharedText(self, found)
+            self._texts[name] = text = SharedText(self, found)
+            own = self._own[name] = OwnEdits()
+            text.observe(lambda deltas: self._changed(name, own, deltas))
         return self._texts[name]
 
     def list(self, name: str) -> SharedList:
@@ -196,6 +204,23 @@ class Document:
         finally:
             self._in_transaction = outer
 
+    def observe_overlaps(self, observer: Callable[[Overlap], None]) -> None:
+        """Call `observer` when an edit of another replica meets one made here at the same time.
+
+        Of two replicas that edit one region at once, the one whose edit is later in the log is
+        told; both are named. Only texts at the top of the document that were asked for are looked
+        at. It must not edit the document.
+        """
+        self._overlap_observers.append(observer)
+
+    def _changed(self, name: str, own: OwnEdits, deltas: Sequence[Delta]) -> None:
+        if not self._applying:
+            own.made(deltas, self._batch + 1)
+        elif own and (region := own.met(deltas)) is not None:
+            agents = tuple(sorted({self._link.agent, *self._authors}))
+            for observer in self._overlap_observers:
+                observer(Overlap(name, *region, agents))
+
     def undo(self) -> bool:
         """Take back the last edit of this replica; others' stay. False when there is none."""
         self._check()
@@ -219,10 +244,11 @@ class Document:
     # --- who is there -----------------------------------------------------------------------------
 
     def tell(self, state: dict[str, Any] | None) -> None:
-        """Tell the others of this replica (a name, a cursor), until it is closed. None: nothing."""
+        """Tell the others of this replica (a colour, a cursor), until it is closed, beside its
+        agent's name; None: no more than that."""
         self._check()
         self._presence_clock += 1
-        self._presence = None if state is None else ysync.write_json(state)
+        self._presence = ysync.write_json({**(state or {}), "agent": self._link.agent})
         self._came.set()
 
     def others(self) -> dict[int, Any]:
@@ -265,7 +291,7 @@ class Document:
         self._fail(failure)
 
     def _fail(self, error: Exception) -> None:
-        for waiter in (*self._waiting, *(w for asked in self._asked for w in asked)):
+        for waiter in (*self._waiting, *(w for _, asked in self._asked for w in asked)):
             if not waiter.done():
                 waiter.set_exception(error)
         self._waiting.clear()
@@ -274,7 +300,7 @@ class Document:
     async def _talk(self, pipe: Pipe) -> None:
         """Errors: whatever ends the connection."""
         self._is_answered = False
-        self._waiting += [w for asked in self._asked for w in asked if not w.done()]
+        self._waiting += [w for _, asked in self._asked for w in asked if not w.done()]
         self._asked.clear()
         self._others.clear()
         # First of all the service must know what this replica has seen. Nobody is told that his
@@ -316,21 +342,35 @@ class Document:
 
     def _apply(self, update: bytes) -> None:
         """Errors: DamagedError."""
+        self._authors = self._authors_of(update) if any(self._own.values()) else set()
         self._applying = True
         try:
             guarded(lambda: self._doc.apply_update(update))
         finally:
             self._applying = False
 
+    def _authors_of(self, update: bytes) -> set[str]:
+        """Who made an update, as far as its clients told their names."""
+        clients = crdt.read_update(update).reached()
+        told = [ysync.read_json(p.state) for c in clients if (p := self._others.get(c)) and p.state]
+        return {
+            str(state["agent"]) for state in told if isinstance(state, dict) and "agent" in state
+        }
+
     def _answered(self) -> None:
-        if self._asked:
-            for waiter in self._asked.popleft():
-                if not waiter.done():
-                    waiter.set_result(None)
+        if not self._asked:
+            return
+        batch, waiting = self._asked.popleft()
+        for own in self._own.values():
+            own.committed(batch)
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._came.set()
 
     async def _write(self, pipe: Pipe) -> None:
         """Send what was edited, then ask for an answer if somebody waits for it."""
-        told = 0
+        told = -1
         while True:
             await self._came.wait()
             self._came.clear()
@@ -343,15 +383,17 @@ class Document:
                 updates, self._unsent = self._unsent, []
                 await pipe.send(ysync.write_update(merged(updates)))
             waiting, self._waiting = self._waiting, []
-            if waiting:
+            if waiting or (any(self._own.values()) and not self._asked):
                 await self._ask(pipe, waiting)
 
     async def _ask(self, pipe: Pipe, waiting: "Waiting") -> None:
         """Ask for what is lacking here; those who wait are in sync when the answer comes."""
-        self._asked.append(waiting)
+        self._batch += 1
+        self._asked.append((self._batch, waiting))
         await pipe.send(ysync.write_step1(self._doc.get_state()))
 
     async def _send_presence(self, pipe: Pipe) -> None:
         client = self._doc.client_id
-        presence = Presence(client, self._presence_clock, self._presence)
+        state = self._presence or ysync.write_json({"agent": self._link.agent})
+        presence = Presence(client, self._presence_clock, state)
         await pipe.send(ysync.write_awareness([presence]))

@@ -111,8 +111,7 @@ def _loaded(updates: Iterable[bytes]) -> "Doc[Any]":
 
 def _has_document(key: Key, entries: Mapping[Key, bytes]) -> bool:
     first, last = range_below(document_prefix(key))
-    reports = storage.reports_prefix(key)
-    return any(first <= path < last and not path.startswith(reports) for path in entries)
+    return any(first <= path < last for path in entries)
 
 
 def _state_of(key: Key, entries: Mapping[Key, bytes]) -> list[bytes]:

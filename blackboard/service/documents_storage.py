@@ -12,7 +12,6 @@ from blackboard.core.commit import ABSENT, Append, Condition, Delete, KeyAt, Op,
 from blackboard.core.document import (
     base_key,
     document_prefix,
-    overlaps_prefix,
     parts_prefix,
     updates_prefix,
 )
@@ -172,11 +171,6 @@ def compaction(
 def is_update(key: Key, path: Key) -> bool:
     """Whether `path` is a piece of an update of the document at `key`."""
     return path.startswith(updates_prefix(key) + "/")
-
-
-def reports_prefix(key: Key) -> str:
-    """With it begin the keys of the reports of concurrent edits."""
-    return overlaps_prefix(key) + "/"
 
 
 def pattern(key: Key) -> str:

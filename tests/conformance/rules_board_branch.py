@@ -7,6 +7,7 @@ import secrets
 import zipfile
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from blackboard.errors import (
@@ -20,6 +21,7 @@ from blackboard.errors import (
 from blackboard.service import access
 from blackboard.service.board import Board, Client
 from blackboard.service.moments import BranchWish
+from blackboard.wire.codec import decode_value, encode_value
 from tests.conformance.rules_board_restore import content
 from tests.conformance.team import Team
 
@@ -220,6 +222,23 @@ class BranchRules:
             assert isinstance(refused.value, Corrupt | InvalidRequest)
             assert f"{team.name}-i" not in await client.boards()
 
+    async def test_a_value_that_was_exchanged_is_found_by_the_sealed_digest(
+        self, team: Team, ada: Board, tmp_path: Path
+    ) -> None:
+        """Everything in the file fits, but for what the manifest says."""
+        board = await team.operator()
+        await ada.put("public/price", 1_200)
+        await board.checkpoint("plan")
+        exported = await board.export("plan", tmp_path / "plan.zip")
+        [key, value, *rest] = msgpack.unpackb(_members(exported.path)["entries.msgpack"])
+        assert decode_value(value) == 1_200
+        forged = msgpack.packb([key, encode_value(1_500), *rest])
+        _write(tmp_path / "forged.zip", _mended(exported.path, "entries.msgpack", forged))
+        with pytest.raises(Corrupt) as refused:
+            await (await operator_of(team)).import_board(tmp_path / "forged.zip", f"{team.name}-i")
+        assert refused.value.reason == "namespace public is not what was sealed"
+        assert f"{team.name}-i" not in await (await operator_of(team)).boards()
+
     async def test_what_is_no_file_is_refused(self, team: Team, tmp_path: Path) -> None:
         client = await operator_of(team)
         (tmp_path / "text").write_text("hello")
@@ -259,14 +278,27 @@ def _files(folder: Path) -> list[Path]:
 
 def _change(source: Path, target: Path, member: str, *, mended: bool) -> None:
     """Copy an exported file with one byte of a member changed."""
-    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
-        data = {name: old.read(name) for name in old.namelist()}
-        changed = bytearray(data[member])
-        changed[len(changed) // 2] ^= 1
-        data[member] = bytes(changed)
-        if mended:
-            header = json.loads(data["export.json"])
-            header["sha256"][member] = hashlib.sha256(data[member]).hexdigest()
-            data["export.json"] = json.dumps(header).encode()
+    data = _members(source)
+    changed = bytearray(data[member])
+    changed[len(changed) // 2] ^= 1
+    data[member] = bytes(changed)
+    _write(target, _mended(source, member, data[member]) if mended else data)
+
+
+def _members(source: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(source) as file:
+        return {name: file.read(name) for name in file.namelist()}
+
+
+def _mended(source: Path, member: str, forged: bytes) -> dict[str, bytes]:
+    """The members of a file with another one in place, and its hash in the header."""
+    data = _members(source) | {member: forged}
+    header = json.loads(data["export.json"])
+    header["sha256"][member] = hashlib.sha256(forged).hexdigest()
+    return data | {"export.json": json.dumps(header).encode()}
+
+
+def _write(target: Path, data: dict[str, bytes]) -> None:
+    with zipfile.ZipFile(target, "w") as file:
         for name, content_ in data.items():
-            new.writestr(name, content_)
+            file.writestr(name, content_)

@@ -14,6 +14,7 @@ from blackboard.errors import (
 )
 from blackboard.service.board import Board
 from blackboard.service.document import Document
+from blackboard.service.document_overlap import Overlap
 from blackboard.service.document_types import EMBEDDED, Delta, MapDelta
 from blackboard.service.link import Link
 from tests.conformance.peers import Peer
@@ -196,22 +197,50 @@ class DocumentRules:
 
     async def test_everybody_sees_who_is_there(self, ada: Board, bob: Board) -> None:
         async with ada.document(MEMO) as one:
-            one.tell({"name": "ada"})
+            one.tell({"name": "Ada"})
             await one.synced()
             async with bob.document(MEMO) as two:
-                two.tell({"name": "bob"})
+                two.tell({"name": "Bob"})
 
                 async def met() -> bool:
-                    return {"name": "bob"} in one.others().values() and {
-                        "name": "ada"
-                    } in two.others().values()
+                    seen = (*one.others().values(), *two.others().values())
+                    bob_is, ada_is = ({"name": n.title(), "agent": n} for n in ("bob", "ada"))
+                    return bob_is in seen and ada_is in seen
 
                 await wait_until(met, timeout_s=PATIENCE_S)
 
             async def alone() -> bool:
-                return {"name": "bob"} not in one.others().values()
+                return "bob" not in {seen["agent"] for seen in one.others().values()}
 
             await wait_until(alone, timeout_s=PATIENCE_S)
+
+    async def test_edits_of_one_region_at_once_are_merged_and_told(
+        self, ada: Board, bob: Board
+    ) -> None:
+        async with ada.document(MEMO) as one, bob.document(MEMO) as two:
+            told: list[Overlap] = []
+            one.text().append("The price is fair. Buy.")
+            await agreed(one, two)
+            for doc in (one, two):
+                doc.observe_overlaps(told.append)
+            one.text().insert(0, "Ada: ")
+            two.text().append(" Soon.")
+            await agreed(one, two)
+            assert told == []
+            one.text().replace(18, 4, "good")
+            two.text().replace(18, 4, "high")
+            await agreed(one, two)
+            assert str(one.text()) == str(two.text())
+            assert {overlap.agents for overlap in told} == {("ada", "bob")}
+            merged = str(one.text())
+            assert {"good", "high"} == {merged[18:22], merged[22:26]}
+            assert all(overlap.start >= 18 and overlap.end <= 26 for overlap in told)
+            told.clear()
+            one.text().insert(18, "very ")
+            await agreed(one, two)
+            two.text().insert(18, "not ")
+            await agreed(one, two)
+            assert told == []
 
     async def test_a_long_history_is_compacted_and_nothing_is_lost(
         self, ada: Board, bob: Board, seed: int

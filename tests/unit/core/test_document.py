@@ -15,7 +15,6 @@ def test_everything_of_a_document_lies_below_its_prefix() -> None:
         document.base_key(KEY),
         f"{document.parts_prefix(KEY, 'g')}/0000",
         f"{document.updates_prefix(KEY)}/0000000000",
-        f"{document.overlaps_prefix(KEY)}/0000000000",
     )
     for path in paths:
         assert check_key(path).startswith(document.document_prefix(KEY) + "/")
@@ -32,7 +31,7 @@ def test_a_prefix_belongs_to_its_document() -> None:
 
 
 def test_a_key_leaves_room_for_what_is_kept_below_it() -> None:
-    room = len(f"/{document.RESERVED}/overlap/0000000000")
+    room = len(f"/{document.RESERVED}/part/{0:016}-{0:08}/{0:04}")
     longest = ("public/" + "a/" * KEY_BYTES_MAX)[: KEY_BYTES_MAX - room - 1] + "a"
     assert document.check_document(longest) == longest
     with pytest.raises(LimitExceeded):
