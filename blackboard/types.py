@@ -227,6 +227,13 @@ that a token is (the operator's: a year)."""
 ACCESS_STALE_MS: Final = 15_000
 """A service process that heard nothing of the revocations for so long refuses tokens."""
 
+# --- encryption -----------------------------------------------------------------------------------
+SEALS_PER_KEY_MAX: Final = 2**28
+"""Values that one process seals with one data key. NIST SP 800-38D bounds random nonces to 2**32 per
+key; sixteen processes stay below."""
+KEY_COMMAND_TIMEOUT_MS: Final = 30_000
+"""Time that the command which prints the master key may take."""
+
 # --- documents ------------------------------------------------------------------------------------
 DOCUMENT_BYTES_MAX: Final = 16 * 1024 * 1024
 """The encoded state of one document, what was deleted included: loading it takes half a second,
