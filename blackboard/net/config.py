@@ -31,6 +31,7 @@ from blackboard.types import LOG_KEPT_REVISIONS
 
 if TYPE_CHECKING:
     from blackboard.store.archive import Archive
+    from blackboard.store.master_key import Wrapper
 
 CONFIG_VARIABLE: Final = "BLACKBOARD_CONFIG"
 PORT: Final = 7420
@@ -65,6 +66,14 @@ class Settings(BaseSettings):
     """Signs tokens: one key a line, at least 32 bytes each; the first signs, all of them verify.
     Generated on loopback."""
     secret_file: Path | None = None
+    master_key: SecretStr | None = None
+    """Seals what is private, wherever it is kept: 32 bytes in hexadecimal, one key a line; the
+    first wraps, all of them unwrap."""
+    master_key_file: Path | None = None
+    master_key_command: str | None = None
+    """A program that prints the master key; run without a shell."""
+    seal_public: bool = False
+    """Seal the public namespace too."""
     audience: str = AUDIENCE
     """What tokens must be for; services with one secret and different audiences share no tokens."""
     roles_file: Path | None = None
@@ -139,6 +148,9 @@ class Settings(BaseSettings):
             raise InvalidRequest(field="tls_key", reason="tls_cert and tls_key belong together")
         if self.secret is not None and self.secret_file is not None:
             raise InvalidRequest(field="secret_file", reason="secret is given as well")
+        given = (self.master_key, self.master_key_file, self.master_key_command)
+        if len(given) - given.count(None) > 1:
+            raise InvalidRequest(field="master_key", reason="given in more than one way")
         if self.is_loopback:
             return
         if self.secret is None and self.secret_file is None:
@@ -230,6 +242,25 @@ def secret_of(settings: Settings) -> str:
         return check_secret(path.read_text(encoding="utf-8").strip())
     except OSError as error:
         raise InvalidRequest(field="secret_file", reason=str(error)) from error
+
+
+async def wrapper_of(settings: Settings) -> "Wrapper | None":
+    """What wraps data keys: from the environment, a file or a command; None = nothing is sealed.
+
+    Errors: InvalidRequest when it cannot be had or is no key; its reason does not show it.
+    """
+    from blackboard.store.master_key import LocalWrapper, from_command
+
+    if settings.master_key_command is not None:
+        return await from_command(settings.master_key_command)
+    if settings.master_key is not None:
+        return LocalWrapper.of(settings.master_key.get_secret_value())
+    if settings.master_key_file is None:
+        return None
+    try:
+        return LocalWrapper.of(settings.master_key_file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(field="master_key_file", reason=str(error)) from error
 
 
 def write_operator_token(settings: Settings, secret: str) -> Path:

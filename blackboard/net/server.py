@@ -33,10 +33,12 @@ from blackboard.net.config import (
     make_archive,
     make_store,
     secret_of,
+    wrapper_of,
     write_operator_token,
 )
 from blackboard.net.gate import Doors
 from blackboard.net.tokens import verify
+from blackboard.service.encryption import sealed
 from blackboard.service.quorum import masters_at
 from blackboard.service.service import Service
 from blackboard.store.base import EngineFacts
@@ -125,8 +127,16 @@ async def serve(
         except BaseException:
             await store.aclose()
             raise
+        try:
+            wrapper = await wrapper_of(settings)
+            front, archive = await sealed(store, archive, wrapper, public=settings.seal_public)
+        except BaseException:
+            if archive is not None:
+                await archive.aclose()
+            await store.aclose()
+            raise
         service = Service(
-            store,
+            front,
             log_kept_revisions=settings.log_kept_revisions,
             lock_masters=lock_masters,
             archive=archive,
@@ -135,8 +145,8 @@ async def serve(
         async with service:
             token = write_operator_token(settings, secret) if settings.is_loopback else None
             serving = Serving(_url(settings, port), service.facts(), token)
-            if isinstance(service.host.store, SqliteStore):
-                service.host.store.announce(serving.url)
+            if isinstance(store, SqliteStore):
+                store.announce(serving.url)
             doors = Doors(settings.hosts, settings.allowed_origins)
             app = create_app(
                 service, partial(verify, secret, audience=settings.audience), doors=doors

@@ -9,11 +9,13 @@ from sqlalchemy import URL
 
 from blackboard.service import access
 from blackboard.service.board import Client
+from blackboard.service.encryption import sealed
 from blackboard.service.quorum import masters_at
 from blackboard.service.seal import Seal, make_key
 from blackboard.service.service import Service
 from blackboard.store.archive import Archive
 from blackboard.store.archive_sql import SqlArchive
+from blackboard.store.master_key import LocalWrapper
 from blackboard.store.sqlite import SqliteStore
 from blackboard.store.sqlite_file import Level
 
@@ -40,12 +42,14 @@ async def open(  # noqa: A001 - `blackboard.open` reads like the built-in that i
     level: Level = "disk",
     agent: str | None = None,
     lock_masters: Sequence[str] = (),
+    master_key: str | None = None,
 ) -> AsyncIterator[Client]:
     """Open the boards kept in directory `path`, which is made if it does not exist.
 
     `level` is what an acknowledged commit survives: "disk" (power loss; one fsync per group of
     commits) or "memory" (a crash of this process). You are the operator, or `agent` if given.
-    `lock_masters` are URLs of Redis servers that vote on every lease (Redlock).
+    `lock_masters` are URLs of Redis servers that vote on every lease (Redlock). With `master_key`
+    (32 bytes in hexadecimal, one key a line) what is private is sealed wherever it is kept.
 
     Errors: DataDirectoryInUse, naming the process that owns the directory and how to connect to it;
     Corrupt when a file there is not what was written; InvalidRequest for lock masters that are
@@ -58,7 +62,14 @@ async def open(  # noqa: A001 - `blackboard.open` reads like the built-in that i
     except BaseException:
         await store.aclose()
         raise
-    async with Service(store, lock_masters=masters, archive=archive) as service:
+    try:
+        wrapper = None if master_key is None else LocalWrapper.of(master_key)
+        front, sealing = await sealed(store, archive, wrapper)
+    except BaseException:
+        await archive.aclose()
+        await store.aclose()
+        raise
+    async with Service(front, lock_masters=masters, archive=sealing) as service:
         link = service.link(access.acting_as(access.operator(), agent))
         client = Client(link)
         try:

@@ -42,6 +42,7 @@ from blackboard.service.restore import Restores
 from blackboard.service.retention import Retention
 from blackboard.service.shapes import check_note
 from blackboard.store.archive import Point, Version
+from blackboard.store.sealed_archive import sealed_entry
 from blackboard.types import (
     CHECKPOINTS_PAGE_MAX,
     EXPORT_ITEMS_MAX,
@@ -173,7 +174,8 @@ class LocalPast:
         past = Past(self._host)
         checkpoint, stored = await Checkpoints(self._host).sealed(board, name)
         at = Point(board, checkpoint.revision)
-        entries, next_key = await past.page(at, after)
+        opened, next_key = await past.page(at, after)
+        entries = tuple(sealed_entry(entry) for entry in opened)
         if after is not None:
             return ExportPage(at.revision, entries, next_key)
         items = tuple(await past.archive.items(at))[:EXPORT_ITEMS_MAX]

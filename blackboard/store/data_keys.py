@@ -86,6 +86,22 @@ class DataKeys:
                 return found
             return await self._make(board, namespace)
 
+    async def erased(self, board: str) -> Sequence[str]:
+        """Namespaces of a board of which a data key was destroyed, sorted."""
+        await self._load(board)
+        return sorted({k.namespace for k in self._tables[board].values() if k.cipher is None})
+
+    async def check(self) -> None:
+        """Errors: Corrupt when the master key does not unwrap the data keys that there are."""
+        if KEYS_BOARD not in await self._raw.boards():
+            return
+        async for entry in self._records(_BELOW):
+            record = _read(entry)
+            if "wrapped" in record:
+                _, namespace, key_id = _place(entry.key)
+                await self._wrapper.unwrap(record["wrapped"], _context(namespace, key_id))
+                return
+
     # --- changing ---------------------------------------------------------------------------------
 
     async def _make(self, board: str, namespace: str) -> DataKey:
@@ -190,21 +206,24 @@ class DataKeys:
         found: dict[bytes, DataKey] = {}
         async for entry in self._records(f"{_BELOW}/{board}"):
             _, namespace, key_id = _place(entry.key)
-            record, old = _read(entry), before.get(key_id)
-            cipher = None
-            if "wrapped" in record:
-                if old is not None:
-                    cipher = old.cipher
-                else:
-                    context = _context(namespace, key_id)
-                    cipher = AESGCM(await self._wrapper.unwrap(record["wrapped"], context))
-            seals = 0 if old is None else old.seals
-            found[key_id] = DataKey(key_id, namespace, cipher, entry.create_revision, seals)
+            found[key_id] = await self._key(entry, namespace, key_id, before.get(key_id))
         self._tables[board] = {}
         for place in [place for place in self._newest if place[0] == board]:
             del self._newest[place]
         for key in found.values():
             self._note(board, key)
+
+    async def _key(
+        self, entry: Entry, namespace: str, key_id: bytes, known: DataKey | None
+    ) -> DataKey:
+        """The key of a record; one that is known is not unwrapped again."""
+        wrapped = _read(entry).get("wrapped")
+        if known is not None and (wrapped is not None or known.cipher is None):
+            return known
+        cipher = None
+        if wrapped is not None:
+            cipher = AESGCM(await self._wrapper.unwrap(wrapped, _context(namespace, key_id)))
+        return DataKey(key_id, namespace, cipher, entry.create_revision)
 
     def _note(self, board: str, key: DataKey) -> None:
         self._tables.setdefault(board, {})[key.id] = key

@@ -91,8 +91,10 @@ async def from_command(command: str) -> LocalWrapper:
     The command is split as a shell would, and run without one.
     """
     try:
+        program, *arguments = shlex.split(command)
         process = await asyncio.create_subprocess_exec(
-            *shlex.split(command),
+            program,
+            *arguments,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,

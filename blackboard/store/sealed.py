@@ -359,8 +359,8 @@ class SealedStore:
         )
 
     async def due(self, board: str, *, limit: int) -> Reading:
-        """As `Store.due`; the values stay sealed, for nobody looks at them."""
-        return await self.raw.due(board, limit=limit)
+        """As `Store.due`."""
+        return await self._opened(board, await self.raw.due(board, limit=limit))
 
     async def leases(self, board: str, *, due: bool = False) -> Reading:
         """As `Store.leases`."""
@@ -384,11 +384,12 @@ class SealedStore:
 
         async def sealed() -> AsyncIterator[Sequence[Entry]]:
             async for page in pages:
-                yield [await self._seeded(board, entry, ids) for entry in page]
+                before = set(ids)
+                found = [await self._seeded(board, entry, ids) for entry in page]
+                await self.keys.adopt(board, ids - before)
+                yield found
 
-        head = await self.raw.seed(board, seed, sealed())
-        await self.keys.adopt(board, ids)
-        return head
+        return await self.raw.seed(board, seed, sealed())
 
     async def _seeded(self, board: str, entry: Entry, ids: set[bytes]) -> Entry:
         kept = sealed_form(entry.value)

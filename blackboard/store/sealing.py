@@ -55,6 +55,9 @@ class Opened(bytes):
             return self.sealed == other.sealed
         return bytes.__eq__(self, other)
 
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
     def __hash__(self) -> int:
         return bytes.__hash__(self)
 
