@@ -227,9 +227,17 @@ that a token is (the operator's: a year)."""
 ACCESS_STALE_MS: Final = 15_000
 """A service process that heard nothing of the revocations for so long refuses tokens."""
 
+# --- audit ----------------------------------------------------------------------------------------
+AUDIT_QUEUE_MAX: Final = 10_000
+"""Audit records of one process that wait to be written; more are counted and left out."""
+AUDIT_BATCH_MAX: Final = 256
+"""Audit records of one commit."""
+AUDIT_KEPT_MS: Final = 90 * 24 * 3600 * 1000
+"""Time for which an audit record is kept; export them to keep them longer."""
+
 # --- encryption -----------------------------------------------------------------------------------
 SEALS_PER_KEY_MAX: Final = 2**28
-"""Values that one process seals with one data key. NIST SP 800-38D bounds random nonces to 2**32 per
+"""Values that one process seals with one data key. NIST SP 800-38D allows 2**32 random nonces for a
 key; sixteen processes stay below."""
 KEY_COMMAND_TIMEOUT_MS: Final = 30_000
 """Time that the command which prints the master key may take."""

@@ -6,9 +6,11 @@ import typer
 
 from blackboard.cli import (
     approvals,
+    audit,
     checkpoints,
     context,
     doctor,
+    encryption,
     grants,
     history,
     keys,
@@ -84,10 +86,12 @@ _TOP = (
     approvals,
     migrate,
     grants,
+    audit,
     trajectories,
 )
 for module in _TOP:
     app.add_typer(module.app)
 app.add_typer(checkpoints.app, name="checkpoint", rich_help_panel="Checkpoints")
 app.add_typer(context.app, name="context", rich_help_panel="Access")
+app.add_typer(encryption.app, name="encryption", rich_help_panel="Access")
 app.add_typer(token.app, name="token", rich_help_panel="Access")

@@ -1,5 +1,6 @@
 """One request, carried out on a link: what the WebSocket and the HTTP side have in common."""
 
+from dataclasses import asdict
 from typing import Any
 
 from blackboard.errors import InvalidRequest
@@ -45,6 +46,13 @@ async def call(link: Link, params: messages.Params | CommitParams, encoding: Enc
             return [write_cause(cause) for cause in await link.why(params.board, params.key)]
         case messages.Boards():
             return list(await link.boards())
+        case messages.Audit():
+            records = await link.audit(after=params.after, limit=params.limit)
+            return [{"key": key, **asdict(record)} for key, record in records]
+        case messages.Erase():
+            return answers.KeysMessage(keys=await link.erase(params.name, params.board))
+        case messages.Rewrap():
+            return answers.KeysMessage(keys=await link.rewrap())
         case messages.Revoke():
             count = await link.revoke(
                 tokens=params.tokens, principal=params.principal, until_ms=params.until_ms

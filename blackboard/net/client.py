@@ -22,6 +22,7 @@ from blackboard.net.past import moment_out
 from blackboard.net.past_link import RemotePast
 from blackboard.net.stream import RemoteStream
 from blackboard.service.access import Grant, Principal, Right
+from blackboard.service.audit import AuditRecord
 from blackboard.service.board import DEFAULT_BOARD, Client
 from blackboard.service.link import Link, Pipe, Stream, WatchRequest
 from blackboard.service.moments import Moment
@@ -168,6 +169,21 @@ class RemoteLink(RemotePast):
         message = await self._ask("boards", {})
         with reading.from_peer("boards"):
             return [str(name) for name in message]
+
+    async def audit(self, *, after: Key | None, limit: int) -> Sequence[tuple[Key, AuditRecord]]:
+        """As `Link.audit`."""
+        message = await self._ask("audit", {"after": after, "limit": limit})
+        with reading.from_peer("audit"):
+            return [(found.pop("key"), AuditRecord(**found)) for found in message]
+
+    async def erase(self, agent: str, board: str | None = None) -> int:
+        """As `Link.erase`."""
+        message = await self._ask("erase", {"name": agent, "board": board})
+        return reading.read_int(message, "keys")
+
+    async def rewrap(self) -> int:
+        """As `Link.rewrap`."""
+        return reading.read_int(await self._ask("rewrap", {}), "keys")
 
     async def revoke(
         self,

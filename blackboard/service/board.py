@@ -28,7 +28,7 @@ from blackboard.core.commit import (
 from blackboard.core.watch import Position
 from blackboard.errors import Conflict, Corrupt, InvalidRequest
 from blackboard.service import attempts, merge
-from blackboard.service.access import Principal
+from blackboard.service.administration import Administration
 from blackboard.service.attempts import Claimed
 from blackboard.service.claim import Claim, Terms
 from blackboard.service.document import Document
@@ -59,11 +59,11 @@ T = TypeVar("T")
 DEFAULT_BOARD = "main"
 
 
-class Client:
+class Client(Administration):
     """A way to the boards of one service, as one principal."""
 
     def __init__(self, link: Link, *, board: str = DEFAULT_BOARD) -> None:
-        self.link = link
+        super().__init__(link)
         self._board = board
 
     def board(self, name: str | None = None) -> "Board":
@@ -82,23 +82,6 @@ class Client:
         """
         await import_board(self.link, Path(file), board, note)
         return Board(self.link, board)
-
-    async def whoami(self) -> Principal:
-        """Whom the service takes you for, and what that one may do."""
-        return await self.link.whoami()
-
-    async def revoke(
-        self,
-        *tokens: str,
-        principal: str | None = None,
-        until_ms: Milliseconds | None = None,
-    ) -> int:
-        """End tokens by their ids, and all that `principal` was issued until now, at once.
-
-        Returns how many are revoked. Errors: AccessDenied unless they are your own, or you are an
-        admin of everything.
-        """
-        return await self.link.revoke(tokens=tokens, principal=principal, until_ms=until_ms)
 
     async def aclose(self) -> None:
         """Close the way and every watch on it."""

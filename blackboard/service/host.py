@@ -13,6 +13,7 @@ from blackboard.core.model import Outcome
 from blackboard.errors import BlackboardError, EngineRefused, LimitExceeded, Unavailable
 from blackboard.service import quorum
 from blackboard.service.archiver import Archiver, ArchiveStatistics
+from blackboard.service.audit import Audit
 from blackboard.service.commits import CommitQueue
 from blackboard.service.documents import Documents
 from blackboard.service.feed import Feed
@@ -65,6 +66,7 @@ class Host:
 
     def __post_init__(self) -> None:
         self.revocations = Revocations(self.store)
+        self.audit = Audit(self.store)
         self.imports = Imports(self.store)
         self.archiver = None if self.archive is None else Archiver(self.store, self.archive)
         """What feeds the archive."""
@@ -180,6 +182,7 @@ class Host:
         if self.documents is not None:
             await self.documents.aclose()
         await self.revocations.aclose()
+        await self.audit.aclose()
         await self.imports.aclose()
         for board in self._boards.values():
             await board.queue.aclose()

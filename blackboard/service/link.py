@@ -12,6 +12,7 @@ from typing import Protocol
 from blackboard.core.commit import Commit, Entry, Head, LogEntry, LogPage, Reading
 from blackboard.core.watch import Position
 from blackboard.service.access import Principal
+from blackboard.service.audit import AuditRecord
 from blackboard.service.moments import (
     BranchWish,
     Checkpoint,
@@ -206,6 +207,22 @@ class Link(Protocol):
 
     async def whoami(self) -> Principal:
         """Whom the service takes you for, and what that one may do."""
+
+    async def audit(self, *, after: Key | None, limit: int) -> Sequence[tuple[Key, AuditRecord]]:
+        """Records of the audit after the one with key `after`, the oldest first, with their keys.
+
+        Errors: AccessDenied unless the principal is an admin of everything.
+        """
+
+    async def erase(self, agent: str, board: str | None = None) -> int:
+        """Destroy the data keys of an agent's namespaces, on one board or on all, for good.
+
+        Returns how many there were. Errors: AccessDenied unless the principal is an admin of
+        everything; InvalidRequest when the service seals nothing.
+        """
+
+    async def rewrap(self) -> int:
+        """Wrap every data key with the first master key; returns how many. Errors: as `erase`."""
 
     async def revoke(
         self,

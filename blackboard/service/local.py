@@ -26,9 +26,11 @@ from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
 from blackboard.core.path import Pattern, check_key, parse_pattern, parse_patterns
 from blackboard.core.watch import Position
-from blackboard.errors import BlackboardError, Conflict, LimitExceeded, Resync
+from blackboard.errors import BlackboardError, Conflict, InvalidRequest, LimitExceeded, Resync
 from blackboard.service import access, provenance
 from blackboard.service.access import Principal, Right
+from blackboard.service.audit import AuditRecord
+from blackboard.service.audited import audited
 from blackboard.service.documents_session import Session
 from blackboard.service.feed import View, Watcher
 from blackboard.service.host import Host
@@ -40,6 +42,8 @@ from blackboard.service.shapes import check_commit
 from blackboard.service.views import Cause, Receipt
 from blackboard.store.archive import Archive, Point
 from blackboard.store.base import Store
+from blackboard.store.data_keys import DataKeys
+from blackboard.store.sealed import SealedStore
 from blackboard.types import (
     LIST_ENTRIES_MAX,
     LOG_ENTRIES_MAX,
@@ -57,6 +61,7 @@ _LIST_PAGES_MAX = 16
 """Pages that one request looks through for matches before it answers with a `next_key`."""
 
 
+@audited
 class LocalLink(LocalPast):
     """A `Link` (service/link.py) straight into the service of this process."""
 
@@ -255,10 +260,43 @@ class LocalLink(LocalPast):
         mine, found = self.principal.boards, await self._host.store.boards()
         return [n for n in found if (not mine or n in mine) and not access.is_reserved(n)]
 
+    @property
+    def host(self) -> Host:
+        """What this link leads to."""
+        return self._host
+
+    async def audit(self, *, after: Key | None, limit: int) -> Sequence[tuple[Key, AuditRecord]]:
+        """See `Link.audit`."""
+        self._host.check_serving()
+        self._check_token()
+        access.require_admin(self.principal)
+        check_limit(limit, LIST_ENTRIES_MAX)
+        return await self._host.audit.read(after, limit)
+
     async def whoami(self) -> Principal:
         """The principal of this link."""
         self._check_token()
         return self.principal
+
+    async def erase(self, agent: str, board: str | None = None) -> int:
+        """See `Link.erase`."""
+        keys = self._data_keys()
+        access.check_agent_name(agent)
+        if board is not None:
+            access.require_board(self.principal, board)
+        return await keys.destroy([f"private/{agent}", f"inbox/{agent}"], board)
+
+    async def rewrap(self) -> int:
+        """See `Link.rewrap`."""
+        return await self._data_keys().rewrap()
+
+    def _data_keys(self) -> DataKeys:
+        self._host.check_serving()
+        self._check_token()
+        access.require_admin(self.principal)
+        if not isinstance(self._host.store, SealedStore):
+            raise InvalidRequest(field="master_key", reason="this service has none")
+        return self._host.store.keys
 
     async def revoke(
         self,

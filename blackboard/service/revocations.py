@@ -155,7 +155,7 @@ class Revocations:
     # --- following --------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        while True:
+        while self._follower is asyncio.current_task():  # some drivers swallow a cancellation
             try:
                 position = await self._load()
                 async with self._feed.watch(_VIEW, position) as watcher:
@@ -212,9 +212,10 @@ class Revocations:
 
     async def aclose(self) -> None:
         """Stop following."""
-        if self._follower is not None:
-            self._follower.cancel()
-            await asyncio.gather(self._follower, return_exceptions=True)
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            follower.cancel()
+            await asyncio.gather(follower, return_exceptions=True)
             await self._feed.aclose()
 
 

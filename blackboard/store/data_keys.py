@@ -130,8 +130,8 @@ class DataKeys:
             await self._commit(some)
         await self._load(board)
 
-    async def destroy(self, namespace: str, board: str | None = None) -> int:
-        """Destroy every data key of a namespace, on one board or (None) on all, for good.
+    async def destroy(self, namespaces: Sequence[str], board: str | None = None) -> int:
+        """Destroy every data key of namespaces, on one board or (None) on all, for good.
 
         Returns how many. Nothing that they sealed can be opened again; branches that have copies of
         them lose those too.
@@ -140,7 +140,7 @@ class DataKeys:
         records = [entry async for entry in self._records(_BELOW)]
         for entry in records:
             place, found, key_id = _place(entry.key)
-            if found == namespace and board in (None, place):
+            if found in namespaces and board in (None, place):
                 doomed[key_id] = None
         gone = {"erased_ms": time.time_ns() // 1_000_000}
         hit = [entry.key for entry in records if _place(entry.key)[2] in doomed]
@@ -233,7 +233,7 @@ class DataKeys:
 
     async def _follow(self, after: Revision) -> None:
         """Look anew at every board whose records another process changed after `after`."""
-        while True:
+        while self._follower is asyncio.current_task():  # some drivers swallow a cancellation
             try:
                 page = await self._raw.log(
                     KEYS_BOARD, after, limit=LOG_ENTRIES_MAX, wait_ms=_FOLLOW_WAIT_MS
@@ -252,9 +252,10 @@ class DataKeys:
 
     async def aclose(self) -> None:
         """Stop following."""
-        if self._follower is not None:
-            self._follower.cancel()
-            await asyncio.gather(self._follower, return_exceptions=True)
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            follower.cancel()
+            await asyncio.gather(follower, return_exceptions=True)
 
 
 def _key(board: str, namespace: str, key_id: bytes) -> str:

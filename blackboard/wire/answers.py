@@ -193,6 +193,28 @@ class RevokedMessage(TypedDict):
     revoked: int
 
 
+class AuditMessage(TypedDict):
+    """A record of the audit; `key` continues after it."""
+
+    key: str
+    time_ms: int
+    principal: str
+    token: str
+    verb: str
+    board: str
+    what: str
+    outcome: str
+    writer: str
+    number: int
+    previous: str
+
+
+class KeysMessage(TypedDict):
+    """Result of `erase` and `rewrap`: how many data keys were destroyed, or wrapped anew."""
+
+    keys: int
+
+
 class WatchMessage(TypedDict):
     """Result of `watch`: the resume token at which it begins."""
 

@@ -183,6 +183,28 @@ class Refresh(Params):
     token: Token = Field(repr=False)
 
 
+class Audit(Params):
+    """A page of the audit, after the record with key `after`."""
+
+    method = "audit"
+    after: KeyText | None = None
+    limit: Annotated[int, Field(ge=1, le=limits.LIST_ENTRIES_MAX)] = limits.LIST_ENTRIES_MAX
+
+
+class Erase(Params):
+    """Destroy the data keys of an agent's namespaces, on one board or on all, for good."""
+
+    method = "erase"
+    name: Name
+    board: Name | None = None
+
+
+class Rewrap(Params):
+    """Wrap every data key with the first master key."""
+
+    method = "rewrap"
+
+
 class Revoke(Params):
     """End tokens by their ids, and all that `principal` was issued until now."""
 
@@ -383,6 +405,9 @@ METHODS: Final[dict[str, type[Params]]] = {
         WhoAmI,
         Refresh,
         Revoke,
+        Audit,
+        Erase,
+        Rewrap,
         Checkpoint,
         Checkpoints,
         Manifest,

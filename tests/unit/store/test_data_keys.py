@@ -72,7 +72,7 @@ async def test_a_destroyed_key_is_gone_in_every_process(
     """Its record stays, its wrapped bytes do not: neither in the board nor in its log."""
     doomed, stays = await keys.current("a", ADA), await keys.current("a", BOB)
     await others.find("a", doomed.id)
-    assert await keys.destroy(ADA, "a") == 1
+    assert await keys.destroy([ADA], "a") == 1
 
     async def is_gone() -> bool:
         found = others.known("a", doomed.id)
@@ -95,7 +95,7 @@ async def test_a_branch_has_the_keys_that_it_needs_and_loses_them_too(keys: Data
     found = await keys.find("branch", key.id)
     assert found is not None
     assert found.cipher is not None
-    await keys.destroy(ADA, "a")
+    await keys.destroy([ADA], "a")
     for board in ("a", "branch"):
         gone = await keys.find(board, key.id)
         assert gone is not None

@@ -205,7 +205,7 @@ async def test_an_erased_agent_is_erased_and_the_board_goes_on(
     """State and log; the others' values stay, and so does what is written from then on."""
     bob = encode_value("bob's")
     await ada.commit(Put(SECRET, CANARY), Put("private/bob/x", bob), Put(PUBLIC, bob))
-    assert await store.keys.destroy("private/ada", BOARD) == 1
+    assert await store.keys.destroy(["private/ada"], BOARD) == 1
     found = {e.key: e.value for e in (await store.list(BOARD, "", limit=10)).entries}
     assert found == {SECRET: ERASED, "private/bob/x": bob, PUBLIC: bob}
     (entry,) = (await store.log(BOARD, 0, limit=10)).entries

@@ -28,7 +28,7 @@ async def test_the_past_reads_as_it_was_and_comes_back(tmp_path: Path) -> None:
         assert await board.get(SECRET, at=first.revision) == "canary-1"
         assert [v.value for v in await board.history(SECRET)] == ["canary-2", "canary-1"]
         assert not (await board.verify("one")).findings
-        await board.branch("one", "two")
+        await board.branch("two", "one")
         assert await client.board("two").get(SECRET) == "canary-1"
         await board.restore("one")
         assert await board.get(SECRET) == "canary-1"

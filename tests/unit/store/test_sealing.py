@@ -97,7 +97,20 @@ def test_no_plain_value_is_taken_for_a_sealed_one() -> None:
     sealed = seal(CIPHER, HEADER, KEY, VALUE)
     with pytest.raises(Corrupt):
         decode_value(sealed)
-    for value in (None, True, 0, -1, 2**63, 1.5, "x", b"\xc1\x01", [], {}, "x" * 70_000):
+    plain: tuple[object, ...] = (
+        None,
+        True,
+        0,
+        -1,
+        2**63,
+        1.5,
+        "x",
+        b"\xc1\x01",
+        [],
+        {},
+        "x" * 70_000,
+    )
+    for value in plain:
         assert not is_sealed(encode_value(value))
 
 

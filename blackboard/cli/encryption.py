@@ -1,0 +1,76 @@
+"""encryption: a master key, the erasure of an agent, a new master key for all data keys."""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from blackboard.cli import screen
+from blackboard.cli.exits import wrong_usage
+from blackboard.cli.options import Command, Flags, Group, ReadCommand
+
+if TYPE_CHECKING:
+    from blackboard.service.board import Client
+
+app = typer.Typer(cls=Group, no_args_is_help=True, help="Seal what is private; erase an agent.")
+
+
+@app.command("new-key", cls=Command, epilog="blackboard encryption new-key > master_key")
+def new_key(context: typer.Context) -> None:
+    """Print a fresh master key, kept nowhere else."""
+    from blackboard.cli import show
+    from blackboard.store.master_key import new_master_key
+
+    key = new_master_key()
+    if Flags.of(context).as_json:
+        show.print_json({"master_key": key})
+    else:
+        print(key)
+
+
+@app.command(
+    cls=ReadCommand,
+    epilog="""\
+blackboard encryption erase researcher --yes
+blackboard encryption erase researcher --only-board expansion --yes""",
+)
+def erase(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="AGENT", show_default=False)],
+    only: Annotated[
+        str | None, typer.Option("--only-board", metavar="NAME", help="On this board only.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="It cannot be undone: do it.")] = False,
+) -> None:
+    """Destroy the data keys of an agent, for good.
+
+    What it kept in its private namespace and inbox cannot be read any more: not in the log, the
+    archive, exports or copies. The boards go on.
+    """
+    if not yes:
+        raise wrong_usage("this cannot be undone", "Add --yes to do it.")
+
+    async def run(client: "Client") -> int:
+        return await client.erase(name, board=only)
+
+    _tell(Flags.of(context), run, "destroyed")
+
+
+@app.command(cls=ReadCommand, epilog="blackboard encryption rewrap")
+def rewrap(context: typer.Context) -> None:
+    """Wrap all data keys with the first master key."""
+
+    async def run(client: "Client") -> int:
+        return await client.rewrap()
+
+    _tell(Flags.of(context), run, "wrapped anew")
+
+
+def _tell(flags: Flags, run: "Callable[[Client], Awaitable[int]]", done: str) -> None:
+    from blackboard.cli import session, show
+
+    count = session.with_client(flags, run)
+    if flags.as_json:
+        show.print_json({"keys": count})
+    else:
+        screen.say(f"{count} data keys {done}")

@@ -1,0 +1,101 @@
+"""Encryption at rest, from outside: what is private is in no file and in no Redis, and is erasable.
+
+The searches are for the plain bytes, in whatever lies there when the service has stopped.
+"""
+
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from blackboard.service import access
+from blackboard.service.board import Client
+from blackboard.service.encryption import sealed
+from blackboard.service.service import Service
+from blackboard.store.data_keys import DataKeys
+from blackboard.store.master_key import LocalWrapper, new_master_key
+from blackboard.store.redis import RedisStore
+from blackboard.store.redis_process import RedisProcess
+from blackboard.store.sealed import SealedStore
+from blackboard.store.sqlite import SqliteStore
+
+CANARY = "canary-9f1c"
+LARGE = CANARY * 20_000
+
+
+def files_with(directory: Path, text: str) -> list[Path]:
+    """The files below `directory` that hold `text`."""
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    return [path for path in files if text.encode() in path.read_bytes()]
+
+
+async def write_everything(service: Service) -> None:
+    """Put the canary wherever an agent can put something private."""
+    ada = Client(service.link(access.agent("ada"))).board("main")
+    bob = Client(service.link(access.agent("bob"))).board("main")
+    await ada.put("private/ada/a", CANARY)
+    await ada.put("private/ada/large", LARGE)
+    await ada.put("private/ada/map", {"in": [CANARY]})
+    await ada.merge("private/ada/map", {"more": CANARY})
+    await ada.append("private/ada/log", CANARY)
+    await bob.append("inbox/ada/messages", CANARY)
+    await ada.put("private/ada/a", "another", expected=1)
+    await ada.put("private/ada/gone", CANARY)
+    await ada.delete("private/ada/gone")
+    assert await ada.get("private/ada/large") == LARGE
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+async def test_no_private_plaintext_is_in_any_file(tmp_path: Path, is_sealed: bool) -> None:
+    """Log, state, journal; and without a key it is found, so that the search can fail."""
+    raw = await SqliteStore.at(tmp_path)
+    wrapper = LocalWrapper.of(new_master_key()) if is_sealed else None
+    store, _ = await sealed(raw, None, wrapper)
+    async with Service(store) as service:
+        await write_everything(service)
+        assert bool(files_with(tmp_path, CANARY)) is not is_sealed
+    assert bool(files_with(tmp_path, CANARY)) is not is_sealed
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+async def test_no_private_plaintext_is_in_redis(redis_binary: Path, is_sealed: bool) -> None:
+    """In no key of any type, and in none of the files that the server writes."""
+    async with RedisProcess(redis_binary) as server:
+        raw = RedisStore.connect(server.url)
+        wrapper = LocalWrapper.of(new_master_key()) if is_sealed else None
+        store, _ = await sealed(raw, None, wrapper)
+        async with Service(store) as service:
+            await write_everything(service)
+        found = 0
+        async with Redis.from_url(server.url) as client:
+            async for key in client.scan_iter(count=1000):
+                found += CANARY.encode() in (await client.dump(key) or b"")
+                kind = await client.type(key)
+                whole = {b"hash": "HGETALL", b"stream": "XRANGE", b"string": "GET"}.get(bytes(kind))
+                if whole is not None:
+                    ends = ("-", "+") if whole == "XRANGE" else ()
+                    reply = await client.execute_command(whole, key, *ends)
+                    found += CANARY in repr(reply)
+            assert await client.dbsize() > 0
+        assert bool(found) is not is_sealed
+        assert bool(files_with(server.directory, CANARY)) is not is_sealed
+
+
+async def test_an_erased_agent_is_gone_from_what_was_copied_before(tmp_path: Path) -> None:
+    """A copy of the boards from before opens nothing once its data key is destroyed, and the others
+    go on: after the master key was changed too, the copy's own key record is of no use."""
+    old, new = new_master_key(), new_master_key()
+    raw = await SqliteStore.at(tmp_path / "live")
+    keys = DataKeys(raw, LocalWrapper.of(f"{new}\n{old}"))
+    store = SealedStore(raw, keys)
+    async with Service(store) as service:
+        ada = Client(service.link(access.agent("ada"))).board("main")
+        bob = Client(service.link(access.agent("bob"))).board("main")
+        await ada.put("private/ada/a", CANARY)
+        await bob.put("private/bob/a", "bob's")
+        assert await keys.destroy(["private/ada"]) == 1
+        assert await ada.get("private/ada/a") == {"$erased": True}
+        assert await bob.get("private/bob/a") == "bob's"
+        assert await keys.rewrap() == 1
+        await ada.put("private/ada/b", "new")
+        assert await ada.get("private/ada/b") == "new"

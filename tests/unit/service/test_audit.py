@@ -1,0 +1,165 @@
+"""The audit: what is recorded, what is not, and that a change to it shows."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blackboard import types as limits
+from blackboard.core.commit import HeldFence, Put
+from blackboard.errors import AccessDenied, Fenced
+from blackboard.service import access
+from blackboard.service.access import Credential, Principal
+from blackboard.service.audit import AuditRecord, findings, looks_into_others
+from blackboard.service.board import Client
+from blackboard.service.service import Service
+from blackboard.store.sqlite import SqliteStore
+from blackboard.wire.codec import encode_value
+
+SECRET = "canary-secret"
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    """A service that knows which tokens are revoked."""
+    async with Service(await SqliteStore.at(tmp_path, "memory")) as service:
+        await service.host.revocations.ready()
+        yield service
+
+
+def with_token(principal: Principal) -> Principal:
+    """A principal that came with a token."""
+    return replace(
+        principal, credential=Credential(principal.name, (f"id-{principal.name}",), 2**50)
+    )
+
+
+def client(service: Service, principal: Principal) -> Client:
+    """A client of somebody with a token."""
+    return Client(service.link(with_token(principal)))
+
+
+async def records(service: Service) -> list[tuple[str, str, str, str]]:
+    """What was recorded: principal, verb, what, outcome."""
+    found = await service.host.audit.read(None, 100)
+    return [(r.principal, r.verb, r.what, r.outcome) for _, r in found]
+
+
+async def test_what_is_recorded(service: Service) -> None:
+    """Refusals, a fence, an operator's look, revocation; and nothing of what is usual."""
+    ada, bob = (client(service, access.agent(n)).board("main") for n in ("ada", "bob"))
+    operator = client(service, access.operator())
+    await ada.put("private/ada/x", SECRET)
+    await ada.get("private/ada/x")
+    await ada.put("public/x", 1)
+    await operator.board("main").get("public/x")
+    with pytest.raises(AccessDenied):
+        await bob.get("private/ada/x")
+    with pytest.raises(AccessDenied):
+        await bob.put("private/ada/x", SECRET)
+    with pytest.raises(Fenced):
+        await bob.commit(
+            [Put("public/x", encode_value(2))], fences=[HeldFence("public/x", "bob", 1)]
+        )
+    await operator.board("main").get("private/ada/x")
+    await operator.revoke(principal="bob")
+    assert await records(service) == [
+        ("bob", "read", "private/ada/x", "access_denied"),
+        ("bob", "commit", "private/ada/x", "access_denied"),
+        ("bob", "commit", "public/x", "fenced"),
+        ("operator", "read", "['private/ada/x']", "private"),
+        ("operator", "revoke", "bob", "ok"),
+    ]
+
+
+async def test_no_value_and_no_token_is_recorded(service: Service) -> None:
+    """Only who, what for, and the id of the token."""
+    bob = client(service, access.agent("bob")).board("main")
+    with pytest.raises(AccessDenied):
+        await bob.put("private/ada/x", SECRET)
+    found = await service.host.audit.read(None, 100)
+    assert SECRET not in repr(found)
+    assert found[0][1].token == "id-bob"
+
+
+async def test_who_came_without_a_token_is_not_recorded(service: Service) -> None:
+    """Whoever opened the service in his own process."""
+    with pytest.raises(AccessDenied):
+        await Client(service.link(access.agent("bob"))).board("main").get("private/ada/x")
+    assert await records(service) == []
+
+
+async def test_only_an_admin_reads_it_and_nobody_writes_it(service: Service) -> None:
+    """Its board is one of the service's own."""
+    bob, operator = (client(service, p) for p in (access.agent("bob"), access.operator()))
+    with pytest.raises(AccessDenied):
+        [r async for r in bob.audit()]
+    with pytest.raises(AccessDenied):
+        await operator.board("~audit").delete_prefix("system/audit")
+    found = [r async for r in operator.audit()]
+    assert (found[0].principal, found[0].verb, found[0].outcome) == (
+        "bob",
+        "audit",
+        "access_denied",
+    )
+    assert findings(found) == []
+
+
+async def test_a_chain_shows_what_was_changed(service: Service) -> None:
+    """Changed, taken out, exchanged; the writers' chains are apart."""
+    bob = client(service, access.agent("bob")).board("main")
+    for number in range(5):
+        with pytest.raises(AccessDenied):
+            await bob.get(f"private/ada/{number}")
+    good = [record for _, record in await service.host.audit.read(None, 100)]
+    assert findings(good) == []
+    assert [record.number for record in good] == [1, 2, 3, 4, 5]
+    for bad in (
+        [*good[:2], replace(good[2], principal="eve"), *good[3:]],
+        [*good[:2], *good[3:]],
+        [good[0], good[2], good[1], *good[3:]],
+    ):
+        assert findings(bad)
+
+
+async def test_at_most_so_many_records_wait(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is above is counted, and that is recorded."""
+    assert limits.AUDIT_QUEUE_MAX >= 1000
+    monkeypatch.setattr("blackboard.service.audit.AUDIT_QUEUE_MAX", 3)
+    who = with_token(access.agent("bob"))
+    for _ in range(5):
+        service.host.audit.note(who, "read", "main", "x", "access_denied")
+    found = await records(service)
+    assert len(found) == 4
+    assert found[-1][2] == "2 left out"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "looks"),
+    [
+        ("private/**", True),
+        ("**", True),
+        ("*/ada/x", True),
+        ("inbox/ada/x", True),
+        ("private/operator/x", False),
+        ("public/**", False),
+        ("system/checkpoints/x", False),
+    ],
+)
+def test_which_looks_are_recorded(pattern: str, looks: bool) -> None:
+    """Those of who may read everybody's, at what is not his own."""
+    assert looks_into_others(access.operator(), [pattern]) is looks
+    assert not looks_into_others(access.agent("ada"), [pattern])
+
+
+def test_a_record_is_hashed_whole() -> None:
+    """Each field counts."""
+    record = AuditRecord(1, "p", "t", "v", "b", "w", "o", "x", 1, "h")
+    changed = [
+        replace(record, **{name: "other" if isinstance(value, str) else 9})
+        for name, value in ((f, getattr(record, f)) for f in AuditRecord.__slots__)
+    ]
+    assert len({record.hash(), *(other.hash() for other in changed)}) == len(changed) + 1
