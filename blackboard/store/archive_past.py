@@ -36,6 +36,8 @@ from blackboard.store.archive_tables import (
 )
 from blackboard.types import Key, Prefix, Revision
 
+CHANGED_KEYS: Final = 4_096
+"""Names of changed keys fetched at a time: each time all changes on the way are gone through."""
 STEP_KEYS: Final = 128
 """Keys fetched at a time: with values of BLOB_BYTES they are 8 MiB."""
 _AFTER_ALL: Final = "\x7f"  # keys are printable ASCII
@@ -259,12 +261,10 @@ class Past:
         head = Past(
             self.database, self.connection, [Segment(board.id, board.through), *self.segments[1:]]
         )
-        after: Key | None = None
-        while keys := await changed_keys(self, head, after):
+        async for keys in changed_keys(self, head, None):
             before, now = await self.newest(keys), await head.newest(keys)
             for key in keys:
                 _undo(totals, before.get(key), now.get(key))
-            after = keys[-1]
         return totals
 
 
@@ -309,12 +309,20 @@ async def own_segments(connection: AsyncConnection, row: Any) -> list[Segment]:
     return [s for s in await segments_of(connection, row, row.through) if s.own]
 
 
-async def changed_keys(a: Past, b: Past, after: Key | None) -> list[Key]:
-    """Up to STEP_KEYS keys after `after`, sorted, that were written on the way from `a` to `b`;
-    of two boards none of their `system` namespaces.
+async def changed_keys(a: Past, b: Past, after: Key | None) -> AsyncIterator[list[Key]]:
+    """The keys after `after` that were written on the way from `a` to `b`, sorted, STEP_KEYS at a
+    time; of two boards none of their `system` namespaces.
 
     Errors: InvalidRequest when they have no common past.
     """
+    while keys := await _changed_keys(a, b, after):
+        for start in range(0, len(keys), STEP_KEYS):
+            yield keys[start : start + STEP_KEYS]
+        after = keys[-1]
+
+
+async def _changed_keys(a: Past, b: Past, after: Key | None) -> list[Key]:
+    """Up to CHANGED_KEYS of them."""
     boards = {segment.board: segment for segment in b.segments}
     common = next((segment for segment in a.segments if segment.board in boards), None)
     if common is None:
@@ -336,9 +344,9 @@ async def changed_keys(a: Past, b: Past, after: Key | None) -> list[Key]:
             .where(VERSION.c.key > (after or ""))
             .distinct()
             .order_by(VERSION.c.key)
-            .limit(STEP_KEYS)
+            .limit(CHANGED_KEYS)
         )
         found.update(row.key for row in await rows(a.connection, changed))
     if not (common.own and other.own):
         found = {key for key in found if namespace_of(key) != SYSTEM}
-    return sorted(found)[:STEP_KEYS]
+    return sorted(found)[:CHANGED_KEYS]

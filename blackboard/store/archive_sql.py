@@ -290,7 +290,7 @@ class SqlArchive:
         async with self._database.reading() as connection:
             before = await Past.at(self._database, connection, a)
             now = await Past.at(self._database, connection, b)
-            while keys := await changed_keys(before, now, after):
+            async for keys in changed_keys(before, now, after):
                 old, new = await before.newest(keys), await now.newest(keys)
                 for key in keys:
                     if archive_log.alike(old.get(key), new.get(key)):
@@ -300,7 +300,6 @@ class SqlArchive:
                     size += archive_log.cost_of(difference)
                     if len(found) >= limit or size >= PAGE_BYTES_MAX:
                         return found
-                after = keys[-1]
         return found
 
     async def _difference(self, key: Key, old: Any, new: Any) -> Difference:
