@@ -10,7 +10,7 @@ Invariants
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from blackboard.core.watch import Position
 from blackboard.errors import BlackboardError, InvalidRequest, LimitExceeded, Unavailable
@@ -19,9 +19,14 @@ from blackboard.types import WATCHES_PER_CONNECTION_MAX
 from blackboard.wire import messages
 from blackboard.wire.answers import pack_revisions
 from blackboard.wire.frames import Encoding
+from blackboard.wire.news import pack_changes
 from blackboard.wire.session import RequestId, ServerSession, State
 
 Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+
+
+_FRAMES_KEPT: Final = 6
+"""Forms of a delivery that are kept with it: each takes as many bytes as the delivery."""
 
 
 @dataclass(slots=True)
@@ -128,9 +133,9 @@ class Watches:
             await self._room()
             delivery = await anext(deliveries)
             await self._room()  # which the other watches may have used up meanwhile
-            pieces = _packed(delivery, self._session.encoding)
+            messages = _packed(delivery, number, self._session.encoding)
             watch.sent = delivery.position
-            self._session.send_changes(number, delivery.position, pieces)
+            self._session.send_packed(messages)
             self._wake()
 
     def _refuse(
@@ -145,14 +150,21 @@ class Watches:
         self._wake()
 
 
-def _packed(delivery: Delivery, encoding: Encoding) -> list[bytes]:
-    """The revisions of a delivery as packed arrays, made once for all who share it."""
-    if not delivery.revisions:
-        return []
-    found = delivery.frames.get(encoding.name)
-    if found is not None:
-        return [found]
-    pieces = pack_revisions(delivery.revisions, encoding)
-    if len(pieces) == 1:
-        delivery.frames[encoding.name] = pieces[0]
-    return pieces
+def _packed(delivery: Delivery, number: int, encoding: Encoding) -> list[bytes]:
+    """The messages that tell watch `number` of a delivery.
+
+    Made once for all who share it: its revisions, and the messages for the numbers that come first
+    (most peers have one watch, and so the same number).
+    """
+    frames, name = delivery.frames, encoding.name
+    messages = frames.get((name, number))
+    if messages is not None:
+        return messages
+    pieces = frames.get((name, None))
+    if pieces is None:
+        pieces = pack_revisions(delivery.revisions, encoding) if delivery.revisions else []
+        frames[name, None] = pieces
+    messages = pack_changes(number, delivery.position, pieces, encoding)
+    if len(frames) < _FRAMES_KEPT:
+        frames[name, number] = messages
+    return messages

@@ -18,6 +18,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from blackboard.core import history, watch
 from blackboard.core.commit import Head, LogEntry
@@ -57,6 +58,13 @@ class View:
     grants: tuple[object, ...]
     readable: Callable[[Key], bool] = field(compare=False)
     coalesce: bool = False
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.patterns, self.grants, self.coalesce))
+
+    def __hash__(self) -> int:
+        return self._hash  # asked for with every delivery to every watcher
 
     def show(self, entry: LogEntry) -> LogEntry | None:
         """The part of `entry` that this view shows, None if nothing.

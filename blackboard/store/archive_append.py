@@ -37,6 +37,7 @@ from blackboard.types import Key, Revision
 from blackboard.wire.codec import decode_value
 
 _CHANGES_INLINE: Final = 64  # two milliseconds
+_ENTRIES_INLINE: Final = 32  # one millisecond, of the usual ones
 NAMED: Final = "named"
 """The kind of a checkpoint whose record does not say."""
 
@@ -57,8 +58,10 @@ class Appending:
         seals = None
         if any(self._taken(entry) for entry in entries):
             seals = await self._seals(fold)
-        for entry in entries:
+        for index, entry in enumerate(entries):
             await _fold_in(fold, entry)
+            if index % _ENTRIES_INLINE == 0:
+                await asyncio.sleep(0)
             if seals is not None:
                 seals.follow(entry)
                 for change in self._taken(entry):
@@ -149,7 +152,6 @@ async def _fold_in(fold: Fold, entry: LogEntry) -> None:
         await asyncio.to_thread(fold.apply, entry)
     else:
         fold.apply(entry)
-        await asyncio.sleep(0)
 
 
 @dataclass

@@ -4,6 +4,7 @@ As `commits.py` on the other side: a frame of nothing else is read straight into
 other frame is left to `frames.py` and `reading.py`, which know everything else, and what is wrong.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -11,7 +12,7 @@ from msgspec import Struct
 
 from blackboard.core.commit import Change, CommitId, Epoch, LogEntry
 from blackboard.core.watch import Position
-from blackboard.wire.frames import CONTAINERS_MAX
+from blackboard.wire.frames import CONTAINERS_MAX, Encoding
 
 
 class ReceiptNews(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
@@ -91,3 +92,26 @@ def read_receipt(message: Any) -> ReceiptNews:
         return msgspec.convert(message, ReceiptNews)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from error
+
+
+def pack_changes(
+    watch: int,
+    position: Position,
+    pieces: Sequence[bytes],
+    encoding: Encoding,
+    *,
+    more: bool = False,
+) -> list[bytes]:
+    """What tells a watch of `answers.pack_revisions`; no pieces make a progress mark.
+
+    With `more`, the last piece goes on in messages to come.
+    """
+    pack, join = encoding.pack, encoding.map
+    params = {"watch": pack(watch), "position": pack(str(position))}
+    method, messages = pack("changes"), []
+    for index, piece in enumerate(pieces or [pack([])]):
+        members = {**params, "revisions": piece}
+        if more or index < len(pieces) - 1:
+            members["more"] = pack(True)
+        messages.append(join({"method": method, "params": join(members)}))
+    return messages

@@ -53,7 +53,7 @@ from blackboard.wire.frames import (
     Encoding,
     grouped,
 )
-from blackboard.wire.news import read_news
+from blackboard.wire.news import pack_changes, read_news
 
 if TYPE_CHECKING:
     from blackboard.wire import messages
@@ -326,14 +326,12 @@ class ServerSession(_Session):
         self, watch: int, position: Position, pieces: Sequence[bytes], *, more: bool = False
     ) -> None:
         """Send a watch what `answers.pack_revisions` made; no pieces make a progress mark."""
-        pack, join = self.encoding.pack, self.encoding.map
-        params = {"watch": pack(watch), "position": pack(str(position))}
-        method = pack("changes")
-        for index, piece in enumerate(pieces or [pack([])]):
-            members = {**params, "revisions": piece}
-            if more or index < len(pieces) - 1:
-                members["more"] = pack(True)
-            self._send(join({"method": method, "params": join(members)}))
+        self.send_packed(pack_changes(watch, position, pieces, self.encoding, more=more))
+
+    def send_packed(self, messages: Sequence[bytes]) -> None:
+        """Send what `news.pack_changes` made."""
+        for message in messages:
+            self._send(message)
 
     def send_cancelled(self, watch: int, error: BlackboardError) -> None:
         """Tell a watch why it is over."""
