@@ -1,7 +1,7 @@
 """How a command ends: the exit codes, and each error as one readable line with what to do next.
 
 Invariants
-- every error of blackboard/errors.py has an exit code in `EXIT_OF`; a test fails on a new one.
+- every error of blackboard/errors has an exit code in `EXIT_OF`; a test fails on a new one.
 - an error is written to stderr, never to stdout: what a pipe reads is data only.
 """
 
