@@ -141,7 +141,8 @@ def verify(
 ) -> None:
     """Check all that is kept up to a moment.
 
-    The hash chain, digests, blobs and signatures. Exit code 1 and one line per finding if anything is not what was written.
+    The hash chain, digests, blobs and signatures. Exit code 1 and one line per finding if anything
+    is not what was written.
     """
     from blackboard.cli import moments, session
     from blackboard.cli import show as shown

@@ -65,6 +65,7 @@ EXIT_OF: Mapping[str, Exit] = {
     "stale_epoch": Exit.CONFLICT,
     "step_superseded": Exit.CONFLICT,
     "attempt_too_old": Exit.CONFLICT,
+    "document_refused": Exit.ERROR,
     "type_mismatch": Exit.ERROR,
     "limit_exceeded": Exit.ERROR,
     "access_denied": Exit.DENIED,

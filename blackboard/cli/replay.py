@@ -63,7 +63,8 @@ def replay(
 ) -> None:
     """Replay recorded teams, rewind them, and compare.
 
-    Each step is followed by a checkpoint. Each run gets a board of its own, run-1, run-2 ... Exit code 1 if any state is not equal.
+    Each step is followed by a checkpoint. Each run gets a board of its own, run-1, run-2 ... Exit
+    code 1 if any state is not equal.
     """
     from blackboard.cli import show
 

@@ -45,8 +45,9 @@ def restore(
 ) -> None:
     """Take the whole team back to a moment.
 
-    Public, every agent's private state and inboxes, at once. Nothing is lost: what is abandoned stays readable, and can itself be restored. Processes that
-    still work on it are refused until they look at the board anew.
+    Public, every agent's private state and inboxes, at once. Nothing is lost: what is abandoned
+    stays readable, and can itself be restored. Processes that still work on it are refused until
+    they look at the board anew.
     """
     from blackboard.cli import moments
 
@@ -57,8 +58,8 @@ def restore(
     cls=ReadCommand,
     rich_help_panel=_PANEL,
     epilog="""\
-blackboard rewind --before 4711  # to just before the revision that went wrong
-blackboard rewind --to 4000 --yes
+blackboard rewind --before 7  # to just before the revision that went wrong
+blackboard rewind --to 4 --yes
 blackboard rewind --at 2026-11-21T09:30""",
 )
 def rewind(
@@ -121,7 +122,7 @@ def _ask(flags: Flags, to: "When") -> None:
     rich_help_panel=_PANEL,
     epilog="""\
 blackboard branch cheaper before-plan --note "what if growth is 4 percent"
-blackboard branch rehearsal  # as it is now""",
+blackboard branch trial  # as it is now""",
 )
 def branch(
     context: typer.Context,
