@@ -50,8 +50,9 @@ def kinds_in(module: ModuleType) -> Mapping[str, type[Agent[Any]]]:
     """
     found: dict[str, type[Agent[Any]]] = {}
     for _, kind in inspect.getmembers(module, inspect.isclass):
-        is_agent = issubclass(kind, Agent) and hasattr(kind, "state_model")
-        if is_agent and found.setdefault(kind.kind, kind) is not kind:
+        if not (issubclass(kind, Agent) and hasattr(kind, "state_model")):
+            continue
+        if found.setdefault(kind.kind, kind) is not kind:
             reason = f"two classes of kind {kind.kind!r}"
             raise InvalidRequest(field="module", reason=reason)
     if not found:
