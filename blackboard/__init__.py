@@ -13,7 +13,7 @@ Five files tell the whole story:
 2. `core/model.py`               what a commit means
 3. `store/scripts/commit.lua`    the same, inside Redis
 4. `core/watch.py`               who is told what, and when they are told that they cannot be
-5. `core/history.py`             what a log is, and what one reader may see of it
+5. `service/restore.py`          how a whole team is taken back
 
 Names are loaded when they are first used, so that importing the package costs nothing.
 """

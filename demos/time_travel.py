@@ -56,7 +56,6 @@ async def story(board: Board) -> None:
     assert (fallen.number, fallen.outcome) == (FALL, "fell")
     steps = {revised.note: revised.revision for revised in await board.log()}
     await board.restore(steps[f"step {FAULT - 1}"])
-    await board.as_agent("solver").refresh()  # this process has seen what is no longer so
     print(f"rewound to step {FAULT - 1}, at height {await board.get('public/height')}")
     assert await board.get("public/height") == FAULT - 1
     other = Solver("solver", "which way, safely?")

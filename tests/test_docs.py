@@ -250,7 +250,7 @@ def test_the_fields_of_what_people_get_are_listed() -> None:
 
 
 def test_every_error_is_described() -> None:
-    """Class, code and fields as in errors.py, and a section or a row for each."""
+    """Class, code and fields as in blackboard/errors, and a section or a row for each."""
     table = rows(BY_PATH["docs/errors.md"], "| class | code | fields | when |")
     assert wrong_error_rows(table, errors.BY_CODE.values()) == []
     retryable = [kind.__name__ for kind in errors.BY_CODE.values() if kind.retryable]

@@ -45,7 +45,10 @@ def create(
         bool, typer.Option("--stale-ok", help="Take it even if an agent did not answer; says who.")
     ] = False,
 ) -> None:
-    """Name the present: public, private and inboxes as one consistent cut. It stops nobody."""
+    """Name the present moment of the whole team.
+
+    Public, private and inboxes, as one consistent cut. It stops nobody.
+    """
     from blackboard.cli import past, session
 
     flags = Flags.of(context)
@@ -77,7 +80,10 @@ def list_all(context: typer.Context) -> None:
 
 @app.command(cls=ReadCommand, epilog="blackboard checkpoint show before-plan")
 def show(context: typer.Context, name: Annotated[str, _NAME]) -> None:
-    """Print a checkpoint's manifest: digests, agents' steps, what they declared, who signed."""
+    """Print the manifest of a checkpoint.
+
+    Digests of namespaces, agents' steps, what they declared, who signed.
+    """
     from blackboard.cli import past, session
     from blackboard.cli import show as shown
 
@@ -114,7 +120,10 @@ def diff(
         int, typer.Option("--limit", metavar="N", min=1, help="At most so many keys.")
     ] = DIFF_LIMIT_DEFAULT,
 ) -> None:
-    """Print what differs between two moments, by key, down to the words of long texts."""
+    """Print what differs between two moments.
+
+    By key, down to the lines of long texts; also between a board and a branch of it.
+    """
     from blackboard.cli import moments, past, session
 
     async def compare(board: "Board") -> "Diff":
@@ -130,9 +139,10 @@ def verify(
     context: typer.Context,
     moment: Annotated[str, typer.Argument(metavar="MOMENT", help="Default: now.")] = "now",
 ) -> None:
-    """Check all that is kept up to a moment: hash chain, digests, blobs, signatures.
+    """Check all that is kept up to a moment.
 
-    Exit code 1 and one line per finding if anything is not what was written.
+    The hash chain, digests, blobs and signatures. Exit code 1 and one line per finding if anything
+    is not what was written.
     """
     from blackboard.cli import moments, session
     from blackboard.cli import show as shown
@@ -162,7 +172,10 @@ def export(
     name: Annotated[str, _NAME],
     file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
 ) -> None:
-    """Write a checkpoint into one file, whole, to be imported on another engine or machine."""
+    """Write a checkpoint into one file.
+
+    It holds all of it, and can be imported on another engine or machine.
+    """
     from blackboard.cli import session
     from blackboard.cli import show as shown
 
@@ -186,7 +199,10 @@ def import_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
     new: Annotated[str, typer.Argument(metavar="BOARD", help="The new board's name.")],
 ) -> None:
-    """Make a new board of an exported checkpoint. Whatever was changed in the file is refused."""
+    """Make a new board of an exported checkpoint.
+
+    A file that was changed is refused.
+    """
     from blackboard.cli import session
     from blackboard.cli import show as shown
 
@@ -242,7 +258,10 @@ def prune(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
 ) -> None:
-    """Remove checkpoints, and history, that nobody keeps. Pins and branches always stay."""
+    """Remove checkpoints and history that nobody keeps.
+
+    What a pin or a branch needs always stays.
+    """
     from blackboard.cli import past, session
     from blackboard.service.moments import Policy
 

@@ -1,7 +1,7 @@
 """How a command ends: the exit codes, and each error as one readable line with what to do next.
 
 Invariants
-- every error of blackboard/errors.py has an exit code in `EXIT_OF`; a test fails on a new one.
+- every error of blackboard/errors has an exit code in `EXIT_OF`; a test fails on a new one.
 - an error is written to stderr, never to stdout: what a pipe reads is data only.
 """
 
@@ -65,6 +65,7 @@ EXIT_OF: Mapping[str, Exit] = {
     "stale_epoch": Exit.CONFLICT,
     "step_superseded": Exit.CONFLICT,
     "attempt_too_old": Exit.CONFLICT,
+    "document_refused": Exit.ERROR,
     "type_mismatch": Exit.ERROR,
     "limit_exceeded": Exit.ERROR,
     "access_denied": Exit.DENIED,

@@ -85,6 +85,10 @@ def _secret(
         str | None,
         typer.Option("--secret-file", metavar="FILE", help="The service's secret."),
     ] = None,
+    roles_file: Annotated[
+        str | None,
+        typer.Option("--roles", metavar="FILE", help="A TOML file of roles."),
+    ] = None,
 ) -> None: ...
 
 
@@ -109,6 +113,7 @@ class Flags:
     expect: int | None = None
     note: str | None = None
     secret_file: str | None = None
+    roles_file: str | None = None
 
     @staticmethod
     def of(context: typer.Context) -> "Flags":
@@ -176,7 +181,7 @@ class ReadCommand(Command):
 
 
 class SecretCommand(Command):
-    """A command that needs the secret of a service."""
+    """A command that needs the secret of a service, and its roles."""
 
     shared: ClassVar[Sequence[Any]] = [*options_of(_json), *options_of(_secret)]
 

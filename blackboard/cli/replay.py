@@ -61,9 +61,10 @@ def replay(
         typer.Option("--keep", metavar="DIR", help="Keep the boards in this new directory."),
     ] = None,
 ) -> None:
-    """Replay recorded teams, checkpoint each step, rewind, and compare with the recording.
+    """Replay recorded teams, rewind them, and compare.
 
-    Each run gets a board of its own, run-1, run-2 ... Exit code 1 if any state is not equal.
+    Each step is followed by a checkpoint. Each run gets a board of its own, run-1, run-2 ... Exit
+    code 1 if any state is not equal.
     """
     from blackboard.cli import show
 

@@ -43,10 +43,11 @@ def restore(
     yes: Annotated[bool, _YES] = False,
     note: Annotated[str, _NOTE] = "",
 ) -> None:
-    """Take the whole board back: public, every agent's private state and inboxes, at once.
+    """Take the whole team back to a moment.
 
-    Nothing is lost: what is abandoned stays readable, and can itself be restored. Processes that
-    still work on it are refused until they look at the board anew.
+    Public, every agent's private state and inboxes, at once. Nothing is lost: what is abandoned
+    stays readable, and can itself be restored. Processes that still work on it are refused until
+    they look at the board anew.
     """
     from blackboard.cli import moments
 
@@ -57,8 +58,8 @@ def restore(
     cls=ReadCommand,
     rich_help_panel=_PANEL,
     epilog="""\
-blackboard rewind --before 4711  # to just before the revision that went wrong
-blackboard rewind --to 4000 --yes
+blackboard rewind --before 7  # to just before the revision that went wrong
+blackboard rewind --to 4 --yes
 blackboard rewind --at 2026-11-21T09:30""",
 )
 def rewind(
@@ -75,7 +76,7 @@ def rewind(
     yes: Annotated[bool, _YES] = False,
     note: Annotated[str, _NOTE] = "",
 ) -> None:
-    """As restore: to a revision, to just before one, or to a point in time."""
+    """Take the team back by revision, or by time."""
     given: list[When] = [when for when in (to, at and at.astimezone()) if when is not None]
     given += [] if before is None else [before - 1]
     if len(given) != 1:
@@ -121,7 +122,7 @@ def _ask(flags: Flags, to: "When") -> None:
     rich_help_panel=_PANEL,
     epilog="""\
 blackboard branch cheaper before-plan --note "what if growth is 4 percent"
-blackboard branch rehearsal  # as it is now""",
+blackboard branch trial  # as it is now""",
 )
 def branch(
     context: typer.Context,
@@ -133,7 +134,10 @@ def branch(
     ] = "now",
     note: Annotated[str, typer.Option("--note", metavar="TEXT", help="What it is to try.")] = "",
 ) -> None:
-    """Make a new board that begins as this one was. The two are independent afterwards."""
+    """Make a new board that begins as this one was.
+
+    The two are independent afterwards; the past of this one is readable through the new one.
+    """
     from blackboard.cli import moments, session, show
 
     async def work(board: "Board") -> int:
@@ -163,7 +167,10 @@ def history(
         int, typer.Option("--limit", metavar="N", min=1, help="At most so many versions.")
     ] = HISTORY_LIMIT_DEFAULT,
 ) -> None:
-    """Print what a key held, the newest first: also before restores, and before a branch began."""
+    """Print what a key held, the newest first.
+
+    Also before restores, and before a branch began.
+    """
     from blackboard.cli import past, session
 
     async def look(board: "Board") -> "tuple[Version, ...]":

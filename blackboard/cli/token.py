@@ -2,7 +2,6 @@
 
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -47,10 +46,6 @@ def create(
         str | None,
         typer.Option("--role", metavar="ROLE", help="agent, reader, operator, or of --roles."),
     ] = None,
-    roles: Annotated[
-        Path | None,
-        typer.Option("--roles", metavar="FILE", help="A TOML file of roles."),
-    ] = None,
     board: Annotated[
         list[str] | None,
         typer.Option("--board", "-b", metavar="NAME", help="On this board only (repeat)."),
@@ -77,7 +72,7 @@ def create(
     settings = _settings(flags)
     principal = _principal(name, grant or [], board or [])
     if role is not None:
-        granted = grants_of(role, name, roles or settings.roles_file)
+        granted = grants_of(role, name, settings.roles_file)
         principal = replace(principal, grants=granted)
     kept = _kept(settings)
     secret = config.secret_of(settings)
@@ -126,7 +121,11 @@ def _settings(flags: Flags) -> "Settings":
     from blackboard.cli import session
     from blackboard.net import config
 
-    given = {"data": session.data_of(flags), "secret_file": flags.secret_file}
+    given = {
+        "data": session.data_of(flags),
+        "secret_file": flags.secret_file,
+        "roles_file": flags.roles_file,
+    }
     return config.load({name: path for name, path in given.items() if path is not None})
 
 

@@ -53,7 +53,9 @@ def trajectories(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write them there.")
     ] = None,
 ) -> None:
-    """Write a line of JSON for each agent: its steps, inputs, calls, costs and outcome.
+    """Write what agents did as JSON, one line for each.
+
+    Steps, inputs, calls, costs and outcome.
 
     Taken from the log, as far as it reaches back and as far as you may read private namespaces.
     """
@@ -118,7 +120,7 @@ def retrace(
         typer.Option("--file", metavar="FILE", help="Take exported trajectories, and no board."),
     ] = None,
 ) -> None:
-    """Take the recorded steps of agents again, with the code as it is now.
+    """Take recorded steps again, with the code as it is now.
 
     Calls are answered from the record: no tool runs, no model is asked, nothing is written. Tells
     the first step that comes out otherwise.

@@ -33,7 +33,7 @@ from blackboard.service.access import Principal
 from blackboard.service.service import Service
 from blackboard.types import FRAME_BYTES_MAX, REQUEST_TIMEOUT_MS
 from blackboard.wire import messages
-from blackboard.wire.answers import write_error
+from blackboard.wire.errors import write_error
 from blackboard.wire.frames import CLOSE_TOO_BIG, JSON
 from blackboard.wire.session import RequestReceived, ServerSession
 

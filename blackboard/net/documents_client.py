@@ -22,7 +22,6 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.net.dial import Address
-from blackboard.net.tokens import attenuate
 from blackboard.service.access import Grant, Narrowing, Right
 from blackboard.types import (
     DOCUMENT_TOKEN_TTL_MS_MAX,
@@ -82,6 +81,9 @@ def document_token(
     Nobody is asked: whoever has a token can narrow it. It is good for `ttl_ms` at most, and for
     the same agent. Errors: InvalidRequest when `token` allows less, or is none.
     """
+    # What reads and writes tokens takes long to load, and most clients of documents narrow none.
+    from blackboard.net.tokens import attenuate
+
     rights = {Right.READ, Right.APPEND} if can_edit else {Right.READ}
     grant = Grant(f"{document_prefix(check_document(key))}/**", frozenset(rights))
     ends_ms = time.time_ns() // 1_000_000 + min(ttl_ms, DOCUMENT_TOKEN_TTL_MS_MAX)

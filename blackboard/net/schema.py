@@ -11,7 +11,7 @@ from pydantic import BaseModel, TypeAdapter
 from blackboard.net import past
 from blackboard.net.gate import VERSION
 from blackboard.wire import answers
-from blackboard.wire.answers import METHOD_NOT_FOUND, RPC_CODES
+from blackboard.wire.errors import METHOD_NOT_FOUND, RPC_CODES
 from blackboard.wire.frames import SUBPROTOCOLS
 from blackboard.wire.messages import METHODS
 

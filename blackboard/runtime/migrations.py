@@ -50,10 +50,11 @@ def kinds_in(module: ModuleType) -> Mapping[str, type[Agent[Any]]]:
     """
     found: dict[str, type[Agent[Any]]] = {}
     for _, kind in inspect.getmembers(module, inspect.isclass):
-        if issubclass(kind, Agent) and hasattr(kind, "state_model"):
-            if found.setdefault(kind.kind, kind) is not kind:
-                reason = f"two classes of kind {kind.kind!r}"
-                raise InvalidRequest(field="module", reason=reason)
+        if not (issubclass(kind, Agent) and hasattr(kind, "state_model")):
+            continue
+        if found.setdefault(kind.kind, kind) is not kind:
+            reason = f"two classes of kind {kind.kind!r}"
+            raise InvalidRequest(field="module", reason=reason)
     if not found:
         raise InvalidRequest(field="module", reason=f"{module.__name__} has no class of agents")
     return found

@@ -73,6 +73,8 @@ async def run_agent(
     if_taken = stay.if_taken
     while True:
         epoch = (await home.head()).epoch.number
+        # An agent begins from the board as it is: what this process saw before does not bind it.
+        await home.refresh()
         attached = home.attach(if_taken=if_taken, ttl_ms=stay.ttl_ms, deliver=_nothing_held)
         try:
             async with attached as me:
@@ -83,7 +85,6 @@ async def run_agent(
             if now.number == epoch:
                 raise
             log.warning("%s goes on in epoch %d (%s): %s", agent, now.number, now.cause, error)
-            await home.refresh()
             if_taken = "refuse"
 
 

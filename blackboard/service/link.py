@@ -92,7 +92,7 @@ class Pipe(Protocol):
 
 
 class Link(Protocol):
-    """A principal's way to the boards. Errors are those of blackboard/errors.py only."""
+    """A principal's way to the boards. Errors are those of blackboard/errors only."""
 
     @property
     def agent(self) -> str:

@@ -8,19 +8,24 @@ The file is a zip archive of
     entries.msgpack  [key, value, mod revision, create revision, author, time ms, expiry ms or null]
                      of each entry, in key order, one after the other
 
+Its comment, the last 64 bytes, is the SHA-256 of all before it in hexadecimal: a bit that flipped
+anywhere is noticed, also where no content is.
+
 Both ways go page by page, so that a board may be larger than the memory.
 
 Invariants
 - the file appears whole: it is written beside, and then renamed.
-- what is read back is what was written, or Corrupt is raised: each member has its SHA-256, and the
-  service that imports computes the digests of the manifest anew.
+- what is read back is what was written, or Corrupt is raised: the file and each member have their
+  SHA-256, and the service that imports computes the digests of the manifest anew.
 """
 
 import asyncio
 import hashlib
 import json
+import os
 import secrets
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +53,9 @@ _ITEMS, _ENTRIES = "items.msgpack", "entries.msgpack"
 _MEMBERS: Final = (_MANIFEST, _SIGNATURE, _ITEMS, _ENTRIES)
 _SIGNATURE_BYTES_MAX: Final = 1024
 _CHUNK_BYTES: Final = 64 * 1024
+_SEAL_BYTES: Final = 64
+_UNREADABLE: Final = (zipfile.BadZipFile, zlib.error, EOFError)
+"""What `zipfile` raises for bytes that are no archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +90,28 @@ async def export_board(link: Link, board: str, name: str, path: Path) -> Exporte
 
 
 def _publish(draft: Path, path: Path) -> int:
-    """Give a finished file its name; returns its size."""
+    """Seal a finished file and give it its name; returns its size."""
+    seal(draft)
     draft.replace(path)
     return path.stat().st_size
+
+
+def seal(path: Path) -> None:
+    """Write the SHA-256 of a file over its last bytes."""
+    digest = _seal_of(path).encode()
+    with path.open("r+b") as file:
+        file.seek(-_SEAL_BYTES, os.SEEK_END)
+        file.write(digest)
+
+
+def _seal_of(path: Path) -> str:
+    """The SHA-256 of a file without its last _SEAL_BYTES bytes."""
+    digest, left = hashlib.sha256(), path.stat().st_size - _SEAL_BYTES
+    with path.open("rb") as file:
+        while chunk := file.read(min(_CHUNK_BYTES, max(left, 0))):
+            digest.update(chunk)
+            left -= len(chunk)
+    return digest.hexdigest()
 
 
 async def import_board(link: Link, path: Path, board: str, note: str) -> None:
@@ -153,6 +180,7 @@ class _Writing:
         self._digests[_ENTRIES] = self._member.close()
         self._header |= {"entries": self.entries, "sha256": self._digests}
         self._zip.writestr(_HEADER, json.dumps(self._header, indent=2))
+        self._zip.comment = b"0" * _SEAL_BYTES  # becomes the seal
         self._zip.close()
 
     def add(self, page: ExportPage) -> None:
@@ -184,8 +212,11 @@ class _Reading:
         self.path = path
         try:
             self._zip = zipfile.ZipFile(path)
-        except zipfile.BadZipFile as error:
+        except _UNREADABLE as error:
             raise self._corrupt(str(error)) from error
+        if self._zip.comment.decode("latin-1") != _seal_of(path):
+            self._zip.close()
+            raise self._corrupt("it is not what was exported")
         self._header = self._read_header()
         self.manifest = self._whole(_MANIFEST, MANIFEST_BYTES_MAX)
         self.signature = self._whole(_SIGNATURE, _SIGNATURE_BYTES_MAX)
@@ -248,7 +279,7 @@ class _Reading:
                     digest.update(chunk)
                     unpacker.feed(chunk)
                     yield from unpacker
-        except (zipfile.BadZipFile, ValueError, msgpack.UnpackException) as error:
+        except (*_UNREADABLE, ValueError, msgpack.UnpackException) as error:
             raise self._corrupt(f"{member}: {error}") from error
         self._check(member, digest.hexdigest())
 
@@ -261,7 +292,7 @@ class _Reading:
         try:
             with self._open(member) as source:
                 data = source.read(bytes_max + 1)
-        except zipfile.BadZipFile as error:
+        except _UNREADABLE as error:
             raise self._corrupt(f"{member}: {error}") from error
         if len(data) > bytes_max:
             raise self._corrupt(f"{member} has more than {bytes_max} bytes")

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from sqlalchemy import (
     URL,
+    ExceptionContext,
     Executable,
     FromClause,
     Table,
@@ -205,6 +206,7 @@ def _engine(url: URL) -> AsyncEngine:
         engine = create_async_engine(url, connect_args={"timeout": timeout_s}, **bounds)
         event.listen(engine.sync_engine, "connect", _set_up_sqlite)
         event.listen(engine.sync_engine, "begin", _begin_sqlite)
+        event.listen(engine.sync_engine, "handle_error", _keep_cancelled_sqlite)
         return engine
     arguments = {"timeout": timeout_s, "command_timeout": 12 * timeout_s}
     return create_async_engine(url, connect_args=arguments, pool_pre_ping=True, **bounds)
@@ -220,6 +222,16 @@ def _set_up_sqlite(connection: Any, _: object) -> None:
     except BaseException:  # nobody else would close it, and it has a thread
         connection.close()
         raise
+
+
+def _keep_cancelled_sqlite(context: ExceptionContext) -> None:
+    """Roll a cancelled transaction back, rather than throw its connection away.
+
+    SQLite closes a connection only with its last statement. The one that was cancelled lives on in
+    the traceback until the garbage is collected, and with it the lock on the whole file.
+    """
+    if isinstance(context.original_exception, asyncio.CancelledError):
+        context.is_disconnect = False
 
 
 def _begin_sqlite(connection: Any) -> None:

@@ -5,7 +5,7 @@ The driver's own retries are off (it repeats a script whose reply was lost, ten 
 
 Invariants
 - A driver's exception never leaves this module: it becomes `NotNowError` (try again), or an error
-  of blackboard/errors.py (trying again would not help).
+  of blackboard/errors (trying again would not help).
 - A connection whose reply was not read to its end is closed, never used again.
 - `Trial.maybe_executed` is False only if the server surely executed nothing.
 """

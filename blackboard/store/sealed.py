@@ -15,8 +15,10 @@ Invariants
 """
 
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, cast
+
+from msgspec.structs import replace
 
 from blackboard.core import integers
 from blackboard.core.commit import (

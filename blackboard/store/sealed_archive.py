@@ -4,8 +4,10 @@ A branch shares the past of the board that it came from, so its older values ope
 data keys.
 """
 
+import dataclasses
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from blackboard.core.commit import Change, Entry, Head, LogEntry, Reading
 from blackboard.store.archive import Archive, Difference, Facts, Mark, Point, Stored, Version
@@ -89,7 +91,7 @@ class SealedArchive:
     ) -> Sequence[Version]:
         """As `Archive.history`."""
         found = await self.raw.history(at, key, before=before, limit=limit)
-        return [replace(v, entry=await self._entry(at.board, v.entry)) for v in found]
+        return [dataclasses.replace(v, entry=await self._entry(at.board, v.entry)) for v in found]
 
     async def differences(
         self, a: Point, b: Point, *, after: Key | None = None, limit: int

@@ -1,4 +1,4 @@
-"""What the service sends: results, changes and errors, as plain maps.
+"""What the service sends: results and changes, as plain maps; errors are in `wire/errors.py`.
 
 The shapes are TypedDicts, from which the published JSON Schema is made; nothing validates what we
 send ourselves. `wire/reading.py` reads them back.
@@ -20,7 +20,7 @@ from blackboard.core.commit import (
     Reading,
     Result,
 )
-from blackboard.errors import BlackboardError
+from blackboard.wire.errors import ErrorMessage
 from blackboard.wire.frames import MESSAGE_BYTES_MAX, Encoding
 
 # --- shapes ---------------------------------------------------------------------------------------
@@ -221,21 +221,6 @@ class WatchMessage(TypedDict):
     position: str
 
 
-class ErrorData(TypedDict):
-    """The stable code of an error and its fields."""
-
-    code: str
-    fields: dict[str, Any]
-
-
-class ErrorMessage(TypedDict):
-    """The `error` of a response, and of `cancelled`."""
-
-    code: int
-    message: str
-    data: ErrorData
-
-
 class ErrorResponse(TypedDict):
     """What a request is answered with that was refused; `id` is null if it had none."""
 
@@ -265,58 +250,6 @@ class CancelledMessage(TypedDict):
 
 class DrainingMessage(TypedDict):
     """The service stops soon: no new requests, answers to those in flight still come."""
-
-
-# --- errors ---------------------------------------------------------------------------------------
-
-RPC_CODES: Final[dict[str, int]] = {
-    "remote_protocol_error": -32700,
-    "rejected": -32600,
-    "invalid_request": -32602,
-    "local_protocol_error": -32603,
-    "unauthenticated": -32001,
-    "access_denied": -32002,
-    "limit_exceeded": -32003,
-    "conflict": -32010,
-    "fenced": -32011,
-    "lease_held": -32012,
-    "lease_lost": -32016,
-    "nothing_to_claim": -32017,
-    "stale_epoch": -32013,
-    "step_superseded": -32014,
-    "attempt_too_old": -32018,
-    "type_mismatch": -32015,
-    "compacted": -32020,
-    "future_revision": -32021,
-    "rolled_back": -32022,
-    "resync": -32023,
-    "head_moved": -32024,
-    "snapshot_first": -32025,
-    "no_such_checkpoint": -32026,
-    "barrier_missed": -32027,
-    "unavailable": -32030,
-    "outcome_unknown": -32031,
-    "corrupt": -32040,
-    "model_failed": -32050,
-    "engine_refused": -32041,
-    "data_directory_in_use": -32042,
-}
-"""The integer that JSON-RPC wants, by stable code. Programs should look at the latter."""
-METHOD_NOT_FOUND: Final = -32601
-"""What JSON-RPC wants instead when the field that is invalid is the method."""
-
-
-def write_error(error: BlackboardError) -> ErrorMessage:
-    """An error as the `error` member of a response."""
-    values = error.fields()
-    number = RPC_CODES[error.code]
-    if error.code == "invalid_request" and values["field"] == "method":
-        number = METHOD_NOT_FOUND
-    return {
-        "code": number,
-        "message": str(error)[:1000],
-        "data": {"code": error.code, "fields": values},
-    }
 
 
 # --- writing --------------------------------------------------------------------------------------

@@ -43,8 +43,8 @@ from blackboard.types import (
     Milliseconds,
 )
 from blackboard.wire import reading
-from blackboard.wire.answers import write_error
 from blackboard.wire.commits import CommitParams, read_commits
+from blackboard.wire.errors import write_error
 from blackboard.wire.frames import (
     CLOSE_PROTOCOL_ERROR,
     FRAME_JOIN_BYTES,

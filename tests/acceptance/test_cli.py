@@ -398,12 +398,34 @@ EXAMPLES_ELSEWHERE = (
     "blackboard serve",
     "blackboard context",
     "blackboard doctor --engine",
+    "blackboard checkpoint",
+    "blackboard restore",
+    "blackboard rewind",
+    "blackboard branch",
+    "blackboard replay",
+    "blackboard approve ",
+    "blackboard reject",
+    "blackboard migrate",
+    "blackboard retrace",
+    "blackboard export",
+    "blackboard token create checker",
+    "blackboard token narrow",
+    "blackboard token inspect -",
+    "blackboard token revoke",
+    "blackboard encryption",
+    "blackboard audit",
 )
-"""These need servers, certificates and files of their own; the tests above do what they say."""
+"""These need servers, files, agents or keys of their own; their own tests do what they say."""
 
 
 def examples() -> list[str]:
     """The examples in the help of the commands, those first that write what others read."""
+    ours = [line for line in all_examples() if not line.startswith(EXAMPLES_ELSEWHERE)]
+    return sorted(ours, key=lambda line: (" delete " in line, " set " not in line))
+
+
+def all_examples() -> list[str]:
+    """Every example in the help of a command, without its remark."""
     groups = [get_command(app)]
     found: list[str] = []
     while groups:
@@ -412,8 +434,7 @@ def examples() -> list[str]:
                 groups.append(command)
             else:
                 found += [line.partition("  # ")[0] for line in command.epilog.splitlines()]
-    ours = [line for line in found if not line.startswith(EXAMPLES_ELSEWHERE)]
-    return sorted(ours, key=lambda line: (" delete " in line, " set " not in line))
+    return found
 
 
 @pytest.mark.usefixtures("service")

@@ -1,12 +1,33 @@
 """Checkpoints by the command line: real processes over a real service."""
 
+import gzip
 import signal
+from typing import Final
 
 import pytest
 
 from tests.acceptance.shell import Shell
+from tests.acceptance.test_cli import all_examples
+from tests.traces import TEAM
 
 pytestmark = pytest.mark.usefixtures("service")
+
+STORY: Final = (
+    "checkpoint create",
+    "checkpoint list",
+    "checkpoint show",
+    "checkpoint verify",
+    "checkpoint export",
+    "checkpoint import",
+    "checkpoint pin",
+    "branch",
+    "checkpoint diff",
+    "restore",
+    "rewind",
+    "replay",
+    "checkpoint prune",
+)
+"""The commands whose examples are typed here, in an order in which they make sense."""
 
 
 def _spoiled(shell: Shell) -> int:
@@ -109,7 +130,7 @@ def test_an_exported_checkpoint_becomes_a_board_elsewhere(shell: Shell) -> None:
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     shell.run("checkpoint", "import", str(file), "forged", code=1)
-    assert "forged" not in [board["name"] for board in shell.json("boards")]
+    assert "forged" not in shell.out("boards")
 
 
 def test_pruning_keeps_what_people_named_and_pinned(shell: Shell) -> None:
@@ -147,3 +168,19 @@ def test_a_watcher_sees_the_difference_of_a_restore(shell: Shell) -> None:
         assert f'"revision": {revision}' in line or f'"revision":{revision}' in line
         assert "public/noise" in line
         watch.end(signal.SIGINT)
+
+
+def test_the_examples_in_the_help_work(shell: Shell) -> None:
+    """Each is typed as it stands; nobody is here to be asked, so --yes is added."""
+    for number in range(4):
+        shell.run("set", "public/valuation", str(number))
+    shell.run("checkpoint", "create", "after-plan")
+    (shell.home / "team.jsonl").write_bytes(TEAM.read_bytes())
+    (shell.home / "team.jsonl.gz").write_bytes(gzip.compress(TEAM.read_bytes()))
+    for command in STORY:
+        for line in all_examples():
+            if line.startswith(f"blackboard {command}"):
+                typed = f"{line} --yes" if command in ("restore", "rewind") else line
+                with shell.script(typed) as script:
+                    code, _, err = script.end()
+                assert (code, "Traceback" in err) == (0, False), f"{typed}: {err}"

@@ -3,6 +3,8 @@
 import asyncio
 import hashlib
 import json
+import os
+import random
 import secrets
 import zipfile
 from pathlib import Path
@@ -21,9 +23,12 @@ from blackboard.errors import (
 from blackboard.service import access
 from blackboard.service.board import Board, Client
 from blackboard.service.moments import BranchWish
+from blackboard.service.transfer import seal
 from blackboard.wire.codec import decode_value, encode_value
 from tests.conformance.rules_board_restore import content
 from tests.conformance.team import Team
+
+FLIPS = int(os.environ.get("BLACKBOARD_TEST_FLIPS", "60"))
 
 
 async def operator_of(team: Team) -> Client:
@@ -222,6 +227,24 @@ class BranchRules:
             assert isinstance(refused.value, Corrupt | InvalidRequest)
             assert f"{team.name}-i" not in await client.boards()
 
+    async def test_a_bit_that_flips_anywhere_in_a_file_is_noticed(
+        self, team: Team, ada: Board, tmp_path: Path, seed: int
+    ) -> None:
+        """Also where no content is; BLACKBOARD_TEST_FLIPS sets how many are tried."""
+        board = await team.operator()
+        await ada.put("private/ada/draft", "swordfish")
+        await board.checkpoint("plan")
+        file = (await board.export("plan", tmp_path / "plan.zip")).path
+        content_, client = file.read_bytes(), await operator_of(team)
+        rng = random.Random(seed)
+        for place in rng.sample(range(len(content_)), min(FLIPS, len(content_))):
+            flipped = bytearray(content_)
+            flipped[place] ^= 1 << rng.randrange(8)
+            file.write_bytes(flipped)
+            with pytest.raises(Corrupt):
+                await client.import_board(file, f"{team.name}-i")
+        assert f"{team.name}-i" not in await client.boards()
+
     async def test_a_value_that_was_exchanged_is_found_by_the_sealed_digest(
         self, team: Team, ada: Board, tmp_path: Path
     ) -> None:
@@ -299,6 +322,9 @@ def _mended(source: Path, member: str, forged: bytes) -> dict[str, bytes]:
 
 
 def _write(target: Path, data: dict[str, bytes]) -> None:
+    """A file that is sealed as a whole, whatever its members are."""
     with zipfile.ZipFile(target, "w") as file:
         for name, content_ in data.items():
             file.writestr(name, content_)
+        file.comment = b"0" * 64
+    seal(target)

@@ -136,8 +136,8 @@ class DocumentPeerRules:
                 parts.append("x" * 1_000_000)
                 await doc.synced()
                 parts.delete(0)
-            with pytest.raises((DocumentRefused, Unavailable)):
-                await peer.refusal()  # cut off in the middle of a frame, it may see no reason
+            with contextlib.suppress(Unavailable):  # in the middle of a frame it sees no reason
+                assert (await peer.refusal()).cause == "too_slow"
             doc.text().append("fine")
             await doc.synced()
 

@@ -127,3 +127,18 @@ class AgentRestoreRules:
         await ada.refresh()
         await runner(ada, step).step()
         assert (len(tool.calls), (await notes_of(ada)).seen) == (1, ["a!"])
+
+    async def test_an_agent_begins_where_the_board_is_though_its_process_saw_more(
+        self, team: Team, ada: Board
+    ) -> None:
+        async def step(ctx: Context[Notes]) -> None:
+            ctx.state.count += 1
+
+        await run_agent(Actor("ada", step), ada, Stay(steps_max=1))
+        then = (await ada.head()).revision
+        await run_agent(Actor("ada", step), ada, Stay(steps_max=1))
+        operator = await team.operator()
+        await operator.restore(then)
+        with anyio.fail_after(PATIENCE_S):
+            stepped = await run_agent(Actor("ada", step), ada, Stay(steps_max=1))
+        assert (stepped.number, (await notes_of(ada)).count) == (2, 2)

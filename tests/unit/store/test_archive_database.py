@@ -1,6 +1,9 @@
 """Opening the archive's database, and what its failures become."""
 
 import asyncio
+import contextlib
+import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -81,4 +84,38 @@ async def test_writers_take_turns(tmp_path: Path) -> None:
     await asyncio.gather(*(write(number) for number in range(40)))
     async with database.reading() as connection:
         assert (await connection.execute(text("SELECT COUNT(*) FROM kept"))).scalar_one() == 40
+    await database.aclose()
+
+
+@pytest.mark.parametrize("kind", ["reading", "writing"])
+async def test_a_cancelled_transaction_holds_nobody_up(tmp_path: Path, kind: str) -> None:
+    """Its statement was under way, with a row to fetch."""
+    database = await Database.open(f"sqlite:///{tmp_path}/archive.db")
+    begun, go_on = threading.Event(), threading.Event()
+
+    def pause() -> int:
+        begun.set()
+        return go_on.wait()
+
+    async def select() -> None:
+        async with getattr(database, kind)() as connection:
+            raw = await connection.get_raw_connection()
+            await raw.driver_connection.create_function("pause", 0, pause)
+            await connection.execute(text("SELECT pause() FROM kept"))
+
+    async with database.writing() as connection:
+        await connection.execute(text("INSERT INTO kept (board, revision) VALUES (1, 1), (1, 2)"))
+    task = asyncio.create_task(select())
+    await asyncio.to_thread(begun.wait)
+    task.cancel()
+    await asyncio.sleep(0)  # it is told
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with contextlib.closing(sqlite3.connect(tmp_path / "archive.db", timeout=0)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("INSERT INTO kept (board, revision) VALUES (1, 3)")
+        other.commit()
+        busy, _, _ = other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        assert not busy
     await database.aclose()

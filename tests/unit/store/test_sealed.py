@@ -4,10 +4,10 @@ That it keeps every promise of the port is tested by tests/conformance/test_stor
 """
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from blackboard.core.commit import (
     Append,

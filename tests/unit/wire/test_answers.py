@@ -1,4 +1,4 @@
-"""Answers: errors keep their code and fields, revisions are packed in pieces that fit."""
+"""Answers: revisions are packed in pieces that fit."""
 
 import pytest
 from hypothesis import given
@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from blackboard.core.commit import Change, ChangeKind, CommitId, LogEntry
-from blackboard.errors import BY_CODE, BlackboardError, Conflict, InvalidRequest, from_fields
 from blackboard.types import COMMIT_BYTES_MAX, FRAME_BYTES_MAX, VALUE_BYTES_MAX
 from blackboard.wire import answers, reading
 from blackboard.wire.codec import encode_value
@@ -14,44 +13,6 @@ from blackboard.wire.frames import JSON, MSGPACK, Encoding
 from tests.unit.wire.drawing import log_entries
 
 both = pytest.mark.parametrize("encoding", [MSGPACK, JSON], ids=lambda e: e.name)
-
-
-def test_every_error_has_a_number_of_its_own() -> None:
-    """The table is complete and no number stands twice."""
-    assert answers.RPC_CODES.keys() == BY_CODE.keys()
-    numbers = [*answers.RPC_CODES.values(), answers.METHOD_NOT_FOUND]
-    assert len(set(numbers)) == len(numbers)
-
-
-@pytest.mark.parametrize("code", BY_CODE)
-@both
-def test_every_error_survives(encoding: Encoding, code: str) -> None:
-    """Written, packed, split and read it has the same type and the same fields."""
-    kind = BY_CODE[code]
-    names = kind.__dataclass_fields__
-    error = from_fields(code, {name: f"{name}-1" for name in names})
-    (message,) = encoding.split(encoding.join([encoding.pack(answers.write_error(error))]))
-    found = reading.read_error(message)
-    assert type(found) is type(error)
-    assert found.fields() == error.fields()
-    assert message["code"] == answers.RPC_CODES[code]
-
-
-def test_an_unknown_method_has_json_rpcs_number() -> None:
-    """-32601, as every JSON-RPC client expects."""
-    error = answers.write_error(InvalidRequest(field="method", reason="there is no method x"))
-    assert (error["code"], error["data"]["code"]) == (-32601, "invalid_request")
-
-
-def test_the_value_in_a_conflict_survives() -> None:
-    """Any value, so that an agent can plan anew without another read."""
-    conflict = Conflict("public/a", 3, 5, "bob", 5, 9, {"n": [1, b"x", None]})
-    for encoding in (MSGPACK, JSON):
-        packed = encoding.pack(answers.write_error(conflict))
-        (message,) = encoding.split(encoding.join([packed]))
-        found = reading.read_error(message)
-        assert isinstance(found, BlackboardError)
-        assert found.fields() == conflict.fields()
 
 
 @both

@@ -200,6 +200,7 @@ def a_commit(value: bytes = b"\x01") -> Commit:
         (HeldFence("public/x", "bob", 3),),
         (("public/b", 9),),
         "nöte",
+        known=1,
         retry_since=2,
     )
 
@@ -256,9 +257,11 @@ def test_a_body_is_what_a_lua_script_can_read() -> None:
         2,
         [b"k", b"public/a", 0, b"n", b"public/d", 4],
         [b"public/x", b"bob", 3],
+        1,
     ]
-    first = prepare(replace(a_commit(), retry_since=None))
-    assert msgpack.unpackb(first.control)[1] == -1
+    first = prepare(replace(a_commit(), retry_since=None, known=None))
+    control = msgpack.unpackb(first.control)
+    assert (control[1], control[4]) == (-1, -1)
     assert first.body == prepared.body
 
 

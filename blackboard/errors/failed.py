@@ -1,0 +1,99 @@
+"""What goes wrong on the way: with the link, the engine, the stored bytes, a lease."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from blackboard.errors.root import BlackboardError
+
+
+@dataclass(eq=False)
+class LeaseLost(BlackboardError):
+    """Lease `key`, held under `fence`, was lost in the middle of a block, because of `reason`.
+
+    The block was cancelled. What it committed before stands; nothing that it commits after another
+    holder took the lease takes effect. `holder` has it now, if that is known.
+    """
+
+    code: ClassVar[str] = "lease_lost"
+    key: str
+    fence: int
+    reason: str
+    holder: str | None = None
+
+
+@dataclass(eq=False)
+class Unavailable(BlackboardError):
+    """Not done: `what` cannot be reached or cannot answer now. Trying again is safe."""
+
+    code: ClassVar[str] = "unavailable"
+    retryable: ClassVar[bool] = True
+    what: str
+    reason: str
+
+
+@dataclass(eq=False)
+class OutcomeUnknown(BlackboardError):
+    """A commit was sent and its answer did not come: it may have been applied or not.
+
+    `agent`, `lane`, `incarnation` and `step` name it; sending the same commit again finds out,
+    unless it is `final`: later answers pushed it out, and only the board's log can tell.
+    """
+
+    code: ClassVar[str] = "outcome_unknown"
+    retryable: ClassVar[bool] = True
+    agent: str
+    lane: int
+    incarnation: str
+    step: int
+    reason: str
+    final: bool = False
+
+
+@dataclass(eq=False)
+class LocalProtocolError(BlackboardError):
+    """This side tried what the connection's state does not allow. A bug of the caller."""
+
+    code: ClassVar[str] = "local_protocol_error"
+    reason: str
+
+
+@dataclass(eq=False)
+class RemoteProtocolError(BlackboardError):
+    """The peer sent something that is not the protocol. `close_code` suits the WebSocket close."""
+
+    code: ClassVar[str] = "remote_protocol_error"
+    reason: str
+    close_code: int = 1002
+
+
+@dataclass(eq=False)
+class Corrupt(BlackboardError):
+    """`what` is not what was written: `reason`. Never retried, never repaired silently."""
+
+    code: ClassVar[str] = "corrupt"
+    what: str
+    reason: str
+
+
+@dataclass(eq=False)
+class EngineRefused(BlackboardError):
+    """The engine's `setting` has `value`, with which data would be lost; `needed` would do."""
+
+    code: ClassVar[str] = "engine_refused"
+    setting: str
+    value: str
+    needed: str
+
+
+@dataclass(eq=False)
+class DataDirectoryInUse(BlackboardError):
+    """Process `pid` owns the data directory `path`; connect to it at `url` instead."""
+
+    code: ClassVar[str] = "data_directory_in_use"
+    path: str
+    pid: int | None
+    url: str | None
+
+    def __str__(self) -> str:
+        how = f"connect to it: blackboard.connect({self.url!r})" if self.url else "stop it first"
+        return f"data directory {self.path} is in use by process {self.pid}; {how}"

@@ -1,0 +1,79 @@
+"""Errors as the service sends them: a number for JSON-RPC, and the stable code with its fields."""
+
+from typing import Any, Final
+
+from typing_extensions import TypedDict  # pydantic makes no schema of typing's before 3.12
+
+from blackboard.errors import BlackboardError
+
+
+class ErrorData(TypedDict):
+    """The stable code of an error and its fields."""
+
+    code: str
+    fields: dict[str, Any]
+
+
+class ErrorMessage(TypedDict):
+    """The `error` of a response, and of `cancelled`."""
+
+    code: int
+    message: str
+    data: ErrorData
+
+
+RPC_CODES: Final[dict[str, int]] = {
+    "remote_protocol_error": -32700,
+    "rejected": -32600,
+    "invalid_request": -32602,
+    "local_protocol_error": -32603,
+    "unauthenticated": -32001,
+    "access_denied": -32002,
+    "limit_exceeded": -32003,
+    "conflict": -32010,
+    "fenced": -32011,
+    "lease_held": -32012,
+    "lease_lost": -32016,
+    "nothing_to_claim": -32017,
+    "stale_epoch": -32013,
+    "step_superseded": -32014,
+    "attempt_too_old": -32018,
+    "type_mismatch": -32015,
+    "compacted": -32020,
+    "future_revision": -32021,
+    "rolled_back": -32022,
+    "resync": -32023,
+    "head_moved": -32024,
+    "snapshot_first": -32025,
+    "no_such_checkpoint": -32026,
+    "barrier_missed": -32027,
+    "document_refused": -32028,
+    "unavailable": -32030,
+    "outcome_unknown": -32031,
+    "corrupt": -32040,
+    "engine_refused": -32041,
+    "data_directory_in_use": -32042,
+    "model_failed": -32050,
+    "call_failed": -32051,
+    "call_interrupted": -32052,
+    "diverged": -32053,
+    "schema_too_new": -32054,
+    "migration_failed": -32055,
+    "invalid_state": -32056,
+}
+"""The integer that JSON-RPC wants, by stable code. Programs should look at the latter."""
+METHOD_NOT_FOUND: Final = -32601
+"""What JSON-RPC wants instead when the field that is invalid is the method."""
+
+
+def write_error(error: BlackboardError) -> ErrorMessage:
+    """An error as the `error` member of a response."""
+    values = error.fields()
+    number = RPC_CODES[error.code]
+    if error.code == "invalid_request" and values["field"] == "method":
+        number = METHOD_NOT_FOUND
+    return {
+        "code": number,
+        "message": str(error)[:1000],
+        "data": {"code": error.code, "fields": values},
+    }
