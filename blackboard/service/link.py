@@ -113,9 +113,7 @@ class Link(Protocol):
         OutcomeUnknown (perhaps applied: send the same commit again with `retry_since`).
         """
 
-    async def read(
-        self, board: str, keys: Sequence[Key], *, at: Moment | None = None
-    ) -> Reading:
+    async def read(self, board: str, keys: Sequence[Key], *, at: Moment | None = None) -> Reading:
         """Entries of up to READ_KEYS_MAX keys as of one revision; absent ones are left out.
 
         With `at`, as they were then.
@@ -154,9 +152,7 @@ class Link(Protocol):
     async def checkpoint(self, board: str, wish: CheckpointWish) -> Checkpoint:
         """Take a checkpoint; the same request again gets the same answer."""
 
-    async def checkpoints(
-        self, board: str, *, after: Revision, limit: int
-    ) -> Sequence[Checkpoint]:
+    async def checkpoints(self, board: str, *, after: Revision, limit: int) -> Sequence[Checkpoint]:
         """A page of the checkpoints above revision `after`, the oldest first."""
 
     async def manifest(self, board: str, name: str) -> Shown:
