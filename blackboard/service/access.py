@@ -366,6 +366,7 @@ METHODS: dict[str, Checked] = {
     "whoami": Checked.NOTHING,
     "refresh": Checked.NOTHING,
     "revoke": Checked.ADMIN,
+    "document": Checked.EACH_KEY,
     "audit": Checked.ADMIN,
     "erase": Checked.ADMIN,
     "rewrap": Checked.ADMIN,
