@@ -72,8 +72,8 @@ async def test_no_private_plaintext_is_in_redis(redis_binary: Path, is_sealed: b
         async with Redis.from_url(server.url) as client:
             async for key in client.scan_iter(count=1000):
                 found += CANARY.encode() in (await client.dump(key) or b"")
-                kind = await client.type(key)
-                whole = {b"hash": "HGETALL", b"stream": "XRANGE", b"string": "GET"}.get(bytes(kind))
+                kind = str(await client.type(key))
+                whole = {"b'hash'": "HGETALL", "b'stream'": "XRANGE", "b'string'": "GET"}.get(kind)
                 if whole is not None:
                     ends = ("-", "+") if whole == "XRANGE" else ()
                     reply = await client.execute_command(whole, key, *ends)
