@@ -366,7 +366,6 @@ METHODS: dict[str, Checked] = {
     "whoami": Checked.NOTHING,
     "refresh": Checked.NOTHING,
     "revoke": Checked.ADMIN,
-    "document": Checked.EACH_KEY,
     "audit": Checked.ADMIN,
     "erase": Checked.ADMIN,
     "rewrap": Checked.ADMIN,
