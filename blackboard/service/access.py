@@ -361,6 +361,7 @@ METHODS: dict[str, Checked] = {
     "log": Checked.FILTERED,
     "watch": Checked.FILTERED,
     "why": Checked.FILTERED,
+    "document": Checked.EACH_KEY,
     "boards": Checked.FILTERED,
     "whoami": Checked.NOTHING,
     "refresh": Checked.NOTHING,

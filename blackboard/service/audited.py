@@ -1,83 +1,72 @@
-"""Has the requests of a link recorded: a decorator for the class that carries them out."""
+"""Has what a request comes to recorded: `with Audited(...)` around what carries it out."""
 
-import functools
-import inspect
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final
 
-from blackboard.errors import AccessDenied, BlackboardError, Fenced, Unauthenticated
-from blackboard.service import audit
-from blackboard.service.access import METHODS
+from blackboard.errors import AccessDenied, Fenced, Unauthenticated
+from blackboard.service.access import Principal
+from blackboard.service.audit import WHOLE, Audit, looks_into_others
+from blackboard.service.link import WatchRequest
 
-Link = TypeVar("Link", bound=type)
 _REFUSALS: Final = (AccessDenied, Unauthenticated, Fenced)
 _LOOKS: Final = frozenset({"read", "list", "log", "watch", "why", "history", "differences"})
-_NOT_ASKED: Final = ("start", "finish")
-"""A commit in two halves, which is `commit` in the table of methods."""
+_AT_ALL: Final = frozenset({"log", "differences"})
+"""Looks that name no key and no pattern."""
 
 
-def audited(link: Link) -> Link:
-    """Have every method of the table recorded as the rules of `service/audit.py` say."""
-    for name in (*METHODS, *_NOT_ASKED):
-        method = getattr(link, name, None)
-        if method is not None:
-            setattr(link, name, _recorded(name, method))
-    return link
+class Audited:
+    """Records, at the end of its block, what the rules of `service/audit.py` say.
 
+    `verb` is a method of the table; `about` is what it was given: for a look, first the keys or
+    patterns. Errors pass through.
+    """
 
-def _recorded(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    verb = "commit" if name in _NOT_ASKED else name
-    refusals = _REFUSALS[:2] if name == "commit" else _REFUSALS  # `finish` tells of fences
+    __slots__ = ("_about", "_audit", "_board", "_principal", "_verb")
 
-    @functools.wraps(method)
-    async def later(self: Any, *given: Any, **named: Any) -> Any:
-        try:
-            result = await method(self, *given, **named)
-        except refusals as error:
-            _note_refusal(self, verb, given, error)
-            raise
-        _note_success(self, verb, given, named)
-        return result
+    def __init__(
+        self, audit: Audit, principal: Principal, verb: str, board: str, about: Sequence[object]
+    ) -> None:
+        self._audit = audit
+        self._principal = principal
+        self._verb = verb
+        self._board = board
+        self._about = about
 
-    @functools.wraps(method)
-    def now(self: Any, *given: Any, **named: Any) -> Any:
-        try:
-            result = method(self, *given, **named)
-        except refusals as error:
-            _note_refusal(self, verb, given, error)
-            raise
-        _note_success(self, verb, given, named)
-        return result
+    def __enter__(self) -> None:
+        """Nothing is recorded before it is known how it ends."""
 
-    return later if inspect.iscoroutinefunction(method) else now
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Record a refusal, or a success that is worth it; anything else is not the audit's."""
+        if isinstance(error, _REFUSALS):
+            self._note(str(error.fields().get("key", "")), error.code)
+        elif error is None and self._principal.credential is not None:
+            self._note_success()
 
+    def _note_success(self) -> None:
+        if self._verb in WHOLE:
+            self._note(self._text(), "ok")
+        elif self._verb in _LOOKS and looks_into_others(self._principal, self._patterns()):
+            self._note(self._text(), "private")
 
-def _note_refusal(link: Any, verb: str, given: Sequence[Any], error: BlackboardError) -> None:
-    what = str(error.fields().get("key", ""))
-    link.host.audit.note(link.principal, verb, _board(given), what, error.code)
+    def _note(self, what: str, outcome: str) -> None:
+        self._audit.note(self._principal, self._verb, self._board, what, outcome)
 
+    def _patterns(self) -> Sequence[str]:
+        """The keys or patterns that a look is at; everything, if it names none."""
+        if self._verb in _AT_ALL or not self._about:
+            return ["**"]
+        subject = self._about[0]
+        if isinstance(subject, WatchRequest):
+            return subject.patterns
+        if isinstance(subject, list | tuple):
+            return [str(key) for key in subject]
+        return [str(subject)]
 
-def _note_success(link: Any, verb: str, given: Sequence[Any], named: dict[str, Any]) -> None:
-    if link.principal.credential is None or verb == "commit":
-        return
-    about = [*given[1:], *named.values()]
-    if verb in audit.WHOLE:
-        link.host.audit.note(link.principal, verb, _board(given), _text(about), "ok")
-    elif verb in _LOOKS and audit.looks_into_others(link.principal, _patterns(verb, about)):
-        link.host.audit.note(link.principal, verb, _board(given), _text(about), "private")
-
-
-def _patterns(verb: str, about: Sequence[Any]) -> Sequence[str]:
-    """The keys or patterns that a look is at; everything, if it names none."""
-    if verb in ("log", "differences"):
-        return ["**"]
-    subject = getattr(about[0], "patterns", about[0]) if about else "**"
-    return [subject] if isinstance(subject, str) else [str(pattern) for pattern in subject]
-
-
-def _text(about: Sequence[Any]) -> str:
-    return " ".join(str(part) for part in about if part not in (None, (), "", False))
-
-
-def _board(given: Sequence[Any]) -> str:
-    return given[0] if given and isinstance(given[0], str) else ""
+    def _text(self) -> str:
+        return " ".join(str(part) for part in self._about if part not in (None, (), "", False))

@@ -30,7 +30,6 @@ from blackboard.errors import BlackboardError, Conflict, InvalidRequest, LimitEx
 from blackboard.service import access, provenance
 from blackboard.service.access import Principal, Right
 from blackboard.service.audit import AuditRecord
-from blackboard.service.audited import audited
 from blackboard.service.documents_session import Session
 from blackboard.service.feed import View, Watcher
 from blackboard.service.host import Host
@@ -61,7 +60,6 @@ _LIST_PAGES_MAX = 16
 """Pages that one request looks through for matches before it answers with a `next_key`."""
 
 
-@audited
 class LocalLink(LocalPast):
     """A `Link` (service/link.py) straight into the service of this process."""
 
@@ -88,15 +86,18 @@ class LocalLink(LocalPast):
 
     async def head(self, board: str) -> Head:
         """Where `board` stands; it is created if it does not exist."""
-        self._check(board)
-        return await self._host.head(board, self._opener)
+        with self._audited("head", board):
+            self._check(board)
+            return await self._host.head(board, self._opener)
 
     async def commit(self, board: str, commit: Commit) -> Receipt:
         """Check and carry out one attempt of a commit. See `Link.commit`."""
-        self._check(board)
-        check_commit(commit)
-        access.require_commit(self.principal, commit)
-        return self.finish(await self._host.commit(board, commit, self._opener))
+        with self._audited("commit", board):
+            self._check(board)
+            check_commit(commit)
+            access.require_commit(self.principal, commit)
+            outcome = await self._host.commit(board, commit, self._opener)
+        return self.finish(outcome)
 
     def start(self, board: str, commit: Commit) -> "asyncio.Future[Outcome | BlackboardError]":
         """Queue a commit that the wire has validated, if `can_start`; `finish` takes its outcome.
@@ -104,9 +105,10 @@ class LocalLink(LocalPast):
         For whoever serves many commits and cannot afford a task for each.
         Errors: those of `commit` that are known before it is sent.
         """
-        self._check(board)
-        access.require_commit(self.principal, commit)
-        return self._host.opened(board).queue.submit(prepare(commit))
+        with self._audited("commit", board):
+            self._check(board)
+            access.require_commit(self.principal, commit)
+            return self._host.opened(board).queue.submit(prepare(commit))
 
     def can_start(self, board: str) -> bool:
         """Whether `start` may be called: the board is open, and no lock masters have a say."""
@@ -114,24 +116,26 @@ class LocalLink(LocalPast):
 
     def finish(self, outcome: Outcome | BlackboardError) -> Receipt:
         """The receipt of a commit that took effect. Errors: why it did not."""
-        if isinstance(outcome, Committed):
-            level = self._host.facts().level
-            return Receipt(
-                outcome.revision, outcome.time_ms, outcome.results, level, outcome.duplicate
-            )
-        raise self._told(outcome)
+        with self._audited("commit"):
+            if isinstance(outcome, Committed):
+                level = self._host.facts().level
+                return Receipt(
+                    outcome.revision, outcome.time_ms, outcome.results, level, outcome.duplicate
+                )
+            raise self._told(outcome)
 
     async def read(self, board: str, keys: Sequence[Key], *, at: Moment | None = None) -> Reading:
         """Entries of `keys` as of one revision. Errors: AccessDenied for the first not readable."""
-        self._check(board)
-        if len(keys) > READ_KEYS_MAX:
-            raise LimitExceeded("READ_KEYS_MAX", len(keys), READ_KEYS_MAX, "keys")
-        for key in keys:
-            access.require(self.principal, Right.READ, check_key(key))
-        await self._host.use(board, self._opener)
-        if at is not None:
-            return await Past(self._host).read(board, keys, at)
-        return await self._host.store.read(board, keys)
+        with self._audited("read", board, keys):
+            self._check(board)
+            if len(keys) > READ_KEYS_MAX:
+                raise LimitExceeded("READ_KEYS_MAX", len(keys), READ_KEYS_MAX, "keys")
+            for key in keys:
+                access.require(self.principal, Right.READ, check_key(key))
+            await self._host.use(board, self._opener)
+            if at is not None:
+                return await Past(self._host).read(board, keys, at)
+            return await self._host.store.read(board, keys)
 
     async def list(
         self,
@@ -143,17 +147,18 @@ class LocalLink(LocalPast):
         at: Moment | None = None,
     ) -> Reading:
         """A page of the readable entries that match `pattern`."""
-        self._check(board)
-        check_limit(limit, LIST_ENTRIES_MAX)
-        parsed = parse_pattern(pattern)
-        await self._host.use(board, self._opener)
-        source: _Source = _Present(self._host.store, board)
-        if at is not None:
-            past = Past(self._host)
-            source = _Then(past.archive, await past.point(board, at))
-        if parsed.literal:
-            return await self._list_one(source, parsed, after)
-        return await self._list_pages(source, parsed, after, limit)
+        with self._audited("list", board, pattern):
+            self._check(board)
+            check_limit(limit, LIST_ENTRIES_MAX)
+            parsed = parse_pattern(pattern)
+            await self._host.use(board, self._opener)
+            source: _Source = _Present(self._host.store, board)
+            if at is not None:
+                past = Past(self._host)
+                source = _Then(past.archive, await past.point(board, at))
+            if parsed.literal:
+                return await self._list_one(source, parsed, after)
+            return await self._list_pages(source, parsed, after, limit)
 
     async def _list_pages(
         self, source: "_Source", pattern: Pattern, after: Key | None, limit: int
@@ -185,58 +190,62 @@ class LocalLink(LocalPast):
         self, board: str, pattern: str, *, after: Key | None = None, limit: int = LIST_ENTRIES_MAX
     ) -> Reading:
         """A page of the readable leases whose keys match `pattern`."""
-        self._check(board)
-        check_limit(limit, LIST_ENTRIES_MAX)
-        parsed = parse_pattern(pattern)
-        await self._host.use(board)
-        reading = await self._host.store.leases(board)
-        found = [
-            lease
-            for lease in reading.leases
-            if (after is None or lease.key > after)
-            and parsed.matches(lease.key)
-            and self._readable(lease.key)
-        ]
-        page = page_of(found, limit)
-        next_key = page[-1].key if len(page) < len(found) else None
-        return replace(reading, leases=tuple(page), next_key=next_key)
+        with self._audited("leases", board):
+            self._check(board)
+            check_limit(limit, LIST_ENTRIES_MAX)
+            parsed = parse_pattern(pattern)
+            await self._host.use(board)
+            reading = await self._host.store.leases(board)
+            found = [
+                lease
+                for lease in reading.leases
+                if (after is None or lease.key > after)
+                and parsed.matches(lease.key)
+                and self._readable(lease.key)
+            ]
+            page = page_of(found, limit)
+            next_key = page[-1].key if len(page) < len(found) else None
+            return replace(reading, leases=tuple(page), next_key=next_key)
 
     async def log(self, board: str, after: Revision, *, limit: int = LOG_ENTRIES_MAX) -> LogPage:
         """A page of the log, with what may be read of each entry; hidden entries are left out."""
-        self._check(board)
-        check_limit(limit, LOG_ENTRIES_MAX)
-        await self._host.use(board, self._opener)
-        page = await self._host.store.log(board, after, limit=limit)
-        shown: list[LogEntry] = []
-        through = after
-        for entry in page.entries:
-            try:
-                visible = history.bounded(history.visible(entry, _EVERYTHING, self._readable))
-            except Resync:
-                if through == after:
-                    raise
-                break  # first what is before it
-            shown += [visible] if visible is not None else []
-            through = entry.revision
-        return LogPage(page.head, tuple(shown), through)
+        with self._audited("log", board, after):
+            self._check(board)
+            check_limit(limit, LOG_ENTRIES_MAX)
+            await self._host.use(board, self._opener)
+            page = await self._host.store.log(board, after, limit=limit)
+            shown: list[LogEntry] = []
+            through = after
+            for entry in page.entries:
+                try:
+                    visible = history.bounded(history.visible(entry, _EVERYTHING, self._readable))
+                except Resync:
+                    if through == after:
+                        raise
+                    break  # first what is before it
+                shown += [visible] if visible is not None else []
+                through = entry.revision
+            return LogPage(page.head, tuple(shown), through)
 
     async def why(self, board: str, key: Key) -> Sequence[Cause]:
         """The commits that led to `key`, as far as they may be read."""
-        self._check(board)
-        access.require(self.principal, Right.READ, check_key(key))
-        await self._host.use(board, self._opener)
-        return await provenance.causes(self._host.store, board, key, self._readable)
+        with self._audited("why", board, key):
+            self._check(board)
+            access.require(self.principal, Right.READ, check_key(key))
+            await self._host.use(board, self._opener)
+            return await provenance.causes(self._host.store, board, key, self._readable)
 
     def watch(self, board: str, request: WatchRequest) -> AbstractAsyncContextManager[Stream]:
         """Open a watch; only what may be read is delivered."""
-        self._check(board)
-        view = View(
-            patterns=parse_patterns(request.patterns),
-            grants=self.principal.grants,
-            readable=self._readable,
-            coalesce=request.coalesce,
-        )
-        return self._watch(board, view, request)
+        with self._audited("watch", board, request):
+            self._check(board)
+            view = View(
+                patterns=parse_patterns(request.patterns),
+                grants=self.principal.grants,
+                readable=self._readable,
+                coalesce=request.coalesce,
+            )
+            return self._watch(board, view, request)
 
     @asynccontextmanager
     async def _watch(self, board: str, view: View, request: WatchRequest) -> AsyncIterator[Stream]:
@@ -249,16 +258,18 @@ class LocalLink(LocalPast):
 
     def document(self, board: str, key: Key) -> AbstractAsyncContextManager[Session]:
         """Join the document at `key`. See `Documents.join`."""
-        self._check(board)
-        assert self._host.documents is not None, "a service has documents"
-        return self._host.documents.join(board, key, self.principal)
+        with self._audited("document", board, key):
+            self._check(board)
+            assert self._host.documents is not None, "a service has documents"
+            return self._host.documents.join(board, key, self.principal)
 
     async def boards(self) -> Sequence[str]:
         """Names of the existing boards that the principal may use."""
-        self._host.check_serving()
-        self._host.revocations.check(self.principal)
-        mine, found = self.principal.boards, await self._host.store.boards()
-        return [n for n in found if (not mine or n in mine) and not access.is_reserved(n)]
+        with self._audited("boards"):
+            self._host.check_serving()
+            self._host.revocations.check(self.principal)
+            mine, found = self.principal.boards, await self._host.store.boards()
+            return [n for n in found if (not mine or n in mine) and not access.is_reserved(n)]
 
     @property
     def host(self) -> Host:
@@ -267,28 +278,32 @@ class LocalLink(LocalPast):
 
     async def audit(self, *, after: Key | None, limit: int) -> Sequence[tuple[Key, AuditRecord]]:
         """See `Link.audit`."""
-        self._host.check_serving()
-        self._check_token()
-        access.require_admin(self.principal)
-        check_limit(limit, LIST_ENTRIES_MAX)
-        return await self._host.audit.read(after, limit)
+        with self._audited("audit", "", after, limit):
+            self._host.check_serving()
+            self._check_token()
+            access.require_admin(self.principal)
+            check_limit(limit, LIST_ENTRIES_MAX)
+            return await self._host.audit.read(after, limit)
 
     async def whoami(self) -> Principal:
         """The principal of this link."""
-        self._check_token()
-        return self.principal
+        with self._audited("whoami"):
+            self._check_token()
+            return self.principal
 
     async def erase(self, agent: str, board: str | None = None) -> int:
         """See `Link.erase`."""
-        keys = self._data_keys()
-        access.check_agent_name(agent)
-        if board is not None:
-            access.require_board(self.principal, board)
-        return await keys.destroy([f"private/{agent}", f"inbox/{agent}"], board)
+        with self._audited("erase", board or "", agent):
+            keys = self._data_keys()
+            access.check_agent_name(agent)
+            if board is not None:
+                access.require_board(self.principal, board)
+            return await keys.destroy([f"private/{agent}", f"inbox/{agent}"], board)
 
     async def rewrap(self) -> int:
         """See `Link.rewrap`."""
-        return await self._data_keys().rewrap()
+        with self._audited("rewrap"):
+            return await self._data_keys().rewrap()
 
     def _data_keys(self) -> DataKeys:
         self._host.check_serving()
@@ -309,10 +324,11 @@ class LocalLink(LocalPast):
 
         Everybody may revoke the token that he came with, or all of his own.
         """
-        self._host.check_serving()
-        self._host.revocations.check(self.principal)
-        access.require_revoke(self.principal, tokens, principal)
-        return await self._host.revocations.revoke(tokens, principal, until_ms)
+        with self._audited("revoke", "", tokens, principal, until_ms):
+            self._host.check_serving()
+            self._host.revocations.check(self.principal)
+            access.require_revoke(self.principal, tokens, principal)
+            return await self._host.revocations.revoke(tokens, principal, until_ms)
 
     async def aclose(self) -> None:
         """Nothing to close: the service belongs to somebody else."""

@@ -13,6 +13,7 @@ from blackboard.core.path import check_key
 from blackboard.errors import InvalidRequest
 from blackboard.service import access
 from blackboard.service.access import Principal, Right
+from blackboard.service.audited import Audited
 from blackboard.service.branch import Branches
 from blackboard.service.checkpoints import Checkpoints
 from blackboard.service.host import Host
@@ -65,81 +66,91 @@ class LocalPast:
 
     async def checkpoint(self, board: str, wish: CheckpointWish) -> Checkpoint:
         """Take a checkpoint."""
-        await self._use(board, Right.CHECKPOINT)
-        if wish.kind not in (NAMED, AUTOMATIC):
-            raise InvalidRequest(field="kind", reason=f"{wish.kind!r} is the service's own")
-        check_note(wish.note)
-        return await Checkpoints(self._host).take(board, wish, self.principal.name)
+        with self._audited("checkpoint", board, wish):
+            await self._use(board, Right.CHECKPOINT)
+            if wish.kind not in (NAMED, AUTOMATIC):
+                raise InvalidRequest(field="kind", reason=f"{wish.kind!r} is the service's own")
+            check_note(wish.note)
+            return await Checkpoints(self._host).take(board, wish, self.principal.name)
 
     async def checkpoints(
         self, board: str, *, after: Revision = 0, limit: int = CHECKPOINTS_PAGE_MAX
     ) -> Sequence[Checkpoint]:
         """A page of the checkpoints that may be read."""
-        await self._use(board)
-        check_limit(limit, CHECKPOINTS_PAGE_MAX)
-        found = await Checkpoints(self._host).all(board)
-        shown = [c for c in found if c.revision > after and self._readable(checkpoint_key(c.name))]
-        return shown[:limit]
+        with self._audited("checkpoints", board):
+            await self._use(board)
+            check_limit(limit, CHECKPOINTS_PAGE_MAX)
+            found = await Checkpoints(self._host).all(board)
+            shown = [
+                c for c in found if c.revision > after and self._readable(checkpoint_key(c.name))
+            ]
+            return shown[:limit]
 
     async def manifest(self, board: str, name: str) -> Shown:
         """A checkpoint with what its manifest says of what may be read."""
-        self._check(board)
-        access.require(self.principal, Right.READ, check_key(checkpoint_key(name)))
-        await self._use(board)
-        checkpoint, stored = await Checkpoints(self._host).sealed(board, name)
-        manifest = Manifest.read(stored.manifest)
-        grants = self.principal.grants
-        return Shown(
-            checkpoint,
-            manifest.epoch,
-            manifest.chain.hex(),
-            manifest.previous.hex(),
-            {
-                namespace: found.hex()
-                for namespace, found in manifest.digests.items()
-                if access.allows_below(grants, Right.READ, namespace)
-            },
-            {agent: at for agent, at in manifest.steps.items() if agent != SYSTEM_AGENT},
-            {
-                agent: told
-                for agent, told in manifest.declared.items()
-                if self._readable(declared_key(agent))
-            },
-            manifest.key.hex(),
-        )
+        with self._audited("manifest", board):
+            self._check(board)
+            access.require(self.principal, Right.READ, check_key(checkpoint_key(name)))
+            await self._use(board)
+            checkpoint, stored = await Checkpoints(self._host).sealed(board, name)
+            manifest = Manifest.read(stored.manifest)
+            grants = self.principal.grants
+            return Shown(
+                checkpoint,
+                manifest.epoch,
+                manifest.chain.hex(),
+                manifest.previous.hex(),
+                {
+                    namespace: found.hex()
+                    for namespace, found in manifest.digests.items()
+                    if access.allows_below(grants, Right.READ, namespace)
+                },
+                {agent: at for agent, at in manifest.steps.items() if agent != SYSTEM_AGENT},
+                {
+                    agent: told
+                    for agent, told in manifest.declared.items()
+                    if self._readable(declared_key(agent))
+                },
+                manifest.key.hex(),
+            )
 
     async def pin(self, board: str, name: str, *, pinned: bool) -> None:
         """Keep a checkpoint from being pruned, or no longer."""
-        await self._use(board, Right.CHECKPOINT)
-        await Checkpoints(self._host).pin(board, name, pinned=pinned)
+        with self._audited("pin", board, name, pinned):
+            await self._use(board, Right.CHECKPOINT)
+            await Checkpoints(self._host).pin(board, name, pinned=pinned)
 
     async def prune(self, board: str, policy: Policy, *, dry_run: bool = False) -> Pruned:
         """Remove what `policy` does not keep."""
-        await self._use(board, Right.ADMIN)
-        return await Retention(self._host).prune(board, policy, dry_run=dry_run)
+        with self._audited("prune", board, policy, dry_run):
+            await self._use(board, Right.ADMIN)
+            return await Retention(self._host).prune(board, policy, dry_run=dry_run)
 
     async def restore(self, board: str, wish: RestoreWish) -> Restored:
         """Bring back the content of a moment."""
-        await self._use(board, Right.RESTORE)
-        check_note(wish.note)
-        return await Restores(self._host).restore(board, wish, self.principal.name)
+        with self._audited("restore", board, wish):
+            await self._use(board, Right.RESTORE)
+            check_note(wish.note)
+            return await Restores(self._host).restore(board, wish, self.principal.name)
 
     async def branch(self, board: str, wish: BranchWish) -> Head:
         """Make a board that begins as this one was."""
-        await self._use(board, Right.CHECKPOINT)
-        self._check(wish.new)
-        check_note(wish.note)
-        head = await Branches(self._host).branch(board, wish, self.principal.name)
-        await self._host.use(wish.new, self._opener)
-        return head
+        with self._audited("branch", board, wish):
+            await self._use(board, Right.CHECKPOINT)
+            self._check(wish.new)
+            check_note(wish.note)
+            head = await Branches(self._host).branch(board, wish, self.principal.name)
+            await self._host.use(wish.new, self._opener)
+            return head
 
     async def differences(self, board: str, request: DiffRequest) -> Differences:
         """A page of what differs and may be read."""
-        await self._use(board)
-        if request.other is not None:
-            await self._use(request.other)
-        check_limit(request.limit, LIST_ENTRIES_MAX)
-        return await Past(self._host).differences(board, request, self._readable)
+        with self._audited("differences", board, request):
+            await self._use(board)
+            if request.other is not None:
+                await self._use(request.other)
+            check_limit(request.limit, LIST_ENTRIES_MAX)
+            return await Past(self._host).differences(board, request, self._readable)
 
     async def history(
         self,
@@ -150,57 +161,69 @@ class LocalPast:
         limit: int = HISTORY_VERSIONS_MAX,
     ) -> Sequence[Version]:
         """Versions of a key, the newest first."""
-        self._check(board)
-        check_limit(limit, HISTORY_VERSIONS_MAX)
-        access.require(self.principal, Right.READ, check_key(key))
-        await self._use(board)
-        return await Past(self._host).history(board, key, before=before, limit=limit)
+        with self._audited("history", board, key):
+            self._check(board)
+            check_limit(limit, HISTORY_VERSIONS_MAX)
+            access.require(self.principal, Right.READ, check_key(key))
+            await self._use(board)
+            return await Past(self._host).history(board, key, before=before, limit=limit)
 
     async def verify(self, board: str, at: Moment) -> Verified:
         """Check everything that is kept up to a moment. Findings name keys: the admin's."""
-        await self._use(board, Right.ADMIN)
-        past = Past(self._host)
-        point = await past.point(board, at)
-        findings: list[str] = []
-        async for finding in past.archive.verify(point):
-            findings.append(finding)
-            if len(findings) > FINDINGS_MAX:
-                return Verified(point.revision, tuple(findings[:FINDINGS_MAX]), more=True)
-        return Verified(point.revision, tuple(findings))
+        with self._audited("verify", board, at):
+            await self._use(board, Right.ADMIN)
+            past = Past(self._host)
+            point = await past.point(board, at)
+            findings: list[str] = []
+            async for finding in past.archive.verify(point):
+                findings.append(finding)
+                if len(findings) > FINDINGS_MAX:
+                    return Verified(point.revision, tuple(findings[:FINDINGS_MAX]), more=True)
+            return Verified(point.revision, tuple(findings))
 
     async def export(self, board: str, name: str, *, after: Key | None = None) -> ExportPage:
         """A page of a checkpoint, every namespace of it."""
-        await self._use(board, Right.ADMIN)
-        past = Past(self._host)
-        checkpoint, stored = await Checkpoints(self._host).sealed(board, name)
-        at = Point(board, checkpoint.revision)
-        opened, next_key = await past.page(at, after)
-        entries = tuple(sealed_entry(entry) for entry in opened)
-        if after is not None:
-            return ExportPage(at.revision, entries, next_key)
-        items = tuple(await past.archive.items(at))[:EXPORT_ITEMS_MAX]
-        return ExportPage(at.revision, entries, next_key, stored.manifest, stored.signature, items)
+        with self._audited("export", board, name, after):
+            await self._use(board, Right.ADMIN)
+            past = Past(self._host)
+            checkpoint, stored = await Checkpoints(self._host).sealed(board, name)
+            at = Point(board, checkpoint.revision)
+            opened, next_key = await past.page(at, after)
+            entries = tuple(sealed_entry(entry) for entry in opened)
+            if after is not None:
+                return ExportPage(at.revision, entries, next_key)
+            items = tuple(await past.archive.items(at))[:EXPORT_ITEMS_MAX]
+            return ExportPage(
+                at.revision, entries, next_key, stored.manifest, stored.signature, items
+            )
 
     async def import_begin(self, board: str, wish: ImportWish) -> None:
         """Begin to make `board` of what was exported."""
-        self._check_whole(board, Right.ADMIN)
-        check_note(wish.note)
-        await self._host.imports.begin(board, wish, self.principal.name)
+        with self._audited("import_begin", board, wish):
+            self._check_whole(board, Right.ADMIN)
+            check_note(wish.note)
+            await self._host.imports.begin(board, wish, self.principal.name)
 
     async def import_page(
         self, board: str, request: str, number: int, entries: Sequence[Entry]
     ) -> None:
         """The next page of an import."""
-        self._check_whole(board, Right.ADMIN)
-        await self._host.imports.page(board, request, number, entries)
+        with self._audited("import_page", board, request, number):
+            self._check_whole(board, Right.ADMIN)
+            await self._host.imports.page(board, request, number, entries)
 
     async def import_end(self, board: str, request: str) -> Head:
         """After the last page of an import."""
-        self._check_whole(board, Right.ADMIN)
-        wish, head = await self._host.imports.end(board, request)
-        await Past(self._host).begin(board, head, wish.items)
-        await self._host.use(board, self._opener)
-        return head
+        with self._audited("import_end", board, request):
+            self._check_whole(board, Right.ADMIN)
+            wish, head = await self._host.imports.end(board, request)
+            await Past(self._host).begin(board, head, wish.items)
+            await self._host.use(board, self._opener)
+            return head
+
+    def _audited(self, verb: str, board: str = "", *about: object) -> Audited:
+        """The block of a request, recorded as the rules of `service/audit.py` say."""
+        return Audited(self._host.audit, self.principal, verb, board, about)
 
     async def _use(self, board: str, right: Right | None = None) -> None:
         """Check that the principal may use the board, and has `right` on all of it; open it."""

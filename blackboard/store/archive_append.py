@@ -19,7 +19,7 @@ from blackboard.store import archive_rows
 from blackboard.store.archive import Cut, Facts, Sealer, Step
 from blackboard.store.archive_database import add, rows
 from blackboard.store.archive_fold import CHECKPOINTS, DECLARED, Fold, Known
-from blackboard.store.archive_past import Past
+from blackboard.store.archive_past import STEP_KEYS, Past
 from blackboard.store.archive_rows import Row
 from blackboard.store.archive_tables import (
     ABSENT,
@@ -36,8 +36,6 @@ from blackboard.store.blobs import Blobs
 from blackboard.types import Key, Revision
 from blackboard.wire.codec import decode_value
 
-_CHANGES_INLINE: Final = 64  # two milliseconds
-_ENTRIES_INLINE: Final = 32  # one millisecond, of the usual ones
 NAMED: Final = "named"
 """The kind of a checkpoint whose record does not say."""
 
@@ -58,10 +56,8 @@ class Appending:
         seals = None
         if any(self._taken(entry) for entry in entries):
             seals = await self._seals(fold)
-        for index, entry in enumerate(entries):
+        for entry in entries:
             await _fold_in(fold, entry)
-            if index % _ENTRIES_INLINE == 0:
-                await asyncio.sleep(0)
             if seals is not None:
                 seals.follow(entry)
                 for change in self._taken(entry):
@@ -75,16 +71,11 @@ class Appending:
         return found if entry.revision > self._row.oldest else []
 
     async def _fold(self, entries: Sequence[LogEntry]) -> Fold:
-        keys = {c.key: None for entry in entries for c in entry.changes if c.lease is None}
-        newest = await self._newest(list(keys))
-        known = {
-            key: Known(
-                row.revision,
-                row.create_revision,
-                None if row.form == ABSENT else archive_rows.element_of(row),
-            )
-            for key, row in newest.items()
-        }
+        keys = list({c.key: None for entry in entries for c in entry.changes if c.lease is None})
+        known: dict[Key, Known] = {}
+        for start in range(0, len(keys), STEP_KEYS):
+            newest = await self._newest(keys[start : start + STEP_KEYS])
+            known |= {key: _known(row) for key, row in newest.items()}
         totals = await self._totals({namespace_of(key): None for key in keys})
         return Fold(self._row.id, await self._past.chain(), known, totals)
 
@@ -146,12 +137,20 @@ class Appending:
         )
 
 
+def _known(row: Any) -> Known:
+    element = None if row.form == ABSENT else archive_rows.element_of(row)
+    return Known(row.revision, row.create_revision, element)
+
+
 async def _fold_in(fold: Fold, entry: LogEntry) -> None:
-    """Archive one more entry without holding up who else runs here: a restore has many changes."""
-    if len(entry.changes) > _CHANGES_INLINE:
-        await asyncio.to_thread(fold.apply, entry)
-    else:
-        fold.apply(entry)
+    """Archive one more entry without holding up who else runs here.
+
+    Not in a thread: one that computes keeps the interpreter for five milliseconds whenever the
+    event loop has waited for something.
+    """
+    for _ in fold.steps_of(entry):
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
 
 
 @dataclass

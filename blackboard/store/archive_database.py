@@ -43,7 +43,7 @@ _PAGE_BYTES: Final = 16 * 1024  # so that values of a kilobyte fill the pages of
 _WAL_PAGES: Final = 64  # a megabyte; then the file takes it over
 _CONNECTIONS: Final = 8
 _SCHEMA_LOCK: Final = 0x626C61636B  # two services may make the tables at once
-_ROWS_AT_ONCE: Final = 256
+_ROWS_AT_ONCE: Final = 128
 _WRITES: Final = "blackboard_writes"
 
 

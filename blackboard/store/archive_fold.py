@@ -6,9 +6,9 @@ Invariants
 - `totals` hold, after each entry, the sums of the namespaces that it touched.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from blackboard.core import digest
 from blackboard.core.commit import Change, LogEntry
@@ -21,6 +21,7 @@ from blackboard.types import Key, Revision
 
 CHECKPOINTS: Final = f"{SYSTEM}/checkpoints/"
 DECLARED: Final = "public/~declared"
+_STEP_CHANGES: Final = 64  # two milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,20 @@ class Fold:
 
     def apply(self, entry: LogEntry) -> None:
         """Archive one more entry."""
-        self.chain = archive_rows.next_chain(self.chain, entry)
+        for _ in self.steps_of(entry):
+            pass
+
+    def steps_of(self, entry: LogEntry) -> Iterator[None]:
+        """Archive one more entry, in steps of two milliseconds: a restore has many changes.
+
+        Not done before the last step.
+        """
+        canonical: list[list[Any]] = []
+        for number, change in enumerate(entry.changes, 1):
+            canonical.append(archive_rows.canonical_change(change))
+            if number % _STEP_CHANGES == 0:
+                yield
+        self.chain = archive_rows.next_chain(self.chain, entry, canonical)
         self.commits.append(archive_rows.commit_row(self.board, entry, self.chain))
         if entry.epoch is not None:
             self.epochs.append(archive_rows.epoch_row(self.board, entry.epoch))
@@ -59,6 +73,8 @@ class Fold:
         for position, change in enumerate(entry.changes):
             if change.lease is None and self._change(entry, position, change):
                 touched[namespace_of(change.key)] = None
+            if position % _STEP_CHANGES == _STEP_CHANGES - 1:
+                yield
         for namespace in touched:
             self._note_digest(namespace, entry.revision)
 

@@ -189,13 +189,18 @@ def epoch_of(row: Any) -> Epoch:
 # --- the chain ------------------------------------------------------------------------------------
 
 
-def next_chain(chain: bytes, entry: LogEntry) -> bytes:
+def next_chain(chain: bytes, entry: LogEntry, changes: Sequence[list[Any]] | None = None) -> bytes:
     """The hash chain after `entry`: SHA-256 over the one before and the canonical log entry."""
-    return hashlib.sha256(chain + canonical(entry)).digest()
+    return hashlib.sha256(chain + canonical(entry, changes)).digest()
 
 
-def canonical(entry: LogEntry) -> bytes:
-    """Everything that a log entry says, as bytes; values by their SHA-256."""
+def canonical(entry: LogEntry, changes: Sequence[list[Any]] | None = None) -> bytes:
+    """Everything that a log entry says, as bytes; values by their SHA-256.
+
+    `changes` are its changes by `canonical_change`, if they are at hand.
+    """
+    if changes is None:
+        changes = [canonical_change(change) for change in entry.changes]
     name, epoch = entry.id, entry.epoch
     said: list[Any] = [
         entry.revision,
@@ -206,13 +211,14 @@ def canonical(entry: LogEntry) -> bytes:
         entry.based_on,
         epoch and [epoch.number, epoch.id, epoch.cause, epoch.from_revision, epoch.revision],
         entry.results,
-        [_canonical_change(change) for change in entry.changes],
+        changes,
     ]
     packed: bytes = msgpack.packb(said)
     return packed
 
 
-def _canonical_change(change: Change) -> list[Any]:
+def canonical_change(change: Change) -> list[Any]:
+    """Everything that a change says."""
     value = None if change.value is None else digest.content_of(change.value)
     lease = None if change.lease is None else to_result(change.lease)
     return [change.kind.value, change.key, value, change.expires_at_ms, change.item, lease]

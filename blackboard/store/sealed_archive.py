@@ -13,7 +13,7 @@ from blackboard.core.commit import Change, Entry, Head, LogEntry, Reading
 from blackboard.store.archive import Archive, Difference, Facts, Mark, Point, Stored, Version
 from blackboard.store.data_keys import DataKeys
 from blackboard.store.sealed import Opener
-from blackboard.store.sealing import is_sealed, sealed_form
+from blackboard.store.sealing import Opened, is_sealed, sealed_form
 from blackboard.types import Key, Milliseconds, Prefix, Revision
 
 
@@ -179,7 +179,9 @@ class SealedArchive:
 
 def sealed_entry(entry: Entry) -> Entry:
     """An entry as it is kept."""
-    return replace(entry, value=sealed_form(entry.value))
+    if not isinstance(entry.value, Opened):
+        return entry
+    return replace(entry, value=entry.value.sealed)
 
 
 def _sealed(entry: LogEntry) -> LogEntry:

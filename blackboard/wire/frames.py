@@ -130,7 +130,7 @@ class _Msgpack:
         return _checked(messages)
 
     def value_out(self, value: bytes) -> bytes:
-        return value
+        return value if type(value) is bytes else bytes(value)  # one that was opened is more
 
     def value_in(self, value: Any) -> bytes:
         if type(value) is not bytes:

@@ -1,7 +1,8 @@
 """A store that seals keeps every promise of the port, with everything sealed.
 
-But for what is seen of ciphertext: it is larger, so quotas and "small" values are others; the digest
-is that of what is kept; and a sum that only the log knows is not told once that was compacted away.
+But for what is seen of ciphertext: it is larger, so quotas and "small" values are others; the
+digest is that of what is kept; and a sum that only the log knows is not told once that was
+compacted away.
 """
 
 from collections.abc import AsyncIterator

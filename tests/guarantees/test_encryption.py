@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
+import blackboard
 from blackboard.service import access
 from blackboard.service.board import Client
 from blackboard.service.encryption import sealed
@@ -18,6 +19,7 @@ from blackboard.store.redis import RedisStore
 from blackboard.store.redis_process import RedisProcess
 from blackboard.store.sealed import SealedStore
 from blackboard.store.sqlite import SqliteStore
+from tests.serving import serving
 
 CANARY = "canary-9f1c"
 LARGE = CANARY * 20_000
@@ -70,8 +72,8 @@ async def test_no_private_plaintext_is_in_redis(redis_binary: Path, is_sealed: b
         async with Redis.from_url(server.url) as client:
             async for key in client.scan_iter(count=1000):
                 found += CANARY.encode() in (await client.dump(key) or b"")
-                kind = await client.type(key)
-                whole = {b"hash": "HGETALL", b"stream": "XRANGE", b"string": "GET"}.get(bytes(kind))
+                kind = str(await client.type(key))
+                whole = {"b'hash'": "HGETALL", "b'stream'": "XRANGE", "b'string'": "GET"}.get(kind)
                 if whole is not None:
                     ends = ("-", "+") if whole == "XRANGE" else ()
                     reply = await client.execute_command(whole, key, *ends)
@@ -99,3 +101,28 @@ async def test_an_erased_agent_is_gone_from_what_was_copied_before(tmp_path: Pat
         assert await keys.rewrap() == 1
         await ada.put("private/ada/b", "new")
         assert await ada.get("private/ada/b") == "new"
+
+
+async def test_sealed_values_are_the_same_over_a_socket(tmp_path: Path) -> None:
+    """Read, listed, watched, in the log, in a conflict; and an admin erases from there."""
+    store, _ = await sealed(
+        await SqliteStore.at(tmp_path, "memory"), None, LocalWrapper.of(new_master_key())
+    )
+    key = "private/ada/a"
+    async with Service(store) as service, serving(service) as served:
+        token = served.token(access.agent("ada"))
+        async with blackboard.connect(served.url, token=token) as client:
+            board = client.board("main")
+            async with board.watch(key) as watch:
+                first = await board.put(key, {"in": [CANARY]})
+                assert (await anext(aiter(watch))).changes[0].value == {"in": [CANARY]}
+            assert await board.get(key) == {"in": [CANARY]}
+            assert [e.value for e in (await board.list("**")).entries] == [{"in": [CANARY]}]
+            assert [c.value for r in await board.log() for c in r.changes] == [{"in": [CANARY]}]
+            with pytest.raises(blackboard.Conflict) as refused:
+                await board.put(key, 1, expected=first.revision + 7)
+            assert refused.value.current == {"in": [CANARY]}
+        async with blackboard.connect(served.url, token=served.token()) as client:
+            assert await client.rewrap() == 1
+            assert await client.erase("ada") == 1
+            assert await client.board("main").get(key) == {"$erased": True}

@@ -21,7 +21,8 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
 )
-from blackboard.net import channel, stream
+from blackboard.net import stream
+from blackboard.net.channel import Channel
 from blackboard.net.client import BOARD_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE, connect
 from blackboard.net.dial import Address
 from blackboard.service import access
@@ -271,7 +272,7 @@ async def test_a_slow_service_is_a_lost_answer(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request that takes too long is given up; its late answer harms nobody."""
-    monkeypatch.setattr(channel, "REQUEST_TIMEOUT_MS", 50)
+    monkeypatch.setattr(Channel.ask, "__defaults__", (50,))
     release = asyncio.Event()
     commit = LocalLink.commit
 

@@ -1,5 +1,6 @@
 """Who may do what: grants, the table of methods, and every method tried by three principals."""
 
+import contextlib
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -288,6 +289,31 @@ async def _revoke(link: LocalLink) -> list[str]:
     return [SECRET]
 
 
+async def _document(link: LocalLink) -> list[str]:
+    async with link.document("main", SECRET):
+        return [SECRET]
+
+
+async def _audit(link: LocalLink) -> list[str]:
+    await link.head("main")
+    await link.audit(after=None, limit=1)
+    return [SECRET]
+
+
+async def _erase(link: LocalLink) -> list[str]:
+    await link.head("main")
+    with contextlib.suppress(InvalidRequest):  # nothing is encrypted here
+        await link.erase("ada", "main")
+    return [SECRET]
+
+
+async def _rewrap(link: LocalLink) -> list[str]:
+    await link.head("main")
+    with contextlib.suppress(InvalidRequest):
+        await link.rewrap()
+    return [SECRET]
+
+
 ATTEMPTS: dict[str, Attempt] = {
     **PAST,
     "head": _head,
@@ -301,6 +327,10 @@ ATTEMPTS: dict[str, Attempt] = {
     "boards": _boards,
     "whoami": _whoami,
     "revoke": _revoke,
+    "document": _document,
+    "audit": _audit,
+    "erase": _erase,
+    "rewrap": _rewrap,
 }
 WHOLE = {Checked.WHOLE_CHECKPOINT, Checked.WHOLE_RESTORE, Checked.WHOLE_ADMIN}
 REFUSED = {Checked.EACH_KEY, Checked.EACH_PART, Checked.ADMIN} | WHOLE

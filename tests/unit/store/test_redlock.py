@@ -34,6 +34,12 @@ def servers(redis_binary: Path) -> Iterator[list[RedisProcess]]:
 
 
 @pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command may take long: for tests that are not about haste, on a machine that is busy."""
+    monkeypatch.setattr("blackboard.store.redlock.LOCK_MASTER_TIMEOUT_MS", TTL_MS)
+
+
+@pytest.fixture
 async def masters(servers: list[RedisProcess]) -> AsyncIterator[LockMasters]:
     """The masters, emptied."""
     for server in servers:
@@ -102,6 +108,7 @@ async def test_a_majority_is_enough(masters: LockMasters, servers: list[RedisPro
     assert await votes(servers, NAME) == ["two", "one", "one"]
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_many_at_once_share_the_votes(
     masters: LockMasters, servers: list[RedisProcess]
 ) -> None:
@@ -110,6 +117,7 @@ async def test_many_at_once_share_the_votes(
     assert await votes(servers, NAME) == ["one"] * 3
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_processes_of_one_owner_agree(
     masters: LockMasters, servers: list[RedisProcess]
 ) -> None:
