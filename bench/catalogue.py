@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.ours import OursEmbedded, OursInProcess, OursRedis
+from bench.ours import OursArchived, OursEmbedded, OursInProcess, OursRedis
 from bench.peers import (
     Etcd,
     Nats,
@@ -15,6 +15,7 @@ from bench.rows import Row
 
 ROWS: tuple[type[Row], ...] = (
     OursEmbedded,
+    OursArchived,
     OursRedis,
     OursInProcess,
     Etcd,

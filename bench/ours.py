@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,6 +15,7 @@ from bench.servers import Lab, Server
 
 READY_SECONDS_MAX = 20.0
 BOARD = "bench"
+WITHOUT_ARCHIVE = "BLACKBOARD_ARCHIVE=none"
 
 
 def public(key: str) -> str:
@@ -104,8 +105,13 @@ async def _healthy(port: int) -> bool:
     return b" 200 " in status
 
 
-async def serve_ours(lab: Lab, name: str, engine: Sequence[str]) -> tuple[Server, Endpoint]:
-    """Start our service the way a user does and read the token that it generated."""
+async def serve_ours(
+    lab: Lab, name: str, engine: Sequence[str], *, archive: Sequence[str] = (WITHOUT_ARCHIVE,)
+) -> tuple[Server, Endpoint]:
+    """Start our service the way a user does and read the token that it generated.
+
+    By default it keeps no archive, since no peer keeps every version of every key for ever.
+    """
     client_module("blackboard")
     folder = lab.data_folder(name)
 
@@ -113,6 +119,7 @@ async def serve_ours(lab: Lab, name: str, engine: Sequence[str]) -> tuple[Server
         return [
             "env",
             f"BLACKBOARD_CONFIG_DIR={folder / 'config'}",
+            *archive,
             sys.executable,
             "-m",
             "blackboard",
@@ -148,6 +155,17 @@ class OursEmbedded(Row):
         return await connected(client)
 
 
+class OursArchived(OursEmbedded):
+    """The same as it comes: with an archive, which is fed in the background, in one process."""
+
+    name: ClassVar[str] = "ours-archived"
+    cells: ClassVar[frozenset[str]] = frozenset({"put", "fan"})
+
+    async def start(self, lab: Lab) -> None:
+        server, self.endpoint = await serve_ours(lab, self.name, (), archive=())
+        self.servers = [server]
+
+
 class OursRedis(OursEmbedded):
     """Our service over WebSocket, state in a Redis of its own that syncs before each answer.
 
@@ -162,6 +180,15 @@ class OursRedis(OursEmbedded):
         engine = ("--engine", f"redis://{LOOPBACK}:{redis.port}")
         server, self.endpoint = await serve_ours(lab, self.name, engine)
         self.servers = [server, redis]
+
+
+@asynccontextmanager
+async def embedded(folder: Path) -> AsyncIterator[Any]:
+    """What `blackboard.open(folder)` gives, without an archive."""
+    store = await client_module("blackboard.store.sqlite").SqliteStore.at(folder)
+    async with client_module("blackboard.service.service").Service(store) as service:
+        link = service.link(client_module("blackboard.service.access").operator())
+        yield client_module("blackboard.service.board").Client(link)
 
 
 class OursInProcess(Row):
@@ -180,5 +207,4 @@ class OursInProcess(Row):
         self._folder = lab.data_folder(self.name)
 
     async def connect(self) -> Connection:
-        client = client_module("blackboard").open(self._folder)
-        return await connected(client)
+        return await connected(embedded(self._folder))

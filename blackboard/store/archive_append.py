@@ -36,6 +36,7 @@ from blackboard.store.blobs import Blobs
 from blackboard.types import Key, Revision
 from blackboard.wire.codec import decode_value
 
+_ENTRIES_AT_ONCE: Final = 32  # a millisecond; a turn of the event loop takes as long as one of them
 NAMED: Final = "named"
 """The kind of a checkpoint whose record does not say."""
 
@@ -56,8 +57,10 @@ class Appending:
         seals = None
         if any(self._taken(entry) for entry in entries):
             seals = await self._seals(fold)
-        for entry in entries:
+        for number, entry in enumerate(entries, 1):
             await _fold_in(fold, entry)
+            if number % _ENTRIES_AT_ONCE == 0:
+                await asyncio.sleep(0)
             if seals is not None:
                 seals.follow(entry)
                 for change in self._taken(entry):
@@ -150,7 +153,6 @@ async def _fold_in(fold: Fold, entry: LogEntry) -> None:
     """
     for _ in fold.steps_of(entry):
         await asyncio.sleep(0)
-    await asyncio.sleep(0)
 
 
 @dataclass
