@@ -6,13 +6,17 @@
 A board gets so many keys and a checkpoint. Then, again and again: some keys are changed, and the
 checkpoint is restored while other agents commit, each at its own pace. A commit that is refused
 because of the new epoch counts with the one that follows it. Told are the quantiles of those
-commits before any restore and during them, and how long a restore takes.
+commits before any restore and during them, and how long a restore takes. Because other programs
+may be running, there are two figures that they hardly move: the processor time of this process, all
+agents included, and that which the event loop spent between two turns of a task that asks for one
+every millisecond: for so long nobody else got on.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import random
 import sys
@@ -25,6 +29,7 @@ from pathlib import Path
 
 from bench.figures import quantile
 from blackboard import Put, StaleEpoch, Unavailable, encode_value
+from blackboard.net.server import GC_THRESHOLDS
 from blackboard.service import access
 from blackboard.service.board import Board, Client
 from blackboard.service.embedded import archive_beside
@@ -53,6 +58,34 @@ class Latencies:
         """A commit that began then has its answer now."""
         took_ms = (time.perf_counter() - began_s) * 1000
         (self.during if was_restoring or self.restoring else self.before).append(took_ms)
+
+
+@dataclass
+class Spent:
+    """Milliseconds of processor time: of a restore, and the event loop's longest stretch in it."""
+
+    whole: list[float] = field(default_factory=list)
+    longest: list[float] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def noted(self) -> AsyncIterator[None]:
+        """Measure what runs inside."""
+        began_s = time.process_time()
+        watching = asyncio.create_task(self._watch())
+        await asyncio.sleep(0)
+        yield
+        self.whole.append((time.process_time() - began_s) * 1000)
+        watching.cancel()
+        await asyncio.wait([watching])
+
+    async def _watch(self) -> None:
+        self.longest.append(0.0)
+        last_s = time.thread_time()
+        while True:
+            await asyncio.sleep(0.001)
+            now_s = time.thread_time()
+            self.longest[-1] = max(self.longest[-1], (now_s - last_s) * 1000)
+            last_s = now_s
 
 
 async def work(board: Board, latencies: Latencies) -> None:
@@ -100,7 +133,7 @@ async def measure(service: Service, keys: int, changed: int, rounds: int) -> dic
     await fill(operator, keys)
     await operator.checkpoint("whole")
     await _archived(operator)
-    latencies, took_ms, draw = Latencies(), [], random.Random(keys)
+    latencies, spent, took_ms, draw = Latencies(), Spent(), [], random.Random(keys)
     agents = [operator.as_agent(f"agent-{number}") for number in range(AGENTS)]
     working = [asyncio.create_task(work(agent, latencies)) for agent in agents]
     try:
@@ -109,7 +142,8 @@ async def measure(service: Service, keys: int, changed: int, rounds: int) -> dic
             await spoil(operator, keys, changed, draw)
             latencies.restoring = True
             began_s = time.perf_counter()
-            await operator.restore("whole")
+            async with spent.noted():
+                await operator.restore("whole")
             took_ms.append((time.perf_counter() - began_s) * 1000)
             await asyncio.sleep(TAIL_S)
             latencies.restoring = False
@@ -123,6 +157,10 @@ async def measure(service: Service, keys: int, changed: int, rounds: int) -> dic
         "restores": rounds,
         "restore p50 ms": quantile(took_ms, 0.5),
         "restore max ms": max(took_ms),
+        "restore cpu p50 ms": quantile(spent.whole, 0.5),
+        "last restore cpu ms": spent.whole[-1],
+        "longest stretch p50 ms": quantile(spent.longest, 0.5),
+        "longest stretch max ms": max(spent.longest),
         "commits before": len(latencies.before),
         "before p50 ms": quantile(latencies.before, 0.5),
         "before p99 ms": quantile(latencies.before, 0.99),
@@ -175,7 +213,10 @@ def main() -> int:
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--changed", type=int, default=1_000)
     parser.add_argument("--rounds", type=int, default=20)
-    asyncio.run(run(parser.parse_args()))
+    given = parser.parse_args()
+    gc.set_threshold(*GC_THRESHOLDS)  # as a service does
+    gc.freeze()
+    asyncio.run(run(given))
     return 0
 
 

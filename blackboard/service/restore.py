@@ -10,12 +10,17 @@ Invariants
   be, and no commit of the old epoch comes after it.
 - its answer is an entry that the same commit puts: the same request again finds it.
 - the namespace `system` is left as it is, but for that entry.
+- from the last look at the log to the commit nothing is waited for, so that nobody commits in
+  between; what is computed there does not grow with the number of changes, but for the commit.
 """
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+from sortedcontainers import SortedDict
 
 from blackboard.core.commit import (
     ABSENT,
@@ -75,6 +80,8 @@ from blackboard.wire.codec import decode_value, encode_value, prepare
 
 Content = tuple[bytes, Milliseconds | None]
 """A value and its expiry; None stands for "absent"."""
+_KEYS_AT_ONCE: Final = 256
+"""Keys that are compared without a pause: a millisecond."""
 
 
 class Restores:
@@ -170,6 +177,14 @@ class _Attempt:
     """What keys that may differ held at the target,"""
     _now: dict[Key, Content | None] = field(default_factory=dict)
     """and what they hold now."""
+    _unsettled: set[Key] = field(default_factory=set)
+    """Keys whose operation below may be wrong."""
+    _puts: "SortedDict[Key, PutBack]" = field(default_factory=SortedDict)
+    _deletes: "SortedDict[Key, Delete]" = field(default_factory=SortedDict)
+    _parts: set[Key] = field(default_factory=set)
+    """Keys of documents that may differ."""
+    _size: int = 0
+    """Bytes of the operations."""
 
     @property
     def board(self) -> str:
@@ -179,7 +194,8 @@ class _Attempt:
     async def commit(self) -> Restored:
         """Compute what differs by now, and commit it. Errors: HeadMoved: try again."""
         head = await self._catch_up()
-        puts, deletes = self._ops()
+        self._check_limits()
+        puts, deletes = self._puts.values(), self._deletes.values()
         documents = await self._documents(head)
         epoch = Epoch(
             head.epoch.number + 1,
@@ -217,30 +233,17 @@ class _Attempt:
             raise HeadMoved(commit.begins.revision - 1 if commit.begins else 0, outcome.head)
         raise outcome
 
-    def _ops(self) -> tuple[list[Op], list[Op]]:
-        puts: list[Op] = []
-        deletes: list[Op] = []
-        size = 0
-        for key, then in sorted(self._then.items()):
-            if then == self._now[key] or document_of(key) is not None:
-                continue
-            if then is None:
-                deletes.append(Delete(key))
-            else:
-                puts.append(PutBack(key, *then))
-                size += len(then[0])
-            size += len(key)
-        count = len(puts) + len(deletes) + 1
+    def _check_limits(self) -> None:
+        count = len(self._puts) + len(self._deletes) + 1
         if count > RESTORE_CHANGES_MAX:
             raise LimitExceeded("RESTORE_CHANGES_MAX", count, RESTORE_CHANGES_MAX)
-        if size > RESTORE_BYTES_MAX:
-            raise LimitExceeded("RESTORE_BYTES_MAX", size, RESTORE_BYTES_MAX)
-        return puts, deletes
+        if self._size > RESTORE_BYTES_MAX:
+            raise LimitExceeded("RESTORE_BYTES_MAX", self._size, RESTORE_BYTES_MAX)
 
     async def _documents(self, head: Head) -> list[Op]:
         """What takes back the documents that differ: their peers have the abandoned content, so it
         is undone, not overwritten. Errors: HeadMoved; Corrupt."""
-        changed = [key for key, then in self._then.items() if then != self._now[key]]
+        changed = [key for key in sorted(self._parts) if self._then[key] != self._now[key]]
         found: list[Op] = []
         for document in documents_in(changed):
             now = await self._below(document_prefix(document), head)
@@ -275,11 +278,46 @@ class _Attempt:
             await self._begin()
         while True:
             try:
-                return await self._follow()
+                head = await self._follow()
             except Compacted:  # the log was trimmed behind the archive: that has it
-                self._then.clear()
-                self._now.clear()
+                self._forget()
                 await self._begin()
+                continue
+            if len(self._unsettled) <= _KEYS_AT_ONCE:
+                self._settle_some()
+                return head
+            await self._settle()
+
+    def _forget(self) -> None:
+        for held in (self._then, self._now, self._unsettled):
+            held.clear()
+        for found in (self._puts, self._deletes, self._parts):
+            found.clear()
+        self._size = 0
+
+    async def _settle(self) -> None:
+        """Compare all keys, and let others run meanwhile."""
+        while self._unsettled:
+            self._settle_some()
+            await asyncio.sleep(0)
+
+    def _settle_some(self) -> None:
+        for _ in range(min(len(self._unsettled), _KEYS_AT_ONCE)):
+            self._compare(self._unsettled.pop())
+
+    def _compare(self, key: Key) -> None:
+        """Find out what takes `key` back."""
+        old = self._puts.pop(key, None) or self._deletes.pop(key, None)
+        self._size -= 0 if old is None else _size_of(old)
+        then = self._then[key]
+        if document_of(key) is not None:
+            self._parts.add(key)
+        elif then != self._now[key]:
+            if then is None:
+                new: PutBack | Delete = self._deletes.setdefault(key, Delete(key))
+            else:
+                new = self._puts.setdefault(key, PutBack(key, *then))
+            self._size += _size_of(new)
 
     async def _begin(self) -> None:
         """What differs where the archive is now."""
@@ -287,6 +325,7 @@ class _Attempt:
         now = Point(self.board, mark.revision)
         async for key, then, at_mark in self._archived(now):
             self._then[key], self._now[key] = then, at_mark
+            self._unsettled.add(key)
             if len(self._then) > 2 * RESTORE_CHANGES_MAX:
                 count = len(self._then)
                 raise LimitExceeded("RESTORE_CHANGES_MAX", count, RESTORE_CHANGES_MAX)
@@ -325,6 +364,7 @@ class _Attempt:
             if change.lease is None and namespace_of(change.key) != SYSTEM:
                 value = change.value
                 self._now[change.key] = None if value is None else (value, change.expires_at_ms)
+                self._unsettled.add(change.key)
                 found.append(change.key)
         return found
 
@@ -339,3 +379,7 @@ class _Attempt:
 
 def _content(entry: Entry | None) -> Content | None:
     return None if entry is None else (entry.value, entry.expires_at_ms)
+
+
+def _size_of(op: PutBack | Delete) -> int:
+    return len(op.key) + (len(op.value) if isinstance(op, PutBack) else 0)
