@@ -55,6 +55,8 @@ class Database:
         self._turn = asyncio.Lock()
         self.is_sqlite = engine.dialect.name == "sqlite"
         self.name = engine.url.render_as_string(hide_password=True)
+        self.given: FromClause = _given(is_sqlite=self.is_sqlite)
+        """Keys as a table with one column, `value`; `given_keys` are the parameters for it."""
 
     @classmethod
     async def open(cls, url: str) -> "Database":
@@ -117,18 +119,22 @@ class Database:
         statement = _SQLITE_NOW if self.is_sqlite else _POSTGRES_NOW
         return int((await connection.execute(statement)).scalar_one())
 
-    def given(self, keys: Sequence[Key]) -> tuple[FromClause, dict[str, str]]:
-        """`keys` as a table with one column, `value`, and the parameters that carry them."""
-        function = func.json_each if self.is_sqlite else func.json_array_elements_text
-        parameter: Any = bindparam("given_keys")
-        if not self.is_sqlite:
-            parameter = text("CAST(:given_keys AS json)").bindparams(parameter)
-        table = function(parameter).table_valued("value", name="given")
-        return table, {"given_keys": json.dumps(list(keys))}
-
     async def aclose(self) -> None:
         """Close every connection."""
         await self._engine.dispose()
+
+
+def _given(*, is_sqlite: bool) -> FromClause:
+    function = func.json_each if is_sqlite else func.json_array_elements_text
+    parameter: Any = bindparam("given_keys")
+    if not is_sqlite:
+        parameter = text("CAST(:given_keys AS json)").bindparams(parameter)
+    return function(parameter).table_valued("value", name="given")
+
+
+def given_keys(keys: Sequence[Key]) -> dict[str, Any]:
+    """The parameters that make `keys` the rows of `Database.given`."""
+    return {"given_keys": json.dumps(list(keys))}
 
 
 async def rows(

@@ -10,9 +10,10 @@ has: SQLite and PostgreSQL both answer `MAX(revision)` below a bound from the en
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, and_, func, not_, select, text
+from sqlalchemy import ColumnElement, and_, bindparam, func, not_, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from blackboard.core import digest
@@ -21,7 +22,7 @@ from blackboard.core.path import SYSTEM, namespace_of, range_below
 from blackboard.errors import Compacted, FutureRevision, InvalidRequest
 from blackboard.store import archive_rows
 from blackboard.store.archive import Point, Step
-from blackboard.store.archive_database import Database, rows
+from blackboard.store.archive_database import Database, given_keys, rows
 from blackboard.store.archive_tables import (
     ABSENT,
     AGENT,
@@ -121,12 +122,9 @@ class Past:
             wanted = [key for key in keys if key not in found and segment.shares(key)]
             if not wanted:
                 continue
-            given, parameters = self.database.given(wanted)
-            joined = _counts(VERSION, segment, given, given.c.value)
-            # An outer join, because SQLite takes its sides in order: else it goes through every
-            # version of the board, and for each through the keys.
-            query = select(VERSION).select_from(given.outerjoin(VERSION, joined))
-            for row in await rows(self.connection, query, parameters):
+            query = _newest_query(self.database.given)
+            where = {"board": segment.board, "upto": segment.upto}
+            for row in await rows(self.connection, query, where | given_keys(wanted)):
                 if row.key is not None:
                     found[row.key] = row
         return found
@@ -271,17 +269,29 @@ def _undo(totals: dict[str, int], before: Any, now: Any) -> None:
             totals[namespace] = change(total, archive_rows.element_of(row))
 
 
-def _counts(version: Any, segment: Segment, keys: Any, key: Any) -> ColumnElement[bool]:
-    """That a row of `version` is what `segment` holds of `key`, a column of `keys`."""
+def _counts(version: Any, board: Any, upto: Any, keys: Any, key: Any) -> ColumnElement[bool]:
+    """That a row of `version` is the newest up to `upto` of `key`, a column of `keys`."""
     other = VERSION.alias()
     last = (
         select(func.max(other.c.revision))
-        .where(other.c.board == segment.board, other.c.key == key)
-        .where(other.c.revision <= segment.upto)
+        .where(other.c.board == board, other.c.key == key, other.c.revision <= upto)
         .correlate(keys)
         .scalar_subquery()
     )
-    return and_(version.c.board == segment.board, version.c.key == key, version.c.revision == last)
+    return and_(version.c.board == board, version.c.key == key, version.c.revision == last)
+
+
+@lru_cache(maxsize=8)
+def _newest_query(given: Any) -> Any:
+    """The version of each key of `given` that counts. Made once: that takes as long as running it.
+
+    An outer join, because SQLite takes its sides in order: else it goes through every version of
+    the board, and for each through the keys.
+    """
+    board: Any = bindparam("board")
+    upto: Any = bindparam("upto")
+    joined = _counts(VERSION, board, upto, given, given.c.value)
+    return select(VERSION).select_from(given.outerjoin(VERSION, joined))
 
 
 # --- boards ---------------------------------------------------------------------------------------
@@ -376,7 +386,9 @@ def _unlike(a: Past, b: Past, changed: Any) -> Any:
     ]
     joined = changed
     for past, side in ((a, one), (b, other)):
-        joined = joined.outerjoin(side, _counts(side, past.segments[0], changed, changed.c.key))
+        near = past.segments[0]
+        counts = _counts(side, near.board, near.upto, changed, changed.c.key)
+        joined = joined.outerjoin(side, counts)
         if len(past.segments) > 1:
             alike.append(side.c.revision.is_not(None))
     return select(changed.c.key).select_from(joined).where(not_(and_(*alike)))
