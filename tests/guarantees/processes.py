@@ -31,7 +31,8 @@ class ServiceProcess:
     """One service process on a port of its own; `kill` is SIGKILL, `start` starts it (again).
 
     `engine` is "sqlite" or the URL of a Redis. The embedded engine has an archive; `archived` gives
-    one to a service over Redis, too.
+    one to a service over Redis, too. With `log` it writes everything that it logs, and its standard
+    error, to that file.
     """
 
     engine: str
@@ -39,6 +40,7 @@ class ServiceProcess:
     secret: str = field(default_factory=new_secret)
     port: int = field(default_factory=free_port)
     archived: bool = False
+    log: Path | None = None
     _process: Process | None = None
 
     @property
@@ -62,7 +64,7 @@ class ServiceProcess:
                 "signing_key": str(self.data / "signing_key"),
             }
         command = [sys.executable, "-m", "tests.guarantees.service_child", json.dumps(settings)]
-        self._process = await anyio.open_process(command, cwd=ROOT, stderr=None, env=_environment())
+        self._process = await self._open(command)
         assert self._process.stdout is not None
         try:
             with anyio.fail_after(READY_S):
@@ -72,6 +74,14 @@ class ServiceProcess:
             with anyio.CancelScope(shield=True):
                 await self.kill()
             raise
+
+    async def _open(self, command: list[str]) -> Process:
+        if self.log is None:
+            return await anyio.open_process(command, cwd=ROOT, stderr=None, env=_environment())
+        with self.log.open("ab") as log:
+            return await anyio.open_process(
+                [*command, "verbose"], cwd=ROOT, stderr=log, env=_environment()
+            )
 
     async def kill(self) -> None:
         """End it at once."""

@@ -1,9 +1,11 @@
 """The service as a process: `python -m tests.guarantees.service_child <settings as JSON>`.
 
-Prints a line when the port answers.
+Prints a line when the port answers. With a second argument, `verbose`, everything that it logs goes
+to standard error.
 """
 
 import json
+import logging
 import sys
 
 from blackboard.net.config import load
@@ -16,4 +18,7 @@ def _say(serving: Serving) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[2:]:
+        logging.basicConfig(level=logging.INFO)
+        logging.getLogger("blackboard").setLevel(logging.DEBUG)
     run(load(json.loads(sys.argv[1])), ready=_say)
