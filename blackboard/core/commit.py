@@ -125,6 +125,8 @@ class KeyAt(Struct, frozen=True, gc=False):
 class PrefixUnchanged(Struct, frozen=True, gc=False):
     """No key below `prefix` was written or removed after revision `since`.
 
+    Of a whole namespace (`public`) this is not about its books, the branches whose names begin with
+    `~`: presences and such change all the time. A prefix that names one is about it.
     Refused (LimitExceeded) when more than OPERATIONS_MAX keys, living or lately removed, lie there,
     those that the commit's earlier ones looked at included.
     """

@@ -43,7 +43,7 @@ from blackboard.core.commit import (
     Renew,
     Result,
 )
-from blackboard.core.path import barrier_key, item_key, namespace_of, range_below
+from blackboard.core.path import barrier_key, item_key, namespace_of, range_below, range_watched
 from blackboard.core.state import Answer, State, Usage, evolve, size_of
 from blackboard.errors import (
     AttemptTooOld,
@@ -229,8 +229,9 @@ def _check_prefix(state: State, condition: PrefixUnchanged, looked: _Looked) -> 
         raise FutureRevision(since, state.revision)
     if since < state.oldest - 1:
         raise Compacted(since, state.oldest)
-    living = _at_most(state.below(prefix), prefix, looked.living)
-    removed = _at_most(state.removed_below(prefix), prefix, looked.removed)
+    watched = range_watched(prefix)
+    living = _at_most(state.between(*watched), prefix, looked.living)
+    removed = _at_most(state.removed_between(*watched), prefix, looked.removed)
     looked.living += len(living)
     looked.removed += len(removed)
     for key in living:

@@ -26,6 +26,9 @@ _PREFIX = re.compile(rf"(?:{_SHARED}|{_OWNED})(?:/{_SEGMENT})*")
 _PATTERN = re.compile(rf"(?:\*|{_SEGMENT})(?:/(?:\*|{_SEGMENT}))*(?:/\*\*)?|\*\*")
 ITEM_DIGITS = 10
 """Digits of an index that `append` assigns: keys of one list sort in the order of appending."""
+BOOK = "~"
+"""How the branches of a namespace begin in which books are kept: `public/~agents` and such. They
+change all the time, and nothing that agents tell each other."""
 SYSTEM = "system"
 """The namespace of the service's own records. A restore leaves it as it is."""
 
@@ -76,6 +79,22 @@ def range_below(prefix: Prefix) -> tuple[str, str]:
     "/" (0x2f) is directly followed by "0" (0x30), so `p/` <= key < `p0` is "starts with p/".
     """
     return prefix + "/", prefix + "0"
+
+
+def range_watched(prefix: Prefix) -> tuple[str, str]:
+    """The range that a condition on `prefix` is about: of a whole namespace not its books.
+
+    "~" (0x7e) is the last character of all that a segment may hold, so they stand at its end.
+    """
+    first, last = range_below(prefix)
+    return first, first + BOOK if namespace_of(prefix) == prefix else last
+
+
+def is_meant(pattern: str, key: Key) -> bool:
+    """Whether who reads `pattern`, which matches `key`, is about `key`: about a book only if it
+    names it."""
+    branch = key[len(namespace_of(key)) + 1 :].partition("/")[0]
+    return not branch.startswith(BOOK) or branch in pattern.split("/")
 
 
 def item_key(prefix: Prefix, index: int) -> Key:

@@ -77,12 +77,14 @@ class State:
 
     def below(self, prefix: Prefix) -> Iterator[Key]:
         """Live keys below `prefix`, sorted."""
-        first, last = range_below(prefix)
+        return self.between(*range_below(prefix))
+
+    def between(self, first: str, last: str) -> Iterator[Key]:
+        """Live keys in the half-open range, sorted."""
         return iter(self.entries.irange(first, last, inclusive=(True, False)))
 
-    def removed_below(self, prefix: Prefix) -> Iterator[Key]:
-        """Keys below `prefix` that have a tombstone, sorted."""
-        first, last = range_below(prefix)
+    def removed_between(self, first: str, last: str) -> Iterator[Key]:
+        """Keys in the half-open range that have a tombstone, sorted."""
         return iter(self.tombstones.irange(first, last, inclusive=(True, False)))
 
     def compact(self, oldest: Revision) -> None:

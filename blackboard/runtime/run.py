@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from blackboard.core.commit import Op
-from blackboard.core.path import namespace_of
+from blackboard.core.path import is_meant, namespace_of
 from blackboard.errors import (
     Compacted,
     Fenced,
@@ -37,7 +37,7 @@ from blackboard.runtime.state import S, Status
 from blackboard.service.board import Board
 from blackboard.service.presence import Attachment, IfTaken
 from blackboard.service.views import Change
-from blackboard.types import LEASE_TTL_MS, PATTERNS_MAX, Key, Milliseconds
+from blackboard.types import LEASE_TTL_MS, PATTERNS_MAX, Milliseconds
 
 log = logging.getLogger(__name__)
 
@@ -186,12 +186,7 @@ def _wider(patterns: list[str]) -> list[str]:
 
 
 def _is_news(patterns: list[str], change: Change) -> bool:
-    """Whether a change is about more than the books that the runtime keeps (`~agents` and such)."""
-    branch = _branch(change.key)
+    """Whether a change is about more than books that nobody asked for (`~agents` and such)."""
     if change.kind not in ("put", "delete"):
         return False
-    return not branch.startswith("~") or any(_branch(pattern) == branch for pattern in patterns)
-
-
-def _branch(path: Key) -> str:
-    return path[len(namespace_of(path)) + 1 :].partition("/")[0]
+    return any(is_meant(pattern, change.key) for pattern in patterns)

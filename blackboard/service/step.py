@@ -3,7 +3,7 @@
 Invariants
 - nothing is sent before the end of the block; a block that raises commits nothing.
 - what was read is what is conditioned on: a key by its mod_revision as it was read first, a listing
-  of a whole subtree by "nothing changed below it since".
+  of a whole subtree by "nothing changed below it since"; books only if the pattern names them.
 - `get` and `merge` see the step's own writes (except appended items, whose keys are not known yet).
 """
 
@@ -24,7 +24,7 @@ from blackboard.core.commit import (
     PrefixUnchanged,
     Put,
 )
-from blackboard.core.path import is_prefix, parse_pattern
+from blackboard.core.path import is_meant, is_prefix, parse_pattern
 from blackboard.errors import LocalProtocolError, TypeMismatch
 from blackboard.service import merge
 from blackboard.service.views import Entry, Listing, Receipt
@@ -138,7 +138,8 @@ class Step:
         """The first LIST_ENTRIES_MAX entries that match, without own writes; tracked.
 
         A pattern `<prefix>/**` within one namespace is tracked as a whole (new and removed keys are
-        noticed too), any other one by the entries found.
+        noticed too), any other one by the entries found. Books (`public/~agents` and such) are in
+        the listing, but tracked only if the pattern names them.
         """
         self._check_open()
         listing = await self._board.list(pattern)
@@ -147,7 +148,8 @@ class Step:
             self._listed.setdefault(prefix, listing.revision)
             self._covered |= {e.key for e in listing.entries if self._agrees(e)}
         for entry in listing.entries:
-            self._read.setdefault(entry.key, entry.mod_revision)
+            if is_meant(pattern, entry.key):
+                self._read.setdefault(entry.key, entry.mod_revision)
         return listing
 
     def _agrees(self, entry: Entry) -> bool:

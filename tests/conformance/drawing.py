@@ -61,6 +61,7 @@ BARRIERS = (barrier_key("ada"), barrier_key("bob"))
 KEYS = (
     "public/a",
     "public/b",
+    "public/~a/b",
     *(f"public/d/{number}" for number in range(6)),
     item_key("public/l", 1),
     "private/ada/x",
@@ -76,6 +77,7 @@ PREFIXES = (
     "public",
     "private/ada",
     "public/l",
+    "public/~a",
     "public/none",
 )
 LISTS = ("public/l", "public/l", "public/l", "inbox/bob", "public/" + "long" * 4)

@@ -173,6 +173,42 @@ class StepRules:
                 step.put("public/count", 2)
                 await bob.put("public/1/task", "z")
 
+    @pytest.mark.parametrize("pattern", ["public/**", "public/*/*", "**"])
+    async def test_books_do_not_disturb_who_lists_everything(
+        self, ada: Board, bob: Board, pattern: str
+    ) -> None:
+        await bob.put("public/~agents/bob", 1)
+        async with ada.step() as step:
+            await step.list(pattern)
+            await bob.put("public/~agents/bob", 2)
+            await bob.put("public/~declared/bob", 1)
+            step.put("public/copy", 1)
+        assert step.receipt is not None
+
+    @pytest.mark.parametrize("pattern", ["public/~agents/**", "public/~agents/*"])
+    async def test_who_lists_a_book_is_told_when_it_changed(
+        self, ada: Board, bob: Board, pattern: str
+    ) -> None:
+        await bob.put("public/~agents/bob", 1)
+        with pytest.raises(Conflict) as refused:
+            async with ada.step() as step:
+                await step.list(pattern)
+                await bob.put("public/~agents/bob", 2)
+                step.put("public/copy", 1)
+        assert refused.value.key == "public/~agents/bob"
+
+    @pytest.mark.parametrize("key", ["public/zz", "public/plan/~draft", "public/a~"])
+    async def test_who_lists_everything_is_told_of_every_other_change(
+        self, ada: Board, bob: Board, key: str
+    ) -> None:
+        with pytest.raises(Conflict) as refused:
+            async with ada.step() as step:
+                await step.list("public/**")
+                await bob.put("public/~agents/bob", 1)
+                await bob.put(key, 1)
+                step.put("public/copy", 1)
+        assert refused.value.key == key
+
     async def test_a_key_that_changed_between_reading_and_listing_it_is_noticed(
         self, ada: Board, bob: Board
     ) -> None:

@@ -227,3 +227,20 @@ class PrefixRules:
         await ada.commit(
             Put("public/b", ONE), conditions=[PrefixUnchanged("public/a", back.revision)]
         )
+
+    async def test_a_condition_on_a_namespace_is_not_about_its_books(
+        self, store: Store, board: str
+    ) -> None:
+        ada = await Writer.open(store, board)
+        await ada.commit(Put("public/~agents/ada", ONE), Put("public/d/~x", ONE))
+        await ada.commit(Put("public/~agents/bob", ONE), Delete("public/~agents/ada"))
+        await ada.commit(Put("private/ada/~state", ONE))
+        everything = [PrefixUnchanged("public", 1), PrefixUnchanged("private/ada", 1)]
+        await ada.commit(Put("private/ada/~state", ONE), conditions=everything)
+        for named, key in (("public/~agents", "public/~agents/bob"), ("public", "public/d/~x")):
+            await ada.commit(Put("public/~agents/bob", ONE), Put("public/d/~x", ONE))
+            outcome = await ada.attempt(
+                Put("public/b", ONE), conditions=[PrefixUnchanged(named, 1)]
+            )
+            assert isinstance(outcome, Conflict)
+            assert outcome.key == key

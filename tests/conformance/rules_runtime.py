@@ -71,6 +71,29 @@ class AgentStepRules:
         assert stepped.patterns == ("public/a",)
         assert (await ada.head()).revision == head
 
+    async def test_presences_do_not_disturb_a_step_that_lists_everything(
+        self, ada: Board, bob: Board
+    ) -> None:
+        async def step(ctx: Ctx[Notes]) -> None:
+            await ctx.list("public/**")
+            await me.report("busy", str(ctx.state.count))
+            ctx.state.count += 1
+
+        async with bob.attach() as me:
+            mine = runner(ada, step)
+            await me.report("waiting")
+            stepped = await mine.step()
+        assert (stepped.attempts, stepped.patterns) == (1, ("public/**",))
+
+    async def test_what_a_step_calls_does_not_disturb_its_own_listing(self, ada: Board) -> None:
+        async def step(ctx: Ctx[Notes]) -> None:
+            await ctx.list("private/ada/**")
+            ctx.state.count += await ctx.tool(len, "four")
+
+        await ada.put("private/ada/notes", "mine")
+        stepped = await runner(ada, step).step()
+        assert (stepped.attempts, (await notes_of(ada)).count) == (1, 4)
+
     async def test_a_step_that_raises_commits_nothing(self, ada: Board) -> None:
         async def step(ctx: Ctx[Notes]) -> None:
             ctx.state.count = 7

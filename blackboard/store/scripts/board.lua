@@ -62,10 +62,10 @@ local function namespace_of(key)
 end
 
 -- Up to OPERATIONS_MAX members of the index below `prefix` ("/" is directly followed by "0"), with
--- the `before` that the commit looked at already.
-local function below(mark, prefix, before)
+-- the `before` that the commit looked at already; up to `last`, if it is given.
+local function below(mark, prefix, before, last)
   local found = call('ZRANGEBYLEX', INDEX, '[' .. mark .. prefix .. '/',
-    '(' .. mark .. prefix .. '0', 'LIMIT', 0, LIMIT.OPERATIONS_MAX + 1 - before)
+    '(' .. mark .. prefix .. (last or '0'), 'LIMIT', 0, LIMIT.OPERATIONS_MAX + 1 - before)
   if before + #found > LIMIT.OPERATIONS_MAX then
     refuse('limit', 'OPERATIONS_MAX', before + #found, prefix)
   end

@@ -103,8 +103,9 @@ local function check_prefix(prefix, since, looked)
   if since > revision then refuse('future', since, revision) end
   if since < oldest - 1 then refuse('compacted', since, oldest) end
   flush()
-  local living = below('', prefix, looked.living)
-  local removed = below('\1', prefix, looked.removed)
+  local last = namespace_of(prefix) == prefix and '/~' or nil  -- without its books, which are last
+  local living = below('', prefix, looked.living, last)
+  local removed = below('\1', prefix, looked.removed, last)
   looked.living, looked.removed = looked.living + #living, looked.removed + #removed
   for i = 1, #removed do removed[i] = sub(removed[i], 2) end
   for _, keys in ipairs({living, removed}) do

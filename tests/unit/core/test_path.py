@@ -9,12 +9,14 @@ from blackboard.core.path import (
     check_key,
     check_name,
     check_prefix,
+    is_meant,
     item_key,
     namespace_of,
     owner_of,
     parse_pattern,
     parse_patterns,
     range_below,
+    range_watched,
 )
 from blackboard.errors import InvalidRequest, LimitExceeded
 from blackboard.types import KEY_BYTES_MAX, PATTERNS_MAX, SEGMENT_BYTES_MAX
@@ -127,6 +129,42 @@ def test_the_range_below_a_prefix_is_what_starts_with_it(prefix: str, key: str) 
     for candidate in (key, f"{prefix}/{key}", f"{prefix}{key}"):
         first, last = range_below(prefix)
         assert (first <= candidate < last) == candidate.startswith(f"{prefix}/")
+
+
+@given(st.sampled_from(["public", "private/ada", "inbox/~a"]), paths)
+def test_a_condition_on_a_namespace_leaves_out_exactly_its_books(prefix: str, path: str) -> None:
+    """A book is a branch of the namespace whose name begins with a tilde."""
+    first, last = range_watched(prefix)
+    assert (first <= f"{prefix}/{path}" < last) == (not path.startswith("~"))
+
+
+@given(st.sampled_from(["public/a", "public/~a", "private/ada/~"]), paths)
+def test_a_condition_on_any_other_prefix_is_about_all_below_it(prefix: str, path: str) -> None:
+    """Below the first segment a tilde means nothing."""
+    assert range_watched(prefix) == range_below(prefix)
+    first, last = range_watched(prefix)
+    assert first <= f"{prefix}/{path}" < last
+
+
+@pytest.mark.parametrize(
+    ("pattern", "key", "meant"),
+    [
+        ("public/**", "public/plan", True),
+        ("public/**", "public/plan/~draft", True),
+        ("public/**", "public/~agents/ada", False),
+        ("public/*/*", "public/~agents/ada", False),
+        ("**", "private/ada/~state", False),
+        ("**", "inbox/ada/messages/0000000000", True),
+        ("public/~agents/**", "public/~agents/ada", True),
+        ("private/*/~state", "private/ada/~state", True),
+        ("*/~agents/*", "public/~agents/ada", True),
+        ("private/ada/~state", "private/ada/~state", True),
+    ],
+)
+def test_a_pattern_is_about_a_book_only_if_it_names_it(pattern: str, key: str, meant: bool) -> None:
+    """Who reads everything means what agents tell each other."""
+    assert parse_pattern(pattern).matches(key)
+    assert is_meant(pattern, key) is meant
 
 
 @given(st.integers(0, 10**10 - 2))

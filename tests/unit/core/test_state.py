@@ -26,6 +26,7 @@ from blackboard.core.commit import (
     Renew,
 )
 from blackboard.core.model import decide
+from blackboard.core.path import range_below
 from blackboard.core.state import Answer, State, Tombstone, Usage, evolve, size_of
 from blackboard.wire.codec import marker_entry
 from tests.conformance.drawing import Drawing
@@ -92,7 +93,10 @@ def test_below_is_below_and_not_beside() -> None:
     trial.commit(*[Put(key, packed(1)) for key in keys])
     assert [*trial.state.below("public/d")] == ["public/d/x", "public/d/y/z"]
     trial.commit(DeletePrefix("public/d"))
-    assert [*trial.state.removed_below("public/d")] == ["public/d/x", "public/d/y/z"]
+    assert [*trial.state.removed_between(*range_below("public/d"))] == [
+        "public/d/x",
+        "public/d/y/z",
+    ]
     assert [*trial.state.below("public/d")] == []
 
 
