@@ -5,6 +5,8 @@ Invariants
   again, which costs nothing.
 - an unknown outcome is resolved by sending the same commit again; only when that fails for
   REQUEST_TIMEOUT_MS is OutcomeUnknown raised.
+- a retry that was refused is told as refused only when no earlier attempt can get in any more; if
+  that cannot be had, its outcome is unknown.
 - a commit is sent again under a new epoch only if nothing that this writer saw was lost.
 - a commit that was refused because a checkpoint waits for this agent is sent again only after what
   the agent had to bring was committed.
@@ -24,6 +26,7 @@ from blackboard.core.commit import Commit, CommitId, Condition, Delete, Epoch, H
 from blackboard.errors import (
     AttemptTooOld,
     OutcomeUnknown,
+    Rejected,
     SnapshotFirst,
     StaleEpoch,
     Unavailable,
@@ -152,7 +155,7 @@ class Writer:
         try:
             receipt = await self.link.commit(self.board, commit)
         except _FAILURES as error:
-            receipt = await self._insist(commit, since, error)
+            receipt = await self._insist(lane, commit, error)
         finally:
             self._lanes.append(lane)
             self._free.release()
@@ -161,15 +164,17 @@ class Writer:
             held.note_commit(self.link, self.board, receipt.revision)
         return receipt
 
-    async def _insist(self, commit: Commit, since: Revision, failure: _Failure) -> Receipt:
+    async def _insist(self, lane: _Lane, commit: Commit, failure: _Failure) -> Receipt:
         """Send `commit` again until there is an answer, or nobody to ask for too long.
 
         It is a retry (`retry_since`) only once an attempt may have got through: for a first attempt
-        no engine doubts whether its answer was pushed out.
+        no engine doubts whether its answer was pushed out. A refusal of a retry is believed once no
+        earlier attempt can get in any more.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + REQUEST_TIMEOUT_MS / 1000
         uncertain: OutcomeUnknown | None = None
+        since = commit.known
         for pause_ms in chain(_BACKOFF_MS, repeat(_BACKOFF_MS[-1])):
             if isinstance(failure, StaleEpoch):
                 commit = replace(commit, epoch=self._adopt(failure))
@@ -193,7 +198,45 @@ class Writer:
                 return await self.link.commit(self.board, commit)
             except _FAILURES as error:
                 failure = error
+            except Rejected:
+                if uncertain is not None:
+                    await self._close(lane, commit, uncertain, deadline)
+                raise
         raise AssertionError("the pauses never end")
+
+    async def _close(
+        self, lane: _Lane, refused: Commit, uncertain: OutcomeUnknown, deadline: float
+    ) -> None:
+        """See to it that an attempt at `refused` that is still under way finds its lane ahead.
+
+        It could have been refused for something that will have passed when it arrives. A later step
+        of the lane that changes nothing supersedes it.
+        Errors: `uncertain`, when nothing could be committed until `deadline` (of the loop's clock).
+        """
+        loop = asyncio.get_running_loop()
+        lane.step += 1
+        op = Delete(f"private/{self.link.agent}/~superseded")
+        name = replace(refused.id, step=lane.step)
+        mark = Commit(name, refused.epoch, (op,), note="after a refused retry", known=refused.known)
+        for pause_ms in chain(_BACKOFF_MS, repeat(_BACKOFF_MS[-1])):
+            try:
+                self.saw((await self.link.commit(self.board, mark)).revision)
+                return
+            except StaleEpoch:
+                return  # likewise: it names an epoch that is over
+            except AttemptTooOld as error:
+                mark = replace(mark, known=error.head)
+            except OutcomeUnknown as error:
+                if error.final:
+                    raise uncertain from error
+                mark = replace(mark, retry_since=refused.known)
+            except (SnapshotFirst, Unavailable):
+                pass  # a barrier passes: what it waits for is brought elsewhere
+            except Rejected as error:
+                raise uncertain from error
+            if loop.time() + pause_ms / 1000 > deadline:
+                raise uncertain
+            await asyncio.sleep(random.uniform(0.5, 1.0) * pause_ms / 1000)
 
     def _adopt(self, error: StaleEpoch) -> str:
         """The new epoch, if the engine merely came back and lost nothing that was seen here."""

@@ -8,13 +8,23 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from blackboard.core.commit import Commit, CommitId, Epoch, Increment, KeyAt
+from blackboard.core.commit import (
+    ABSENT,
+    Commit,
+    CommitId,
+    Delete,
+    Epoch,
+    Increment,
+    KeyAt,
+    Put,
+)
 from blackboard.errors import (
     AttemptTooOld,
     Conflict,
     InvalidRequest,
     OutcomeUnknown,
     StaleEpoch,
+    StepSuperseded,
     Unavailable,
 )
 from blackboard.service import writer as writer_module
@@ -24,6 +34,7 @@ from blackboard.service.service import Service
 from blackboard.service.views import Receipt
 from blackboard.service.writer import Wish, Writer
 from blackboard.types import LANES_MAX
+from blackboard.wire.codec import encode_value
 from tests.unit.service.hooked import service_over
 
 PATIENCE_S = 20.0
@@ -313,3 +324,68 @@ async def test_a_conflict_uses_up_a_number_and_costs_nothing(
         await writer.commit(refused)
     assert (await writer.commit(ADD_ONE)).revision == 1
     assert [commit.id.step for commit in link.attempts] == [1, 2]
+
+
+class Stalled:
+    """An attempt that is held up on its way: nobody knows whether it arrives."""
+
+    arrive: Callable[[], Awaitable[Receipt]]
+
+    async def __call__(self, commit: Commit, deliver: Deliver) -> Receipt:
+        """Hold it up."""
+        self.arrive = lambda: deliver(commit)
+        raise _unknown(commit)
+
+
+async def test_an_attempt_that_arrives_after_its_retry_was_refused_does_nothing(
+    writer: Writer, link: LossyLink
+) -> None:
+    """What was in the way of the retry is gone by then."""
+    other, stalled = Writer(link, "main"), Stalled()
+    link.prepare(stalled)
+
+    async def in_the_way(commit: Commit, deliver: Deliver) -> Receipt:
+        await other.commit(Wish((Put("public/n", encode_value(7)),)))
+        return await deliver(commit)
+
+    link.faults.append(in_the_way)
+    with anyio.fail_after(PATIENCE_S), pytest.raises(Conflict):
+        await writer.commit(Wish(ADD_ONE.ops, conditions=(KeyAt("public/n", ABSENT),)))
+    await other.commit(Wish((Delete("public/n"),)))
+    with pytest.raises(StepSuperseded):
+        await stalled.arrive()
+    assert (await writer.commit(ADD_ONE)).results == (1,)
+
+
+async def test_a_refusal_of_a_retry_is_unknown_while_the_first_attempt_may_get_in(
+    writer: Writer, link: LossyLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can be reached any more to rule it out."""
+    monkeypatch.setattr(writer_module, "REQUEST_TIMEOUT_MS", 100)
+    await writer.commit(ADD_ONE)
+
+    async def delivered(commit: Commit, deliver: Deliver) -> Receipt:
+        return await deliver(commit)
+
+    link.prepare(lost_request, delivered, *[not_reached] * 9)
+    with anyio.fail_after(PATIENCE_S), pytest.raises(OutcomeUnknown):
+        await writer.commit(Wish(ADD_ONE.ops, conditions=(KeyAt("public/n", ABSENT),)))
+    link.prepare()
+    assert (await writer.commit(ADD_ONE)).results == (2,)
+
+
+@pytest.mark.parametrize("fault", [lost_request, lost_answer, not_reached])
+async def test_what_makes_a_refusal_certain_is_sent_until_it_is_answered(
+    writer: Writer, link: LossyLink, fault: Fault
+) -> None:
+    """And changes nothing."""
+    await writer.commit(ADD_ONE)
+
+    async def delivered(commit: Commit, deliver: Deliver) -> Receipt:
+        return await deliver(commit)
+
+    link.prepare(lost_request, delivered, fault)
+    with anyio.fail_after(PATIENCE_S), pytest.raises(Conflict):
+        await writer.commit(Wish(ADD_ONE.ops, conditions=(KeyAt("public/n", ABSENT),)))
+    assert [commit.id.step for commit in link.attempts] == [2, 2, 3, 3]
+    assert (await writer.commit(ADD_ONE)).results == (2,)
