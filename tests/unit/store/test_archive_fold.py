@@ -74,3 +74,15 @@ def test_large_values_are_those_above_the_limit() -> None:
     trial = Trial()
     trial.commit(Put("public/a", ONE * 5), Put("public/b", ONE * 6), Delete("public/c"))
     assert large_values(trial.log, 5) == [ONE * 6]
+
+
+def test_a_large_entry_is_folded_in_short_steps() -> None:
+    """A restore changes many keys: others run in between, and the outcome is that of one step."""
+    trial = Trial()
+    trial.commit(*(Put(f"public/k{number}", ONE) for number in range(200)))
+    [entry] = trial.log
+    stepwise, whole = Fold(1, bytes(32), {}, {}), Fold(1, bytes(32), {}, {})
+    steps = sum(1 for _ in stepwise.steps_of(entry))
+    whole.apply(entry)
+    assert steps == 2 * (200 // 64)
+    assert stepwise == whole

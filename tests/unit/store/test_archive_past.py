@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.core.commit import Put
+from blackboard.core.commit import Delete, Put
 from blackboard.store.archive import Point
-from blackboard.store.archive_past import Segment
+from blackboard.store.archive_database import Database
+from blackboard.store.archive_past import Past, Segment, changed_keys
 from blackboard.wire.codec import encode_value
 from tests.conformance.archive_suite import Place
 from tests.conformance.rules_archive import state_at
@@ -48,3 +49,26 @@ async def test_a_page_takes_a_step_per_key(place: Place) -> None:
     await story.archive_into(archive, "main", page=100)
     for revision in (1, 150, 300):
         assert await state_at(archive, Point("main", revision)) == story.held[revision]
+
+
+async def test_keys_that_are_alike_again_stay_in_the_database(place: Place) -> None:
+    """What a restore looks at does not grow with the restores before it."""
+    archive = await place.open()
+    one, two = encode_value(1), encode_value(2)
+    story = Story()
+    target = story.tell(*(Put(f"public/k{number}", one) for number in range(9)))
+    story.tell(*(Put(f"public/k{number}", two) for number in range(9)), Put("public/new", one))
+    story.tell(*(Put(f"public/k{number}", one) for number in range(8)), Delete("public/new"))
+    await story.archive_into(archive, "main")
+    database = await Database.open(place.url)
+    try:
+        async with database.reading() as connection:
+            then, middle, now = [
+                await Past.at(database, connection, Point("main", revision))
+                for revision in (target, target + 1, target + 2)
+            ]
+            assert [keys async for keys in changed_keys(then, now, None)] == [["public/k8"]]
+            [changed] = [keys async for keys in changed_keys(then, middle, None)]
+            assert len(changed) == 10
+    finally:
+        await database.aclose()
