@@ -39,6 +39,7 @@ from blackboard.core.commit import (
 from blackboard.core.document import document_of, document_prefix
 from blackboard.core.path import SYSTEM, namespace_of
 from blackboard.errors import (
+    AttemptTooOld,
     Compacted,
     Conflict,
     HeadMoved,
@@ -220,6 +221,7 @@ class _Attempt:
             (KeyAt(restore_key(self.wish.request), ABSENT),),
             note=self.wish.note,
             begins=epoch,
+            known=head.revision,
         )
         committed = await self._send(commit)
         return _restored(told, committed.revision, committed.time_ms)
@@ -229,7 +231,7 @@ class _Attempt:
         [outcome] = await self.host.store.commit(self.board, [prepare(commit)])
         if isinstance(outcome, Committed):
             return outcome
-        if isinstance(outcome, StaleEpoch):  # somebody else restored it just now
+        if isinstance(outcome, AttemptTooOld | StaleEpoch):  # others were here just now
             raise HeadMoved(commit.begins.revision - 1 if commit.begins else 0, outcome.head)
         raise outcome
 

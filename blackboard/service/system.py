@@ -13,7 +13,13 @@ from typing import Final
 from msgspec.structs import replace
 
 from blackboard.core.commit import Commit, CommitId, Committed, Condition, Op
-from blackboard.errors import BlackboardError, OutcomeUnknown, StaleEpoch, Unavailable
+from blackboard.errors import (
+    AttemptTooOld,
+    BlackboardError,
+    OutcomeUnknown,
+    StaleEpoch,
+    Unavailable,
+)
 from blackboard.service.host import Host
 from blackboard.types import LANES_MAX
 from blackboard.wire.codec import SYSTEM_AGENT
@@ -40,7 +46,8 @@ async def commit_as_system(
     """
     name = system_id()
     head = await host.head(board)
-    commit = Commit(name, head.epoch.id, tuple(ops), tuple(conditions), note=note)
+    since = head.revision
+    commit = Commit(name, head.epoch.id, tuple(ops), tuple(conditions), note=note, known=since)
     failure: BlackboardError | None = None
     for _ in range(SYSTEM_TRIES):
         outcome = await host.commit(board, commit)
@@ -50,7 +57,10 @@ async def commit_as_system(
         if isinstance(outcome, StaleEpoch):
             commit = replace(commit, epoch=outcome.current)
         elif isinstance(outcome, OutcomeUnknown) and not outcome.final:
-            commit = replace(commit, retry_since=head.revision)
+            commit = replace(commit, retry_since=since)
+        elif isinstance(outcome, AttemptTooOld):  # told to a first attempt only
+            since = outcome.head
+            commit = replace(commit, known=since)
         else:
             raise outcome
     raise failure or Unavailable(what=f"board {board}", reason="no answer")
