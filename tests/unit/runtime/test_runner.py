@@ -1,0 +1,90 @@
+"""A step and its commit: what guards it, and how long it pauses."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from blackboard.core.commit import Put
+from blackboard.core.path import barrier_key
+from blackboard.runtime.context import Context
+from blackboard.runtime.desk import BoardDesk
+from blackboard.runtime.runner import _pause_s
+from blackboard.service.board import Board
+from blackboard.service.service import Service
+from blackboard.service.system import commit_as_system
+from blackboard.types import CALL_INLINE_BYTES, STEP_ATTEMPTS_MAX, STEP_PAUSE_MS_MAX
+from blackboard.wire.codec import encode_value
+from tests.conformance.acting import Notes, keys_below, notes_of, runner
+from tests.unit.service.hooked import client_of, service_over
+
+HEAD_BYTES = 3
+"""Bytes by which text of 256 to 65,535 bytes is longer as msgpack."""
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    """A service."""
+    async with service_over(tmp_path) as (service, _):
+        yield service
+
+
+@pytest.fixture
+def ada(service: Service) -> Board:
+    """The board as agent ada."""
+    return client_of(service).board("main").as_agent("ada")
+
+
+async def test_a_desk_answers_a_checkpoint_that_waits(service: Service, ada: Board) -> None:
+    """And then carries out what it was asked."""
+    key = barrier_key("ada")
+    await commit_as_system(service.host, "main", [Put(key, encode_value(1))])
+    receipt = await BoardDesk(ada).commit([Put("public/a", encode_value(1))])
+    answered, done = await ada.log(after=1)
+    assert [change.key for change in answered.changes] == [key]
+    assert (done.revision, [change.key for change in done.changes]) == (
+        receipt.revision,
+        ["public/a"],
+    )
+
+
+async def test_a_step_is_refused_when_another_process_took_it(ada: Board) -> None:
+    """It has the condition that the state is the one that it began with, and nothing else here."""
+
+    async def count(ctx: Context[Notes]) -> None:
+        ctx.state.count += 1
+
+    async def slow(ctx: Context[Notes]) -> None:
+        if ctx.run.attempt == 1:
+            await runner(ada, count).step()
+        ctx.state.count += 10
+
+    stepped = await runner(ada, slow).step()
+    assert (stepped.attempts, stepped.number, (await notes_of(ada)).count) == (2, 2, 11)
+
+
+@pytest.mark.parametrize(("more", "apart"), [(0, False), (1, True)])
+async def test_a_result_stands_in_its_record_up_to_a_size(
+    ada: Board, more: int, *, apart: bool
+) -> None:
+    """CALL_INLINE_BYTES, encoded."""
+
+    async def text() -> str:
+        return "x" * (CALL_INLINE_BYTES - HEAD_BYTES + more)
+
+    async def step(ctx: Context[Notes]) -> None:
+        await ctx.tool(text)
+        found.extend(await keys_below(ada, "private/ada/~journal/**"))
+
+    found: list[str] = []
+    stepped = await runner(ada, step).step()
+    assert any(key.endswith("/result") for key in found) is apart
+    assert [call.apart for call in stepped.calls] == [apart]
+
+
+def test_pauses_between_attempts_grow_up_to_a_limit() -> None:
+    """STEP_PAUSE_MS_MAX; each is shortened at random, by half at most."""
+    pauses_s = [_pause_s(attempt) for attempt in range(1, STEP_ATTEMPTS_MAX + 60)]
+    assert max(pauses_s) <= STEP_PAUSE_MS_MAX / 1000
+    assert min(pauses_s[10:]) >= STEP_PAUSE_MS_MAX / 2000
+    assert pauses_s[0] <= 0.02
