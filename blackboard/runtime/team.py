@@ -110,7 +110,8 @@ async def run_team(
     `board` must be an operator's, or one on which every agent of the team may be acted as.
     `make_life` says where each lives: by default `Life`, a task of this process; see
     `runtime/processes.py` for processes. What a process of the team left unfinished goes on.
-    Returns how each ended. Errors: InvalidRequest for two agents with one name.
+    Returns how each ended. Errors: InvalidRequest for two agents with one name; LimitExceeded for
+    more than TEAM_AGENTS_MAX.
     Cancellation: every step under way is abandoned, every identity given back.
     """
     make = make_life or (lambda agent: Life(agent, board, Care()))
@@ -130,6 +131,8 @@ class _Team:
         self._roots = {agent.name: agent for agent in agents}
         if len(self._roots) != len(agents):
             raise InvalidRequest(field="agents", reason="two of them have the same name")
+        if len(agents) > TEAM_AGENTS_MAX:
+            raise LimitExceeded("TEAM_AGENTS_MAX", len(agents), TEAM_AGENTS_MAX, "agents")
         classes: list[type[Agent[Any]]] = [type(agent) for agent in agents]
         self._kinds = {kind.kind: kind for kind in (*classes, *kinds)}
         self._make_life = make_life

@@ -10,6 +10,8 @@ import pytest
 
 import blackboard
 from blackboard import Board, InvalidRequest
+from blackboard.errors import LimitExceeded
+from blackboard.runtime import team
 from blackboard.runtime.state import state_key
 from blackboard.runtime.supervisor import Ended, Life
 from blackboard.runtime.team import MakeLife, roster_key, run_team
@@ -192,3 +194,18 @@ async def _revision_of_step(board: Board, agent: str, step: int) -> int:
 
 async def _has_counted(board: Board, agent: str, wanted: int) -> bool:
     return bool(await board.get(f"public/counts/{agent}") == wanted)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+async def test_a_team_has_room_for_so_many(
+    board: Board, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    """TEAM_AGENTS_MAX; one more is refused."""
+    monkeypatch.setattr(team, "TEAM_AGENTS_MAX", 2)
+    agents = [Counter(f"ada.{number}") for number in range(2 + more)]
+    if not more:
+        assert len(await run_team(board, agents, make_life=quick(board))) == len(agents)
+        return
+    with pytest.raises(LimitExceeded) as refused:
+        await run_team(board, agents, make_life=quick(board))
+    assert (refused.value.limit, refused.value.value) == ("TEAM_AGENTS_MAX", 3)
