@@ -14,14 +14,36 @@ sequencers; the queue is that of etcd's and ZooKeeper's lock recipes, kept by th
 Twin: the lease functions of store/scripts/commit.lua.
 """
 
+import hashlib
 from collections.abc import Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
 from blackboard import types as limits
 from blackboard.core.commit import Expire, Grant, HeldFence, Lease, Release, Renew, Waiter
 from blackboard.errors import Fenced, LeaseHeld, LimitExceeded
-from blackboard.types import Fence, Key, Milliseconds
+from blackboard.types import SEGMENT_BYTES_MAX, Fence, Key, Milliseconds
+
+_UNIQUE_CHARACTERS: Final = 16
+_AGENT_CHARACTERS_MAX: Final = SEGMENT_BYTES_MAX - _UNIQUE_CHARACTERS - len("~")
+
+
+def holder_prefix(agent: str) -> str:
+    """What the names of `agent`'s holders begin with, before their last `~`: its name.
+
+    Of a name too long for that, its beginning and a digest: no other agent is called so by chance.
+    """
+    if len(agent) <= _AGENT_CHARACTERS_MAX:
+        return agent
+    digest = hashlib.sha256(agent.encode()).hexdigest()[:_UNIQUE_CHARACTERS]
+    return f"{agent[: _AGENT_CHARACTERS_MAX - len(digest) - 1]}.{digest}"
+
+
+def is_holder_of(agent: str, holder: str) -> bool:
+    """Whether `holder` is a name for acquisitions of `agent`: `<agent>~<anything>`, or its name."""
+    before, mark, _ = holder.rpartition("~")
+    return (before if mark else holder) == holder_prefix(agent)
 
 
 def check_fence(lease: Lease | None, fence: HeldFence | Renew | Release | Expire) -> Lease:

@@ -14,6 +14,7 @@ from functools import lru_cache
 
 from blackboard.core import commit as core
 from blackboard.core.document import document_of, document_prefix
+from blackboard.core.lease import is_holder_of
 from blackboard.core.path import SYSTEM, barrier_key, check_name, namespace_of, parse_pattern
 from blackboard.errors import AccessDenied, InvalidRequest, LimitExceeded
 from blackboard.types import PATTERNS_MAX, Key, Milliseconds, Prefix
@@ -314,8 +315,19 @@ def _require_op(principal: Principal, op: core.Op) -> None:
             require_below(principal, Right.APPEND, op.prefix)
         case core.PutBack():
             raise AccessDenied(principal.name, "put back", op.key)
-        case core.Grant() | core.Renew() | core.Release() | core.Expire():
+        case core.Grant() | core.Renew() | core.Release():
             require(principal, Right.LOCK, op.key)
+            _require_holder(principal, op)
+        case core.Expire():  # of a lease that has run out, as the engine checks: anybody's
+            require(principal, Right.LOCK, op.key)
+
+
+def _require_holder(principal: Principal, op: core.Grant | core.Renew | core.Release) -> None:
+    """A lease is taken, kept and given back in one's own name, or with the admin right."""
+    if is_holder_of(principal.name, op.holder):
+        return
+    if not allows(principal.grants, Right.ADMIN, op.key):
+        raise AccessDenied(principal.name, "hold as", op.holder)
 
 
 def _require_no_document(principal: Principal, op: core.Op) -> None:

@@ -17,12 +17,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from blackboard.core.commit import HeldFence
+from blackboard.core.lease import holder_prefix
 from blackboard.core.path import namespace_of
 from blackboard.errors import LimitExceeded, LocalProtocolError
 from blackboard.service.link import Link
 from blackboard.types import FENCES_MAX, Key, Revision
 
-_AGENT_CHARACTERS_MAX = 64
 _UNIQUE_BYTES = 8
 _holds: ContextVar[tuple["Hold", ...]] = ContextVar("blackboard_holds", default=())
 
@@ -47,7 +47,7 @@ def new_holder(agent: str) -> str:
 
     It belongs to no process: a process that comes back after a pause is not taken for a later one.
     """
-    return f"{agent[:_AGENT_CHARACTERS_MAX]}~{secrets.token_hex(_UNIQUE_BYTES)}"
+    return f"{holder_prefix(agent)}~{secrets.token_hex(_UNIQUE_BYTES)}"
 
 
 def take(hold: Hold) -> None:

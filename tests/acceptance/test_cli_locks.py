@@ -131,10 +131,10 @@ def test_what_cannot_be_run_takes_no_lock(shell: Shell) -> None:
 
 async def test_waiting_can_be_limited(shell: Shell, board: Board) -> None:
     """The error says who has it."""
-    await board.commit([Grant(KEY, "somebody", HOUR_MS)])
+    await board.commit([Grant(KEY, "thief~1", HOUR_MS)])
     for timeout in ("0", "0.2"):
         error = refusal(shell, "--timeout", timeout, "--", "true", code=4)
-        assert (error["code"], error["holder"]) == ("lease_held", "somebody")
+        assert (error["code"], error["holder"]) == ("lease_held", "thief~1")
     [lease] = await board.leases()
     assert lease.waiters == ()
 
@@ -158,7 +158,7 @@ async def test_who_is_stopped_while_waiting_leaves_the_queue(
     shell: Shell, board: Board, number: signal.Signals, code: int
 ) -> None:
     """At once, and the command never ran."""
-    await board.commit([Grant(KEY, "somebody", HOUR_MS)])
+    await board.commit([Grant(KEY, "thief~1", HOUR_MS)])
     async with board.watch(KEY) as watch:
         with shell.start("lock", KEY, "--", "echo", "ran") as running:
             await until(watch, "wait")
@@ -180,13 +180,16 @@ async def test_a_killed_holder_lets_the_next_one_in(shell: Shell, board: Board) 
             open_gate(shell)  # its command goes on alone
 
 
-async def test_a_lost_lock_ends_the_command(shell: Shell, board: Board) -> None:
+async def test_a_lost_lock_ends_the_command(shell: Shell, service: Running) -> None:
     """Also what the command has started; the exit code says why."""
+    token = shell.out("token", "create", "thief", "--grant", "public/**=all").strip()
     with shell.start("lock", KEY, "--ttl", "0.6", "--", *HOLD) as running:
         running.wait_for("holding")
-        [lease] = await board.leases()
-        stolen = Release(KEY, lease.holder, lease.fence), Grant(KEY, "thief", HOUR_MS)
-        await board.commit(stolen)
+        async with blackboard.connect(service.url, token=token) as client:
+            board = client.board("main")
+            [lease] = await board.leases()
+            stolen = Release(KEY, lease.holder, lease.fence), Grant(KEY, "thief", HOUR_MS)
+            await board.commit(stolen)
         code, _, told = running.end()
     assert code == 7
     assert "lease" in told

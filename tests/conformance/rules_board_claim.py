@@ -49,7 +49,7 @@ async def take_and_die(board: Board, key: str, tries: int = 1) -> None:
     entry = await board.entry(key)
     assert entry is not None
     record = Record(tries, entry.create_revision)
-    await board.commit([Grant(key, "ghost~1", 100), record.at(key)])
+    await board.commit([Grant(key, f"{board.agent}~dead", 100), record.at(key)])
 
 
 async def steal(thief: Board) -> None:
@@ -112,7 +112,7 @@ class TakingRules:
     async def test_what_is_locked_for_another_reason_is_passed_over(self, ada: Board) -> None:
         await ada.put(ONE, 1)
         await ada.put(TWO, 2)
-        await ada.commit([Grant(ONE, "somebody", HOUR_MS)])
+        await ada.commit([Grant(ONE, "ada~another", HOUR_MS)])
         async with ada.claim(TASKS) as task:
             assert task.key == TWO
 
@@ -123,7 +123,7 @@ class TakingRules:
         for n in range(5):
             await ada.put(f"public/tasks/{n}", n)
             if n < 4:
-                await ada.commit([Grant(f"public/tasks/{n}", "somebody", HOUR_MS)])
+                await ada.commit([Grant(f"public/tasks/{n}", "ada~another", HOUR_MS)])
         async with ada.claim(TASKS, timeout_ms=0) as task:
             assert task.value == 4
 

@@ -180,7 +180,7 @@ class LockRules:
     async def test_a_lease_of_somebody_who_died_goes_to_who_waits(
         self, ada: Board, bob: Board
     ) -> None:
-        await ada.commit([Grant(A, "dead", SHORT_MS)])
+        await ada.commit([Grant(A, "ada~dead", SHORT_MS)])
         asked = anyio.current_time()
         async with bob.lock(A):
             waited_ms = (anyio.current_time() - asked) * 1000
@@ -188,7 +188,7 @@ class LockRules:
 
     async def test_a_lease_of_somebody_who_died_ends_though_nobody_waits(self, ada: Board) -> None:
         async with ada.watch(A) as watch:
-            granted = await ada.commit([Grant(A, "dead", SHORT_MS)])
+            granted = await ada.commit([Grant(A, "ada~dead", SHORT_MS)])
             _, ended = await take(watch, 2)
         assert [change.kind for change in ended.changes] == ["expire"]
         assert (ended.author, ended.note) == ("~system", "expired")
@@ -197,12 +197,12 @@ class LockRules:
     async def test_a_lock_that_ran_out_is_not_given_to_who_asks_but_to_who_waits(
         self, ada: Board, bob: Board
     ) -> None:
-        granted = await ada.commit([Grant(A, "dead", HOUR_MS)])
+        granted = await ada.commit([Grant(A, "ada~dead", HOUR_MS)])
         waiting = Block(bob.lock(A))
         await queued(ada, A, 1)
         with pytest.raises(LeaseHeld):
-            await ada.commit([Expire(A, "dead", granted.revision)])
-        await ada.commit([Release(A, "dead", granted.revision)])
+            await ada.commit([Expire(A, "ada~dead", granted.revision)])
+        await ada.commit([Release(A, "ada~dead", granted.revision)])
         with pytest.raises(LeaseHeld):
             async with ada.lock(A, timeout_ms=0):
                 pass

@@ -129,7 +129,7 @@ class PresenceRules:
     ) -> None:
         async with bob.watch(presence_key("ada")) as watch:
             await ada.put(presence_key("ada"), _told("busy"))
-            await ada.commit([Grant(ADA, "dead", SHORT_MS)])
+            await ada.commit([Grant(ADA, "ada~dead", SHORT_MS)])
             _, gone = await take(watch, 2)
         assert (gone.author, gone.changes[0].kind) == ("~system", "delete")
         assert await ada.leases() == ()

@@ -9,6 +9,7 @@ from blackboard.core.commit import (
     Append,
     Delete,
     DeletePrefix,
+    Expire,
     Grant,
     HeldFence,
     Increment,
@@ -227,3 +228,30 @@ class PrivateRules:
         with pytest.raises(LeaseHeld) as refused:
             await bob.commit([Grant("public/lock", "bob", 1_000)])
         assert refused.value.holder == "ada"
+
+    async def test_nobody_holds_a_lease_in_the_name_of_another(
+        self, team: Team, ada: Board, bob: Board
+    ) -> None:
+        """Who may lock a key neither ends nor keeps the lease of another there, nor takes it for
+        him; an admin may."""
+        fence = (await ada.commit([Grant("public/lock", "ada~1", 60_000)])).revision
+        await ada.commit([Grant("public/lock", "ada~2", 60_000, wait=True)])
+        head = await ada.head()
+        for op in (
+            Grant("public/free", "ada~3", 1_000),
+            Grant("public/free", "ada", 1_000),
+            Grant("public/lock", "ada~3", 1_000, wait=True),
+            Renew("public/lock", "ada~1", fence, 1_000),
+            Renew("public/lock", "ada~2", 0, 1_000),
+            Release("public/lock", "ada~1", fence),
+            Release("public/lock", "ada~2", 0),
+        ):
+            with pytest.raises(AccessDenied) as refused:
+                await bob.commit([op])
+            assert (refused.value.right, refused.value.key) == ("hold as", op.holder)
+        with pytest.raises(LeaseHeld):
+            await bob.commit([Expire("public/lock", "ada~1", fence)])
+        assert (await ada.head()).revision == head.revision
+        operator = await team.operator()
+        await operator.commit([Release("public/lock", "ada~1", fence)])
+        assert [lease.holder for lease in await ada.leases()] == ["ada~2"]

@@ -196,9 +196,9 @@ class RestoreRules:
             with pytest.raises(StaleEpoch):
                 await ada.commit([op])
         await ada.refresh()
-        await ada.commit([Grant("public/lock", "other", 60_000)])
+        await ada.commit([Grant("public/lock", "ada~other", 60_000)])
         with pytest.raises(LeaseHeld):
-            await ada.commit([Grant("public/lock", "third", 60_000)])
+            await ada.commit([Grant("public/lock", "ada~third", 60_000)])
 
     async def test_the_same_request_restores_once(self, team: Team, ada: Board) -> None:
         board = await team.operator()

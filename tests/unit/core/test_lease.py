@@ -162,3 +162,30 @@ def test_a_page_ends_at_its_limit_or_its_size(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(limits, "PAGE_BYTES_MAX", 1)
     assert rules.page_of(leases, 4) == leases[:1]
     assert rules.page_of([], 4) == []
+
+
+@pytest.mark.parametrize(
+    ("agent", "holder", "is_own"),
+    [
+        ("ada", "ada", True),
+        ("ada", "ada~1", True),
+        ("ada", "ada~", True),
+        ("ada.sub", "ada.sub~1", True),
+        ("a~b", "a~b~1", True),
+        ("x" * 111, "x" * 111 + "~1", True),
+        ("ada", "bob", False),
+        ("ada", "bob~1", False),
+        ("ada", "adam~1", False),
+        ("ada", "ada.sub~1", False),
+        ("ada", "~ada", False),
+        ("a", "a~b~1", False),
+        ("a~b", "a~b", False),
+        ("x" * 112, "x" * 111 + "~1", False),
+        ("x" * 112, "x" * 112, False),
+        ("x" * 112 + "a", rules.holder_prefix("x" * 112 + "b") + "~1", False),
+        ("x" * 112, rules.holder_prefix("x" * 112) + "~1", True),
+    ],
+)
+def test_whose_holder_it_is(agent: str, holder: str, is_own: bool) -> None:
+    """Of each holder there is one agent at most that it may be of."""
+    assert rules.is_holder_of(agent, holder) is is_own

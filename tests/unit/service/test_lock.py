@@ -103,12 +103,12 @@ async def test_cancelled_while_it_asks(
 ) -> None:
     """Whether it is granted or queued, whether the engine has heard of it or not."""
     if others:
-        await ada.commit([Grant(B, "other", HOUR_MS)])
+        await ada.commit([Grant(B, "ada~other", HOUR_MS)])
     gate = Gate()
     store.hook(place, gate)
     await cancel_at(Block(ada.lock(A, B)), gate)
     left = [(lease.holder, lease.waiters) for lease in await ada.leases()]
-    assert left == [("other", ())] * others
+    assert left == [("ada~other", ())] * others
 
 
 async def test_cancelled_before_it_asks(store: HookedStore, ada: Board) -> None:
@@ -122,37 +122,37 @@ async def test_cancelled_before_it_asks(store: HookedStore, ada: Board) -> None:
 
 
 async def test_cancelled_while_it_waits(ada: Board) -> None:
-    await ada.commit([Grant(A, "other", HOUR_MS)])
+    await ada.commit([Grant(A, "ada~other", HOUR_MS)])
     block = Block(ada.lock(A, B))
     await queued(ada, A, 1)
     await block.cancel()
     (lease,) = await ada.leases()
-    assert (lease.holder, lease.waiters) == ("other", ())
+    assert (lease.holder, lease.waiters) == ("ada~other", ())
 
 
 @pytest.mark.parametrize("place", ["before commit", "after commit"])
 async def test_cancelled_while_its_ticket_is_prolonged(
     store: HookedStore, ada: Board, place: str
 ) -> None:
-    await ada.commit([Grant(A, "other", HOUR_MS)])
+    await ada.commit([Grant(A, "ada~other", HOUR_MS)])
     block = Block(ada.lock(A, B, ttl_ms=SHORT_MS))
     await queued(ada, A, 1)
     gate = Gate()
     store.hook(place, gate)
     await cancel_at(block, gate)
     (lease,) = await ada.leases()
-    assert (lease.holder, lease.waiters) == ("other", ())
+    assert (lease.holder, lease.waiters) == ("ada~other", ())
 
 
 async def test_cancelled_when_it_was_granted_but_has_not_heard_of_it(
     store: HookedStore, ada: Board
 ) -> None:
-    granted = await ada.commit([Grant(A, "other", HOUR_MS)])
+    granted = await ada.commit([Grant(A, "ada~other", HOUR_MS)])
     block = Block(ada.lock(A))
     await queued(ada, A, 1)
     gate = Gate()
     store.hook("after log", gate)
-    await ada.commit([Release(A, "other", granted.revision)])
+    await ada.commit([Release(A, "ada~other", granted.revision)])
     assert (await lease_of(ada, A)).holder.startswith("ada~")
     await gate.reached.wait()
     await block.cancel()
@@ -292,7 +292,7 @@ async def test_who_was_put_out_of_a_queue_asks_again(
 ) -> None:
     """As after a pause that was longer than the ticket; what it had got meanwhile is given back."""
     operator = client_of(opened[0]).board("main")
-    granted = await ada.commit([Grant(B, "other", HOUR_MS)])
+    granted = await ada.commit([Grant(B, "ada~other", HOUR_MS)])
     block = Block(ada.lock(A, B))
     (holder,) = await queued(ada, B, 1)
     third = Block(ada.lock(A, B))
@@ -300,7 +300,7 @@ async def test_who_was_put_out_of_a_queue_asks_again(
     await operator.commit([Release(B, holder, 0)])
     while (await lease_of(ada, A)).holder == holder:
         await queued(ada, B, 2)
-    await ada.commit([Release(B, "other", granted.revision)])
+    await ada.commit([Release(B, "ada~other", granted.revision)])
     await third.entered()
     assert not block.inside.is_set()
     await third.end()
@@ -313,10 +313,10 @@ async def test_who_heard_late_of_the_grant_renews_before_the_block(
     store: HookedStore, ada: Board
 ) -> None:
     """So that the block does not begin with a lease that is nearly over."""
-    granted = await ada.commit([Grant(A, "other", HOUR_MS)])
+    granted = await ada.commit([Grant(A, "ada~other", HOUR_MS)])
     block = Block(ada.lock(A, ttl_ms=SHORT_MS))
     await queued(ada, A, 1)
-    await ada.commit([Release(A, "other", granted.revision)])
+    await ada.commit([Release(A, "ada~other", granted.revision)])
     held = await block.entered()
     assert held.until_ms == (await lease_of(ada, A)).until_ms
     await block.end()
@@ -325,7 +325,7 @@ async def test_who_heard_late_of_the_grant_renews_before_the_block(
 async def test_who_may_lock_but_not_read_is_refused_and_does_not_wait_for_ever(
     opened: tuple[Service, HookedStore], ada: Board
 ) -> None:
-    await ada.commit([Grant(A, "other", HOUR_MS)])
+    await ada.commit([Grant(A, "ada~other", HOUR_MS)])
     blind = Principal("blind", (AccessGrant("public/**", frozenset({Right.LOCK})),))
     board = Client(opened[0].link(blind)).board("main")
     with pytest.raises(AccessDenied):
@@ -339,7 +339,7 @@ async def test_who_may_lock_but_not_read_is_refused_and_does_not_wait_for_ever(
 async def test_a_lost_outer_lock_ends_the_waiting_for_an_inner_one(
     opened: tuple[Service, HookedStore], ada: Board
 ) -> None:
-    await ada.commit([Grant(B, "other", HOUR_MS)])
+    await ada.commit([Grant(B, "ada~other", HOUR_MS)])
 
     async def nested() -> None:
         async with ada.lock(A, ttl_ms=SHORT_MS), ada.lock(B):
@@ -378,5 +378,5 @@ async def test_a_held_lock_is_refused_before_anything_is_sent(ada: Board) -> Non
             async with ada.lock(B, A):
                 pass
         with pytest.raises(LeaseHeld):
-            await ada.commit([Grant(A, "other", HOUR_MS)])
+            await ada.commit([Grant(A, "ada~other", HOUR_MS)])
         assert (await ada.head()).revision == head.revision

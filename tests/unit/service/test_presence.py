@@ -52,8 +52,8 @@ class Rival:
 
     async def take(self) -> None:
         """End what it has itself, and take it anew."""
-        ends = [Release(ADA, "rival", self.fence)] if self.fence else []
-        grant = Grant(ADA, "rival", HOUR_MS)
+        ends = [Release(ADA, "ada~rival", self.fence)] if self.fence else []
+        grant = Grant(ADA, "ada~rival", HOUR_MS)
         self.fence = (await self._board.commit([*ends, grant])).revision
 
 
@@ -85,7 +85,7 @@ async def test_taking_over_ends_when_it_never_succeeds(
         await Block(ada.attach(if_taken="take_over")).entered()
     opened[1].hooks.clear()
     assert rival.looks == 3
-    assert (await lease_of(ada, ADA)).holder == "rival"
+    assert (await lease_of(ada, ADA)).holder == "ada~rival"
     assert await ada.agents() == ()
 
 
