@@ -26,6 +26,7 @@ from blackboard.errors import (
     InvalidRequest,
     Unavailable,
 )
+from blackboard.service.finish import heed_cancellation
 from blackboard.store.archive import Archive, Mark
 from blackboard.store.base import Store
 from blackboard.types import (
@@ -178,6 +179,7 @@ class Archiver:
                 pause_ms = self._failed(board, error)
                 await asyncio.sleep(pause_ms / 1000)
                 continue
+            heed_cancellation()
             if pause_ms <= ARCHIVE_PAUSE_MS:
                 await asyncio.sleep(pause_ms / 1000)  # what comes meanwhile shares a transaction
                 continue

@@ -1,4 +1,4 @@
-"""Work that a cancellation must not tear in two."""
+"""Work that a cancellation must not tear in two, and cancellations that must not get lost."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -32,3 +32,14 @@ async def finish(work: Coroutine[Any, Any, T]) -> T:
     if not task.cancelled():
         task.exception()  # looked at: what interrupted us goes first
     raise cancelled
+
+
+def heed_cancellation() -> None:
+    """Raise the cancellation of this task that something below it has swallowed, if one was.
+
+    Drivers of databases now and then answer a cancellation with a result. A loop that is to end by
+    being cancelled would go on for ever, and whoever waits for its end, too.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

@@ -15,6 +15,7 @@ from blackboard.errors import BlackboardError
 from blackboard.service.access import Principal
 from blackboard.service.automatic import Automatic, AutomaticCheckpoints
 from blackboard.service.documents import Documents
+from blackboard.service.finish import heed_cancellation
 from blackboard.service.host import Host, ServiceStatistics
 from blackboard.service.local import LocalLink
 from blackboard.service.sweeper import Sweeper
@@ -131,6 +132,7 @@ async def _every(
             await work()
         except BlackboardError as error:
             log.warning("%s: %s", getattr(work, "__qualname__", work), error)
+        heed_cancellation()
 
 
 def _report(task: "asyncio.Task[None]") -> None:

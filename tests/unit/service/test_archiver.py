@@ -1,9 +1,11 @@
 """The archiver brings every log entry into the archive, once, and holds nobody up."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import anyio
 import pytest
 
 from blackboard.core.commit import Entry, LogEntry, Put
@@ -23,6 +25,7 @@ from tests.conformance.archive_suite import Place
 from tests.conformance.rules_archive import state_at, whole_log
 from tests.conformance.writer import Writer
 from tests.postgres import Postgres, postgres_directory
+from tests.unit.service.hooked import HookedStore
 from tests.waiting import wait_until
 
 BOARD = "main"
@@ -251,3 +254,26 @@ async def test_commits_go_on_while_the_database_is_away(tmp_path: Path) -> None:
         assert host.archiver.statistics().failing == 0
         assert await whole_log(host.archiver.archive, BOARD) == await log_of(store)
         await host.aclose()
+
+
+async def test_a_cancellation_that_the_engine_swallowed_does_not_keep_it_open(
+    tmp_path: Path, archive: Archive
+) -> None:
+    """It once waited for ever for a task that had missed its cancellation."""
+    store = await HookedStore.at(tmp_path / "hooked", "memory")
+    inside, never = asyncio.Event(), asyncio.Event()
+
+    async def swallow() -> None:
+        inside.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await never.wait()
+
+    await store.open(BOARD)
+    archiver = Archiver(store, archive)
+    store.hook("after log", swallow)
+    archiver.follow(BOARD)
+    await inside.wait()
+    store.hooks.clear()
+    with anyio.fail_after(10):
+        await archiver.aclose()
+    await store.aclose()

@@ -1,12 +1,13 @@
 """Work goes to its end, whatever becomes of who waits for it."""
 
 import asyncio
+import contextlib
 
 import anyio
 import pytest
 
 from blackboard.service import finish as module
-from blackboard.service.finish import finish
+from blackboard.service.finish import finish, heed_cancellation
 
 
 class Work:
@@ -97,3 +98,23 @@ async def test_a_cancelled_caller_waits_only_so_long(monkeypatch: pytest.MonkeyP
         await asyncio.wait([caller])
     assert caller.cancelled()
     assert not work.done
+
+
+async def test_a_cancellation_that_was_swallowed_is_heeded() -> None:
+    """A loop that is to end by being cancelled ends, whatever its drivers make of it."""
+    inside, never = asyncio.Event(), asyncio.Event()
+
+    async def loop() -> None:
+        while True:
+            inside.set()
+            with contextlib.suppress(asyncio.CancelledError):  # as a driver does
+                await never.wait()
+            heed_cancellation()
+
+    task = asyncio.create_task(loop())
+    await inside.wait()
+    heed_cancellation()  # that of this task: there is none
+    task.cancel()
+    with anyio.fail_after(5):
+        await asyncio.wait([task])
+    assert task.cancelled()
