@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
+from msgspec import Struct
+
 from blackboard.core import commit as core
 from blackboard.core.document import document_of, document_prefix
 from blackboard.core.lease import is_holder_of
@@ -32,8 +34,7 @@ class Right(StrEnum):
     ADMIN = "admin"
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Struct, frozen=True, gc=False):
     """`rights` on every key that `pattern` matches."""
 
     pattern: str
