@@ -1,0 +1,70 @@
+"""Whole messages go straight on, and fragments, as a proxy may make them, are put together."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.typing import Subprotocol
+
+import blackboard
+from blackboard.core.commit import Epoch, Head
+from blackboard.errors import Unavailable
+from blackboard.wire.answers import write_head
+from blackboard.wire.frames import MSGPACK
+
+HEADS = [Head(revision, Epoch(1, "e"), 1) for revision in range(1, 5)]
+
+
+def answer(number: int, result: Any) -> bytes:
+    """A frame with one answer."""
+    return MSGPACK.join([MSGPACK.pack({"id": number, "result": result})])
+
+
+async def service(peer: ServerConnection) -> None:
+    """Answers the second request, and then every other one, in three fragments."""
+    heads = iter(HEADS)
+    async for frame in peer:
+        assert isinstance(frame, bytes)
+        for request in MSGPACK.split(frame):
+            if request["method"] == "hello":
+                await peer.send(answer(request["id"], {"agent": "ada"}))
+                continue
+            head = next(heads)
+            told = answer(request["id"], write_head(head))
+            parts = [told[:1], told[1:9], told[9:]]
+            await peer.send(parts if head.revision % 2 == 0 else told)
+
+
+async def test_fragments_are_put_together() -> None:
+    """Before and after whole messages, which do not overtake them."""
+    subprotocols = [Subprotocol("blackboard.v1+msgpack")]
+    async with serve(service, "127.0.0.1", 0, subprotocols=subprotocols) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        async with blackboard.connect(f"ws://127.0.0.1:{port}", token="t") as client:
+            board, told = client.board("b"), []
+
+            async def ask() -> None:
+                told.append(await board.head())
+
+            await ask()
+            await asyncio.gather(*(ask() for _ in HEADS[1:]))
+            assert told == HEADS
+
+
+async def test_what_is_no_frame_ends_the_connection() -> None:
+    """The client comes again, and says why once it has no patience left."""
+
+    async def rude(peer: ServerConnection) -> None:
+        async for frame in peer:
+            assert isinstance(frame, bytes)
+            (request,) = MSGPACK.split(frame)
+            hello = request["method"] == "hello"
+            await peer.send(answer(request["id"], {"agent": "ada"}) if hello else b"\xc1")
+
+    subprotocols = [Subprotocol("blackboard.v1+msgpack")]
+    async with serve(rude, "127.0.0.1", 0, subprotocols=subprotocols) as server:
+        url = f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
+        async with blackboard.connect(url, token="t", patience_ms=300) as client:
+            with pytest.raises(Unavailable, match="not msgpack"):
+                await client.board("b").head()
