@@ -5,13 +5,13 @@ must find it.
 """
 
 import copy
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from tests.guarantees.checkers import GUARANTEES, check
 from tests.guarantees.history import Entry, History, Mark, Read, Watched, Write
+from tests.guarantees.planting import Faults
 
 A, B, C = "public/a", "public/b", "public/c"
 
@@ -66,18 +66,8 @@ def good() -> History:
     )
 
 
-Fault = Callable[[History], None]
-FAULTS: dict[str, tuple[str, Fault]] = {}
-
-
-def fault(guarantee: str) -> Callable[[Fault], Fault]:
-    """Note a fault that breaks `guarantee`."""
-
-    def note(plant: Fault) -> Fault:
-        FAULTS[plant.__name__] = (guarantee, plant)
-        return plant
-
-    return note
+fault = Faults[History]()
+FAULTS = fault.planted
 
 
 @fault("Watch: Ordered")

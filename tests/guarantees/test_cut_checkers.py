@@ -1,12 +1,12 @@
 """The checkers of cuts can see: a good history passes, and each fault planted in it is found."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from tests.guarantees.cut_checkers import CUT_GUARANTEES, check
 from tests.guarantees.cut_history import Cut, Restored, Step, TeamHistory
+from tests.guarantees.planting import Faults
 
 
 def good() -> TeamHistory:
@@ -38,18 +38,8 @@ def good() -> TeamHistory:
     return TeamHistory([a1, b1, a2, lost, again], [cut, later], [restored])
 
 
-Fault = Callable[[TeamHistory], None]
-FAULTS: dict[str, tuple[str, Fault]] = {}
-
-
-def fault(guarantee: str) -> Callable[[Fault], Fault]:
-    """Note a fault that breaks `guarantee`."""
-
-    def note(plant: Fault) -> Fault:
-        FAULTS[plant.__name__] = (guarantee, plant)
-        return plant
-
-    return note
+fault = Faults[TeamHistory]()
+FAULTS = fault.planted
 
 
 @fault("C1")

@@ -1,7 +1,6 @@
 """The checkers of leases can see: a good history passes, and each fault planted in it is found."""
 
 import copy
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from blackboard.core.commit import ChangeKind, Lease, Waiter
 from tests.guarantees.lease_checkers import LEASE_GUARANTEES, check
 from tests.guarantees.lease_history import Acquired, LeaseHistory, Moment, Relied
+from tests.guarantees.planting import Faults
 
 K = "public/lock"
 GRANT, RENEW, RELEASE = ChangeKind.GRANT, ChangeKind.RENEW, ChangeKind.RELEASE
@@ -51,18 +51,8 @@ def good() -> LeaseHistory:
     )
 
 
-Fault = Callable[[LeaseHistory], None]
-FAULTS: dict[str, tuple[str, Fault]] = {}
-
-
-def fault(guarantee: str) -> Callable[[Fault], Fault]:
-    """Note a fault that breaks `guarantee`."""
-
-    def note(plant: Fault) -> Fault:
-        FAULTS[plant.__name__] = (guarantee, plant)
-        return plant
-
-    return note
+fault = Faults[LeaseHistory]()
+FAULTS = fault.planted
 
 
 def set_lease(history: LeaseHistory, revision: int, kind: ChangeKind, lease: Lease) -> None:
