@@ -22,9 +22,11 @@ from blackboard.core.commit import (
     LogEntry,
     Seed,
 )
-from blackboard.core.path import Pattern
+from blackboard.core.path import Pattern, parse_pattern, superseding_key
 from blackboard.errors import Corrupt, InvalidRequest, Resync
 from blackboard.types import RESYNC_BYTES, Key, Revision
+
+_EVERYTHING = (parse_pattern("**"),)
 
 
 def check_sequence(after: Revision, entries: Iterable[LogEntry]) -> Revision:
@@ -78,6 +80,23 @@ def visible(
     )
     if not changes and entry.epoch is None:
         return None
+    return _shown(entry, changes, readable)
+
+
+def logged(entry: LogEntry, readable: Callable[[Key], bool]) -> LogEntry | None:
+    """What a reader of the log may see of `entry`, or nothing.
+
+    As `visible`, of all keys; and an entry that changed nothing, if the reader may read what its
+    author keeps private: who may read everything finds every revision in the log.
+    """
+    if not entry.changes and readable(superseding_key(entry.author)):
+        return _shown(entry, (), readable)
+    return visible(entry, _EVERYTHING, readable)
+
+
+def _shown(
+    entry: LogEntry, changes: tuple[Change, ...], readable: Callable[[Key], bool]
+) -> LogEntry:
     return replace(
         entry,
         changes=changes,

@@ -102,6 +102,11 @@ def item_key(prefix: Prefix, index: int) -> Key:
     return f"{prefix}/{index:0{ITEM_DIGITS}d}"
 
 
+def superseding_key(agent: str) -> Key:
+    """The key that `agent` removes, though it is not there, when a step must only end its lane."""
+    return f"private/{agent}/~superseded"
+
+
 @lru_cache(maxsize=4_096)
 def barrier_key(agent: str) -> Key:
     """Where it says that a checkpoint waits for `agent`."""

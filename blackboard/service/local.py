@@ -55,7 +55,6 @@ from blackboard.types import (
 )
 from blackboard.wire.codec import decode_value, prepare
 
-_EVERYTHING = (parse_pattern("**"),)
 _LIST_PAGES_MAX = 16
 """Pages that one request looks through for matches before it answers with a `next_key`."""
 
@@ -208,7 +207,7 @@ class LocalLink(LocalPast):
             return replace(reading, leases=tuple(page), next_key=next_key)
 
     async def log(self, board: str, after: Revision, *, limit: int = LOG_ENTRIES_MAX) -> LogPage:
-        """A page of the log, with what may be read of each entry; hidden entries are left out."""
+        """A page of the log, with what may be read of each entry; hidden ones are left out."""
         with self._audited("log", board, after):
             self._check(board)
             check_limit(limit, LOG_ENTRIES_MAX)
@@ -218,7 +217,7 @@ class LocalLink(LocalPast):
             through = after
             for entry in page.entries:
                 try:
-                    visible = history.bounded(history.visible(entry, _EVERYTHING, self._readable))
+                    visible = history.bounded(history.logged(entry, self._readable))
                 except Resync:
                     if through == after:
                         raise

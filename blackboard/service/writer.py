@@ -23,6 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from blackboard.core.commit import Commit, CommitId, Condition, Delete, Epoch, HeldFence, Op
+from blackboard.core.path import superseding_key
 from blackboard.errors import (
     AttemptTooOld,
     OutcomeUnknown,
@@ -215,7 +216,7 @@ class Writer:
         """
         loop = asyncio.get_running_loop()
         lane.step += 1
-        op = Delete(f"private/{self.link.agent}/~superseded")
+        op = Delete(superseding_key(self.link.agent))
         name = replace(refused.id, step=lane.step)
         mark = Commit(name, refused.epoch, (op,), note="after a refused retry", known=refused.known)
         for pause_ms in chain(_BACKOFF_MS, repeat(_BACKOFF_MS[-1])):

@@ -151,6 +151,21 @@ class PrivateRules:
         assert [r.revision for r in await bob.log(limit=2)] == [2, 4]
         assert [r.revision for r in await ada.log()] == [1, 2, 3, 4, 5, 6]
 
+    async def test_a_revision_that_changed_nothing_is_in_its_authors_log_only(
+        self, team: Team, ada: Board, bob: Board
+    ) -> None:
+        """So the log of who may read everything has every revision."""
+        await ada.delete("public/a")
+        await ada.delete(SECRET)
+        await bob.put("public/a", 1)
+        for board in (ada, await team.operator()):
+            assert [(r.revision, len(r.changes)) for r in await board.log()] == [
+                (1, 0),
+                (2, 0),
+                (3, 1),
+            ]
+        assert [r.revision for r in await bob.log()] == [3]
+
     async def test_the_operator_sees_everything(self, team: Team, ada: Board) -> None:
         await ada.put(SECRET, HIDDEN)
         operator = await team.operator()

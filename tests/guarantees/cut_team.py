@@ -39,6 +39,16 @@ class Team:
     history: TeamHistory = field(default_factory=TeamHistory)
     memories: dict[str, Memory] = field(default_factory=dict)
     messages: int = 0
+    working: int = len(AGENTS)
+
+    async def others_step(self, count: int) -> None:
+        """Wait until `count` more steps were taken, or nobody works any more.
+
+        Unlike a number of turns, this does not depend on how fast the engine is.
+        """
+        enough = len(self.history.steps) + count
+        while len(self.history.steps) < enough and self.working:
+            await checkpoint()
 
     async def pause(self, turns_max: int = 6) -> None:
         """Let others go on, for a random number of turns."""
@@ -58,6 +68,7 @@ class Team:
             except StaleEpoch:
                 await board.refresh()
                 await self._hydrate(board)
+        self.working -= 1
 
     async def _hydrate(self, board: Board) -> None:
         head = await board.head()
@@ -129,7 +140,7 @@ class Team:
         entries: list[Entry] = []
         for pattern in ("public/*", *(f"private/{agent}/*" for agent in AGENTS), "inbox/*/*"):
             entries += (await self.board.list(pattern)).entries
-            await self.pause()
+            await self.others_step(self.rng.randrange(3))
         cut = self._cut(revision, entries)
         self.history.cuts.append(cut)
         return cut
@@ -140,7 +151,7 @@ class Team:
         cut = self._cut(listing.revision, list(listing.entries))
         steps, states, know = {}, {}, {}
         for agent in AGENTS:
-            await self.pause()
+            await self.others_step(self.rng.randrange(3))
             mind = self.memories[agent]
             steps[agent], states[agent], know[agent] = mind.step, mind.state, mind.know
         cut = Cut(cut.epoch, cut.revision, steps, states, know, cut.public, cut.inboxes)
@@ -193,7 +204,8 @@ async def run(board: Board, seed: int, take: Taker, *, cuts: int, steps: int = 8
 
     async def observe() -> None:
         for number in range(cuts):
-            await team.pause(60)
+            await team.others_step(team.rng.randrange(len(AGENTS) * steps // cuts))
+            await team.pause()
             await take(team, number)
 
     async with asyncio.TaskGroup() as tasks:
