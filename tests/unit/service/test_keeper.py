@@ -15,6 +15,8 @@ from blackboard.service.keeper import Keeper
 
 FENCE = HeldFence("public/a", "ada~1", 7)
 TTL_MS = 300
+SLACK_S = 10.0
+"""How late a busy machine may wake us; a loss that never came would hang."""
 
 
 def keeper_of(renew: Callable[[], Awaitable[object]], ttl_ms: int = TTL_MS) -> Keeper:
@@ -114,7 +116,7 @@ async def test_a_renewal_that_is_not_answered_in_time_is_a_loss(
         await run(keeper_of(renewals), forever)
     ended = asyncio.get_running_loop().time()
     answered = renewals.times[-2] if answers else start
-    assert TTL_MS / 1000 - 0.02 <= ended - answered < TTL_MS / 1000 + 0.8
+    assert TTL_MS / 1000 - 0.02 <= ended - answered < TTL_MS / 1000 + SLACK_S
 
 
 async def test_a_lease_that_has_run_out_already_is_lost() -> None:
