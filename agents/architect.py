@@ -1,75 +1,101 @@
 """An architect: plans an expansion on the researcher's valuation, and never on a stale one.
 
-It sleeps until its subscription wakes it, reads the valuation inside a step, asks the researcher
-for market figures, and commits the plan. If the valuation changed while it was thinking, the board
-refuses the commit with what it needs to think again: which key, and its value now.
+It rests until there is a valuation, reads it in a step, asks the researcher for market figures, and
+commits the plan. If the valuation changed while it was thinking, the board refuses the commit, and
+the step runs again on what is there now. What was asked is known from the journal: the researcher
+gets the question once.
 """
 
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
 import blackboard
-from blackboard import Board, Conflict, Step
+from blackboard import Agent, Board, Conflict, Context
 
 BUDGET_SHARE = 0.01
 MARKETS = 3
+PLAN, VALUATION = "public/plan", "public/valuation"
 
 
-async def first(board: Board, pattern: str) -> object:
-    """Wait until something that matches `pattern` is there, and return its value."""
-    async with board.watch(pattern, snapshot=True) as watch:
-        for entry in watch.state.values():
-            return entry.value
-        async for revised in watch:
-            for change in revised.changes:
-                if change.kind == "put":
-                    return change.value
-    raise AssertionError("a watch has no end")
+class Refusal(BaseModel):
+    """Why a plan was not accepted: the key that had changed, by whom, at which revision."""
+
+    key: str
+    by: str | None
+    at_revision: int
 
 
-async def ask_for_markets(board: Board) -> dict[str, float]:
-    """Ask the researcher, wait for the answer. This is the long part of a step: thinking."""
-    await board.append("inbox/researcher/messages", "which markets are the largest?")
-    answer = await first(board, "inbox/architect/**")
-    assert isinstance(answer, dict)
-    markets: dict[str, float] = answer["markets_gdp_usd_tn"]
-    return markets
+class Planning(BaseModel):
+    """What the architect remembers: the plans of its that were refused."""
+
+    refused: list[Refusal] = []
 
 
-def plan(valuation: dict[str, float], markets: dict[str, float]) -> dict[str, object]:
-    """Split a hundredth of the company's value over the largest markets, by their GDP."""
-    budget = valuation["usd_bn"] * BUDGET_SHARE
-    chosen = sorted(markets, key=markets.__getitem__, reverse=True)[:MARKETS]
-    total = sum(markets[name] for name in chosen)
-    shares = {name: round(budget * markets[name] / total, 2) for name in chosen}
-    return {"on_valuation_usd_bn": valuation["usd_bn"], "budget_usd_bn": shares}
+def split(usd_bn: float, gdp: Mapping[str, float]) -> dict[str, float]:
+    """A tool: a hundredth of the company's value, over the markets by their product."""
+    budget, total = usd_bn * BUDGET_SHARE, sum(gdp.values())
+    return {name: round(budget * share / total, 2) for name, share in gdp.items()}
 
 
-async def draw_up(step: Step, markets: dict[str, float]) -> None:
-    """Read the valuation in this step and write the plan that follows from it."""
-    step.put("public/plan", plan(await step.get("public/valuation"), markets))
+def answer_to(question: str, letters: Iterable[Any]) -> dict[str, float] | None:
+    """The figures in the letter that answers `question`; None while there is none."""
+    for letter in letters:
+        if isinstance(letter, dict) and letter.get("about") == question:
+            return dict(letter["gdp_usd_tn"])
+    return None
 
 
-async def work(board: Board) -> None:
-    """The architect's day."""
-    await first(board, "public/valuation")
-    try:
-        async with board.step(note="expansion plan") as step:
-            valuation = await step.get("public/valuation")
-            markets = await ask_for_markets(board)
-            step.put("public/plan", plan(valuation, markets))
-    except Conflict as conflict:
-        print(f"architect: {conflict}")  # noqa: T201 - shown by whoever runs it
-        print(f"architect: the value is now {conflict.current}; planning again")  # noqa: T201
-        refusal = {"key": conflict.key, "by": conflict.by, "at_revision": conflict.at_revision}
-        await board.put("private/architect/refused", refusal)
-        await board.run_step("architect", lambda step: draw_up(step, markets))
+class Colleague:
+    """The researcher, whom the architect asks by letter: the long part of a step, thinking."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+
+    async def largest_markets(self, count: int, *, idempotency_key: str = "") -> dict[str, float]:
+        """A tool: ask, unless that was answered before a crash, and wait for the answer."""
+        async with self.board.watch("inbox/architect/messages/*", snapshot=True) as watch:
+            found = answer_to(idempotency_key, (entry.value for entry in watch.state.values()))
+            if found is None:
+                question = {"question": "largest markets", "count": count, "id": idempotency_key}
+                await self.board.append("inbox/researcher/messages", question)
+            while found is None:
+                letters = (await anext(watch)).changes
+                found = answer_to(idempotency_key, (letter.value for letter in letters))
+        return found
+
+
+class Architect(Agent[Planning]):
+    """Draws up one plan, and is done."""
+
+    def __init__(self, name: str | None = None, *, colleague: Colleague) -> None:
+        super().__init__(name)
+        self.colleague = colleague
+
+    async def step(self, ctx: Context[Planning]) -> None:
+        """Plan on the valuation; rest until there is one."""
+        valuation: dict[str, Any] | None = await ctx.get(VALUATION)
+        if valuation is None:
+            return
+        gdp = await ctx.tool(self.colleague.largest_markets, MARKETS)
+        await ctx.inbox()  # the answer was read
+        budget = await ctx.tool(split, valuation["usd_bn"], gdp)
+        ctx.put(PLAN, {"on_valuation_usd_bn": valuation["usd_bn"], "budget_usd_bn": budget})
+        ctx.note("expansion plan")
+        if isinstance(why := ctx.refused, Conflict):
+            ctx.state.refused.append(Refusal(key=why.key, by=why.by, at_revision=why.at_revision))
+            ctx.note(f"planned again: {why}")
+        ctx.done("planned")
 
 
 async def main() -> None:
     """Work on the board that the environment names (BLACKBOARD_URL, _TOKEN, _BOARD)."""
     async with blackboard.connect() as client:
-        await work(client.board())
+        board = client.board()
+        await blackboard.run_agent(Architect("architect", colleague=Colleague(board)), board)
 
 
 if __name__ == "__main__":
-    import asyncio
-
     asyncio.run(main())

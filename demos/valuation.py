@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from blackboard.demos.rewind import play as take_back_and_branch
 from rich.console import Console
@@ -23,7 +24,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 import blackboard
-from blackboard import Board, Client, Revised
+from blackboard import Board, Change, Client, Revised
 
 BOARD = "expansion"
 CURTAIN = "public/curtain"
@@ -100,20 +101,32 @@ def say(words: str, style: str, *, indent: int = INDENT) -> None:
     console.print(Padding(Text(words, style=style), (0, 0, 0, indent)))
 
 
+def told(change: Change) -> tuple[str, str, Any] | None:
+    """What is shown of a change: kind, key, value. Of the runtime's books only states and calls."""
+    key, value = change.key, change.value
+    if "/~journal/" in key and change.kind == "put":
+        arguments = ", ".join(map(json.dumps, value["arguments"]))
+        return "call", f"{value['name'].rpartition('.')[2]}({arguments})", value["result"]
+    if key.endswith("/~state"):
+        return change.kind, key, value["state"]
+    return None if "/~" in key else (change.kind, key, value)
+
+
 def show(revised: Revised) -> None:
     """Print one revision of the live stream."""
-    for change in revised.changes:
-        colour = COLOURS.get(revised.author, "white")
+    shown = [found for change in revised.changes if (found := told(change)) is not None]
+    for kind, key, content in shown:
         line = Text(f"{revised.revision:>4}  ", style="dim")
-        line.append(f"{revised.author:<11}", style=colour)
-        line.append(f"{change.kind:<7}", style="red" if change.kind == "delete" else "green")
-        line.append(change.key)
+        line.append(f"{revised.author:<11}", style=COLOURS.get(revised.author, "white"))
+        line.append(f"{kind:<7}", style={"delete": "red", "call": "yellow"}.get(kind, "green"))
+        line.append(key)
+        line.truncate(console.width, overflow="ellipsis")
         console.print(line)
-        if change.kind == "put":
-            value = Text(" " * KEY_INDENT + json.dumps(change.value), style="dim")
+        if kind != "delete":
+            value = Text(" " * KEY_INDENT + json.dumps(content), style="dim")
             value.truncate(console.width, overflow="ellipsis")
             console.print(value)
-    if revised.note:
+    if shown and revised.note and shown[0][0] != "call":
         say(f"why: {revised.note}", "italic dim", indent=KEY_INDENT)
 
 
@@ -191,10 +204,12 @@ async def promises(board: Board, story: Story, codes: list[int]) -> dict[str, bo
     """What must have happened, and whether it did."""
     valuations = story.revisions_of("public/valuation") or [0]
     plans = story.revisions_of("public/plan") or [0]
-    refused = await board.get("private/architect/refused", {})
+    architect = await board.get("private/architect/~state")
+    refused = (architect["state"]["refused"] or [{}])[0]
     why = {(cause.key, cause.revision) for cause in await board.why("public/plan")}
     numbers = [revised.revision for revised in story.seen]
-    secret = "private/researcher/free-cash-flow"
+    secret = "private/researcher/~state"
+    asked = [c for r in story.seen for c in r.changes if c.key.startswith("inbox/researcher/")]
     return {
         "both agents finished": codes == [0, 0],
         "the researcher published, then revised its valuation": len(valuations) == 2,
@@ -203,6 +218,7 @@ async def promises(board: Board, story: Story, codes: list[int]) -> dict[str, bo
         == max(valuations),
         "one plan was accepted, after the revision": len(plans) == 1
         and min(plans) > max(valuations),
+        "the step ran twice, its question was asked once": sum(c.kind == "put" for c in asked) == 1,
         "the board knows what the plan is based on": ("public/valuation", max(valuations)) in why,
         "the architect may not read the researcher's notes": await is_denied(board, secret),
         "the live stream had every revision once": numbers

@@ -111,6 +111,8 @@ class Origin:
     guard: KeyAt
     strict: bool = False
     """Whether a call that is not recorded is an error: in a replay."""
+    refused: bool = False
+    """Whether the run before was refused: what it read has changed, another way is expected."""
 
 
 class Journal:
@@ -176,7 +178,8 @@ class Journal:
             raise diverged
         if self.diverged is None:
             self.diverged = diverged
-            log.warning("the step runs again and takes another way: %s", diverged)
+            level = logging.INFO if self._origin.refused else logging.WARNING
+            log.log(level, "the step runs again and takes another way: %s", diverged)
 
     # --- calls ------------------------------------------------------------------------------------
 

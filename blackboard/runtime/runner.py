@@ -194,7 +194,8 @@ class Runner(Generic[S]):
         if now.stored.status is Status.DONE:
             return self._told(now, attempt)
         number = now.stored.step + 1
-        origin = Origin(number, guard(self.agent.name, now.revision), self._strict)
+        condition = guard(self.agent.name, now.revision)
+        origin = Origin(number, condition, self._strict, refused is not None)
         journal = Journal(self._desk, origin, now.kept, self._observe)
         state = self._schema.revive(self.agent.name, now.stored)
         step = Step(self._desk, validate=True, note=f"step {number}")
