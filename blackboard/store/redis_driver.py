@@ -13,7 +13,7 @@ Invariants
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import anyio
@@ -59,6 +59,19 @@ _NOT_NOW = (
 )
 """The server, or the driver before it sent anything, says: not executed, try later or elsewhere."""
 _CANNOT = ("MISCONF", "NOREPLICAS", "BUSY", "OOM")
+
+
+class Driver(Protocol):
+    """What the engine needs of a driver: `OneServer` and `Cluster` are the two."""
+
+    async def send(self, trial: "Trial", key: str, *command: Argument) -> Any:
+        """Send one command, once, and return its reply; `key` is one that the command names."""
+
+    async def ask_all(self, *command: Argument) -> list[Any]:
+        """Send a command to every server there is: one reply each."""
+
+    async def aclose(self) -> None:
+        """Close all connections."""
 
 
 class NotNowError(Exception):
@@ -244,9 +257,6 @@ class Cluster:
     async def aclose(self) -> None:
         """Close all connections."""
         await self._client.aclose()
-
-
-Driver = OneServer | Cluster
 
 
 def _cancels() -> int:

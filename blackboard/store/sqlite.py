@@ -57,6 +57,7 @@ class SqliteStore:
         level: Level,
         clock_ns: Callable[[], int],
         file_bytes_max: int | None,
+        threads: Threads | None,
     ) -> None:
         self.directory = directory
         self.level: Level = level
@@ -69,7 +70,7 @@ class SqliteStore:
         self._steps: set[asyncio.Future[Any]] = set()
         self._seen: set[str] = set()  # boards that this process opened before
         self._closing: asyncio.Task[None] | None = None
-        self._threads = Threads(
+        self._threads = threads or Threads(
             writers=ThreadPoolExecutor(_WRITERS, thread_name_prefix="board-writer"),
             readers=ThreadPoolExecutor(_READERS, thread_name_prefix="board-reader"),
         )
@@ -82,19 +83,27 @@ class SqliteStore:
         *,
         clock_ns: Callable[[], int] = time.time_ns,
         file_bytes_max: int | None = None,
+        threads: Threads | None = None,
     ) -> Self:
         """Take possession of `directory`, made if it is missing.
 
         `level` is what an acknowledged commit survives: "disk" (power loss) or "memory" (the end of
         this process). `file_bytes_max` bounds the file of one board; beyond it, commits are
-        Unavailable.
+        Unavailable. `threads` are where blocking calls run, by default threads of its own.
         Errors: DataDirectoryInUse when another process has it; Unavailable.
         """
         if level not in ("disk", "memory"):
             raise InvalidRequest(field="level", reason=f"{level!r} is neither disk nor memory")
         path = Path(directory)
         lock = await asyncio.to_thread(_take, path)
-        return cls(path, lock, level=level, clock_ns=clock_ns, file_bytes_max=file_bytes_max)
+        return cls(
+            path,
+            lock,
+            level=level,
+            clock_ns=clock_ns,
+            file_bytes_max=file_bytes_max,
+            threads=threads,
+        )
 
     def announce(self, url: str | None) -> None:
         """Note in `owner.json` at which URL the owner of the directory serves it."""
