@@ -353,3 +353,8 @@ MERGE_ATTEMPTS_MAX: Final = 16
 """Times that a `merge` is computed anew because its key changed in between."""
 STEP_ATTEMPTS_MAX: Final = 5
 """Default number of times that `Board.run_step` runs a step whose reads went stale."""
+REPLICAS_MAX: Final = 16
+"""Replicas that a commit is asked to be on before it is answered; nobody waits for more."""
+REPLICA_WAIT_MS: Final = 100
+"""How long an answer waits for them. A batch waits together, and the answer comes then in any case:
+it says whether they had it."""

@@ -198,12 +198,14 @@ class Committed(Struct, frozen=True, gc=False):
     """The commit took effect as `revision` at `time_ms`; `results` has one item per operation.
 
     `duplicate` says that this very commit had been applied before and nothing happened now.
+    `level` is what it survives if that is more than its engine promises for all, else empty.
     """
 
     revision: Revision
     time_ms: Milliseconds
     results: tuple[Result, ...]
     duplicate: bool = False
+    level: str = ""
 
 
 # --- the log --------------------------------------------------------------------------------------

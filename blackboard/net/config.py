@@ -8,6 +8,7 @@ import contextlib
 import ipaddress
 import os
 import secrets
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -26,8 +27,9 @@ from blackboard.errors import InvalidRequest
 from blackboard.net.tokens import AUDIENCE, check_secret, issue, new_secret
 from blackboard.service.access import operator
 from blackboard.service.automatic import Automatic
+from blackboard.service.rates import Rates
 from blackboard.store.base import Store
-from blackboard.types import LOG_KEPT_REVISIONS
+from blackboard.types import LOG_KEPT_REVISIONS, REPLICAS_MAX
 
 if TYPE_CHECKING:
     from blackboard.store.archive import Archive
@@ -62,6 +64,8 @@ class Settings(BaseSettings):
     port: Annotated[int, Field(ge=0, le=65535)] = PORT
     level: Literal["disk", "memory"] = "disk"
     """What an acknowledgement of the embedded engine survives; Redis has its own settings."""
+    replicas: Annotated[int, Field(ge=0, le=REPLICAS_MAX)] = 0
+    """Replicas of the Redis for which an answer waits a moment; its level tells if they had it."""
     secret: SecretStr | None = None
     """Signs tokens: one key a line, at least 32 bytes each; the first signs, all of them verify.
     Generated on loopback."""
@@ -101,6 +105,14 @@ class Settings(BaseSettings):
     checkpoint_seconds: Annotated[int, Field(ge=1)] | None = None
     """and every so many seconds, if anything happened."""
     checkpoint_at_shutdown: bool = False
+    requests_per_second: Annotated[int, Field(ge=1)] | None = None
+    """Requests of each principal, and"""
+    bytes_per_second: Annotated[int, Field(ge=1)] | None = None
+    """bytes that it sends, and"""
+    log_bytes_per_hour: Annotated[int, Field(ge=1)] | None = None
+    """by how much its commits let the logs grow; as much as it can, unless it is said."""
+    rate_burst_ms: Annotated[int, Field(ge=1)] = RATE_BURST_MS
+    """Requests and bytes that an idle principal may send at once, as time of their rates."""
     lock_masters: Names = ()
     """URLs of Redis servers, independent of each other, that vote on every lease (Redlock)."""
 
@@ -160,6 +172,18 @@ class Settings(BaseSettings):
             reason = f"needed to serve {self.host}, or `insecure` behind a proxy that adds TLS"
             raise InvalidRequest(field="tls_cert", reason=reason)
 
+    def check_certificate(self) -> None:
+        """Errors: InvalidRequest unless certificate and key, if any, are there and are a pair."""
+        if self.tls_cert is None or self.tls_key is None:
+            return
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            # Without a password OpenSSL would ask for that of an encrypted key on the terminal.
+            context.load_cert_chain(self.tls_cert, self.tls_key, password="")
+        except OSError as error:
+            where = f"{self.tls_cert} with {self.tls_key}"
+            raise InvalidRequest(field="tls_cert", reason=f"{where}: {error}") from error
+
 
 def load(given: Mapping[str, object] | None = None) -> Settings:
     """Settings from `given` by field name, then the environment, then the TOML file.
@@ -186,6 +210,16 @@ def automatic_of(settings: Settings) -> Automatic:
     )
 
 
+def rates_of(settings: Settings) -> Rates:
+    """What each principal may ask for."""
+    return Rates(
+        settings.requests_per_second,
+        settings.bytes_per_second,
+        settings.log_bytes_per_hour,
+        settings.rate_burst_ms,
+    )
+
+
 async def make_store(settings: Settings) -> Store:
     """Open the engine that the settings name.
 
@@ -198,7 +232,7 @@ async def make_store(settings: Settings) -> Store:
         return await SqliteStore.at(settings.data, settings.level)
     from blackboard.store.redis import RedisStore
 
-    return RedisStore.connect(settings.engine)
+    return RedisStore.connect(settings.engine, replicas=settings.replicas)
 
 
 async def make_archive(settings: Settings) -> "Archive | None":

@@ -117,7 +117,7 @@ class LocalLink(LocalPast):
         """The receipt of a commit that took effect. Errors: why it did not."""
         with self._audited("commit"):
             if isinstance(outcome, Committed):
-                level = self._host.facts().level
+                level = outcome.level or self._host.facts().level
                 return Receipt(
                     outcome.revision, outcome.time_ms, outcome.results, level, outcome.duplicate
                 )

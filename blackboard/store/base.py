@@ -32,12 +32,17 @@ LOCK_MASTERS: Final = "lock masters"
 """What is Unavailable when no majority of the servers that vote on leases answers."""
 
 
+REPLICA: Final = "replica"
+"""The level of a commit that so many replicas had, as were asked for, before it was answered."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
     """What people want to know of an engine: which, where the boards are, what an answer survives.
 
     `level` is one of "disk" (power loss), "second" (a process crash; power loss costs a second),
-    "replica" (loss of the primary), "memory" (a crash of the service, not of the machine).
+    "memory" (a crash of the service, not of the machine). Single commits may have the level REPLICA
+    instead: they survive the loss of the primary, if one of the replicas takes its place.
     `warnings` are findings that do not keep it from serving.
     """
 

@@ -18,11 +18,19 @@ import anyio
 from blackboard.core.commit import Entry, Head, LogPage, Reading, Seed
 from blackboard.core.model import Outcome
 from blackboard.core.path import check_name
-from blackboard.errors import LimitExceeded, Unavailable
-from blackboard.store.base import EngineFacts, check_hold
+from blackboard.errors import InvalidRequest, LimitExceeded, Unavailable
+from blackboard.store.base import REPLICA, EngineFacts, check_hold
 from blackboard.store.keys import BOARDS, board_keys, index_range, log_key, read_head
 from blackboard.store.redis_commit import as_retry, commit_arguments, read_outcomes, unknown
-from blackboard.store.redis_driver import Argument, Driver, NotNowError, Trial, connect, repeated
+from blackboard.store.redis_driver import (
+    Argument,
+    Driver,
+    NotNowError,
+    OneServer,
+    Trial,
+    connect,
+    repeated,
+)
 from blackboard.store.redis_facts import read_facts
 from blackboard.store.redis_read import read_leases, read_log_page, read_reading
 from blackboard.store.redis_scripts import (
@@ -40,6 +48,7 @@ from blackboard.types import (
     ENGINE_TIMEOUT_MS,
     FRAME_BYTES_MAX,
     PAGE_BYTES_MAX,
+    REPLICAS_MAX,
     Key,
     Milliseconds,
     Prefix,
@@ -57,19 +66,30 @@ _COMPACTED: Final = b"done"
 class RedisStore:
     """Boards on Redis. `RedisStore.connect(url)` makes one; nothing is sent until it is used."""
 
-    def __init__(self, driver: Driver, location: str, *, commit: Script = COMMIT) -> None:
+    def __init__(
+        self, driver: Driver, location: str, *, commit: Script = COMMIT, replicas: int = 0
+    ) -> None:
         self._driver = driver
         self._location = location
         self._scripts = Scripts(driver)
         self._commit = commit
+        self._replicas = replicas
 
     @classmethod
-    def connect(cls, url: str) -> "RedisStore":
+    def connect(cls, url: str, *, replicas: int = 0) -> "RedisStore":
         """The engine at `redis[s]://host:port/db`, `unix://path` or `redis[s]+cluster://host:port`.
 
-        Errors: InvalidRequest for a URL that is none of these.
+        A commit that `replicas` replicas had before it was answered has the level "replica"; each
+        answer waits REPLICA_WAIT_MS for them at most, and comes without them then.
+        Errors: InvalidRequest for a URL that is none of these; for replicas of a cluster.
         """
-        return cls(*connect(url))
+        driver, location = connect(url)
+        if not 0 <= replicas <= REPLICAS_MAX:
+            raise LimitExceeded("REPLICAS_MAX", replicas, REPLICAS_MAX)
+        if replicas and not isinstance(driver, OneServer):
+            reason = "WAIT needs the connection of the commit, which a cluster's driver hides"
+            raise InvalidRequest(field="replicas", reason=reason)
+        return cls(driver, location, replicas=replicas)
 
     async def facts(self) -> EngineFacts:
         """What the server is, and what an answer of it survives.
@@ -102,7 +122,7 @@ class RedisStore:
         Errors: Unavailable when certainly none was applied; Corrupt.
         Cancellation: each outcome is unknown; sending the same commits again finds out.
         """
-        seen, trial = self._scripts.seen(board), Trial()
+        seen, trial = self._scripts.seen(board), Trial(self._replicas)
 
         def arguments() -> list[Argument]:
             if trial.maybe_executed:
@@ -116,7 +136,7 @@ class RedisStore:
                 raise
             return [unknown(prepared, error.reason) for prepared in batch]
         self._scripts.note(board, reply[0])
-        return read_outcomes(batch, reply)
+        return read_outcomes(batch, reply, level=REPLICA if trial.reached else "")
 
     async def read(self, board: str, keys: Sequence[Key]) -> Reading:
         """Entries of `keys` as of one revision. Errors: Unavailable; LimitExceeded when they are

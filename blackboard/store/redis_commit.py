@@ -88,20 +88,25 @@ def unknown(prepared: Prepared, reason: str, *, final: bool = False) -> OutcomeU
     return OutcomeUnknown(name.agent, name.lane, name.incarnation, name.step, reason, final)
 
 
-def read_outcomes(batch: Sequence[Prepared], reply: Sequence[Any]) -> list[Outcome]:
-    """One outcome per commit, from the reply of commit.lua."""
+def read_outcomes(
+    batch: Sequence[Prepared], reply: Sequence[Any], *, level: str = ""
+) -> list[Outcome]:
+    """One outcome per commit, from the reply of commit.lua.
+
+    `level` is that of what was written now; how far an earlier answer got is not known.
+    """
     _, time_ms, *outcomes = reply
     return [
-        _read_outcome(prepared, outcome, time_ms)
+        _read_outcome(prepared, outcome, time_ms, level)
         for prepared, outcome in zip(batch, outcomes, strict=True)
     ]
 
 
-def _read_outcome(prepared: Prepared, outcome: Sequence[Any], time_ms: int) -> Outcome:
+def _read_outcome(prepared: Prepared, outcome: Sequence[Any], time_ms: int, level: str) -> Outcome:
     kind, *rest = outcome
     if kind == _COMMITTED:
         results = decode_results(rest[1]) if len(rest) > 1 else (None,) * len(prepared.commit.ops)
-        return Committed(rest[0], time_ms, results)
+        return Committed(rest[0], time_ms, results, level=level)
     if kind == _DUPLICATE:
         revision, first_ms, results = rest
         return Committed(revision, first_ms, decode_results(results), duplicate=True)

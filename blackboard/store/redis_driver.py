@@ -39,7 +39,7 @@ from redis.exceptions import (
 )
 
 from blackboard.errors import Corrupt, InvalidRequest, Unavailable
-from blackboard.types import ENGINE_RETRY_MS, ENGINE_TIMEOUT_MS
+from blackboard.types import ENGINE_RETRY_MS, ENGINE_TIMEOUT_MS, REPLICA_WAIT_MS
 
 Argument = str | bytes | int
 Answer = TypeVar("Answer")
@@ -83,10 +83,16 @@ class ScriptMissingError(Exception):
 
 
 class Trial:
-    """The attempts at one command, for at most ENGINE_RETRY_MS in all."""
+    """The attempts at one command, for at most ENGINE_RETRY_MS in all.
 
-    def __init__(self) -> None:
+    With `replicas`, who sends it asks the server behind the reply how many replicas have it; then
+    `reached` says whether so many told so within REPLICA_WAIT_MS.
+    """
+
+    def __init__(self, replicas: int = 0) -> None:
         self.maybe_executed = False
+        self.replicas = replicas
+        self.reached = False
         self._until = anyio.current_time() + ENGINE_RETRY_MS / 1000
         self._pause_s = _PAUSE_FIRST_S
 
@@ -182,6 +188,7 @@ class OneServer:
                     # cancellation that comes when it is just done.
                     raise asyncio.CancelledError
                 trial.maybe_executed = before
+                trial.reached = await _reached(connection, trial.replicas)
                 return reply
         except (RedisError, OSError) as error:
             trial.maybe_executed = trial.maybe_executed and (before or _executed(error))
@@ -212,6 +219,20 @@ class OneServer:
                 await self._pool.release(connection)
                 if self._closed:  # meanwhile
                     await connection.disconnect(nowait=True)
+
+
+async def _reached(connection: AbstractConnection, replicas: int) -> bool:
+    """Whether `replicas` replicas have what this connection wrote last; a failure is a no.
+
+    WAIT is about the writes of its own connection (redis.io/commands/wait).
+    """
+    if not replicas:
+        return False
+    try:
+        await connection.send_command("WAIT", replicas, REPLICA_WAIT_MS)
+        return int(await connection.read_response()) >= replicas
+    except (RedisError, OSError):
+        return False  # the driver has closed the connection
 
 
 class Cluster:

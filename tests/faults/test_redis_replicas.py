@@ -1,0 +1,117 @@
+"""What an answer says of the replicas of a Redis server: that they had the commit, or nothing."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from blackboard.core.commit import Committed, Increment
+from blackboard.errors import InvalidRequest, LimitExceeded
+from blackboard.service import access
+from blackboard.service.board import Client
+from blackboard.service.service import Service
+from blackboard.store import redis_driver
+from blackboard.store.base import REPLICA
+from blackboard.store.redis import RedisStore
+from blackboard.types import ENGINE_TIMEOUT_MS, REPLICA_WAIT_MS, REPLICAS_MAX
+from tests.conformance.writer import Writer
+from tests.faults.tcp_proxy import TcpProxy
+from tests.guarantees.redis_pair import RedisPair
+
+BOARD = "board"
+COUNT = "public/count"
+URL = "redis://127.0.0.1:1/0"
+
+
+@asynccontextmanager
+async def opened(url: str, replicas: int = 1) -> AsyncIterator[RedisStore]:
+    """A store that asks for so many replicas."""
+    store = RedisStore.connect(url, replicas=replicas)
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+async def level_of(ada: Writer) -> str:
+    """The level of one more commit."""
+    return (await ada.commit(Increment(COUNT, 1))).level
+
+
+async def test_a_commit_that_the_replicas_had_says_so(redis_binary: Path) -> None:
+    """And one that they did not have in time is answered all the same."""
+    async with RedisPair(redis_binary) as pair, opened(pair.primary.url) as store:
+        ada = await Writer.open(store, BOARD)
+        assert await level_of(ada) == REPLICA
+        pair.part()
+        assert await level_of(ada) == ""
+        assert (await store.read(BOARD, [COUNT])).entries[0].value == b"\x02"
+
+
+async def test_fewer_replicas_than_were_asked_for_are_not_enough(redis_binary: Path) -> None:
+    async with RedisPair(redis_binary) as pair, opened(pair.primary.url, replicas=2) as store:
+        assert await level_of(await Writer.open(store, BOARD)) == ""
+
+
+async def test_a_commit_that_was_on_a_replica_survives_the_primary(redis_binary: Path) -> None:
+    """What the level says: all of them are there when the replica takes its place."""
+    async with RedisPair(redis_binary) as pair:
+        async with opened(pair.primary.url) as store:
+            ada = await Writer.open(store, BOARD)
+            levels = [await level_of(ada) for _ in range(20)]
+        await pair.promote()
+        async with opened(pair.primary.url, replicas=0) as store:
+            await store.open(BOARD)
+            [entry] = (await store.read(BOARD, [COUNT])).entries
+    assert entry.value[0] >= levels.count(REPLICA) > 0
+
+
+async def test_an_answer_from_memory_does_not_say_how_far_it_got(redis_binary: Path) -> None:
+    """The commit was written on another connection: this one's WAIT is not about it."""
+    async with (
+        RedisPair(redis_binary) as pair,
+        TcpProxy(pair.primary.port) as proxy,
+        opened(f"redis://127.0.0.1:{proxy.port}/0") as store,
+    ):
+        ada = await Writer.open(store, BOARD)
+        proxy.drop_replies()
+        done = await ada.commit(Increment(COUNT, 1))
+        assert proxy.dropped.is_set()
+    assert (done.duplicate, done.level) == (True, "")
+
+
+async def test_an_error_behind_the_answer_loses_no_answer(
+    redis_binary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WAIT is not answered; the commit was."""
+    monkeypatch.setattr(redis_driver, "REPLICA_WAIT_MS", -1)  # which the server refuses
+    async with RedisPair(redis_binary) as pair, opened(pair.primary.url) as store:
+        done = await (await Writer.open(store, BOARD)).commit(Increment(COUNT, 1))
+        assert isinstance(done, Committed)
+        assert (done.duplicate, done.level) == (False, "")
+
+
+async def test_the_receipt_tells_the_level(redis_binary: Path) -> None:
+    async with (
+        RedisPair(redis_binary) as pair,
+        Service(RedisStore.connect(pair.primary.url, replicas=1)) as service,
+    ):
+        board = Client(service.link(access.agent("ada"))).board(BOARD)
+        assert (await board.put(COUNT, 1)).level == REPLICA
+        pair.part()
+        assert (await board.put(COUNT, 2)).level == "disk"
+
+
+def test_how_many_replicas_may_be_asked_for() -> None:
+    """REPLICAS_MAX, and not of a cluster."""
+    RedisStore.connect(URL, replicas=REPLICAS_MAX)
+    with pytest.raises(LimitExceeded, match="REPLICAS_MAX"):
+        RedisStore.connect(URL, replicas=REPLICAS_MAX + 1)
+    with pytest.raises(InvalidRequest, match="cluster"):
+        RedisStore.connect("redis+cluster://127.0.0.1:1", replicas=1)
+
+
+def test_nobody_waits_longer_than_a_call_may_take() -> None:
+    """The answer is there already: waiting for replicas must not make a call time out."""
+    assert REPLICA_WAIT_MS < ENGINE_TIMEOUT_MS / 10
