@@ -17,3 +17,11 @@ async def wait_until(
             if await condition():
                 return
             await anyio.sleep(POLL_S)
+
+
+async def let_pass(seconds: float) -> None:
+    """Let time pass that is itself the point: how long a fault lasts, the pace of a load.
+
+    Whoever waits for something uses `wait_until`.
+    """
+    await anyio.sleep(seconds)

@@ -12,18 +12,22 @@ from blackboard.types import SWEEP_INTERVAL_MS, Key, Milliseconds
 from tests.guarantees.lease_history import LeaseHistory, Moment
 
 Checker = Callable[[LeaseHistory], list[str]]
-Step = tuple[Moment, ChangeKind, Lease, Lease | None]
-"""One change of one lease: when, what, as the log has it, and the lease as it was before."""
+Step = tuple[Moment, ChangeKind | None, Lease, Lease | None]
+"""One change of one lease: when, what (None: a restore voided it), as the log has it, and the lease
+as it was before."""
 
 LATE_MS = 1_500
 """What a loaded machine may need, beyond a sweep, to notice that a lease ran out."""
-_ENDS = (ChangeKind.RELEASE, ChangeKind.EXPIRE)
+_ENDS = (ChangeKind.RELEASE, ChangeKind.EXPIRE, None)
 
 
 def steps(history: LeaseHistory) -> Iterator[Step]:
     """Every change of every lease, with the lease as it was before it."""
     current: dict[Key, Lease] = {}
     for moment in history.log:
+        if moment.voids:
+            yield from ((moment, None, lease, lease) for lease in current.values())
+            current.clear()
         for kind, lease in moment.leases:
             yield moment, kind, lease, current.get(lease.key)
             if kind in _ENDS:
@@ -37,6 +41,8 @@ def one_holder(history: LeaseHistory) -> list[str]:
     found = []
     for moment, kind, lease, before in steps(history):
         where = f"{lease.key} at {moment.revision}"
+        if kind is None:
+            continue
         if kind is ChangeKind.GRANT:
             if before and before.until_ms > moment.time_ms and not _is_of(moment, before):
                 found.append(f"{where} was granted to {lease.holder} while {before.holder} had it")

@@ -6,19 +6,23 @@ The log decides; times in it are of the engine's clock, which may jump.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from blackboard.core.commit import Change, ChangeKind, Lease, LogEntry
+from blackboard.core.commit import RESTORE, Change, ChangeKind, Lease, LogEntry
 from blackboard.types import Fence, Key, Milliseconds, Revision
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One revision: when, by whom, what became of leases, and which marked values it holds."""
+    """One revision: when, by whom, what became of leases, and which marked values it holds.
+
+    A restore voids every lease, and puts back values that are not its own: it shows none.
+    """
 
     revision: Revision
     time_ms: Milliseconds
     author: str
     leases: tuple[tuple[ChangeKind, Lease], ...] = ()
     values: tuple[bytes, ...] = ()
+    voids: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +66,19 @@ class LeaseHistory:
 
 def moments(log: Iterable[LogEntry]) -> list[Moment]:
     """The log of a board as the checkers read it."""
-    return [
-        Moment(
-            entry.revision,
-            entry.time_ms,
-            entry.author,
-            tuple((c.kind, c.lease) for c in entry.changes if c.lease is not None),
-            tuple(_values(entry.changes)),
-        )
-        for entry in log
-    ]
+    return [_moment(entry) for entry in log]
+
+
+def _moment(entry: LogEntry) -> Moment:
+    if entry.epoch is not None and entry.epoch.cause == RESTORE:
+        return Moment(entry.revision, entry.time_ms, entry.author, voids=True)
+    return Moment(
+        entry.revision,
+        entry.time_ms,
+        entry.author,
+        tuple((c.kind, c.lease) for c in entry.changes if c.lease is not None),
+        tuple(_values(entry.changes)),
+    )
 
 
 def _values(changes: Iterable[Change]) -> Iterable[bytes]:

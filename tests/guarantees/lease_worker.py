@@ -6,6 +6,7 @@ input does. A parent may stop it (SIGSTOP) between any two instructions.
 """
 
 import asyncio
+import contextlib
 import json
 import sys
 from itertools import count
@@ -25,6 +26,8 @@ from blackboard.errors import (
 BOARD = "leases"
 LOCK = "public/lock"
 COUNTER = "public/counter"
+AGAIN_S = 0.1
+"""Between two attempts to connect."""
 THOUGHTS = 5
 """Reads between the first one and the write, so that a pause often falls in between."""
 
@@ -65,22 +68,39 @@ async def increment(board: blackboard.Board, tag: str, ttl_ms: int) -> None:
 
 
 async def work(url: str, token: str, agent: str, ttl_ms: int) -> None:
-    """Sections until standard input ends."""
+    """Sections until standard input ends. Who finds nobody at `url` tries again until then, too."""
     ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
-    async with blackboard.connect(url, token=token, agent=agent) as client:
-        board = client.board(BOARD)
-        for number in count():
-            if ended.done():
-                break
-            try:
-                await increment(board, f"{agent}-{number}", ttl_ms)
-            except StaleEpoch:
-                await board.refresh()
-            except (LeaseLost, LeaseHeld, Rejected, OutcomeUnknown, Unavailable) as error:
-                say(said="failed", why=error.code)
-            except BlackboardError as error:
-                say(said="broken", why=str(error))
-                raise
+    while not ended.done():
+        try:
+            async with blackboard.connect(url, token=token, agent=agent) as client:
+                await sections(client.board(BOARD), agent, ttl_ms, ended)
+        except Unavailable as error:
+            say(said="failed", why=error.code)
+            await asyncio.wait([ended], timeout=AGAIN_S)
+
+
+async def sections(
+    board: blackboard.Board, agent: str, ttl_ms: int, ended: "asyncio.Task[str]"
+) -> None:
+    """One section after the other. Errors: those that no fault explains."""
+    for number in count():
+        if ended.done():
+            break
+        try:
+            await increment(board, f"{agent}-{number}", ttl_ms)
+        except StaleEpoch:
+            await refreshed(board)
+        except (LeaseLost, LeaseHeld, Rejected, OutcomeUnknown, Unavailable) as error:
+            say(said="failed", why=error.code)
+        except BlackboardError as error:
+            say(said="broken", why=str(error))
+            raise
+
+
+async def refreshed(board: blackboard.Board) -> None:
+    """Accept the board as it is; who cannot reach it finds out again at the next section."""
+    with contextlib.suppress(Unavailable):
+        await board.refresh()
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ class ServiceProcess:
     port: int = field(default_factory=free_port)
     archived: bool = False
     log: Path | None = None
+    lock_masters: tuple[str, ...] = ()
     _process: Process | None = None
 
     @property
@@ -55,6 +56,7 @@ class ServiceProcess:
             "data": str(self.data),
             "port": self.port,
             "secret": self.secret,
+            "lock_masters": self.lock_masters,
         }
         if self.archived:
             self.data.mkdir(exist_ok=True)
@@ -106,6 +108,11 @@ class ServiceProcess:
     async def __aexit__(self, *_: object) -> None:
         with anyio.CancelScope(shield=True):
             await self.kill()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._running().pid
 
     def connect(self, principal: Principal | None = None) -> AbstractAsyncContextManager[Client]:
         """A client as `principal`, by default the operator."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.core.commit import HeldFence, LogEntry
+from blackboard.core.commit import HeldFence
 from blackboard.errors import Fenced, LeaseLost
 from blackboard.net.tokens import issue
 from blackboard.service import access
@@ -27,10 +27,10 @@ from blackboard.service.service import Service
 from blackboard.store.redis_process import RedisProcess
 from blackboard.store.redlock import LockMasters
 from blackboard.store.sqlite import SqliteStore
-from blackboard.types import LOG_ENTRIES_MAX
 from blackboard.wire.codec import decode_value, encode_value
 from tests.guarantees.lease_checkers import check
 from tests.guarantees.lease_history import Acquired, LeaseHistory, Relied, moments
+from tests.guarantees.lease_record import acquired_of, relied_of, whole_log
 from tests.guarantees.lease_worker import BOARD, COUNTER, LOCK
 from tests.guarantees.processes import HOUR_MS, ServiceProcess
 from tests.guarantees.worker_process import WorkerProcess
@@ -102,42 +102,6 @@ async def hear(workers: list[WorkerProcess]) -> None:
         finally:
             for wait in waits:
                 wait.cancel()
-
-
-def relied_of(worker: WorkerProcess) -> list[Relied]:
-    """What a worker asked for under its lock, and what became of it."""
-    found: list[Relied] = []
-    for line in worker.lines:
-        match line["said"]:
-            case "asked":
-                value = encode_value(line["value"])
-                found.append(Relied(value, LOCK, line["holder"], line["fence"], "unknown"))
-            case "refused":
-                last = found.pop()
-                found.append(Relied(last.value, LOCK, last.holder, last.fence, "refused"))
-            case "done":
-                last = found.pop()
-                revision = line["revision"]
-                found.append(Relied(last.value, LOCK, last.holder, last.fence, "done", revision))
-    return found
-
-
-def acquired_of(worker: WorkerProcess) -> list[Acquired]:
-    """What a worker was told that it has."""
-    acquired = (line for line in worker.lines if line["said"] == "acquired")
-    return [Acquired(LOCK, line["holder"], line["fence"]) for line in acquired]
-
-
-async def whole_log(board: Board) -> list[LogEntry]:
-    """The log as the service has it, page by page."""
-    found: list[LogEntry] = []
-    after = 0
-    while True:
-        page = await board._link.log(BOARD, after, limit=LOG_ENTRIES_MAX)
-        found += page.entries
-        if page.through >= page.head.revision:
-            return found
-        after = page.through
 
 
 async def judge(

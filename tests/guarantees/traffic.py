@@ -90,7 +90,7 @@ class Recorder:
             watched = Watched(prefix, reached)
             watches.append(watched)
             async with board.watch(prefix + "**", after=token) as watch:
-                await _follow(watch, watched, until, dice.randrange(20, 200))
+                await follow(watch, watched, until, dice.randrange(20, 200))
                 token = watch.position
             reached = int(token.split(":")[1])
             if watched.position != reached:
@@ -101,7 +101,7 @@ class Recorder:
         self.history.log = await whole_log(board)
 
 
-async def _follow(
+async def follow(
     watch: Watch, watched: Watched, until: Callable[[], int | None], count: int
 ) -> None:
     """Take `count` revisions, or everything up to the end that `until` names."""
