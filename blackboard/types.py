@@ -323,6 +323,14 @@ STEP_PAUSE_MS_MAX: Final = 1_000
 """Longest pause before a step that met a conflict is run again."""
 CALL_INLINE_BYTES: Final = 64 * 1024
 """A larger result of a call stands in an entry of its own, beside the record of the call."""
+LARGE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""One result of a call, or value that an agent keeps: what a process holds at once, and one restore
+brings back (RESTORE_BYTES_MAX). Above VALUE_BYTES_MAX it stands in parts."""
+LARGE_PART_BYTES: Final = 512 * 1024
+"""One part of a large value: several fit into one commit, and others hardly wait for that."""
+STEP_PARTS_MAX: Final = 192
+"""Parts of large values that one step calls for or keeps: with STEP_CALLS_MAX calls one operation
+still removes all that stands in its journal (OPERATIONS_MAX)."""
 CALL_ATTEMPTS_MAX: Final = 32
 """Attempts at one call: each one that failed is a line of its record."""
 CALL_PAUSE_MS_MAX: Final = 60_000

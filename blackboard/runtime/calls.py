@@ -10,12 +10,21 @@ Invariants
 import hashlib
 import inspect
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    TypeAdapter,
+    ValidationInfo,
+)
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -26,7 +35,7 @@ from blackboard.types import (
     CALL_REASON_BYTES_MAX,
     Milliseconds,
 )
-from blackboard.wire.codec import encode_value
+from blackboard.wire.codec import BYTES_KEY, encode_large
 
 Kind = Literal["tool", "model", "decision", "timer"]
 _ID_DIGITS = 32
@@ -92,6 +101,30 @@ class Call:
         return f"{self.digest[:_ID_DIGITS]}-{occurrence}"
 
 
+def _with_texts(value: Any) -> Any:
+    """`value` for JSON: bytes as the wire has them there."""
+    if isinstance(value, bytes):
+        return {BYTES_KEY: b64encode(value).decode()}
+    if isinstance(value, dict):
+        return {key: _with_texts(item) for key, item in value.items()}
+    return [_with_texts(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _with_bytes(value: Any, info: ValidationInfo) -> Any:
+    """What `_with_texts` was given, if this comes from JSON."""
+    if info.mode != "json":
+        return value
+    if isinstance(value, dict):
+        if value.keys() == {BYTES_KEY}:
+            return b64decode(value[BYTES_KEY], validate=True)
+        return {key: _with_bytes(item, info) for key, item in value.items()}
+    return [_with_bytes(item, info) for item in value] if isinstance(value, list) else value
+
+
+Value = Annotated[Any, PlainSerializer(_with_texts, when_used="json"), BeforeValidator(_with_bytes)]
+"""A value of the board: JSON types and bytes, in a model that is written as JSON."""
+
+
 class Failure(BaseModel):
     """One attempt that failed."""
 
@@ -106,7 +139,8 @@ class CallRecord(BaseModel):
 
     `number` counts the calls of the step, from 0. `outcome` is "begun" between attempts (and, of a
     call that is made at most once, during the last one that is in `begun`). A large `result` stands
-    in an entry beside the record: `apart` then. `shared`: another agent had made the call.
+    beside the record, in one entry or in parts: `apart` then. `shared`: another agent had made the
+    call.
     A model's result is its Reply: model, version, temperature, seed, usage.
     """
 
@@ -119,7 +153,7 @@ class CallRecord(BaseModel):
     version: str = ""
     arguments: Any = None
     outcome: Literal["begun", "done", "failed"]
-    result: Any = None
+    result: Value = None
     apart: bool = False
     result_digest: str = ""
     result_bytes: int = 0
@@ -181,13 +215,13 @@ def adapter_of(function: Callable[..., Any]) -> "TypeAdapter[Any] | None":
 
 
 def plain_result(value: Any, adapter: "TypeAdapter[Any] | None") -> bytes:
-    """A result as an encoded value. Errors: InvalidRequest, LimitExceeded (VALUE_BYTES_MAX)."""
+    """A result as an encoded value. Errors: InvalidRequest, LimitExceeded (LARGE_BYTES_MAX)."""
     try:
-        return encode_value(value)
+        return encode_large(value)
     except InvalidRequest:
         if adapter is None:
             raise
-        return encode_value(adapter.dump_python(value, mode="json"))
+        return encode_large(adapter.dump_python(value, mode="json"))
 
 
 def reason_of(error: Exception) -> str:

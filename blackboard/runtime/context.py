@@ -13,7 +13,6 @@ Invariants
   beginning; what it called before is answered from the journal.
 """
 
-import hashlib
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,6 +25,7 @@ from pydantic import BaseModel, ConfigDict
 
 from blackboard.core.commit import Condition, Op, Put
 from blackboard.errors import Corrupt, Rejected
+from blackboard.runtime import large
 from blackboard.runtime.approvals import Case, Decision, Request
 from blackboard.runtime.calls import (
     Call,
@@ -43,7 +43,7 @@ from blackboard.runtime.state import S, Status, state_key
 from blackboard.service.step import Step
 from blackboard.service.views import Entry, Listing
 from blackboard.types import INBOX_TAKE_MAX, Key, Milliseconds, Prefix, Revision
-from blackboard.wire.codec import encode_value
+from blackboard.wire.codec import decode_value, encode_large, encode_value
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -108,6 +108,8 @@ class Context(Generic[S]):
         self.run = run
         self.outcome: str | None = None
         """What `done` was told."""
+        self.keeping = large.Keeping()
+        """What `keep` and `drop` were told of values that stand in parts."""
         self._step = step
         self._journal = journal
         self._desk = desk
@@ -200,29 +202,42 @@ class Context(Generic[S]):
         self.outcome = outcome
 
     def keep(self, value: Any, summary: str = "") -> Reference:
-        """Keep a large value (up to VALUE_BYTES_MAX) beside the state, when the step commits.
+        """Keep a large value (up to LARGE_BYTES_MAX) beside the state, when the step commits.
 
-        Equal values are kept once. `load` reads it, in any later step; `drop` removes it.
+        Equal values are kept once. `load` reads it, in any later step; `drop` removes it. One above
+        VALUE_BYTES_MAX stands in parts. Errors: LimitExceeded, also when the step keeps too many.
         """
-        encoded = encode_value(value)
-        digest = hashlib.sha256(encoded).hexdigest()
-        self._step.put(self._kept_key(digest), value)
+        encoded = encode_large(value)
+        digest = large.digest_of(encoded)
+        if large.is_large(len(encoded)):
+            self._journal.make_room(len(encoded))
+            self.keeping.keep(digest, encoded)
+        else:
+            self._step.put(self._kept_key(digest), value)
         return Reference(digest=digest, size_bytes=len(encoded), summary=summary)
 
     async def load(self, reference: Reference) -> Any:
         """The value that a reference stands for. Errors: Corrupt when it is not there, or other."""
-        key = self._kept_key(reference.digest)
+        key, digest = self._kept_key(reference.digest), reference.digest
+        if digest in self.keeping.kept:
+            return decode_value(self.keeping.kept[digest])
+        if large.is_large(reference.size_bytes):
+            keys = large.part_keys(key, reference.size_bytes)
+            return large.joined(key, [await self._step.get(part) for part in keys], digest)
         value = await self._step.get(key, ...)
-        if value is ... or hashlib.sha256(encode_value(value)).hexdigest() != reference.digest:
+        if value is ... or large.digest_of(encode_value(value)) != digest:
             raise Corrupt(what=key, reason="it is not what the reference stands for")
         return value
 
     def drop(self, reference: Reference) -> None:
         """Remove the value that a reference stands for, when the step commits."""
-        self._step.delete(self._kept_key(reference.digest))
+        if large.is_large(reference.size_bytes):
+            self.keeping.drop(reference.digest)
+        else:
+            self._step.delete(self._kept_key(reference.digest))
 
     def _kept_key(self, digest: str) -> Key:
-        return f"private/{self.agent}/~kept/{digest}"
+        return f"{large.kept_prefix(self.agent)}/{digest}"
 
     # --- calls: journaled -------------------------------------------------------------------------
 
@@ -280,7 +295,7 @@ class Context(Generic[S]):
         terms = terms or Terms()
 
         async def work(_: str) -> bytes:
-            return encode_value((await model.complete(prompt)).model_dump(mode="json"))
+            return encode_large((await model.complete(prompt)).model_dump(mode="json"))
 
         call = Call("model", model.name, prompt.model_dump(mode="json"), terms.version)
         return Reply.model_validate(await self._journal.call(call, work, terms))

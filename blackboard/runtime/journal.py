@@ -18,7 +18,7 @@ import hashlib
 import logging
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
@@ -35,14 +35,16 @@ from blackboard.errors import (
     InvalidRequest,
     LimitExceeded,
 )
+from blackboard.runtime import large
 from blackboard.runtime.calls import Call, CallRecord, Failure, Retry, Terms, canonical, reason_of
 from blackboard.runtime.desk import Desk
 from blackboard.runtime.points import Observer, Point
 from blackboard.runtime.state import journal_prefix, told
-from blackboard.service.views import Entry, Receipt
+from blackboard.service.views import Change, Entry, Receipt
 from blackboard.types import (
     CALL_INLINE_BYTES,
     STEP_CALLS_MAX,
+    STEP_PARTS_MAX,
     VALUE_BYTES_MAX,
     Key,
     Milliseconds,
@@ -50,7 +52,7 @@ from blackboard.types import (
 from blackboard.wire.codec import decode_value, encode_value
 
 CACHE = "public/~cache"
-RESULT, TIMER = "result", "timer"
+RESULT, TIMER, AHEAD = "result", "timer", "~kept"
 _CACHE_BYTES_MAX = VALUE_BYTES_MAX - 4_096
 """Of a result that is shared: what stands around it must fit into the value as well."""
 _NAME_CHARACTERS_MAX = 200
@@ -62,17 +64,24 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Kept:
-    """What the board has of a journal: records by slot, large results, timers that still run."""
+    """What the board has of a journal: records by slot, results that stand beside them (whole, or
+    in parts), timers that still run, and digests of large values that were put there ahead."""
 
     records: dict[str, CallRecord] = field(default_factory=dict)
     results: dict[str, Any] = field(default_factory=dict)
+    parts: dict[str, dict[str, Any]] = field(default_factory=dict)
     timers: set[str] = field(default_factory=set)
+    ahead: set[str] = field(default_factory=set)
 
-    def add(self, entry: Entry, prefix: str) -> None:
+    def add(self, entry: Entry | Change, prefix: str) -> None:
         """Take in an entry below `prefix`. Errors: Corrupt."""
         slot, _, part = entry.key[len(prefix) + 1 :].partition("/")
-        if part == RESULT:
+        if slot == AHEAD:
+            self.ahead.add(part)
+        elif part == RESULT:
             self.results[slot] = entry.value
+        elif part.startswith(f"{RESULT}/"):
+            self.parts.setdefault(slot, {})[part] = entry.value
         elif part == TIMER:
             self.timers.add(slot)
         else:
@@ -80,6 +89,18 @@ class Kept:
                 self.records[slot] = CallRecord.model_validate(entry.value)
             except ValidationError as error:
                 raise Corrupt(what=entry.key, reason=told(error)) from error
+
+    def result_of(self, slot: str) -> Any:
+        """The result that the record in `slot` tells of. Errors: Corrupt, if it is not there."""
+        record = self.records[slot]
+        if not record.apart:
+            return record.result
+        if slot not in self.results:
+            keys = large.part_keys(RESULT, record.result_bytes)
+            found = self.parts.get(slot, {})
+            parts = (found.get(key) for key in keys)
+            self.results[slot] = large.joined(record.name, parts, record.result_digest)
+        return self.results[slot]
 
 
 async def load(desk: Desk) -> Kept:
@@ -129,6 +150,7 @@ class Journal:
         self._counts: Counter[str] = Counter()
         self._met: set[str] = set()
         self._number = 0
+        self._parts = 0
         self._under_way = 0
         self._at_rest = asyncio.Event()
 
@@ -136,6 +158,11 @@ class Journal:
     def records(self) -> Mapping[str, CallRecord]:
         """All that is recorded, by slot, also by earlier runs of the step."""
         return self._kept.records
+
+    @property
+    def ahead(self) -> Set[str]:
+        """Digests of large values that were put where they will be kept, also by earlier runs."""
+        return self._kept.ahead
 
     @property
     def made(self) -> tuple[CallRecord, ...]:
@@ -192,7 +219,7 @@ class Journal:
         place = self.place(call)
         found = place.record
         if found is not None and found.outcome == "done":
-            return self._kept.results[place.slot] if found.apart else found.result
+            return self._kept.result_of(place.slot)
         if found is not None and found.outcome == "failed":
             raise CallFailed(call.name, len(found.failures), found.failures[-1].reason)
         with self._working():
@@ -230,6 +257,7 @@ class Journal:
             begun_s = monotonic()
             try:
                 encoded = await work(key)
+                self.make_room(len(encoded))
             except Exception as error:  # noqa: BLE001 - a tool may raise what it likes
                 record = await self._failed(slot, record, error, terms, _since_ms(begun_s))
             else:
@@ -268,11 +296,12 @@ class Journal:
             "outcome": "done",
             "result": None if apart else value,
             "apart": apart,
-            "result_digest": hashlib.sha256(encoded).hexdigest(),
+            "result_digest": large.digest_of(encoded),
             "result_bytes": len(encoded),
             "shared": shared,
         }
-        ops: list[Op] = [Put(self.key_of(slot, RESULT), encoded)] if apart else []
+        beside = large.puts(self.key_of(slot, RESULT), encoded) if apart else []
+        ops: list[Op] = [*await self._all_but_last(beside, record.name)]
         if share_ms is not None and len(encoded) <= _CACHE_BYTES_MAX:
             answer = encode_value({"name": record.name, "result": value})
             ops.append(Put(f"{CACHE}/{record.digest}", answer, share_ms))
@@ -280,6 +309,41 @@ class Journal:
         if apart:
             self._kept.results[slot] = value
         return value
+
+    def make_room(self, size_bytes: int) -> None:
+        """Count the parts of a value of that size. Errors: LimitExceeded (STEP_PARTS_MAX)."""
+        wanted = self._parts + large.parts_of(size_bytes)
+        if wanted > STEP_PARTS_MAX:
+            raise LimitExceeded("STEP_PARTS_MAX", wanted, STEP_PARTS_MAX)
+        self._parts = wanted
+
+    async def _all_but_last(self, beside: Sequence[Put], name: str) -> Sequence[Put]:
+        """Put what stands beside a record, but for what its own commit has room for: that."""
+        *earlier, last = large.batches(beside) or [[]]
+        for ops in earlier:
+            await self._desk.commit(
+                ops,
+                conditions=[self._origin.guard],
+                note=f"result of {name[:_NAME_CHARACTERS_MAX]}",
+            )
+        return last
+
+    async def put_ahead(self, kept: Mapping[str, bytes]) -> None:
+        """Put large values where they will be kept, ahead of the step's commit, by digest.
+
+        That is noted in the journal first: should the step end otherwise, its commit removes them.
+        """
+        for digest, encoded in kept.items():
+            prefix = f"{large.kept_prefix(self._desk.agent)}/{digest}"
+            if await self._desk.entry(large.part_keys(prefix, len(encoded))[-1]) is not None:
+                continue
+            note: list[Op] = [Put(self.key_of(AHEAD, digest), encode_value(True))]
+            for ops in large.batches(large.puts(prefix, encoded)):
+                await self._desk.commit(
+                    [*note, *ops], conditions=[self._origin.guard], note="to be kept"
+                )
+                note = []
+            self._kept.ahead.add(digest)
 
     async def write(
         self,

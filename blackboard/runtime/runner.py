@@ -31,6 +31,7 @@ from blackboard.runtime.calls import CallRecord
 from blackboard.runtime.context import Context, Run, Suspended
 from blackboard.runtime.desk import Desk
 from blackboard.runtime.journal import Journal, Kept, Origin, load
+from blackboard.runtime.large import kept_prefix
 from blackboard.runtime.points import Observer, Point, unobserved
 from blackboard.runtime.state import (
     S,
@@ -205,8 +206,9 @@ class Runner(Generic[S]):
         async with _Committing(step) as committing:
             suspended = await self._run(ctx, journal)
             changed = suspended is None and self._finish(now, ctx, step, journal)
-            committing.wanted = changed
             if changed:
+                await journal.put_ahead(ctx.keeping.kept)
+                committing.wanted = True
                 self._observe(Point.COMMITTING, str(number))
         if suspended is not None:
             return await self._suspend(now, suspended, journal, attempt)
@@ -258,11 +260,15 @@ class Runner(Generic[S]):
             state=plain,
         )
         same = plain == stored.state and after.status is stored.status
-        if same and not step.ops and not journal.records and now.revision:
+        kept, removed = ctx.keeping.kept, ctx.keeping.removed(journal.ahead)
+        written = step.ops or journal.records or kept or removed
+        if same and not written and now.revision:
             return False
         step.expect(guard(agent.name, now.revision))
         step.put(state_key(agent.name), after.plain())
-        if journal.records:
+        for digest in removed:
+            step.delete_prefix(f"{kept_prefix(agent.name)}/{digest}")
+        if journal.records or kept or journal.ahead:
             step.delete_prefix(journal_prefix(agent.name))
         if _asked(stored, journal):
             step.delete_prefix(requests_of(agent.name))

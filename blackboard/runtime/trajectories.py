@@ -17,15 +17,17 @@ Limits: what was read by `ctx.peek`, and which keys were found absent, is not in
 """
 
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from blackboard.errors import BlackboardError, Corrupt, Diverged
+from blackboard.errors import BlackboardError, Compacted, Corrupt, Diverged
 from blackboard.runtime.agent import Agent
-from blackboard.runtime.calls import CallRecord
-from blackboard.runtime.journal import RESULT
+from blackboard.runtime.calls import CallRecord, Value
+from blackboard.runtime.journal import Kept
+from blackboard.runtime.large import is_part
 from blackboard.runtime.models import Reply
 from blackboard.runtime.state import S, Stored, journal_prefix, state_key
 from blackboard.runtime.trial import Inputs, Trial, run_step
@@ -46,7 +48,7 @@ class Input(_Plain):
     key: Key
     revision: Revision
     sender: str
-    value: Any = None
+    value: Value = None
 
 
 class Costs(_Plain):
@@ -76,9 +78,9 @@ class StepTaken(_Plain):
     calls: tuple[CallRecord, ...]
     before: dict[str, Any] | None
     after: dict[str, Any]
-    written: dict[Key, Any]
+    written: dict[Key, Value]
     deleted: tuple[Key, ...]
-    sent: tuple[tuple[str, Any], ...]
+    sent: tuple[tuple[str, Value], ...]
     costs: Costs
 
 
@@ -123,24 +125,33 @@ def costs_of(calls: Iterable[CallRecord]) -> Costs:
 
 
 async def trajectories(board: Board, *, agent: str | None = None) -> AsyncIterator[Trajectory]:
-    """The trajectories of all agents (or of `agent`), by name, as far as the log reaches back.
+    """The trajectories of all agents (or of `agent`), by name, as far as log and archive reach.
 
     You see those whose private namespaces you may read. Errors: Corrupt; AccessDenied.
     """
     reader = _Reader(board.name)
-    head = await board.head()
-    after = head.oldest - 1
-    while after < head.revision:
-        page = await board.log(after=after, limit=LOG_ENTRIES_MAX)
-        if not page:
-            break
-        for revised in page:
-            reader.take_in(revised)
-        after = page[-1].revision
+    async for revised in _log(board):
+        reader.take_in(revised)
     for name in sorted(reader.agents):
         found = reader.agents[name].trajectory(board.name, name)
         if agent in (None, name) and found is not None:
             yield found
+
+
+async def _log(board: Board) -> AsyncIterator[Revised]:
+    """All of it, up to the present head."""
+    head, after = await board.head(), 0
+    while after < head.revision:
+        try:
+            page = await board.log(after=after, limit=LOG_ENTRIES_MAX)
+        except Compacted as gone:
+            after = gone.oldest - 1
+            continue
+        if not page:
+            return
+        for revised in page:
+            yield revised
+        after = page[-1].revision
 
 
 @dataclass(slots=True)
@@ -148,8 +159,7 @@ class _Seen:
     """What is known of an agent so far."""
 
     stored: Stored | None = None
-    records: dict[str, CallRecord] = field(default_factory=dict)
-    results: dict[str, Any] = field(default_factory=dict)
+    journal: Kept = field(default_factory=Kept)
     steps: list[StepTaken] = field(default_factory=list)
     abandoned: int = 0
 
@@ -174,13 +184,12 @@ class _Seen:
 
     def calls(self) -> tuple[CallRecord, ...]:
         """The calls of the step, in their order, with results that stood beside them."""
-        found = [
-            record.model_copy(update={"result": self.results[slot], "apart": False})
-            if record.apart and slot in self.results
-            else record
-            for slot, record in self.records.items()
-        ]
-        return tuple(sorted(found, key=lambda record: record.number))
+        found = dict(self.journal.records)
+        for slot, record in self.journal.records.items():
+            with suppress(Corrupt):  # what is not in the log stays apart
+                result = self.journal.result_of(slot)
+                found[slot] = record.model_copy(update={"result": result, "apart": False})
+        return tuple(sorted(found.values(), key=lambda record: record.number))
 
     def go_back_to(self, stored: Stored | None) -> None:
         """A restore, or a person, put the agent elsewhere."""
@@ -206,7 +215,7 @@ class _Reader:
         if stepped is not None:
             seen = self.agents.setdefault(revised.author, _Seen())
             seen.steps.append(self._taken(seen, stepped, revised, changes))
-            seen.stored, seen.records, seen.results = stepped, {}, {}
+            seen.stored, seen.journal = stepped, Kept()
         for change in changes:
             self._note(change, revised, is_step=stepped is not None)
             if change.kind == "put":
@@ -234,7 +243,7 @@ class _Reader:
         self, seen: _Seen, stepped: Stored, revised: Revised, changes: Sequence[Change]
     ) -> StepTaken:
         read = [(key, self._now.get(key), at) for key, at in revised.based_on]
-        ours = [change for change in changes if not _is_own(change.key)]
+        ours = [change for change in changes if not (_is_own(change.key) or _is_part(change.key))]
         calls = seen.calls()
         return StepTaken(
             step=stepped.step,
@@ -275,16 +284,10 @@ class _Reader:
             self._note_call(self.agents.setdefault(name, _Seen()), change, name)
 
     def _note_call(self, seen: _Seen, change: Change, name: str) -> None:
-        slot, _, part = change.key[len(journal_prefix(name)) + 1 :].partition("/")
-        if part == RESULT:
-            seen.results[slot] = change.value
-        elif not part and change.kind == "delete":
-            seen.records.pop(slot, None)
-        elif not part:
-            try:
-                seen.records[slot] = CallRecord.model_validate(change.value)
-            except ValidationError as error:
-                raise Corrupt(change.key, str(error.errors()[0]["msg"])) from error
+        if change.kind == "put":
+            seen.journal.add(change, journal_prefix(name))
+        else:
+            seen.journal.records.pop(change.key.rpartition("/")[2], None)
 
 
 def _stored(change: Change) -> Stored:
@@ -302,6 +305,10 @@ def _is_own(key: Key) -> bool:
 
 def _is_read(key: Key) -> bool:
     return not _is_own(key)
+
+
+def _is_part(key: Key) -> bool:
+    return is_part(key.split("/"))
 
 
 def _is_letter(key: Key) -> bool:

@@ -29,15 +29,23 @@ from blackboard.core.model import decide, log_entry
 from blackboard.core.path import parse_pattern
 from blackboard.core.state import State, evolve
 from blackboard.errors import InvalidRequest, StaleEpoch
+from blackboard.runtime import large
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.approvals import Answer, decisions_of, requests_of
 from blackboard.runtime.calls import CallRecord
+from blackboard.runtime.journal import RESULT
 from blackboard.runtime.points import Observer, unobserved
 from blackboard.runtime.runner import Runner, Stepped
 from blackboard.runtime.state import S, Status, Stored, journal_prefix, state_key
 from blackboard.service.views import Entry, Listing, Receipt
-from blackboard.types import LIST_ENTRIES_MAX, STEP_ATTEMPTS_MAX, Key, Revision
-from blackboard.wire.codec import decode_value, encode_value, prepare
+from blackboard.types import (
+    CALL_INLINE_BYTES,
+    LIST_ENTRIES_MAX,
+    STEP_ATTEMPTS_MAX,
+    Key,
+    Revision,
+)
+from blackboard.wire.codec import decode_value, encode_large, encode_value, prepare
 
 _WORLD = "world"
 _PERSON = "person"
@@ -192,7 +200,17 @@ def _seed(desk: MemoryDesk, agent: Agent[S], state: S, inputs: Inputs) -> None:
             raise InvalidRequest(field="calls", reason=f"the result of {record.name} is elsewhere")
         count = seen[record.digest] = seen.get(record.digest, -1) + 1
         key = f"{journal_prefix(agent.name)}/{record.digest[:32]}-{count}"
-        desk.seed(agent.name, Put(key, encode_value(record.plain())))
+        for put in _puts(key, record):
+            desk.seed(agent.name, put)
+
+
+def _puts(key: Key, record: CallRecord) -> list[Put]:
+    """What makes `record` stand at `key`, with its result beside it if that is large."""
+    if record.result_bytes <= CALL_INLINE_BYTES:
+        return [Put(key, encode_value(record.plain()))]
+    alone = record.model_copy(update={"result": None, "apart": True})
+    beside = large.puts(f"{key}/{RESULT}", encode_large(record.result))
+    return [*beside, Put(key, encode_value(alone.plain()))]
 
 
 async def _answer(desk: MemoryDesk, answers: Mapping[str, bool]) -> bool:
@@ -233,5 +251,7 @@ def _trial(state: S, stepped: Stepped, log: Sequence[LogEntry]) -> Trial[S]:
 
 def _is_kept_by_runtime(segments: list[str]) -> bool:
     branch = segments[1] if segments[0] == "public" else segments[2]
+    if large.is_part(segments):
+        return True
     own = {"~state", "~journal", "~declared", "~approvals", "~decisions", "~cache"}
     return branch in own

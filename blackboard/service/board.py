@@ -124,7 +124,8 @@ class Board(Timeline):
     ) -> tuple[Revised, ...]:
         """Revisions after `after`, oldest first, with what you may see of each.
 
-        Errors: Compacted when the log no longer reaches back to `after`.
+        What the log no longer has comes from the archive; of a branch, also what was before it.
+        Errors: Compacted when neither reaches back to `after`.
         """
         found: list[Revised] = []
         while len(found) < limit:

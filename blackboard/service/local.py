@@ -26,7 +26,14 @@ from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
 from blackboard.core.path import Pattern, check_key, parse_pattern, parse_patterns
 from blackboard.core.watch import Position
-from blackboard.errors import BlackboardError, Conflict, InvalidRequest, LimitExceeded, Resync
+from blackboard.errors import (
+    BlackboardError,
+    Compacted,
+    Conflict,
+    InvalidRequest,
+    LimitExceeded,
+    Resync,
+)
 from blackboard.service import access, provenance
 from blackboard.service.access import Principal, Right
 from blackboard.service.audit import AuditRecord
@@ -212,7 +219,7 @@ class LocalLink(LocalPast):
             self._check(board)
             check_limit(limit, LOG_ENTRIES_MAX)
             await self._host.use(board, self._opener)
-            page = await self._host.store.log(board, after, limit=limit)
+            page = await self._page_of_log(board, after, limit)
             shown: list[LogEntry] = []
             through = after
             for entry in page.entries:
@@ -225,6 +232,13 @@ class LocalLink(LocalPast):
                 shown += [visible] if visible is not None else []
                 through = entry.revision
             return LogPage(page.head, tuple(shown), through)
+
+    async def _page_of_log(self, board: str, after: Revision, limit: int) -> LogPage:
+        """What the log has, or the archive, where the log does not reach back so far."""
+        try:
+            return await self._host.store.log(board, after, limit=limit)
+        except Compacted as gone:
+            return await Past(self._host).log(board, gone, limit)
 
     async def why(self, board: str, key: Key) -> Sequence[Cause]:
         """The commits that led to `key`, as far as they may be read."""

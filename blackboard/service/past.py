@@ -9,9 +9,9 @@ Nothing here checks rights: `service/local.py`, the only way in, does.
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
-from blackboard.core.commit import Entry, Head, Reading
+from blackboard.core.commit import Entry, Head, LogPage, Reading
 from blackboard.core.path import SYSTEM, namespace_of, parse_pattern
-from blackboard.errors import FutureRevision, InvalidRequest, NoSuchCheckpoint
+from blackboard.errors import Compacted, FutureRevision, InvalidRequest, NoSuchCheckpoint
 from blackboard.service.archiver import check_archived
 from blackboard.service.host import Host
 from blackboard.service.moments import (
@@ -148,6 +148,16 @@ class Past:
         await self.reach(board, head.revision)
         at = Point(board, head.revision)
         return await self.archive.history(at, key, before=before, limit=limit)
+
+    async def log(self, board: str, gone: Compacted, limit: int) -> LogPage:
+        """A page of what is gone from the log. Errors: Compacted, if it is not archived either."""
+        head, after = await self._host.store.open(board), gone.revision
+        mark = await self.mark(board)
+        until = 0 if mark is None else min(mark.revision, gone.oldest - 1)
+        if until <= after:
+            raise gone
+        found = await self.archive.log(board, after, until=until, limit=limit)
+        return LogPage(head, tuple(found), found[-1].revision if found else until)
 
     # --- differences ------------------------------------------------------------------------------
 

@@ -46,6 +46,7 @@ from blackboard.core.model import log_entry
 from blackboard.errors import Corrupt, InvalidRequest, LimitExceeded
 from blackboard.types import (
     COMMIT_BYTES_MAX,
+    LARGE_BYTES_MAX,
     RESTORE_BYTES_MAX,
     VALUE_BYTES_MAX,
     VALUE_DEPTH_MAX,
@@ -70,15 +71,27 @@ def encode_value(value: JsonValue) -> bytes:
     up to VALUE_DEPTH_MAX; VALUE_BYTES_MAX bytes when encoded.
     Errors: InvalidRequest, LimitExceeded.
     """
-    if type(value) not in _PLAIN:
-        _check_plain(value, 0)
-    try:
-        encoded = _encode(value)
-    except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as error:
-        raise InvalidRequest(field="value", reason=str(error)) from error
+    encoded = _encoded(value)
     if len(encoded) > VALUE_BYTES_MAX:
         raise LimitExceeded("VALUE_BYTES_MAX", len(encoded), VALUE_BYTES_MAX)
     return encoded
+
+
+def encode_large(value: JsonValue) -> bytes:
+    """As `encode_value`, up to LARGE_BYTES_MAX: what will be kept in parts."""
+    encoded = _encoded(value)
+    if len(encoded) > LARGE_BYTES_MAX:
+        raise LimitExceeded("LARGE_BYTES_MAX", len(encoded), LARGE_BYTES_MAX)
+    return encoded
+
+
+def _encoded(value: JsonValue) -> bytes:
+    if type(value) not in _PLAIN:
+        _check_plain(value, 0)
+    try:
+        return _encode(value)
+    except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as error:
+        raise InvalidRequest(field="value", reason=str(error)) from error
 
 
 def _plain_float(number: object) -> float:

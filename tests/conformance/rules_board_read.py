@@ -135,14 +135,36 @@ class BoardReadRules:
             await ada.log(after=10)
         assert refused.value.head == 9
 
-    async def test_a_trimmed_log_says_where_it_begins(self, team: Team, ada: Board) -> None:
-        for _ in range(9):
-            await ada.increment("public/n")
+    async def test_a_trimmed_log_is_read_on_from_the_archive(
+        self, team: Team, ada: Board, bob: Board
+    ) -> None:
+        for number in range(9):
+            await ada.put("private/ada/n" if number % 3 else "public/n", number, note="counted")
+        before = {board.agent: await board.log() for board in (ada, bob)}
+        await ada.history("public/n")  # the archive has it all now
         await team.service.host.store.compact(team.name, 5)
+        assert (await ada.head()).oldest == 5
+        for board in (ada, bob):
+            assert await board.log() == before[board.agent]
+        assert [r.revision for r in await ada.log(after=2, limit=4)] == [3, 4, 5, 6]
+        assert [r.revision for r in await bob.log(after=1)] == [4, 7]
+
+    async def test_a_log_that_nobody_has_any_more_says_where_it_begins(
+        self, team: Team, ada: Board
+    ) -> None:
+        for number in range(9):
+            await ada.put("public/n", number)
+        await ada.history("public/n")  # the archive has it all now
+        host = team.service.host
+        assert host.archive is not None
+        await host.archive.prune(team.name, [], 6)
+        await host.store.compact(team.name, 8)
         with pytest.raises(Compacted) as refused:
             await ada.log(after=3)
-        assert (refused.value.revision, refused.value.oldest) == (3, 5)
-        assert [r.revision for r in await ada.log(after=4)] == [5, 6, 7, 8, 9]
+        assert refused.value.revision == 3
+        assert 3 < refused.value.oldest <= 8
+        revisions = [r.revision for r in await ada.log(after=refused.value.oldest - 1)]
+        assert revisions == list(range(refused.value.oldest, 10))
 
     # --- why --------------------------------------------------------------------------------------
 

@@ -15,9 +15,11 @@ from blackboard.errors import (
     LeaseLost,
 )
 from blackboard.runtime.context import Context as Ctx
+from blackboard.runtime.context import Reference
 from blackboard.runtime.run import Stay, run_agent
 from blackboard.runtime.state import Status, declared_key, state_key
 from blackboard.service.board import Board
+from blackboard.service.views import Change
 from blackboard.types import STEP_ATTEMPTS_MAX
 from tests.conformance.acting import Actor, Notes, keys_below, notes_of, runner
 from tests.conformance.team import PATIENCE_S
@@ -230,6 +232,68 @@ class AgentStepRules:
         assert state is not None
         assert len(str(state.value)) < 1_000
         assert [len(e.value) async for e in ada.scan("private/ada/~kept/*")] == [len(text)]
+
+    async def test_a_value_larger_than_an_entry_is_kept_in_parts(self, ada: Board) -> None:
+        report = {"pages": ["x" * 100_000] * 25}
+        found: list[object] = []
+
+        async def step(ctx: Ctx[Notes]) -> None:
+            kept = [Reference.model_validate_json(text) for text in ctx.state.seen]
+            ctx.state.count += 1
+            match ctx.state.count:
+                case 1 | 2:
+                    reference = ctx.keep(report, "a long report")
+                    assert await ctx.load(reference) == report
+                    ctx.state.seen = [reference.model_dump_json()]
+                case 3:
+                    found.append(await ctx.load(kept[0]))
+                case 4:
+                    ctx.drop(kept[0])
+
+        for _ in range(3):  # a process each
+            await runner(ada, step).step()
+            entries = [entry async for entry in ada.scan("private/ada/~kept/*/*")]
+            assert len(entries) == 5
+            assert {entry.mod_revision for entry in entries} <= {1, 2}, "what is there stays"
+            assert await keys_below(ada, "private/ada/~journal/**") == []
+        assert found == [report]
+        await runner(ada, step).step()
+        assert await keys_below(ada, "private/ada/~kept/**") == []
+
+    async def test_parts_of_a_step_that_ended_otherwise_are_removed(
+        self, ada: Board, bob: Board
+    ) -> None:
+        async def step(ctx: Ctx[Notes]) -> None:
+            await ctx.get("public/price")
+            ctx.state.count += 1
+            if ctx.refused is None:
+                ctx.keep("x" * 1_200_000)
+                await bob.put("public/price", 1)
+
+        stepped = await runner(ada, step).step()
+        assert (stepped.attempts, (await notes_of(ada)).count) == (2, 1)
+        assert any(change.key.startswith("private/ada/~kept/") for change in await changes(ada))
+        assert await keys_below(ada, "private/ada/~kept/**") == []
+        assert await keys_below(ada, "private/ada/~journal/**") == []
+
+    async def test_what_was_dropped_and_kept_again_stays(self, ada: Board) -> None:
+        async def step(ctx: Ctx[Notes]) -> None:
+            ctx.state.count += 1
+            reference = ctx.keep("x" * 1_200_000)
+            if ctx.state.count > 1:
+                ctx.drop(reference)
+                ctx.keep("x" * 1_200_000)
+            assert len(await ctx.load(reference)) == 1_200_000
+
+        mine = runner(ada, step)
+        for _ in range(2):
+            await mine.step()
+            assert len(await keys_below(ada, "private/ada/~kept/**")) == 3
+
+
+async def changes(board: Board) -> list[Change]:
+    """All that the log tells."""
+    return [change for revised in await board.log() for change in revised.changes]
 
 
 class AgentLifeRules:

@@ -12,7 +12,13 @@ from blackboard.runtime.calls import Retry, Terms
 from blackboard.runtime.context import Context
 from blackboard.runtime.models import Prompt, ScriptedModel
 from blackboard.service.board import Board
-from blackboard.types import CALL_INLINE_BYTES, STEP_CALLS_MAX, VALUE_BYTES_MAX
+from blackboard.types import (
+    CALL_INLINE_BYTES,
+    LARGE_BYTES_MAX,
+    LARGE_PART_BYTES,
+    STEP_CALLS_MAX,
+    VALUE_BYTES_MAX,
+)
 from tests.conformance.acting import Notes, Tool, keys_below, notes_of, runner
 from tests.conformance.team import PATIENCE_S
 
@@ -255,12 +261,36 @@ class JournalRules:
         assert (called, (await notes_of(ada)).seen) == (sizes, [str(size) for size in sizes])
         assert await keys_below(ada, JOURNAL) == []
 
+    async def test_a_result_larger_than_a_value_stands_in_parts(self, ada: Board) -> None:
+        sizes = [VALUE_BYTES_MAX - 9, 5 * LARGE_PART_BYTES + 1]
+        called: list[int] = []
+        died: list[bool] = []
+
+        async def fetch(size: int) -> bytes:
+            called.append(size)
+            return b"xyz" * (size // 3)
+
+        async def step(ctx: Context[Notes]) -> None:
+            found = [await ctx.tool(fetch, size, terms=Terms(name="fetch")) for size in sizes]
+            ctx.state.seen = [str(len(each)) for each in found if each == b"xyz" * (len(each) // 3)]
+            if not died:
+                died.append(True)
+                raise Dead
+
+        with pytest.raises(Dead):
+            await runner(ada, step).step()
+        assert len(await keys_below(ada, "private/ada/~journal/*/result/*")) == 6
+        await runner(ada, step).step()
+        assert called == sizes
+        assert (await notes_of(ada)).seen == [str(size // 3 * 3) for size in sizes]
+        assert await keys_below(ada, JOURNAL) == []
+
     async def test_a_result_that_is_too_large_is_a_failure(self, ada: Board) -> None:
         called: list[int] = []
 
         async def fetch() -> bytes:
             called.append(1)
-            return b"x" * (VALUE_BYTES_MAX + 1)
+            return b"x" * (LARGE_BYTES_MAX + 1)
 
         async def step(ctx: Context[Notes]) -> None:
             terms = Terms(name="fetch", retry=Retry(attempts=3, first_pause_ms=0))
@@ -271,7 +301,7 @@ class JournalRules:
 
         await runner(ada, step).step()
         [reason] = (await notes_of(ada)).seen
-        assert "VALUE_BYTES_MAX" in reason
+        assert "LARGE_BYTES_MAX" in reason
         assert called == [1]
 
     async def test_results_are_what_their_annotation_says(self, ada: Board) -> None:

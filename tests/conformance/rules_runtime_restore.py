@@ -5,7 +5,7 @@ import asyncio
 import anyio
 
 from blackboard.runtime.calls import Terms
-from blackboard.runtime.context import Context
+from blackboard.runtime.context import Context, Reference
 from blackboard.runtime.run import Stay, run_agent
 from blackboard.runtime.state import Status
 from blackboard.service.board import Board
@@ -127,6 +127,27 @@ class AgentRestoreRules:
         await ada.refresh()
         await runner(ada, step).step()
         assert (len(tool.calls), (await notes_of(ada)).seen) == (1, ["a!"])
+
+    async def test_large_values_that_were_dropped_come_back(self, team: Team, ada: Board) -> None:
+        found: list[object] = []
+
+        async def step(ctx: Context[Notes]) -> None:
+            ctx.state.count += 1
+            if not ctx.state.seen:
+                ctx.state.seen = [ctx.keep("x" * 1_300_000, "a report").model_dump_json()]
+                return
+            reference = Reference.model_validate_json(ctx.state.seen[0])
+            found.append(await ctx.load(reference))
+            ctx.drop(reference)
+            ctx.state.seen = []
+
+        await runner(ada, step).step()
+        then = (await ada.head()).revision
+        await runner(ada, step).step()
+        await (await team.operator()).restore(then)
+        await ada.refresh()
+        await runner(ada, step).step()
+        assert found == ["x" * 1_300_000] * 2
 
     async def test_an_agent_begins_where_the_board_is_though_its_process_saw_more(
         self, team: Team, ada: Board

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,16 @@ from blackboard import Board
 from blackboard.core.commit import Put
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.calls import Terms
-from blackboard.runtime.context import Context
+from blackboard.runtime.context import Context, Reference
 from blackboard.runtime.models import Prices, Prompt, ScriptedModel
 from blackboard.runtime.run import run_agent
 from blackboard.runtime.state import state_key
 from blackboard.runtime.trajectories import Costs, Trajectory, replay, trajectories
+from blackboard.service import access
+from blackboard.service.board import Client
+from blackboard.service.embedded import archive_beside
+from blackboard.service.service import Service
+from blackboard.store.sqlite import SqliteStore
 from blackboard.wire.codec import encode_value
 
 LARGE = 100_000
@@ -86,6 +92,19 @@ async def board(tmp_path: Path) -> AsyncIterator[Board]:
     """A board, as an operator has it."""
     async with blackboard.open(tmp_path, level="memory") as client:
         yield client.board("main")
+
+
+@asynccontextmanager
+async def serving(path: Path, *, archived: bool = True) -> AsyncIterator[Service]:
+    """A service in this process, whose log we can cut."""
+    archive = await archive_beside(path) if archived else None
+    async with Service(await SqliteStore.at(path, "memory"), archive=archive) as service:
+        yield service
+
+
+def operated(service: Service) -> Board:
+    """The board as its operator has it."""
+    return Client(service.link(access.operator())).board("main")
 
 
 async def history(board: Board) -> list[Trajectory]:
@@ -179,3 +198,86 @@ async def test_others_see_what_they_may_read(board: Board) -> None:
     assert [one async for one in trajectories(board.as_agent("bob"))] == []
     own = [one.agent async for one in trajectories(board.as_agent("clerk"))]
     assert own == ["clerk"]
+
+
+async def test_what_the_log_no_longer_has_comes_from_the_archive(tmp_path: Path) -> None:
+    """Trajectories are as long, and can be replayed."""
+    async with serving(tmp_path) as service:
+        board = operated(service)
+        whole = await history(board)
+        await board.history("public/factor")  # the archive has it all now
+        await service.host.store.compact("main", (await board.head()).revision)
+        assert [one async for one in trajectories(board)] == whole
+        assert (await replay(Clerk("clerk"), whole[0])).difference is None
+
+
+async def test_without_an_archive_they_begin_where_the_log_does(tmp_path: Path) -> None:
+    """And say of nothing that they know it."""
+    async with serving(tmp_path, archived=False) as service:
+        board = operated(service)
+        [whole] = await history(board)
+        third = whole.steps[2]
+        await service.host.store.compact("main", third.revision)
+        [short] = [one async for one in trajectories(board)]
+        assert [step.step for step in short.steps] == [3, 4]
+        assert short.steps[0].before is None
+        assert "public/factor" in short.steps[0].unknown
+
+
+class Reader(Agent[Notes]):
+    """Reads a book, keeps it, and looks something up in it later."""
+
+    async def step(self, ctx: Context[Notes]) -> None:
+        """Three steps."""
+        if not ctx.state.heard:
+            book = await ctx.tool(read_all, "xyz" * 10)
+            ctx.state.heard = [ctx.keep(book, "a book").model_dump_json()]
+            return
+        reference = Reference.model_validate_json(ctx.state.heard[0])
+        if not ctx.state.advice:
+            ctx.state.advice = str(len(await ctx.load(reference)))
+            return
+        ctx.drop(reference)
+        ctx.done("read")
+
+
+async def test_large_results_and_what_is_kept_of_them_are_replayed(board: Board) -> None:
+    """Three megabytes, in parts; the trajectory has the result, and the state the digest."""
+    await run_agent(Reader("reader"), board)
+    lines = [found.model_dump_json() async for found in trajectories(board)]
+    [found] = [Trajectory.model_validate_json(line) for line in lines]
+    assert [call.result_bytes for call in found.steps[0].calls] == [30 * LARGE + 5]
+    assert all(not step.written and not step.deleted for step in found.steps)
+    assert (found.steps[1].after["advice"], found.outcome) == (str(30 * LARGE), "read")
+    assert not [entry async for entry in board.scan("private/reader/~kept/**")]
+    replayed = await replay(Reader("reader"), found)
+    assert (replayed.steps, replayed.difference) == (3, None)
+
+
+class Scanner(Agent[Notes]):
+    """Works with bytes."""
+
+    async def step(self, ctx: Context[Notes]) -> None:
+        """Reads some, writes some, sends some."""
+        page = await ctx.get("public/page")
+        ctx.put("public/found", [await ctx.tool(reverse, page)])
+        ctx.send("bob", {"page": page})
+        ctx.done()
+
+
+def reverse(page: bytes) -> bytes:
+    """A tool."""
+    return page[::-1]
+
+
+async def test_bytes_go_through_json_and_back(board: Board) -> None:
+    """As they do on the wire."""
+    await board.put("public/page", b"\xff\x00")
+    await run_agent(Scanner("scanner"), board)
+    [found] = [one async for one in trajectories(board)]
+    text = found.model_dump_json()
+    assert '{"$bytes":"/wA="}' in text
+    again = Trajectory.model_validate_json(text)
+    assert again == found
+    assert again.steps[0].written == {"public/found": [b"\x00\xff"]}
+    assert (await replay(Scanner("scanner"), again)).difference is None

@@ -1,0 +1,102 @@
+"""Values that are too large for one entry: cut into parts, known by their digest.
+
+A part is an entry like any other, below a private prefix of the agent. So it is encrypted,
+restored, branched, archived and pruned as everything else, on every engine and over every link.
+
+Invariants
+- equal values have equal parts, so the archive has them once, wherever they stand.
+- the last part is committed last: if it is there, all of them are.
+- what is joined is what was cut, to the bit; anything else is Corrupt.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from blackboard.core.commit import Put
+from blackboard.errors import Corrupt
+from blackboard.types import LARGE_PART_BYTES, VALUE_BYTES_MAX, Key, Prefix
+from blackboard.wire.codec import decode_value, encode_value
+
+PARTS_PER_COMMIT = 4
+"""Half of COMMIT_BYTES_MAX: others wait while it is carried out."""
+
+_PART_SEGMENTS = 5
+"""Of `private/<agent>/~kept/<digest>/<number>`."""
+
+
+def digest_of(encoded: bytes) -> str:
+    """SHA-256 of an encoded value, in hexadecimal."""
+    return hashlib.sha256(encoded).hexdigest()
+
+
+def is_large(size_bytes: int) -> bool:
+    """Whether an encoded value of that size stands in parts."""
+    return size_bytes > VALUE_BYTES_MAX
+
+
+def parts_of(size_bytes: int) -> int:
+    """In how many parts an encoded value of that size stands; 0 if it is not large."""
+    return -(-size_bytes // LARGE_PART_BYTES) if is_large(size_bytes) else 0
+
+
+def part_keys(prefix: Prefix, size_bytes: int) -> list[Key]:
+    """Where the parts of a value of that size stand, in their order."""
+    return [f"{prefix}/{number:04}" for number in range(parts_of(size_bytes))]
+
+
+def puts(key: Key, encoded: bytes) -> list[Put]:
+    """What puts an encoded value at `key`, or its parts below it, if it is large."""
+    if not is_large(len(encoded)):
+        return [Put(key, encoded)]
+    return [
+        Put(part, encode_value(encoded[number * LARGE_PART_BYTES :][:LARGE_PART_BYTES]))
+        for number, part in enumerate(part_keys(key, len(encoded)))
+    ]
+
+
+def batches(ops: Sequence[Put]) -> list[Sequence[Put]]:
+    """Puts of parts, as many at a time as one commit has."""
+    return [ops[at : at + PARTS_PER_COMMIT] for at in range(0, len(ops), PARTS_PER_COMMIT)]
+
+
+def joined(what: str, parts: Iterable[Any], digest: str) -> Any:
+    """The value whose parts these are. Errors: Corrupt, which names `what`."""
+    found = list(parts)
+    encoded = b"".join(part for part in found if isinstance(part, bytes))
+    if digest_of(encoded) != digest:
+        raise Corrupt(what=what, reason="its parts are not those of the value with its digest")
+    return decode_value(encoded)
+
+
+def kept_prefix(agent: str) -> Prefix:
+    """Below this stand the large values that `agent` keeps, by their digests."""
+    return f"private/{agent}/~kept"
+
+
+def is_part(segments: Sequence[str]) -> bool:
+    """Whether the key with these segments is that of a part of a value that is kept."""
+    return len(segments) == _PART_SEGMENTS and (segments[0], segments[2]) == ("private", "~kept")
+
+
+@dataclass(slots=True)
+class Keeping:
+    """What one run of a step keeps of large values, and what it drops: by digest."""
+
+    kept: dict[str, bytes] = field(default_factory=dict)
+    dropped: set[str] = field(default_factory=set)
+
+    def keep(self, digest: str, encoded: bytes) -> None:
+        """Keep a large value."""
+        self.kept[digest] = encoded
+        self.dropped.discard(digest)
+
+    def drop(self, digest: str) -> None:
+        """Drop it."""
+        self.kept.pop(digest, None)
+        self.dropped.add(digest)
+
+    def removed(self, ahead: Iterable[str]) -> list[str]:
+        """What goes when the step commits; runs that were not committed have put `ahead` there."""
+        return sorted(self.dropped.union(ahead) - self.kept.keys())
