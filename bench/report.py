@@ -17,6 +17,7 @@ HEADLINE_BY_CELL_KIND: Mapping[str, tuple[str, str]] = {
     "fan": ("deliveries/s", "nats"),
     "cas": ("increments/s", "etcd"),
     "increment": ("increments/s", "redis-always"),
+    "fanout": ("deliveries/s", "hocuspocus"),
 }
 """Kind of cell -> the figure that is compared, and the peer it is compared with."""
 

@@ -128,3 +128,32 @@ TARGETS: tuple[Target, ...] = (
     _flat("ours-embedded"),
     _flat("ours-redis"),
 )
+
+
+def _documents(row: str) -> tuple[Target, ...]:
+    cell = "fanout n=50"
+    return (
+        Target(
+            f"50 peers of a document, {row}: at least Hocuspocus' deliveries/s",
+            cell,
+            row,
+            "deliveries/s",
+            reference="hocuspocus",
+            at_least=1.0,
+        ),
+        Target(f"50 peers, {row}: p50 at most 2 ms", cell, row, "paced p50 ms", below=2.0),
+        Target(f"50 peers, {row}: p99 at most 5 ms", cell, row, "paced p99 ms", below=5.0),
+        Target(f"50 peers, {row}: no edit lost in any round", cell, row, "lost", below=1.0),
+        Target(
+            f"a document of 10,000 edits is loaded in less than 20 ms, {row}",
+            "load 10,000 edits",
+            row,
+            "load ms",
+            below=20.0,
+        ),
+        _flat(row),
+    )
+
+
+DOCUMENT_TARGETS: tuple[Target, ...] = (*_documents("ours-embedded"), *_documents("ours-redis"))
+"""Those of bench/documents.py."""

@@ -157,10 +157,16 @@ ARCHIVE_RETRY_MS: Final = 5_000
 """Longest pause between two attempts to reach an archive that is away."""
 ARCHIVE_IDLE_MS: Final = 1_000
 """Time between two looks at the log of a board to which this process commits nothing."""
-ARCHIVE_PAUSE_MS: Final = 20
+ARCHIVE_PAUSE_MS: Final = 100
 """Pause after an append for which nobody waits, so that many commits share a transaction."""
-ARCHIVE_PAGE_ENTRIES: Final = 256
+ARCHIVE_PAGE_ENTRIES: Final = 1_024
 """Log entries archived in one transaction."""
+ARCHIVE_WARM_BOARDS: Final = 16
+"""Boards of which the archiver remembers where it stopped; others cost it some queries each time."""
+ARCHIVE_WARM_KEYS: Final = 8_192
+"""Keys that it remembers of each: about two megabytes."""
+ARCHIVE_WARM_NAMESPACES: Final = 512
+"""Namespaces whose sums it remembers of each: a megabyte."""
 
 BOARDS_MAX: Final = 4096
 """Boards that one service process has open: each has an index, a commit queue and a feed."""
@@ -216,6 +222,26 @@ PING_INTERVAL_MS: Final = 20_000
 DRAIN_TIMEOUT_MS: Final = 10_000
 """Time that a stopping service gives its connections to finish."""
 
+# --- rates and load -------------------------------------------------------------------------------
+RATE_BURST_MS: Final = 2_000
+"""What a principal that was idle may ask for at once, as time of its rate: a team that starts, or
+an agent that comes back, does not ask evenly."""
+METERS_MAX: Final = 8_192
+"""Principals whose rates one process keeps: more than may be connected. Beyond it, those are
+forgotten that asked for nothing lately."""
+RATE_PAUSE_MS_MAX: Final = 1_000
+"""Longest time for which a connection that was refused for its rate is not read from: what it sends
+meanwhile waits with the sender, and a ping is still answered in time."""
+BACKLOG_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Commits that wait in one process, for all boards together; then new ones are refused."""
+LOOP_LAG_MS_MAX: Final = 1_000
+"""By how much the event loop may be late, all through three looks at it, before requests are
+refused: then a renewal of the shortest usual lease is still answered in time."""
+LOOP_LOOK_MS: Final = 250
+"""Time between two such looks."""
+OVERLOAD_RETRY_MS: Final = 1_000
+"""What is told to whoever is refused for overload: several looks later."""
+
 # --- access ---------------------------------------------------------------------------------------
 NARROWINGS_MAX: Final = 8
 """Times that a token is handed on, narrower each time: sub-agents of sub-agents, and no deeper."""
@@ -259,6 +285,13 @@ AWARENESS_STATES_MAX: Final = 512
 """Clients of a document that one message tells of: one for each connection."""
 AWARENESS_BYTES_MAX: Final = 16 * 1024
 """What a client tells of itself: a name, a colour, a selection."""
+AWARENESS_PER_SESSION_MAX: Final = 16
+"""Clients of a document that one connection tells of as its own. A stock client has one."""
+AWARENESS_TTL_MS: Final = 30 * 1000
+"""After so long without a word, whoever is connected to another process counts as gone, as in
+y-protocols."""
+AWARENESS_RENEW_MS: Final = AWARENESS_TTL_MS // 2
+"""How often a replica says again that it is there."""
 DOCUMENT_TOKEN_TTL_MS_MAX: Final = 3600 * 1000
 """Longest life of a token that may stand in a URL, where logs and histories keep it."""
 
@@ -347,6 +380,11 @@ ENGINE_TIMEOUT_MS: Final = 5_000
 """One call to an engine. A slower one counts as unavailable."""
 ENGINE_RETRY_MS: Final = 10_000
 """Time during which an engine call is tried again before `Unavailable` (or `OutcomeUnknown`)."""
+REPLICAS_MAX: Final = 16
+"""Replicas that a commit is asked to be on before it is answered; nobody waits for more."""
+REPLICA_WAIT_MS: Final = 100
+"""How long an answer waits for them. A batch waits together, and the answer comes then in any case:
+it says whether they had it."""
 LOCK_MASTER_TIMEOUT_MS: Final = 150
 """One command to one lock master, connecting included, and never more than a twentieth of the
 lease: a master that hangs holds nobody up for a quarter of a second."""
@@ -361,8 +399,3 @@ MERGE_ATTEMPTS_MAX: Final = 16
 """Times that a `merge` is computed anew because its key changed in between."""
 STEP_ATTEMPTS_MAX: Final = 5
 """Default number of times that `Board.run_step` runs a step whose reads went stale."""
-REPLICAS_MAX: Final = 16
-"""Replicas that a commit is asked to be on before it is answered; nobody waits for more."""
-REPLICA_WAIT_MS: Final = 100
-"""How long an answer waits for them. A batch waits together, and the answer comes then in any case:
-it says whether they had it."""

@@ -71,6 +71,7 @@ class _Board:
     failures: int = 0
     waiters: int = 0
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
     moved: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -124,6 +125,7 @@ class Archiver:
             async with asyncio.timeout(timeout_ms / 1000):
                 while board.mark is None or board.mark.revision < revision:
                     board.wake.set()
+                    board.wanted.set()
                     await board.moved.wait()
                 return board.mark
         except TimeoutError as error:
@@ -172,6 +174,7 @@ class Archiver:
             pause_ms = ARCHIVE_IDLE_MS
             try:
                 board.wake.clear()
+                board.wanted.clear()
                 if await self._advance(board):
                     pause_ms = 0 if board.waiters else ARCHIVE_PAUSE_MS
                 board.failures = 0
@@ -180,12 +183,11 @@ class Archiver:
                 await asyncio.sleep(pause_ms / 1000)
                 continue
             heed_cancellation()
-            if pause_ms <= ARCHIVE_PAUSE_MS:
-                await asyncio.sleep(pause_ms / 1000)  # what comes meanwhile shares a transaction
-                continue
+            # What comes while nobody waits shares a transaction.
+            called = board.wanted if pause_ms <= ARCHIVE_PAUSE_MS else board.wake
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_ms / 1000):
-                    await board.wake.wait()
+                    await called.wait()
 
     def _failed(self, board: _Board, error: BlackboardError) -> Milliseconds:
         """Count and log a failure; returns how long to wait."""

@@ -10,6 +10,7 @@ on; what was made meanwhile is sent when it is back. Text positions are Unicode 
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections import deque
@@ -34,7 +35,7 @@ from blackboard.service.document_overlap import Overlap, OwnEdits
 from blackboard.service.document_types import Delta, SharedList, SharedMap, SharedText, plain
 from blackboard.service.link import Link, Pipe
 from blackboard.service.replica import DamagedError, guarded, merged
-from blackboard.types import REQUEST_TIMEOUT_MS, Key, Milliseconds
+from blackboard.types import AWARENESS_RENEW_MS, REQUEST_TIMEOUT_MS, Key, Milliseconds
 from blackboard.wire import ysync
 from blackboard.wire.ysync import Awareness, Edit, Presence, QueryAwareness, Step1, Step2
 
@@ -370,13 +371,18 @@ class Document:
 
     async def _write(self, pipe: Pipe) -> None:
         """Send what was edited, then ask for an answer if somebody waits for it."""
-        told = -1
+        loop = asyncio.get_running_loop()
+        # Anew with each connection: with the last one it left, for whoever was there.
+        told, renewal = self._presence_clock, loop.time()
         while True:
-            await self._came.wait()
-            self._came.clear()
-            if self._presence_clock != told:
-                told = self._presence_clock
+            if self._presence_clock != told or loop.time() >= renewal:
+                self._presence_clock += 1
+                told, renewal = self._presence_clock, loop.time() + AWARENESS_RENEW_MS / 1000
                 await self._send_presence(pipe)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(renewal):
+                    await self._came.wait()
+            self._came.clear()
             if not self._is_answered:
                 continue
             while self._unsent:

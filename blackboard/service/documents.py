@@ -11,6 +11,7 @@ from blackboard.service import access
 from blackboard.service.access import Principal, Right
 from blackboard.service.documents_room import Room
 from blackboard.service.documents_session import Session
+from blackboard.service.documents_whispers import Whispering
 from blackboard.service.link import Link
 from blackboard.types import DOCUMENT_SESSIONS_MAX, DOCUMENTS_MAX, Key
 
@@ -18,13 +19,24 @@ from blackboard.types import DOCUMENT_SESSIONS_MAX, DOCUMENTS_MAX, Key
 class Documents:
     """Opens a room when its first peer comes, and closes it when the last one is gone."""
 
-    def __init__(self, link: Callable[[Principal], Link]) -> None:
+    def __init__(
+        self, link: Callable[[Principal], Link], whispering: Whispering | None = None
+    ) -> None:
         self._link = link
+        self._whispering = whispering
         self._rooms: dict[tuple[str, Key], Room] = {}
 
     @asynccontextmanager
-    async def join(self, board: str, key: Key, principal: Principal) -> AsyncIterator[Session]:
+    async def join(
+        self,
+        board: str,
+        key: Key,
+        principal: Principal,
+        check: Callable[[], None] = lambda: None,
+    ) -> AsyncIterator[Session]:
         """A session of `principal` with the document at `key`, which begins empty.
+
+        It ends with the first thing said or told for which `check` raises Unauthenticated.
 
         Errors: AccessDenied unless everything below `<key>/~doc` may be read; LimitExceeded above
         DOCUMENTS_MAX documents or DOCUMENT_SESSIONS_MAX sessions with this one; InvalidRequest;
@@ -37,7 +49,7 @@ class Documents:
         room.users += 1
         try:
             await room.ready()
-            session = Session(room, principal.name, can_edit=can_edit)
+            session = Session(room, principal.name, can_edit=can_edit, check=check)
             serving = asyncio.create_task(session.run(), name=f"session with {key}")
             try:
                 yield session
@@ -58,7 +70,7 @@ class Documents:
             return room
         if len(self._rooms) >= DOCUMENTS_MAX:
             raise LimitExceeded("DOCUMENTS_MAX", len(self._rooms) + 1, DOCUMENTS_MAX)
-        room = self._rooms[board, key] = Room(self._link, board, key)
+        room = self._rooms[board, key] = Room(self._link, board, key, self._whispering)
         room.start(self._forget)
         return room
 

@@ -1,12 +1,13 @@
 """One document in one process: what is committed of it, and whoever is connected.
 
-The log is the only way in. An edit is tried on a copy (`trial`), committed, and reaches the
+The log is the only way in. An edit is tried on a copy, committed, and reaches the
 document (`live`) and everybody else when it comes back from the log, whichever process committed
 it. So nobody ever sees an edit that could still be lost, and processes need no other channel.
 
 Invariants
 - `live` holds exactly what is committed, up to `revision`; what a peer is told comes from it.
-- `trial` holds that and what is being committed; whenever it may hold more, it is made anew.
+- the copy that edits are tried on holds that and what is being committed; whenever it may hold
+  more, it is made anew.
 - a client belongs to the agent that first used it, for ever; another agent cannot write as it.
 - whatever ends the room ends its members: they come back, and find what is committed.
 """
@@ -16,10 +17,10 @@ import logging
 import random
 import secrets
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from blackboard.core import crdt
 from blackboard.core.commit import RESTORE, Op
+from blackboard.core.crdt import Update
 from blackboard.core.document import base_key, document_prefix
 from blackboard.errors import (
     BlackboardError,
@@ -29,7 +30,9 @@ from blackboard.errors import (
 )
 from blackboard.service import documents_storage as storage
 from blackboard.service.access import ALL_RIGHTS, Grant, Principal
+from blackboard.service.documents_presence import Member, Presences
 from blackboard.service.documents_storage import Base, Item, Stored
+from blackboard.service.documents_whispers import Whispering
 from blackboard.service.link import Link, WatchRequest
 from blackboard.service.replica import DamagedError, Replica, check_harmless, merged
 from blackboard.service.views import Revised
@@ -51,37 +54,34 @@ _COMPACTION_NOTE = "compacted"
 _COMPACTION_DELAY_S = 0.2
 
 
-class Member(Protocol):
-    """Somebody connected, as the room sees it."""
-
-    def deliver(self, frame: bytes) -> None:
-        """Send a frame, in order; it must not wait."""
-
-    def end(self, cause: str, reason: str) -> None:
-        """Disconnect. `cause` is that of a DocumentRefused."""
-
-
 class Room:
     """The document at `key` of `board`. Use: `start`, `await ready()`, ..., `await aclose()`."""
 
-    def __init__(self, link: Callable[[Principal], Link], board: str, key: Key) -> None:
+    def __init__(
+        self,
+        link: Callable[[Principal], Link],
+        board: str,
+        key: Key,
+        whispering: Whispering | None = None,
+    ) -> None:
         self.board, self.key = board, key
         self.live = Replica()
-        self.trial = Replica(listening=True)
         self.revision: Revision = 0
         self.mark: int | None = None
         self.members: set[Member] = set()
         self.users = 0
         """Those who need the room: it may be closed when there are none."""
         self._link = link
+        self._whispering = whispering
+        self._trial: Replica | None = None
         self._owners: dict[int, str] = {}
         self._base = Base()
         self._tail: dict[Key, Revision] = {}
         self._late: list[Item] = []
         self._bytes = 0
-        self._in_flight: dict[bytes, Member] = {}
+        self._in_flight: dict[bytes, tuple[Member, Update]] = {}
         self._listening: set[Member] = set()
-        self._present: dict[int, tuple[Presence, Member]] = {}
+        self._presences = Presences(lambda client: self._owners.get(client))
         self._writers: dict[str, Writer] = {}
         self._watch: Watch | None = None
         self._waiting: list[tuple[Revision, asyncio.Future[None]]] = []
@@ -118,6 +118,8 @@ class Room:
                 self._opened.set_exception(error)
         finally:
             self._end(reason)
+            if self._whispering is not None:
+                await self._whispering.leave(self.board, self.key, self)
 
     def _end(self, reason: str) -> None:
         failure = Unavailable(what=f"document {self.key}", reason=reason)
@@ -130,7 +132,7 @@ class Room:
         for member in list(self.members):
             member.end("closed", reason)
         self.live.close()
-        self.trial.close()
+        self._forget_trial()
 
     async def _serve(self) -> None:
         link = self._link(_keeper(SYSTEM_AGENT, self.key))
@@ -147,6 +149,8 @@ class Room:
             self._watch, watch.on_progress = watch, self._reached
             self._reached()
             self._opened.set_result(None)
+            if self._whispering is not None:
+                self._whispering.join(self.board, self.key, self)
             async for revised in watch:
                 if not self._follow([revised, *watch.take_received()]):
                     return
@@ -169,7 +173,6 @@ class Room:
             else:
                 break
         self._bytes = len(stored.base.state) + sum(len(item.update) for item in stored.items)
-        self._renew_trial()
 
     # --- the log ----------------------------------------------------------------------------------
 
@@ -220,7 +223,8 @@ class Room:
         applied = False
         for candidate in list(self._late):
             try:
-                update = crdt.read_update(candidate.update)
+                _, update = self._in_flight.get(candidate.update) or (None, None)
+                update = update or crdt.read_update(candidate.update)
                 self.live.apply(candidate.update, update)
             except InvalidRequest as error:
                 if "missing" not in error.reason:
@@ -240,7 +244,7 @@ class Room:
             return
         updates, made_by = [], []
         for item in items:
-            made_by.append(self._in_flight.pop(item.update, None))
+            made_by.append(self._in_flight.pop(item.update, (None,))[0])
             updates.append(item.update)
             if made_by[-1] is None:
                 self._trust(item.update)
@@ -257,10 +261,12 @@ class Room:
     def _trust(self, update: bytes) -> None:
         """Another process committed it: what is tried here builds on it too."""
         self._bytes += len(update)
+        if self._trial is None:
+            return
         try:
-            self.trial.apply(update)
+            self._trial.apply(update)
         except (InvalidRequest, DamagedError):
-            self._renew_trial()
+            self._forget_trial()
 
     def _reached(self) -> None:
         assert self._watch is not None, "the room is loaded"
@@ -291,7 +297,7 @@ class Room:
             return False
         return any(client in self.live.clocks for client in clocks)
 
-    def admit(self, data: bytes, agent: str) -> bytes:
+    def admit(self, data: bytes, agent: str) -> tuple[bytes, Update]:
         """Try an edit of `agent`; returns what is new in it, which is to be committed.
 
         Errors: DocumentRefused; the document is unharmed.
@@ -302,18 +308,19 @@ class Room:
             update = crdt.read_update(data)
         except InvalidRequest as error:
             raise self._refused("malformed", error.reason) from error
-        gap = update.gap(self.trial.clocks)
+        trial = self._trying()
+        gap = update.gap(trial.clocks)
         if gap is not None:
             raise self._refused("gap", crdt.missing(gap).reason)
-        clients = update.news(self.trial.clocks)
+        clients = update.news(trial.clocks)
         for client in clients:
             if self._owners.get(client, agent) != agent:
                 raise self._refused("foreign", f"client {client} is somebody else's")
-        news = self._try(data, update)
+        news, update = self._try(trial, data, update)
         if news != crdt.EMPTY_UPDATE:
             self._check_size(len(news))
             self._owners.update(dict.fromkeys(clients, agent))
-        return news
+        return news, update
 
     def has_news(self, data: bytes) -> bool:
         """Whether an update that may not be admitted says anything new. Errors: InvalidRequest."""
@@ -330,54 +337,63 @@ class Room:
 
     def forget(self) -> None:
         """What was just admitted will not be committed."""
-        self._renew_trial()
+        self._forget_trial()
 
-    def _try(self, data: bytes, update: crdt.Update) -> bytes:
+    def _try(self, trial: Replica, data: bytes, update: Update) -> tuple[bytes, Update]:
         try:
             check_harmless(data)
-            before = self.trial.state
-            news = self.trial.apply(data, update)
-            self.trial.update_since(before)
-            if news != crdt.EMPTY_UPDATE:
+            before = trial.state
+            news = trial.apply(data, update)
+            trial.update_since(before)
+            if news not in (data, crdt.EMPTY_UPDATE):
                 check_harmless(news)
-                crdt.read_update(news)
+                update = crdt.read_update(news)
         except (DamagedError, InvalidRequest) as error:
-            self._renew_trial()
+            self._forget_trial()
             raise self._refused("malformed", str(error)) from error
-        return news
+        return news, update
 
     def _check_size(self, more: int) -> None:
         self._bytes += more
         if self._bytes <= DOCUMENT_BYTES_MAX:
             return
-        self._bytes = len(self.trial.update_since())
+        self._bytes = len(self._trying().update_since())
         if self._bytes > DOCUMENT_BYTES_MAX:
             size = self._bytes
-            self._renew_trial()
-            self._bytes = len(self.trial.update_since())
+            self._forget_trial()
+            self._bytes = len(self._trying().update_since())
             raise self._refused("too_large", f"it would have {size} bytes")
 
     def _refused(self, cause: str, reason: str) -> DocumentRefused:
         return DocumentRefused(self.key, cause, reason)
 
-    def _renew_trial(self) -> None:
-        self.trial.close()
-        self.trial = Replica(self.live.update_since(), listening=True)
-        for update in self._in_flight:
-            self.trial.apply(update)
+    def _trying(self) -> Replica:
+        """The copy on which edits are tried: who only reads needs none."""
+        if self._trial is None:
+            self._trial = Replica(self.live.update_since(), listening=True)
+            for update in self._in_flight:
+                self._trial.apply(update)
+        return self._trial
 
-    async def commit(self, update: bytes, member: Member, agent: str) -> None:
+    def _forget_trial(self) -> None:
+        """The copy may hold more than is being committed; the next edit finds a new one."""
+        if self._trial is not None:
+            self._trial.close()
+            self._trial = None
+
+    async def commit(self, news: tuple[bytes, Update], member: Member) -> None:
         """Commit what was admitted. Errors: those of `Board.commit`; it is not tried any more."""
+        update, agent = news[0], member.agent
         writer = self._writers.get(agent)
         if writer is None:
             link = self._link(_keeper(agent, self.key))
             writer = self._writers[agent] = Writer(link, self.board)
-        self._in_flight[update] = member
+        self._in_flight[update] = member, news[1]
         try:
             await writer.commit(Wish(storage.append_update(self.key, update)), with_held=False)
         except BaseException:
             if self._in_flight.pop(update, None) is not None:
-                self._renew_trial()
+                self._forget_trial()
             raise
 
     # --- members ----------------------------------------------------------------------------------
@@ -390,12 +406,7 @@ class Room:
         """Somebody is gone, and with it what it told of itself."""
         self.members.discard(member)
         self._listening.discard(member)
-        gone = [c for c, (_, owner) in self._present.items() if owner is member]
-        told = []
-        for client in gone:
-            presence, _ = self._present.pop(client)
-            told.append(Presence(client, presence.clock + 1, None))
-        self._announce(told)
+        self._spread(self._presences.leave(member))
 
     def tell(self, member: Member, state: bytes) -> None:
         """Send what a member with `state` lacks; from now on, it gets every update.
@@ -410,29 +421,35 @@ class Room:
 
     def tell_present(self, member: Member) -> None:
         """Send who is there."""
-        if self._present:
-            found = [presence for presence, _ in self._present.values()]
-            member.deliver(ysync.write_awareness(found))
+        known = self._presences.known()
+        if known:
+            member.deliver(ysync.write_awareness(known))
 
     def note_present(self, member: Member, told: Iterable[Presence]) -> None:
         """Somebody tells of itself; what it repeats of others is left out."""
-        news = []
-        for presence in told:
-            known = self._present.get(presence.client)
-            if known is not None and (known[1] is not member or known[0].clock >= presence.clock):
-                continue
-            if presence.state is None:
-                self._present.pop(presence.client, None)
-                if known is None:
-                    continue
-            else:
-                self._present[presence.client] = presence, member
-            news.append(presence)
+        self._spread(self._presences.note(member, told))
+
+    def hear(self, told: Iterable[Presence]) -> None:
+        """As `Listener.hear`."""
+        self._announce(self._presences.hear(told))
+
+    def present(self) -> list[Presence]:
+        """As `Listener.present`."""
+        return self._presences.brought_here()
+
+    def expire(self) -> None:
+        """As `Listener.expire`."""
+        self._announce(self._presences.expire())
+
+    def _spread(self, news: list[Presence]) -> None:
+        """Tell everybody, here and elsewhere."""
         self._announce(news)
+        if news and self._whispering is not None:
+            self._whispering.tell(self.board, self.key, news)
 
     def _announce(self, news: list[Presence]) -> None:
-        """Tell everybody, also whom it comes from: a stock client that hears nothing for 30 s takes
-        the line for dead."""
+        """Tell everybody here, also whom it comes from: a stock client that hears nothing for 30 s
+        takes the line for dead."""
         if news:
             frame = ysync.write_awareness(news)
             for member in list(self._listening):

@@ -8,7 +8,7 @@ Invariants
   the next commit.
 - "what do I lack?" is answered when every earlier edit of the session is committed: so a peer finds
   out whether its edits are safe.
-- an edit that was taken is carried out even if its sender is gone by then.
+- an edit that was taken is carried out even if its sender is gone by then, unless its token is.
 - at most OUTGOING_BYTES_MAX wait for a peer, or it is disconnected; a peer whose edits wait is not
   read from.
 """
@@ -16,6 +16,7 @@ Invariants
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 
 from blackboard.core import crdt
 from blackboard.errors import (
@@ -44,8 +45,11 @@ _BARRIER_PAUSE_S = 0.05
 class Session:
     """A peer that is connected as `agent`. Made by `Documents.join`."""
 
-    def __init__(self, room: Room, agent: str, *, can_edit: bool) -> None:
+    def __init__(
+        self, room: Room, agent: str, *, can_edit: bool, check: Callable[[], None]
+    ) -> None:
         self.agent = agent
+        self._check_token = check
         self.can_edit = can_edit
         self._room = room
         self._incoming: deque[Message] = deque()
@@ -66,9 +70,11 @@ class Session:
     async def send(self, frame: bytes) -> None:
         """Take a frame of the peer; waits while too much of it is still being committed.
 
-        Errors: DocumentRefused when the session has ended, with the reason.
+        Errors: DocumentRefused when the session has ended, with the reason; Unauthenticated when
+        the token has.
         """
         self._check()
+        self._check_token()
         try:
             messages = ysync.read_frame(frame)
         except (InvalidRequest, LimitExceeded) as error:
@@ -83,7 +89,7 @@ class Session:
         self._check()
 
     async def receive(self) -> bytes:
-        """The next frame for the peer. Errors: DocumentRefused when the session has ended.
+        """The next frame for the peer. Errors: as of `send`.
 
         Cancellation loses nothing.
         """
@@ -91,6 +97,7 @@ class Session:
             self._check()
             self._ready.clear()
             await self._ready.wait()
+        self._check_token()
         frame = self._outgoing.popleft()
         self._outgoing_bytes -= len(frame)
         return frame
@@ -202,7 +209,7 @@ class Session:
             self._check_nothing_new(update)
             return
         news = self._room.admit(update, self.agent)
-        if news == crdt.EMPTY_UPDATE:
+        if news[0] == crdt.EMPTY_UPDATE:
             return
         if self._is_stale:
             self._room.forget()
@@ -214,17 +221,18 @@ class Session:
         if self._room.has_news(update):
             raise DocumentRefused(self._room.key, "read_only", f"{self.agent} may only read it")
 
-    async def _insist(self, news: bytes) -> None:
+    async def _insist(self, news: tuple[bytes, crdt.Update]) -> None:
         """Commit; while a checkpoint waits for the agent's state, wait with it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + REQUEST_TIMEOUT_MS / 1000
         while True:
+            self._check_token()
             try:
-                return await self._room.commit(news, self, self.agent)
+                return await self._room.commit(news, self)
             except SnapshotFirst:
                 if loop.time() > deadline:
                     raise
-                self._room.admit(news, self.agent)
+                self._room.admit(news[0], self.agent)
                 await asyncio.sleep(_BARRIER_PAUSE_S)
 
     async def leave(self, task: "asyncio.Task[None]") -> None:

@@ -15,9 +15,11 @@ from blackboard.errors import BlackboardError
 from blackboard.service.access import Principal
 from blackboard.service.automatic import Automatic, AutomaticCheckpoints
 from blackboard.service.documents import Documents
+from blackboard.service.documents_whispers import Whispering, whispers_of
 from blackboard.service.finish import heed_cancellation
 from blackboard.service.host import Host, ServiceStatistics
 from blackboard.service.local import LocalLink
+from blackboard.service.rates import Rates
 from blackboard.service.sweeper import Sweeper
 from blackboard.store.archive import Archive
 from blackboard.store.base import EngineFacts, Store
@@ -34,7 +36,8 @@ class Service:
 
     `log_kept_revisions` bounds each board's log; older entries are compacted away, once they are in
     the `archive`, if there is one. With `lock_masters` a lease is granted only if a majority of
-    them agrees. Both are closed too. `automatic` says when checkpoints are taken unasked.
+    them agrees. Both are closed too. `automatic` says when checkpoints are taken unasked; `rates`,
+    what each principal may ask for.
     Errors on entering: EngineRefused, Unavailable; InvalidRequest when two lock masters are one.
     """
 
@@ -46,9 +49,12 @@ class Service:
         lock_masters: "LockMasters | None" = None,
         archive: Archive | None = None,
         automatic: Automatic | None = None,
+        rates: Rates | None = None,
     ) -> None:
-        self.host = Host(store, lock_masters, archive=archive)
-        self.host.documents = Documents(self.link)
+        self.host = Host(store, lock_masters, archive=archive, rates=rates or Rates())
+        engine = whispers_of(store)
+        whispering = None if engine is None else Whispering(engine)
+        self.host.documents = Documents(self.link, whispering)
         self._log_kept_revisions = log_kept_revisions
         self._automatic = automatic or Automatic()
         self._checkpoints = AutomaticCheckpoints(self.host, self._automatic)
@@ -83,6 +89,7 @@ class Service:
             ]
         for task in self._tasks:
             task.add_done_callback(_report)
+        self.host.load.start()
         return self
 
     async def __aexit__(
@@ -92,6 +99,7 @@ class Service:
         trace: TracebackType | None,
     ) -> None:
         self.drain()
+        self.host.load.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -11,8 +11,9 @@ What every engine promises (`tests/conformance/` runs the same suite over all of
 """
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from blackboard import types as limits
 from blackboard.core.commit import Entry, Head, LogPage, Reading, Seed
@@ -123,3 +124,21 @@ class Store(Protocol):
 
     async def aclose(self) -> None:
         """Let go of the engine. Commits in flight finish or have an unknown outcome."""
+
+
+@runtime_checkable
+class Whispers(Protocol):
+    """What an engine that several processes share may offer besides: words that nothing keeps.
+
+    Whoever listens hears them, or not: they may be lost, and come to no log. So they suit only what
+    is said again anyway, such as who is there.
+    """
+
+    async def whisper(self, board: str, key: Key, data: bytes) -> None:
+        """Say something about what is at `key`. Errors: Unavailable: perhaps nobody heard it."""
+
+    def overhear(self, board: str) -> AbstractAsyncContextManager[AsyncIterator[tuple[Key, bytes]]]:
+        """Hear what is whispered about a board from now on, one's own words among it, without end.
+
+        Errors: Unavailable, also of the iteration: what was said meanwhile is lost.
+        """

@@ -42,6 +42,12 @@ def log_key(board: str) -> str:
     return board_keys(board)[1]
 
 
+def whispers_channel(board: str) -> str:
+    """The channel, in the board's slot, for what nothing keeps."""
+    check_name(board, "board")
+    return f"{{{board}}}:w"
+
+
 def index_range(prefix: Prefix, after: Key | None) -> tuple[str, str]:
     """The interval of the index, as ZRANGEBYLEX takes it, of keys below `prefix` and > `after`."""
     first, last = range_below(prefix) if prefix else (_FIRST_LETTER, "")

@@ -11,6 +11,7 @@ Invariants
 """
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
@@ -18,9 +19,16 @@ import anyio
 from blackboard.core.commit import Entry, Head, LogPage, Reading, Seed
 from blackboard.core.model import Outcome
 from blackboard.core.path import check_name
-from blackboard.errors import InvalidRequest, LimitExceeded, Unavailable
+from blackboard.errors import Corrupt, InvalidRequest, LimitExceeded, Unavailable
 from blackboard.store.base import REPLICA, EngineFacts, check_hold
-from blackboard.store.keys import BOARDS, board_keys, index_range, log_key, read_head
+from blackboard.store.keys import (
+    BOARDS,
+    board_keys,
+    index_range,
+    log_key,
+    read_head,
+    whispers_channel,
+)
 from blackboard.store.redis_commit import as_retry, commit_arguments, read_outcomes, unknown
 from blackboard.store.redis_driver import (
     Argument,
@@ -44,6 +52,7 @@ from blackboard.store.redis_scripts import (
     Scripts,
 )
 from blackboard.store.redis_seed import make_board
+from blackboard.store.redis_whispers import overheard, write_whisper
 from blackboard.types import (
     ENGINE_TIMEOUT_MS,
     FRAME_BYTES_MAX,
@@ -58,6 +67,7 @@ from blackboard.wire.codec import Prepared
 
 _BLOCK_MS_MAX: Final = ENGINE_TIMEOUT_MS // 2
 """One blocking read; longer waits repeat it, so that a dead connection is noticed."""
+_TIMEOUT_S: Final = ENGINE_TIMEOUT_MS / 1000
 _COMPACT_SLICE: Final = 1000
 """Log entries and tombstones that one call of compact.lua looks at: a millisecond or two."""
 _COMPACTED: Final = b"done"
@@ -231,6 +241,24 @@ class RedisStore:
         """Names of all boards, sorted. Errors: Unavailable."""
         names = await repeated(lambda: self._driver.send(Trial(), BOARDS, "SMEMBERS", BOARDS))
         return sorted(name.decode() for name in names)
+
+    async def whisper(self, board: str, key: Key, data: bytes) -> None:
+        """Tell whoever listens on the board's channel, see `Whispers.whisper`. It is said once."""
+        channel, packed = whispers_channel(board), write_whisper(key, data)
+        try:
+            with anyio.fail_after(_TIMEOUT_S):
+                await self._driver.send(Trial(), channel, "SPUBLISH", channel, packed)
+        except (NotNowError, Corrupt, TimeoutError) as error:
+            raise Unavailable(what="whispers", reason=str(error)) from error
+
+    @asynccontextmanager
+    async def overhear(self, board: str) -> AsyncIterator[AsyncIterator[tuple[Key, bytes]]]:
+        """Listen on the board's channel, see `Whispers.overhear`; on a connection of its own."""
+        try:
+            async with overheard(self._driver, whispers_channel(board)) as heard:
+                yield heard
+        except (NotNowError, Corrupt) as error:
+            raise Unavailable(what="whispers", reason=str(error)) from error
 
     async def aclose(self) -> None:
         """Close every connection; calls in flight end with an error."""

@@ -162,6 +162,27 @@ class _Pool(ConnectionPool):
         self.made.clear()
 
 
+class Listening:
+    """A connection on which the server speaks unasked. Errors: NotNowError, Unavailable."""
+
+    def __init__(self, connection: AbstractConnection) -> None:
+        self._connection = connection
+
+    async def tell(self, *command: Argument) -> None:
+        """Send a command; what it is answered with is heard."""
+        try:
+            await self._connection.send_command(*command)
+        except (RedisError, OSError) as error:
+            raise _translated(error) from error
+
+    async def hear(self) -> Any:
+        """The next thing that the server says, within ENGINE_TIMEOUT_MS."""
+        try:
+            return await self._connection.read_response()
+        except (RedisError, OSError) as error:
+            raise _translated(error) from error
+
+
 class OneServer:
     """A server by URL (`redis://`, `rediss://`, `unix://`), over a pool of connections."""
 
@@ -195,6 +216,22 @@ class OneServer:
             if isinstance(error, ReadOnlyError):
                 # A primary that became a replica: the name may lead to another server by now.
                 await self._pool.disconnect(inuse_connections=False)
+            raise _translated(error) from error
+
+    @contextlib.asynccontextmanager
+    async def listening(self, key: str) -> AsyncIterator["Listening"]:
+        """A connection that serves nothing else, to the server of `key`; closed afterwards.
+
+        Errors: NotNowError, Unavailable.
+        """
+        del key  # there is but one
+        try:
+            async with self._connection() as connection:
+                try:
+                    yield Listening(connection)
+                finally:
+                    await connection.disconnect(nowait=True)
+        except (RedisError, OSError) as error:
             raise _translated(error) from error
 
     async def ask_all(self, *command: Argument) -> list[Any]:
@@ -264,6 +301,23 @@ class Cluster:
             raise _translated(error) from error
         except (AttributeError, KeyError, IndexError) as error:
             # What redis-py raises while its picture of the cluster is incomplete (a failover).
+            raise NotNowError(repr(error)) from error
+
+    @contextlib.asynccontextmanager
+    async def listening(self, key: str) -> AsyncIterator["Listening"]:
+        """As `OneServer.listening`, to the node that owns the slot of `key`."""
+        try:
+            await self._client.initialize()
+            node = self._client.get_node_from_key(key)
+            connection = node.connection_class(**node.connection_kwargs)
+            try:
+                await connection.connect()
+                yield Listening(connection)
+            finally:
+                await connection.disconnect(nowait=True)
+        except (RedisError, OSError) as error:
+            raise _translated(error) from error
+        except (AttributeError, KeyError, IndexError) as error:
             raise NotNowError(repr(error)) from error
 
     async def ask_all(self, *command: Argument) -> list[Any]:

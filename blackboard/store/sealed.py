@@ -14,7 +14,9 @@ Invariants
 - a value whose data key was destroyed reads as `ERASED`; one that does not open is Corrupt.
 """
 
+import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -56,7 +58,7 @@ from blackboard.errors import (
     Rejected,
     TypeMismatch,
 )
-from blackboard.store.base import EngineFacts, Store
+from blackboard.store.base import EngineFacts, Store, Whispers
 from blackboard.store.data_keys import DataKeys
 from blackboard.store.sealing import (
     APPEND,
@@ -374,6 +376,35 @@ class SealedStore:
         """As `Store.log`. Errors: also Corrupt."""
         page = await self.raw.log(board, after, limit=limit, wait_ms=wait_ms)
         return replace(page, entries=await self.opener.log([board], page.entries))
+
+    # --- whispering -------------------------------------------------------------------------------
+
+    @property
+    def whispers(self) -> bool:
+        """Whether the store behind is one of several processes that can whisper."""
+        return isinstance(self.raw, Whispers)
+
+    async def whisper(self, board: str, key: Key, data: bytes) -> None:
+        """As `Whispers.whisper`."""
+        assert isinstance(self.raw, Whispers)
+        if self.seals(key):
+            data = await self._seal(board, key, PUT, _NOBODY, data)
+        await self.raw.whisper(board, key, data)
+
+    @asynccontextmanager
+    async def overhear(self, board: str) -> AsyncIterator[AsyncIterator[tuple[Key, bytes]]]:
+        """As `Whispers.overhear`. What does not open was not whispered by one of us."""
+        assert isinstance(self.raw, Whispers)
+        async with self.raw.overhear(board) as heard:
+            yield self._opened_whispers(board, heard)
+
+    async def _opened_whispers(
+        self, board: str, heard: AsyncIterator[tuple[Key, bytes]]
+    ) -> AsyncIterator[tuple[Key, bytes]]:
+        async for key, data in heard:
+            if self.seals(key) == is_sealed(data):
+                with contextlib.suppress(Corrupt):
+                    yield key, await self.opener.value([board], key, data)
 
     async def _opened(self, board: str, reading: Reading) -> Reading:
         return replace(reading, entries=await self.opener.entries([board], reading.entries))

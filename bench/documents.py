@@ -1,0 +1,333 @@
+"""Measure documents beside Hocuspocus and y-websocket-server, in one run on this machine.
+
+    python -m bench.documents                     everything, three rounds
+    python -m bench.documents --only ours,hocus   rows whose name contains one of these
+    python -m bench.documents --cells fanout      kinds: fanout, load, stall
+    python -m bench.documents --quick             does it run at all; figures are worthless
+
+Every server keeps what it is sent. Ours tells an edit when it is committed; the peers tell it
+first, and store it later: Hocuspocus the whole document every two seconds, y-websocket-server each
+update, without waiting. The clients are one Node process (bench/yjs/fanout.mjs) with a real Y.Doc
+as the editor, the same for all. In every round each cell visits all rows in a new random order.
+
+Servers and clients are installed with npm into the checkout's .servers folder (not with
+--no-fetch). Everything listens on 127.0.0.1 only. Exit status 1 means that a cell failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rich.console import Console
+
+from bench.coordination import SETTLE_SECONDS, explain, show, words
+from bench.figures import Figures, Results
+from bench.machine import gather_facts
+from bench.ours import BOARD, serve_ours
+from bench.peers import serve_redis
+from bench.report import cell_table, document, verdict_table
+from bench.rows import LOOPBACK, Endpoint
+from bench.servers import (
+    CACHE,
+    CHECKOUT,
+    FETCH_SECONDS_MAX,
+    Lab,
+    Server,
+    UnavailableError,
+    die_with_parent,
+    prepare_cache,
+)
+from bench.targets import DOCUMENT_TARGETS, judge
+from blackboard.net.documents_client import document_token
+
+CELL_SECONDS_MAX = 240.0
+PROGRAMS = CHECKOUT / "bench/yjs"
+INSTALLED = CACHE / "yjs"
+FOLDER = "public/bench"
+POWER_LOSS, NOTHING = "power loss", "nothing yet"
+
+
+class Room:
+    """Where a client finds one document."""
+
+    def __init__(self, url: str, name: str, query: str = "") -> None:
+        self.url = url
+        self.told = {"name": name, "query": query}
+
+
+class Row:
+    """A server of documents; `servers[0]` is the process that clients talk to."""
+
+    name: ClassVar[str]
+    survives: ClassVar[str]
+    dialect: ClassVar[str] = "y-websocket"
+    rest_ms: ClassVar[int] = 500
+    """After its last peer left, until a document is surely not held in memory any more."""
+
+    def __init__(self) -> None:
+        self.servers: list[Server] = []
+
+    async def start(self, lab: Lab) -> None:
+        """Bring it up. Errors: UnavailableError."""
+        raise NotImplementedError
+
+    def room(self, name: str) -> Room:
+        """A document of that name."""
+        return Room(f"ws://{LOOPBACK}:{self.servers[0].port}", name)
+
+
+class Ours(Row):
+    """Our service on the embedded engine, as it comes: synced to disk, and with an archive."""
+
+    name = "ours-embedded"
+    survives = POWER_LOSS
+
+    async def start(self, lab: Lab) -> None:
+        """See `Row.start`."""
+        self.servers, self._endpoint = await self._started(lab)
+
+    async def _started(self, lab: Lab) -> tuple[list[Server], Endpoint]:
+        server, endpoint = await serve_ours(lab, self.name, (), archive=())
+        return [server], endpoint
+
+    def room(self, name: str) -> Room:
+        """See `Row.room`; with a token for the document alone."""
+        url = f"ws://{LOOPBACK}:{self._endpoint.port}/v1/boards/{BOARD}/docs/{FOLDER}"
+        token = document_token(self._endpoint.token, BOARD, f"{FOLDER}/{name}")
+        return Room(url, name, f"token={token}")
+
+
+class OursRedis(Ours):
+    """Our service over a Redis that syncs before each answer; the CPU is that of both."""
+
+    name = "ours-redis"
+
+    async def _started(self, lab: Lab) -> tuple[list[Server], Endpoint]:
+        redis = await serve_redis(lab, "redis-of-ours", "always")
+        engine = ("--engine", f"redis://{LOOPBACK}:{redis.port}")
+        server, endpoint = await serve_ours(lab, self.name, engine)
+        return [server, redis], endpoint
+
+
+class Hocuspocus(Row):
+    """Hocuspocus with its defaults and documents in files."""
+
+    name = "hocuspocus"
+    survives = NOTHING
+    dialect = "hocuspocus"
+    rest_ms = 3_000
+
+    async def start(self, lab: Lab) -> None:
+        """See `Row.start`."""
+        program, folder = INSTALLED / "hocuspocus.mjs", lab.data_folder(self.name)
+        command = [_node(), str(program)]
+        self.servers = [await lab.serve(self.name, lambda port: [*command, str(port), str(folder)])]
+
+
+class YWebsocketServer(Row):
+    """Yjs' own server with its LevelDB persistence."""
+
+    name = "y-websocket-server"
+    survives = NOTHING
+
+    async def start(self, lab: Lab) -> None:
+        """See `Row.start`."""
+        program = INSTALLED / "node_modules/@y/websocket-server/src/server.js"
+        settings = {"HOST": LOOPBACK, "YPERSISTENCE": str(lab.data_folder(self.name))}
+        self.servers = [
+            await lab.serve(
+                self.name, lambda port: ["env", f"PORT={port}", _node(), str(program)], settings
+            )
+        ]
+
+
+ROWS: tuple[type[Row], ...] = (Ours, OursRedis, Hocuspocus, YWebsocketServer)
+CELLS: Mapping[str, Mapping[str, Any]] = {
+    "fanout n=1": {"cell": "fanout", "receivers": 1, "burst": 4_000},
+    "fanout n=10": {"cell": "fanout", "receivers": 10, "burst": 4_000},
+    "fanout n=50": {"cell": "fanout", "receivers": 50, "burst": 8_000},
+    "load 10,000 edits": {"cell": "load", "edits": 10_000, "rounds": 5},
+    "stall": {"cell": "stall", "megabytes": 64},
+}
+KINDS = ("fanout", "load", "stall")
+PACED = {"rate": 100, "seconds": 6, "window": 1_024}
+QUICK = {"rate": 50, "seconds": 1, "burst": 300, "edits": 300, "rounds": 1, "megabytes": 8}
+
+
+def _node() -> str:
+    found = shutil.which("node")
+    if found is None:
+        raise UnavailableError("no node on PATH")
+    return found
+
+
+def install(*, fetch: bool) -> None:
+    """Have the programs of bench/yjs ready to run. Errors: UnavailableError."""
+    if shutil.which("npm") is None:
+        raise UnavailableError("no npm on PATH")
+    prepare_cache()
+    INSTALLED.mkdir(exist_ok=True)
+    wanted, marker = (PROGRAMS / "package.json").read_text(), INSTALLED / "complete"
+    for program in PROGRAMS.iterdir():
+        shutil.copy(program, INSTALLED)
+    if marker.exists() and marker.read_text() == wanted:
+        return
+    if not fetch:
+        raise UnavailableError("the Yjs servers are not installed, and nothing may be fetched")
+    command = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--silent"]
+    try:
+        subprocess.run(command, cwd=INSTALLED, check=True, timeout=FETCH_SECONDS_MAX)
+    except (subprocess.SubprocessError, OSError) as error:
+        raise UnavailableError(f"npm install: {error}") from error
+    marker.write_text(wanted)
+
+
+async def measure(row: Row, cell: Mapping[str, Any]) -> Figures:
+    """One cell of one row, by the clients in their own process."""
+    room = row.room(f"d{random.getrandbits(40):x}")
+    given = {
+        **cell,
+        "url": room.url,
+        "room": room.told,
+        "dialect": row.dialect,
+        "restMs": row.rest_ms,
+        "pids": [server.pid for server in row.servers],
+    }
+    process = await asyncio.create_subprocess_exec(
+        _node(),
+        str(INSTALLED / "fanout.mjs"),
+        json.dumps(given),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "NODE_NO_WARNINGS": "1"},
+        preexec_fn=die_with_parent,
+    )
+    try:
+        async with asyncio.timeout(CELL_SECONDS_MAX):
+            out, errors = await process.communicate()
+    except BaseException:
+        process.kill()
+        await process.wait()
+        raise
+    if process.returncode:
+        raise RuntimeError(errors.decode(errors="replace").strip()[-300:])
+    found: Figures = json.loads(out)
+    return {name: float("nan") if value is None else value for name, value in found.items()}
+
+
+async def measure_all(
+    rows: Sequence[Row], options: argparse.Namespace, failed: dict[str, str]
+) -> Results:
+    """Every cell of every row in every round; a broken cell is noted and the run goes on."""
+    results = Results()
+    rounds: int = 1 if options.quick else options.rounds
+    for number in range(1, rounds + 1):
+        for name, settings in CELLS.items():
+            if settings["cell"] not in options.cells:
+                continue
+            cell = {**PACED, **settings, **(QUICK if options.quick else {})}
+            for row in random.sample(rows, len(rows)):
+                print(f"{name}, {row.name}, round {number}", file=sys.stderr)
+                try:
+                    results.add(name, row.name, number, await measure(row, cell))
+                except Exception as error:  # noqa: BLE001 - one broken cell must not lose the rest
+                    failed[f"{name}, {row.name}, round {number}"] = explain(error)
+                await asyncio.sleep(SETTLE_SECONDS)
+    return results
+
+
+def report(results: Results, options: argparse.Namespace, folder: Path) -> None:
+    """Print the facts, a table per cell and the verdicts; write the JSON file."""
+    survives = {kind.name: kind.survives for kind in ROWS}
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    facts = gather_facts(folder)
+    for line in facts.lines():
+        print(f"- {line}")
+    print()
+    ordered = Results()
+    for cell in CELLS:
+        for kind in ROWS:
+            for number, figures in results.rounds_of(cell, kind.name).items():
+                ordered.add(cell, kind.name, number, figures)
+    for cell in ordered.cells:
+        show(console, cell_table(ordered, cell, survives), as_markdown=options.markdown)
+    verdicts = [judge(target, ordered) for target in DOCUMENT_TARGETS]
+    show(console, verdict_table(verdicts), as_markdown=options.markdown)
+    if options.json:
+        written = document(ordered, verdicts, survives, asdict(facts), {})
+        options.json.write_text(json.dumps(written, indent=1) + "\n")
+
+
+async def run_all(options: argparse.Namespace) -> int:
+    """One whole run; whatever happens, its servers are stopped and its files deleted."""
+    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=prepare_cache()))
+    lab, rows, troubles = Lab(folder, fetch=options.fetch), [], dict[str, str]()
+    try:
+        install(fetch=options.fetch)
+        for kind in ROWS:
+            if options.only and not any(word in kind.name for word in options.only):
+                continue
+            row = kind()
+            await row.start(lab)
+            rows.append(row)
+        results = await measure_all(rows, options, troubles)
+        report(results, options, folder)
+    except UnavailableError as error:
+        print(f"- skipped: {error}")
+    finally:
+        lab.close()
+        shutil.rmtree(folder, ignore_errors=True)
+    for name, reason in troubles.items():
+        print(f"- failed {name}: {reason}")
+    return 1 if troubles else 0
+
+
+def kinds_of(text: str) -> list[str]:
+    """Comma-separated kinds of cells."""
+    for word in words(text):
+        if word not in KINDS:
+            raise argparse.ArgumentTypeError(f"{word} is none of {', '.join(KINDS)}")
+    return words(text)
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.documents",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", type=words, default=[], help="parts of rows' names")
+    parser.add_argument("--cells", type=kinds_of, default=list(KINDS), help=", ".join(KINDS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="one short round")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
+    parser.add_argument(
+        "--no-fetch", dest="fetch", action="store_false", help="do not install what is missing"
+    )
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Entry point; SIGTERM ends the run like Ctrl-C, so that the servers are stopped."""
+    options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    return asyncio.run(run_all(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
