@@ -40,7 +40,7 @@ class RemoteStream:
         self._edge = request.after
         self._position = request.after
         self._number: int | None = None
-        self._buffer: deque[tuple[Delivery, int]] = deque()
+        self._buffer: deque[tuple[Delivery, int, int]] = deque()  # with its bytes and changes
         self._changes = 0
         self._bytes = 0
         self._failure: BlackboardError | None = None
@@ -100,9 +100,9 @@ class RemoteStream:
             else:
                 self._news.clear()
                 await self._news.wait()
-        delivery, size = self._buffer.popleft()
+        delivery, size, count = self._buffer.popleft()
         self._bytes -= size
-        self._changes -= _changes_of(delivery)
+        self._changes -= count
         self._position = delivery.position
         return delivery
 
@@ -123,10 +123,13 @@ class RemoteStream:
         if not changed.revisions:
             self._mark_wanted = False
         self._edge = changed.position
-        size = sum(map(cost_of, changed.revisions))
-        self._buffer.append((delivery, size))
+        size = count = 0
+        for revision in changed.revisions:
+            size += cost_of(revision)
+            count += len(revision.changes)
+        self._buffer.append((delivery, size, count))
         self._bytes += size
-        self._changes += _changes_of(delivery)
+        self._changes += count
         if self._bytes > WATCH_QUEUE_BYTES_MAX or self._changes > WATCH_QUEUE_CHANGES_MAX:
             self._give_up()
         self._news.set()
@@ -147,7 +150,3 @@ class RemoteStream:
         if number is not None:
             self._channel.drop_watch(number)
         self._news.set()
-
-
-def _changes_of(delivery: Delivery) -> int:
-    return sum(len(entry.changes) for entry in delivery.revisions)

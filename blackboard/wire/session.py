@@ -443,7 +443,11 @@ class ClientSession(_Session):
             if message.params is not None and message.method is not None:
                 with reading.from_peer("changes"):
                     events.append(Changed(*message.params.to_core()))
-            elif message.result is not None and message.id in self._in_flight - answered:
+            elif (
+                message.result is not None
+                and message.id in self._in_flight
+                and message.id not in answered
+            ):
                 answered.add(message.id)
                 events.append(Answered(message.id, message.result))
             else:
