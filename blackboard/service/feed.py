@@ -86,8 +86,8 @@ class Feed:
         self._ring_changes = 0
         self._after: Revision = 0
         self._newest: Revision = 0
-        # Futures in place of an Event, which takes twice as long to wait for. Those of watchers that
-        # were cancelled stay until the next poke, a second at most.
+        # Futures in place of an Event, which takes twice as long to wait for. Those of watchers
+        # that were cancelled stay until the next poke, a second at most.
         self._waiting: list[asyncio.Future[None]] = []
         self._shared: dict[tuple[View, Position], tuple[Delivery, Position]] = {}
         self._tail: asyncio.Task[None] | None = None
