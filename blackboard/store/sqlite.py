@@ -30,14 +30,14 @@ from blackboard.core.commit import ENGINE, Entry, Epoch, Head, LogPage, Reading,
 from blackboard.core.history import check_seed
 from blackboard.core.model import Outcome
 from blackboard.core.path import check_name
-from blackboard.core.state import State, evolve
+from blackboard.core.state import State
 from blackboard.errors import DataDirectoryInUse, InvalidRequest, LimitExceeded, Unavailable
 from blackboard.store.base import EngineFacts, check_hold
 from blackboard.store.sqlite_board import EmbeddedBoard, Threads
 from blackboard.store.sqlite_file import BoardFile, Level, Loaded, translated
 from blackboard.store.sqlite_new import NewFile, create, remove, seed_path
 from blackboard.types import Key, Milliseconds, Prefix, Revision
-from blackboard.wire.codec import Prepared, marker_entry
+from blackboard.wire.codec import Prepared
 
 T = TypeVar("T")
 
@@ -284,10 +284,7 @@ class SqliteStore:
         try:
             loaded = file.load(name)
             if first and not loaded.clean:
-                epoch = _next_epoch(loaded.state)
-                file.begin_epoch(epoch, now_ms)
-                evolve(loaded.state, marker_entry(epoch, now_ms))
-                loaded.epochs.append(epoch)
+                loaded = file.begin_epoch(loaded, _next_epoch(loaded.state), now_ms)
             file.begin_run()
         except BaseException:
             file.abandon()

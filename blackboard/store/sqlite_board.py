@@ -30,7 +30,7 @@ from blackboard.core.path import range_below
 from blackboard.core.state import evolve
 from blackboard.errors import Compacted, FutureRevision, OutcomeUnknown, Unavailable
 from blackboard.store.sqlite_file import BoardFile, Loaded, WriteError, log_entries
-from blackboard.store.sqlite_rows import Touched, Writes, checksum_of
+from blackboard.store.sqlite_rows import Touched, Writes
 from blackboard.types import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared, encode_results
 
@@ -88,7 +88,7 @@ class EmbeddedBoard:
         self._file = file
         self._state = loaded.state
         self._epochs = loaded.epochs
-        self._checksum = checksum_of(loaded.state)
+        self._weight = loaded.weight
         self._writers = threads.writers
         self._readers = threads.readers
         self._now_ms = now_ms
@@ -210,8 +210,8 @@ class EmbeddedBoard:
         if group.changes_nothing:
             return self._finish(group)
         self._writing = group
-        writes = group.touched.writes(self._state, self._checksum)
-        self._checksum = writes.head[-1]
+        writes = group.touched.writes(self._state, self._weight)
+        self._weight = writes.weight
         self._writers.submit(self._write, group, writes)
         self._loop.call_later(_GIVE_WAY_EVERY_S, self._give_way, group)
         return None

@@ -15,7 +15,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, pairwise
 from pathlib import Path
@@ -23,17 +23,21 @@ from typing import Final, Literal
 
 from blackboard import types as limits
 from blackboard.core.commit import BRANCH, ENGINE, RESTORE, Epoch, LogEntry
-from blackboard.core.state import State
+from blackboard.core.state import State, evolve
 from blackboard.errors import Corrupt, Unavailable
+from blackboard.store.sqlite_journal import CUT_OFF_MAX, forgotten
 from blackboard.store.sqlite_rows import (
     TABLES,
     Row,
     Writes,
-    checksum_of,
+    checksum,
     epoch_row,
     fill,
     read_epoch_row,
+    seal,
     unpack_large,
+    weigh,
+    weight_of,
 )
 from blackboard.types import Milliseconds, Revision
 from blackboard.wire.codec import decode_entry, marker_entry
@@ -42,7 +46,7 @@ Level = Literal["disk", "memory"]
 """What an acknowledged commit survives: power loss, or the end of this process only."""
 
 APPLICATION_ID: Final = 0x42424244  # "BBBD", in the file's header
-FORMAT: Final = 1  # of the schema, as user_version
+FORMAT: Final = 2  # of the schema, as user_version
 _COMPACT_ROWS: Final = 4096  # log entries removed by one transaction
 PAGE_BYTES: Final = 4096
 _CACHE_KIB: Final = 32 * 1024
@@ -62,8 +66,10 @@ _PASSING: Final = frozenset(
 """Result codes that speak of the moment; all others of a file speak of its content."""
 
 _LOG: Final = (
-    "INSERT INTO log (revision, time_ms, body, large, results, digest) VALUES (?, ?, ?, ?, ?, ?)"
+    "INSERT INTO log (revision, time_ms, body, large, results, digest, checksum)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
+_HEAD: Final = "UPDATE head SET revision = ?, time_ms = ?, oldest = ?, checksum = ?"
 _ROWS_PER_STATEMENT: Final = 128
 """Times 8 columns: SQLite takes 32,766 parameters."""
 INSERT_EPOCH: Final = (
@@ -71,10 +77,10 @@ INSERT_EPOCH: Final = (
     " VALUES (?, ?, ?, ?, ?, ?)"
 )
 _READ_LOG: Final = """
-    SELECT revision, time_ms, body, large, results, digest FROM log
+    SELECT revision, time_ms, body, large, results, digest, checksum FROM log
      WHERE revision > :after AND revision <= :last
      UNION ALL
-    SELECT revision, time_ms, NULL, NULL, NULL, NULL FROM epoch
+    SELECT revision, time_ms, NULL, NULL, NULL, NULL, NULL FROM epoch
      WHERE revision > :after AND revision <= :last AND cause <> 'restore'
      ORDER BY revision LIMIT :limit"""
 
@@ -90,11 +96,13 @@ class WriteError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a file held. `clean` says that it surely holds all that was acknowledged."""
+    """What a file held. `clean` says that it surely holds all that was acknowledged; `weight` is
+    that of all its rows but the head (store/sqlite_rows.py)."""
 
     state: State
     epochs: list[Epoch]
     clean: bool
+    weight: int
 
 
 def _follow(epochs: Sequence[Epoch]) -> bool:
@@ -134,9 +142,9 @@ class BoardFile:
 
         Cost: about 5 us per entry; of the log, only the row numbers are read (each row's digest is
         checked when that row is read).
-        Errors: Corrupt, Unavailable.
+        Errors: Corrupt, Unavailable; the file and its journal are as they were.
         """
-        with translated(self.path), contextlib.closing(self._writer.cursor()) as cursor:
+        with translated(self.path), closing(self._writer.cursor()) as cursor:
             self._check_format(cursor)
             head = cursor.execute(
                 "SELECT revision, time_ms, oldest, checksum, clean FROM head WHERE board = ?",
@@ -144,22 +152,36 @@ class BoardFile:
             ).fetchone()
             if head is None:
                 raise self._corrupt(f"it is not the file of board {board}")
-            revision, time_ms, oldest, checksum, clean = head
-            rows = cursor.execute("SELECT * FROM epoch ORDER BY number")
+            revision, time_ms, oldest, kept, clean = head
+            if clean:
+                self._check_journal()
+            rows = cursor.execute("SELECT * FROM epoch ORDER BY number").fetchall()
             epochs = [read_epoch_row(row) for row in rows]
             self._check_log(cursor, epochs, revision, oldest)
             state = State(epochs[-1], revision=revision, oldest=oldest, time_ms=time_ms)
             for table in TABLES:
                 fill(state, table, cursor.execute(table.select))
-            if checksum_of(state) != checksum:
+            weight = weight_of(state) + sum(map(weigh, rows))
+            if checksum(weight, revision, time_ms, oldest) != kept:
                 raise self._corrupt("its tables do not add up")
-            return Loaded(state, epochs, clean=bool(clean))
+            return Loaded(state, epochs, clean=bool(clean), weight=weight)
 
     def _check_format(self, cursor: sqlite3.Cursor) -> None:
         for pragma, wanted in (("application_id", APPLICATION_ID), ("user_version", FORMAT)):
             [found] = cursor.execute(f"PRAGMA {pragma}").fetchone()
             if found != wanted:
                 raise self._corrupt(f"{pragma} is {found}, not {wanted}")
+
+    def _check_journal(self) -> None:
+        """Everything that was synced must have been read. Errors: Corrupt; nothing is changed."""
+        lost = forgotten(self.path, PAGE_BYTES)
+        if lost <= CUT_OFF_MAX:
+            return
+        with closing(_connect(self.path, mode="ro")) as holder:
+            # While somebody else reads it, closing a connection does not move the journal.
+            holder.execute("SELECT count(*) FROM head").fetchone()
+            self._writer.close()
+        raise self._corrupt(f"its journal is damaged, and {lost} transactions lie behind that")
 
     def _check_log(
         self, cursor: sqlite3.Cursor, epochs: list[Epoch], revision: Revision, oldest: Revision
@@ -190,14 +212,21 @@ class BoardFile:
             if not durable:
                 self._writer.execute("PRAGMA synchronous=OFF")
 
-    def begin_epoch(self, epoch: Epoch, time_ms: Milliseconds) -> None:
-        """Write an epoch marker and make its revision the head's. Errors: Unavailable."""
+    def begin_epoch(self, loaded: Loaded, epoch: Epoch, time_ms: Milliseconds) -> Loaded:
+        """Write an epoch marker and make its revision the head's; returns what the file then holds.
+
+        Errors: Unavailable.
+        """
+        row = epoch_row(epoch, time_ms)
+        weight = loaded.weight + weigh(row)
+        place = (epoch.revision, time_ms, loaded.state.oldest)
         with translated(self.path):
             self._writer.execute("BEGIN IMMEDIATE")
-            self._writer.execute(INSERT_EPOCH, epoch_row(epoch, time_ms))
-            update = "UPDATE head SET revision = ?, time_ms = ?"
-            self._writer.execute(update, (epoch.revision, time_ms))
+            self._writer.execute(INSERT_EPOCH, row)
+            self._writer.execute(_HEAD, (*place, checksum(weight, *place)))
             self._writer.execute("COMMIT")
+        evolve(loaded.state, marker_entry(epoch, time_ms))
+        return replace(loaded, epochs=[*loaded.epochs, epoch], weight=weight)
 
     def write(self, writes: Writes) -> bool:
         """Apply one transaction; returns whether log entries remain below `log_below`.
@@ -230,9 +259,7 @@ class BoardFile:
             insert(connection, statement, rows)
         if writes.log_below is not None:
             more = self._shorten_log(writes.log_below)
-        connection.execute(
-            "UPDATE head SET revision = ?, time_ms = ?, oldest = ?, checksum = ?", writes.head
-        )
+        connection.execute(_HEAD, writes.head)
         return more
 
     def _shorten_log(self, below: Revision) -> bool:
@@ -265,14 +292,14 @@ class BoardFile:
         return found
 
     def _log_entry(self, row: Row) -> LogEntry:
-        revision, time_ms, body, large, results, digest = row
+        revision, time_ms, body, large, results, digest, sealed = row
         if body is None:
             assert self._reader is not None
             query = "SELECT * FROM epoch WHERE revision = ?"
             marker = self._reader.execute(query, (revision,)).fetchone()
             return marker_entry(read_epoch_row(marker), time_ms)
         entry = decode_entry(revision, time_ms, body, unpack_large(large), results)
-        if entry.digest != digest:
+        if entry.digest != digest or sealed != seal(revision, time_ms, results, digest):
             raise self._corrupt(f"the digest of revision {revision} is not that of its content")
         return entry
 
@@ -298,9 +325,9 @@ class BoardFile:
         return Corrupt(what=str(self.path), reason=reason)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, mode: Literal["rw", "ro"] = "rw") -> sqlite3.Connection:
     connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=rw",
+        f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
         isolation_level=None,
         check_same_thread=False,

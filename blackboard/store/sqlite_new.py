@@ -25,7 +25,7 @@ from blackboard.store.sqlite_file import (
     sync_path,
     translated,
 )
-from blackboard.store.sqlite_rows import CHECKSUM_MODULUS, ENTRY, NEXT_ITEM, epoch_row
+from blackboard.store.sqlite_rows import ENTRY, NEXT_ITEM, checksum, epoch_row, weigh
 from blackboard.types import Milliseconds
 
 _DROPPED: Final = ".dropped"
@@ -102,19 +102,22 @@ class NewFile:
     def add(self, entries: Sequence[Entry]) -> None:
         """Put `entries` into it as they are."""
         with self._open() as connection:
-            insert(connection, ENTRY.upsert, [ENTRY.row(entry.key, entry) for entry in entries])
-            self._weight += sum(map(ENTRY.weigh, entries))
+            rows = [ENTRY.row(entry.key, entry) for entry in entries]
+            insert(connection, ENTRY.upsert, rows)
+            self._weight += sum(map(weigh, rows))
 
     def finish(self, board: str, seed: Seed) -> None:
         """Make it whole, sync it, and put it into its place."""
         epoch, first = seed.epoch, seed.epoch.revision
         with self._open() as connection:
             insert(connection, NEXT_ITEM.upsert, list(seed.next_item))
-            self._weight += sum(item for _, item in seed.next_item)
-            time_ms = seed.time_ms if first else 0  # of the newest log entry
-            head = (board, first, time_ms, max(first, 1), self._weight % CHECKSUM_MODULUS)
+            begun = epoch_row(epoch, seed.time_ms)
+            self._weight += sum(map(weigh, seed.next_item)) + weigh(begun)
+            # The head's time is that of the newest log entry.
+            place = (first, seed.time_ms if first else 0, max(first, 1))
+            head = (board, *place, checksum(self._weight, *place))
             connection.execute("INSERT INTO head VALUES (?, ?, ?, ?, ?, 1)", head)
-            connection.execute(INSERT_EPOCH, epoch_row(epoch, seed.time_ms))
+            connection.execute(INSERT_EPOCH, begun)
             connection.execute("COMMIT")
             connection.execute("PRAGMA journal_mode=WAL")
             self._close()

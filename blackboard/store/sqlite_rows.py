@@ -2,16 +2,18 @@
 
 Invariants
 - Each table is one mapping of `State`; a row is a pure function of one item of that mapping.
-- The weights of all rows add up to the checksum that the file keeps. They are no protection against
-  an adversary: they tell a board from a mixture of pages that never were together.
+- The weights of all rows, those of the epochs and of the head included, add up to the checksum that
+  the file keeps: SQLite itself does not notice a bit that flipped in a value, nor a mixture of
+  pages that never were together. It is no protection against an adversary.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
-from zlib import crc32
+from zlib import adler32, crc32
 
 import msgpack
+import msgspec
 from sortedcontainers import SortedDict, SortedSet
 
 from blackboard.core.commit import Entry, Epoch, Lease, LogEntry
@@ -26,12 +28,19 @@ V = TypeVar("V")
 Row = tuple[Any, ...]
 
 CHECKSUM_MODULUS: Final = 2**62  # SQLite's integers end at 2**63
-_PRIME: Final = 1_000_003  # spreads the fields of a row over the checksum
+_ADLER_SHIFT: Final = 30
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+def weigh(row: Row) -> int:
+    """What a row, all of it, adds to the checksum of its file."""
+    packed = _encode(row)
+    return crc32(packed) + (adler32(packed) << _ADLER_SHIFT)
 
 
 @dataclass(frozen=True, eq=False)
 class Table(Generic[K, V]):
-    """One table: its SQL, and how an item of `live(state)` becomes a row and a weight.
+    """One table: its SQL, and how an item of `live(state)` becomes a row.
 
     `key_columns` columns of `columns` come first and are the primary key.
     """
@@ -40,7 +49,6 @@ class Table(Generic[K, V]):
     columns: tuple[str, ...]
     live: Callable[[State], Mapping[K, V]]
     row: Callable[[K, V], Row]
-    weigh: Callable[[V], int]
     key_columns: int = 1
 
     @property
@@ -66,14 +74,6 @@ class Table(Generic[K, V]):
         return self.columns[: self.key_columns]
 
 
-def _weigh_entry(entry: Entry) -> int:
-    return crc32(entry.value, crc32(entry.key.encode())) + entry.mod_revision * _PRIME
-
-
-def _weigh_lease(lease: Lease) -> int:
-    return crc32(_pack_lease(lease)) + lease.fence * _PRIME
-
-
 def _pack_lease(lease: Lease) -> bytes:
     packed: bytes = msgpack.packb(to_result(lease))
     return packed
@@ -84,10 +84,6 @@ def _unpack_lease(key: str, packed: bytes) -> Lease:
     if lease is None:
         raise ValueError(f"lease {key} has no holder")
     return lease
-
-
-def _weigh_answer(answer: Answer) -> int:
-    return answer.step + (answer.revision + answer.overwritten) * _PRIME
 
 
 ENTRY: Final = Table[str, Entry](
@@ -103,28 +99,24 @@ ENTRY: Final = Table[str, Entry](
         e.time_ms,
         e.expires_at_ms,
     ),
-    weigh=_weigh_entry,
 )
 TOMBSTONE: Final = Table[str, Tombstone](
     "tombstone",
     ("key", "revision", "author"),
     live=lambda state: state.tombstones,
     row=lambda key, t: (key, t.revision, t.author),
-    weigh=lambda tombstone: tombstone.revision * _PRIME,
 )
 LEASE: Final = Table[str, Lease](
     "lease",
     ("key", "lease"),
     live=lambda state: state.leases,
     row=lambda key, lease: (key, _pack_lease(lease)),
-    weigh=_weigh_lease,
 )
 NEXT_ITEM: Final = Table[str, int](
     "next_item",
     ("prefix", "item"),
     live=lambda state: state.next_item,
     row=lambda prefix, item: (prefix, item),
-    weigh=lambda item: item,
 )
 ANSWER: Final = Table[tuple[str, int], Answer](
     "answer",
@@ -148,7 +140,6 @@ ANSWER: Final = Table[tuple[str, int], Answer](
         encode_results(a.results),
         a.overwritten,
     ),
-    weigh=_weigh_answer,
     key_columns=2,
 )
 TABLES: Final[tuple[Table[Any, Any], ...]] = (ENTRY, TOMBSTONE, LEASE, NEXT_ITEM, ANSWER)
@@ -210,16 +201,23 @@ def unpack_large(packed: bytes | None) -> list[bytes]:
     return values
 
 
-def checksum_of(state: State) -> int:
-    """The checksum that the file of `state` must hold."""
-    return sum(_weight(table, state) for table in TABLES) % CHECKSUM_MODULUS
+def weight_of(state: State) -> int:
+    """What the rows of `state` add to the checksum of its file."""
+    return sum(weigh(table.row(*item)) for table in TABLES for item in table.live(state).items())
 
 
-def _weight(table: Table[Any, Any], state: State) -> int:
-    return sum(map(table.weigh, table.live(state).values()))
+def checksum(weight: int, revision: Revision, time_ms: Milliseconds, oldest: Revision) -> int:
+    """What the head of a file holds beside those three, when all other rows weigh `weight`."""
+    return (weight + weigh((revision, time_ms, oldest))) % CHECKSUM_MODULUS
 
 
 # --- to the file ----------------------------------------------------------------------------------
+
+
+def seal(revision: Revision, time_ms: Milliseconds, results: bytes, digest: bytes) -> int:
+    """What a row of the log holds to show that these four, too, are as they were written; the
+    digest is that of all the rest of the row."""
+    return weigh((revision, time_ms, results, digest)) % CHECKSUM_MODULUS
 
 
 def pack_large(values: Sequence[bytes]) -> bytes | None:
@@ -236,8 +234,10 @@ class Writes:
     epochs: list[Row]
     upserts: list[tuple[str, list[Row]]]
     deletes: list[tuple[str, list[Row]]]
-    head: tuple[Revision, int, Revision, int]
+    head: tuple[Revision, Milliseconds, Revision, int]
     """revision, time_ms, oldest, checksum."""
+    weight: int
+    """Of all rows that the file then has, but for its head."""
     log_below: Revision | None
     """Remove log entries below this revision, some at a time."""
 
@@ -276,8 +276,9 @@ class Touched:
                 next_items.setdefault(prefix, state.next_item.get(prefix))
         lane = (entry.id.agent, entry.id.lane)
         answers.setdefault(lane, state.answers.get(lane))
-        large = pack_large(prepared.large)
-        row = (entry.revision, entry.time_ms, prepared.body, large, results, prepared.digest)
+        large, digest = pack_large(prepared.large), prepared.digest
+        sealed = seal(entry.revision, entry.time_ms, results, digest)
+        row = (entry.revision, entry.time_ms, prepared.body, large, results, digest, sealed)
         self.log.append(row)
 
     def forget(self, tombstones: Mapping[str, Tombstone]) -> None:
@@ -285,24 +286,27 @@ class Touched:
         for key, tombstone in tombstones.items():
             self.before[1].setdefault(key, tombstone)
 
-    def writes(self, state: State, checksum: int) -> Writes:
-        """The transaction; `checksum` is the file's before it."""
+    def writes(self, state: State, weight: int) -> Writes:
+        """The transaction; `weight` is that of all rows of the file before it, without its head."""
         upserts: list[tuple[str, list[Row]]] = []
         deletes: list[tuple[str, list[Row]]] = []
         for table, before in zip(TABLES, self.before, strict=True):
             if before:
-                live, weigh, row = table.live(state), table.weigh, table.row
+                live, row_of = table.live(state), table.row
                 present, gone = [], []
                 for key, old in before.items():
                     new = live.get(key)
                     if new is not None:
-                        checksum += weigh(new)
-                        present.append(row(key, new))
+                        row = row_of(key, new)
+                        weight += weigh(row)
+                        present.append(row)
                     if old is not None:
-                        checksum -= weigh(old)
+                        weight -= weigh(row_of(key, old))
                         if new is None:
                             gone.append(key if isinstance(key, tuple) else (key,))
                 upserts += [(table.upsert, present)] if present else []
                 deletes += [(table.delete, gone)] if gone else []
-        head = (state.revision, state.time_ms, state.oldest, checksum % CHECKSUM_MODULUS)
-        return Writes(self.log, self.epochs, upserts, deletes, head, self.log_below)
+        weight = (weight + sum(map(weigh, self.epochs))) % CHECKSUM_MODULUS
+        place = (state.revision, state.time_ms, state.oldest)
+        head = (*place, checksum(weight, *place))
+        return Writes(self.log, self.epochs, upserts, deletes, head, weight, self.log_below)

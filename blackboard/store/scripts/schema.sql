@@ -4,8 +4,9 @@
 -- * `log` and `epoch` together hold `head.oldest` .. `head.revision` without a gap, but for the
 --   revisions that an epoch of cause "engine" skipped; a restore has a row in both.
 -- * the other tables are what the log, from its very beginning, adds up to.
--- * `head.checksum` is the sum of the weights of their rows (store/sqlite_rows.py), so that pages
---   of different transactions cannot be taken for a board.
+-- * `head.checksum` is the sum of the weights of the rows of all tables but `log` (whose rows have a
+--   checksum each; both in store/sqlite_rows.py), so that neither a bit that flipped nor pages of
+--   different transactions are taken for a board.
 -- * `head.clean` is 0 while a process that does not sync has the file open.
 
 CREATE TABLE head (
@@ -35,7 +36,8 @@ CREATE TABLE log (
     body     BLOB    NOT NULL,
     large    BLOB,
     results  BLOB    NOT NULL,
-    digest   BLOB    NOT NULL
+    digest   BLOB    NOT NULL,
+    checksum INTEGER NOT NULL
 );
 
 CREATE TABLE entry (

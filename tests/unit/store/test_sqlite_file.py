@@ -12,7 +12,7 @@ from blackboard.core.state import State, evolve
 from blackboard.errors import Corrupt, Unavailable
 from blackboard.store.sqlite_file import BoardFile, WriteError, translated
 from blackboard.store.sqlite_new import create
-from blackboard.store.sqlite_rows import Touched, checksum_of
+from blackboard.store.sqlite_rows import Touched
 from blackboard.types import REVISION_MAX
 from blackboard.wire.codec import encode_results, marker_entry, prepare
 from tests.unit.core.trial import EPOCH, Trial, packed
@@ -34,7 +34,7 @@ def new_file(path: Path) -> BoardFile:
 def write(file: BoardFile, trial: Trial, *groups: tuple[object, ...]) -> None:
     """Commit each of `groups` of operations as a transaction of its own."""
     for ops in groups:
-        file.write(touch(trial, ops).writes(trial.state, checksum(file)))
+        file.write(touch(trial, ops).writes(trial.state, file.load(NAME).weight))
 
 
 def touch(trial: Trial, ops: tuple[object, ...]) -> Touched:
@@ -48,11 +48,6 @@ def touch(trial: Trial, ops: tuple[object, ...]) -> Touched:
     evolve(trial.state, entry)
     trial.log.append(entry)
     return touched
-
-
-def checksum(file: BoardFile) -> int:
-    """The checksum that a file holds."""
-    return checksum_of(file.load(NAME).state)
 
 
 @pytest.fixture
@@ -87,8 +82,9 @@ def test_an_epoch_marker_is_part_of_the_log(path: Path, written: Trial) -> None:
     """In its place, with a gap before it that is no damage."""
     epoch = Epoch(2, "second", "engine", 3, 1_000)
     file = BoardFile(path, level="disk")
-    file.begin_epoch(epoch, 7_000)
+    begun = file.begin_epoch(file.load(NAME), epoch, 7_000)
     evolve(written.state, marker_entry(epoch, 7_000))
+    assert begun == file.load(NAME)
     write(file, written, (Put("public/c", packed(3)),))
     expected: list[LogEntry] = [*written.log[:3], marker_entry(epoch, 7_000), written.log[3]]
     assert file.read_log(0, REVISION_MAX, limit=9) == expected
@@ -131,7 +127,21 @@ DAMAGES = {
     "no epoch": "DELETE FROM epoch",
     "a lost epoch": "UPDATE epoch SET number = 2",
     "no table": "DROP TABLE lease",
-    "another format": "PRAGMA user_version = 2",
+    "an author": "UPDATE entry SET author = 'adb'",
+    "a date": "UPDATE entry SET time_ms = time_ms + 1",
+    "a beginning": "UPDATE entry SET create_revision = create_revision - 1",
+    "an expiry": "UPDATE entry SET expires_at_ms = 4000000000000",
+    "an author of a trace": "UPDATE tombstone SET author = 'adb'",
+    "a trace of another key": "UPDATE tombstone SET key = 'public/9'",
+    "a lease of another key": "UPDATE lease SET key = 'public/9'",
+    "an index of another list": "UPDATE next_item SET prefix = 'public/9'",
+    "a process of an answer": "UPDATE answer SET incarnation = 'x'",
+    "a date of an answer": "UPDATE answer SET time_ms = time_ms + 1",
+    "results of an answer": "UPDATE answer SET results = x'90'",
+    "a name of an epoch": "UPDATE epoch SET id = 'x'",
+    "a date of an epoch": "UPDATE epoch SET time_ms = time_ms + 1",
+    "a date of the head": "UPDATE head SET time_ms = time_ms + 1",
+    "another format": "PRAGMA user_version = 99",
     "another application": "PRAGMA application_id = 7",
 }
 
@@ -156,6 +166,8 @@ def test_damage_is_refused_by_the_name_of_the_file(path: Path, written: Trial, d
         "UPDATE log SET body = (SELECT body FROM log WHERE revision = 1) WHERE revision = 2",
         "UPDATE log SET body = x'90' WHERE revision = 2",
         "UPDATE log SET results = x'c1' WHERE revision = 2",
+        "UPDATE log SET results = x'90' WHERE revision = 2",
+        "UPDATE log SET time_ms = time_ms + 1 WHERE revision = 2",
         "UPDATE log SET digest = zeroblob(32) WHERE revision = 2",
         "UPDATE log SET large = NULL WHERE revision = 1",
         "UPDATE log SET large = x'c1' WHERE revision = 1",

@@ -16,10 +16,12 @@ from blackboard.store.sqlite_rows import (
     Table,
     Touched,
     Writes,
-    checksum_of,
+    checksum,
     fill,
     pack_large,
     unpack_large,
+    weigh,
+    weight_of,
 )
 from blackboard.wire.codec import encode_results, prepare
 from tests.conformance.drawing import Drawing
@@ -55,7 +57,7 @@ def restored(shadow: Shadow, state: State) -> State:
 def test_rows_follow_the_state(data: st.DataObject) -> None:
     """Group after group: the rows give the state again, and the checksum is that of the state."""
     with lowered_limits():
-        state, checksum = State(EPOCH), 0
+        state, weight = State(EPOCH), 0
         drawing = Drawing(data.draw, state)
         shadow: Shadow = {table.name: {} for table in TABLES}
         for _ in range(drawing.pick((2, 8))):
@@ -64,11 +66,12 @@ def test_rows_follow_the_state(data: st.DataObject) -> None:
                 step(state, touched, drawing)
             if drawing.one_in(4):
                 forget(state, touched, drawing.pick((1, state.revision + 1)))
-            writes = touched.writes(state, checksum)
+            writes = touched.writes(state, weight)
             apply(shadow, writes)
-            checksum = writes.head[-1]
-            assert writes.head[:3] == (state.revision, state.time_ms, state.oldest)
-            assert checksum == checksum_of(state)
+            weight = writes.weight
+            place = (state.revision, state.time_ms, state.oldest)
+            assert writes.head == (*place, checksum(weight, *place))
+            assert weight == weight_of(state) % 2**62
             assert same_state(restored(shadow, state), state)
 
 
@@ -112,12 +115,21 @@ def test_the_statements_of_a_table_name_its_columns(table: Table[object, object]
 def test_a_checksum_fits_into_the_file() -> None:
     """SQLite's integers have 63 bits and a sign."""
     state = State(EPOCH)
-    assert checksum_of(state) == 0
-    state.next_item = {"public/a": 2**63, "public/b": 2**63 - 1}
-    assert 0 <= checksum_of(state) < 2**62
+    assert weight_of(state) == 0
+    state.next_item = {f"public/{number}": 2**63 for number in range(64)}
+    assert weight_of(state) > 2**63
+    assert 0 <= checksum(weight_of(state), 1, 1, 1) < 2**62
     other = copy.copy(state)
-    other.next_item = {"public/a": 2**63}
-    assert checksum_of(other) != checksum_of(state)
+    other.next_item = {"public/1": 2**63}
+    assert checksum(weight_of(other), 1, 1, 1) != checksum(weight_of(state), 1, 1, 1)
+
+
+@given(st.binary(min_size=1, max_size=40), st.integers(min_value=0))
+def test_a_bit_that_flips_changes_the_weight(value: bytes, bit: int) -> None:
+    """Whichever it is: a checksum of 32 bits finds every single one."""
+    number = int.from_bytes(value, "big") ^ (1 << bit % (8 * len(value)))
+    flipped = number.to_bytes(len(value), "big")
+    assert weigh(("public/a", value, 1)) != weigh(("public/a", flipped, 1))
 
 
 @given(st.lists(st.binary(), max_size=4))

@@ -1,0 +1,154 @@
+"""The power goes while the embedded engine writes: what was acknowledged is there, nothing else.
+
+BLACKBOARD_TEST_CUTS=500 makes it long.
+"""
+
+import asyncio
+import os
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from blackboard.core.commit import Commit, CommitId, Committed, LogEntry
+from blackboard.errors import Corrupt, Unavailable
+from blackboard.store import sqlite_file
+from blackboard.store.sqlite import SqliteStore
+from blackboard.wire.codec import prepare
+from tests.faults.disk import Event, Lost, Power, Recorder, Told, recorded
+from tests.faults.sqlite_child import random_op
+from tests.faults.test_sqlite_crash import copy_board, first_epoch, load, replay
+
+CUTS = int(os.environ.get("BLACKBOARD_TEST_CUTS", "60"))
+WRITERS = 6
+COMMITS = 40
+"""Of each writer."""
+BOARD = "crash"
+WAL_PAGES = 150
+"""Between two checkpoints, so that a run has several and the journal begins again."""
+
+
+async def write(store: SqliteStore, recorder: Recorder, number: int, dice: random.Random) -> None:
+    """Commit, and note each acknowledgement in the moment in which it comes."""
+    epoch = (await store.open(BOARD)).epoch.id
+    for step in range(1, COMMITS + 1):
+        ops = tuple(random_op(dice) for _ in range(dice.randint(1, 4)))
+        prepared = prepare(Commit(CommitId(f"agent{number}", 0, "1", step), epoch, ops))
+        [outcome] = await store.commit(BOARD, [prepared])
+        assert isinstance(outcome, Committed), outcome
+        recorder.events.append(Told(outcome.revision, prepared.digest))
+
+
+async def record(directory: Path, dice: random.Random) -> tuple[dict[str, bytes], list[Event]]:
+    """The files of a new board, and what became of them while six writers were at it."""
+    store = await SqliteStore.at(directory)
+    await store.open(BOARD)
+    await store.aclose()
+    before = {str(path): path.read_bytes() for path in (directory / "boards").iterdir()}
+    with recorded() as recorder:
+        store = await SqliteStore.at(directory)
+        await asyncio.gather(*(write(store, recorder, i, dice) for i in range(WRITERS)))
+        events = list(recorder.events)
+        await store.aclose()
+    assert any(str(event.path).endswith("-wal") for event in events if not isinstance(event, Told))
+    return before, events
+
+
+def check_whole(path: Path, told: Sequence[Told], log: Sequence[LogEntry]) -> int:
+    """What opens is a beginning of the log with everything that was told; returns its length."""
+    state, found = load(path)
+    digests = [entry.digest for entry in found]
+    assert digests == [entry.digest for entry in log[: len(found)]]
+    for one in told:
+        assert digests[one.revision - 1] == one.digest, one
+    assert replay(found, first_epoch(state)) == state
+    return len(found)
+
+
+async def test_nothing_that_was_acknowledged_is_lost_with_the_power(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut at any write, truncation, sync or acknowledgement; with any of the unsynced sectors."""
+    monkeypatch.setattr(sqlite_file, "_WAL_PAGES", WAL_PAGES)
+    dice = random.Random(seed)
+    (tmp_path / "cut").mkdir()
+    before, events = await record(tmp_path, dice)
+    _, log = load(tmp_path / "boards" / f"{BOARD}.db")
+    moments = Counter(dice.randrange(len(events) + 1) for _ in range(CUTS))
+    power = Power({path: content for path, content in before.items() if path.endswith(".db")})
+    longest = 0
+    for number in range(len(events) + 1):
+        for _ in range(moments[number]):
+            power.is_cut(tmp_path / "cut", dice.choice(get_args(Lost)), dice)
+            longest = check_whole(tmp_path / "cut" / f"{BOARD}.db", power.told, log)
+        if number < len(events):
+            power.goes_on(events[number])
+    assert longest, "no cut fell behind the first commit"
+
+
+@pytest.fixture
+async def crashed(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files of a board whose process was killed: a part of it is only in the journal."""
+    monkeypatch.setattr(sqlite_file, "_WAL_PAGES", WAL_PAGES)
+    store = await SqliteStore.at(tmp_path)
+    dice = random.Random(seed)
+    recorder = Recorder()
+    await asyncio.gather(*(write(store, recorder, i, dice) for i in range(WRITERS)))
+    monkeypatch.setattr(sqlite_file, "_WAL_PAGES", 10_000)
+    for number in range(WRITERS, WRITERS + 3):
+        await write(store, recorder, number, dice)
+    copied = copy_board(tmp_path / "boards" / f"{BOARD}.db", tmp_path / "crashed.db")
+    await store.aclose()
+    return copied
+
+
+@pytest.mark.parametrize("part", ["", "-wal"], ids=["file", "journal"])
+async def test_a_bit_that_flips_is_noticed(
+    crashed: Path, tmp_path: Path, seed: int, part: str
+) -> None:
+    """Wherever it is: the board is as it was, or it is refused, and refused again.
+
+    Only damage to the last transactions of the journal looks as if the power had cut them off.
+    """
+    dice = random.Random(seed)
+    victim = tmp_path / "flipped.db"
+    state, log = load(copy_board(crashed, victim))
+    outcomes: Counter[str] = Counter()
+    for _ in range(CUTS):
+        flip(copy_board(crashed, victim), part, dice)
+        journal = journal_of(victim)
+        try:
+            found, entries = load(victim)
+        except (Corrupt, Unavailable):
+            outcomes["refused"] += 1
+            if "journal is damaged" in refusal(victim):
+                assert journal_of(victim) == journal
+            continue
+        outcomes["as it was" if found == state else "cut off"] += 1
+        assert entries == log[: len(entries)]
+        assert replay(entries, first_epoch(found)) == found
+        assert len(log) - len(entries) <= (2 if part else 0)
+    assert outcomes["refused"], outcomes
+
+
+def journal_of(path: Path) -> bytes:
+    """The journal of a board's file."""
+    return Path(f"{path}-wal").read_bytes()
+
+
+def refusal(path: Path) -> str:
+    """Why a file is refused that was refused before."""
+    with pytest.raises((Corrupt, Unavailable)) as refused:
+        load(path)
+    return str(refused.value)
+
+
+def flip(path: Path, part: str, dice: random.Random) -> None:
+    """One bit of a board's file, or of its journal, anywhere."""
+    target = Path(f"{path}{part}")
+    content = bytearray(target.read_bytes())
+    content[int(dice.random() * len(content))] ^= 1 << dice.randrange(8)
+    target.write_bytes(content)
