@@ -16,6 +16,7 @@ from blackboard.net.tokens import issue, new_secret, verify
 from blackboard.service import access
 from blackboard.service.access import Principal
 from blackboard.service.service import Service
+from tests.certificates import Pair
 
 TOKEN_TTL_MS = 3_600_000
 
@@ -28,11 +29,12 @@ class Served:
     app: Starlette
     port: int
     secret: str
+    has_tls: bool = False
 
     @property
     def url(self) -> str:
-        """For clients: `ws://127.0.0.1:<port>`."""
-        return f"ws://127.0.0.1:{self.port}"
+        """For clients: `ws://127.0.0.1:<port>`, or `wss://...`."""
+        return f"{'wss' if self.has_tls else 'ws'}://127.0.0.1:{self.port}"
 
     @property
     def gate(self) -> Gate:
@@ -47,10 +49,19 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    service: Service, *, port: int = 0, secret: str | None = None, doors: Doors | None = None
+    service: Service,
+    *,
+    port: int = 0,
+    secret: str | None = None,
+    doors: Doors | None = None,
+    pair: Pair | None = None,
 ) -> AsyncIterator[Served]:
-    """Serve `service` on a free port, or on `port`. Leaving ends it as a signal would."""
-    settings: Settings = load({"port": port})
+    """Serve `service` on a free port, or on `port`; with `pair`, over TLS.
+
+    Leaving ends it as a signal would.
+    """
+    tls = {} if pair is None else {"tls_cert": pair.cert, "tls_key": pair.key}
+    settings: Settings = load({"port": port, **tls})
     secret = secret or new_secret()
     app = create_app(service, partial(verify, secret), doors=doors)
     listener = listen(settings.host, port)
@@ -60,7 +71,7 @@ async def serving(
     )
     try:
         await asyncio.wait_for(started.wait(), 10)
-        yield Served(service, app, listener.getsockname()[1], secret)
+        yield Served(service, app, listener.getsockname()[1], secret, pair is not None)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

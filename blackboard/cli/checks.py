@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from pathlib import Path
+from ssl import SSLContext
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -191,13 +192,15 @@ def transport(url: str) -> Finding:
     return Finding("transport", Status.WARN, text, "Serve with --tls-cert and --tls-key.")
 
 
-def service(url: str) -> Iterator[Finding]:
+def service(url: str, ca: str | None = None) -> Iterator[Finding]:
     """Whether the service lives, is ready, and has our time."""
     from urllib.error import HTTPError
 
+    from blackboard.net.dial import reason_of
+
     for path, meaning in (("/healthz", "it lives"), ("/readyz", "it is ready")):
         try:
-            with _get(url, path) as answer:
+            with _get(url, path, ca) as answer:
                 yield _ok(path, f"{url}, {meaning}")
                 date = answer.headers["Date"]
         except HTTPError as error:
@@ -205,8 +208,9 @@ def service(url: str) -> Iterator[Finding]:
             fix = "Look at the log of the service."
             yield Finding(path, Status.FAIL, f"{url} answers {error.code} {error.reason}", fix)
             return
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
+        except (OSError, ValueError, BlackboardError) as error:
+            cause = getattr(error, "reason", error)
+            reason = reason_of(cause, url) if isinstance(cause, Exception) else cause
             lives = path != "/healthz"
             fix = "Look at the log of the service, and at its engine." if lives else START
             yield Finding(path, Status.FAIL, f"{url} does not answer: {reason}", fix)
@@ -214,14 +218,21 @@ def service(url: str) -> Iterator[Finding]:
     yield clock(date, time.time())
 
 
-def _get(url: str, path: str) -> Any:
+def _get(url: str, path: str, ca: str | None) -> Any:
     """The answer of the service at `url` to a plain GET; on this machine no proxy is asked."""
-    from urllib.request import ProxyHandler, build_opener
+    from urllib.request import BaseHandler, HTTPSHandler, ProxyHandler, build_opener
+
+    from blackboard.net.client import CA_VARIABLE
+    from blackboard.net.dial import Address
 
     parts = urlsplit(url)
     scheme = "https" if parts.scheme in ("wss", "https") else "http"
     base = f"{scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
-    own = [ProxyHandler({})] if parts.hostname in LOOPBACK else []
+    own: list[BaseHandler] = [ProxyHandler({})] if parts.hostname in LOOPBACK else []
+    trusted = ca or os.environ.get(CA_VARIABLE)
+    tls = Address(url, ca=Path(trusted) if trusted else None).tls()
+    if isinstance(tls, SSLContext):
+        own.append(HTTPSHandler(context=tls))
     return build_opener(*own).open(base + path, timeout=_HTTP_TIMEOUT_S)
 
 
@@ -242,7 +253,9 @@ async def access(target: "Target") -> Finding:
 
     assert target.url is not None
     try:
-        connecting = blackboard.connect(target.url, token=target.token, agent=target.agent)
+        connecting = blackboard.connect(
+            target.url, token=target.token, agent=target.agent, ca=target.ca
+        )
         async with connecting as client:
             boards = len(await client.boards())
     except BlackboardError as error:

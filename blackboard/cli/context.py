@@ -8,7 +8,7 @@ import typer
 
 from blackboard.cli import places, screen
 from blackboard.cli.exits import wrong_usage
-from blackboard.cli.options import Command, Flags, Group
+from blackboard.cli.options import Command, Flags, Group, RememberCommand
 
 app = typer.Typer(
     cls=Group, no_args_is_help=True, help="Remember services by name, and choose one."
@@ -17,12 +17,13 @@ _NAME = typer.Argument(metavar="NAME", show_default=False)
 
 
 @app.command(
-    cls=Command,
+    cls=RememberCommand,
     epilog="""\
 blackboard context add prod --url wss://boards.example.org --token-file ~/prod.token --use
 cat prod.token | blackboard context add prod --url wss://boards.example.org --token -""",
 )
 def add(
+    context: typer.Context,
     name: Annotated[str, _NAME],
     url: Annotated[str, typer.Option("--url", metavar="URL", help="Where the service is.")],
     token: Annotated[
@@ -33,9 +34,6 @@ def add(
         str | None,
         typer.Option("--token-file", metavar="FILE", help="A file that holds the token."),
     ] = None,
-    board: Annotated[
-        str | None, typer.Option("--board", "-b", metavar="NAME", help="Its board, if none named.")
-    ] = None,
     use: Annotated[bool, typer.Option("--use", help="Choose it at once.")] = False,
 ) -> None:
     """Remember a service, or change what is remembered of it."""
@@ -43,7 +41,10 @@ def add(
         raise wrong_usage("give either --token or --token-file")
     if token == "-":
         token = sys.stdin.read().strip()
-    remembered = places.Context(url, token, _absolute(token_file), board)
+    flags = Flags.of(context)
+    remembered = places.Context(
+        url, token, _absolute(token_file), flags.board, ca=_absolute(flags.ca)
+    )
 
     def change(known: places.Contexts) -> places.Contexts:
         added = known.adding(name, remembered)
@@ -87,7 +88,8 @@ def ls(context: typer.Context) -> None:
 
 
 def _without_token(found: places.Context) -> dict[str, object]:
-    return {"url": found.url, "board": found.board, "token": _token(found)}
+    told: dict[str, object] = {"url": found.url, "board": found.board, "token": _token(found)}
+    return told if found.ca is None else {**told, "ca": found.ca}
 
 
 def _token(found: places.Context) -> str:

@@ -65,7 +65,7 @@ def _findings(settings: "Settings", flags: Flags) -> list["Finding"]:
     except CommandError as error:
         return [*found, checks.Finding("service", checks.Status.WARN, error.message, error.fix)]
     assert target.url is not None
-    reached = list(checks.service(target.url))
+    reached = list(checks.service(target.url, target.ca))
     found += [*reached, checks.transport(target.url), checks.token(target, show.now_ms())]
     if all(finding.status != "fail" for finding in [*reached, found[-1]]):
         found.append(anyio.run(checks.access, target))

@@ -244,8 +244,8 @@ def _plain(reason: str) -> str:
 def _way_to(error: errors.Unavailable) -> str:
     if error.what == "engine":
         return "Is it running, and is the address (--engine) right?"
-    if "CERTIFICATE_VERIFY_FAILED" in error.reason:
-        return "If that certificate is your own, trust it: SSL_CERT_FILE=cert.pem blackboard ..."
+    if "certificate is not accepted" in error.reason:
+        return "If it is your own, trust the one that signed it: --ca FILE, or BLACKBOARD_CA."
     if "://" not in error.what:  # a directory
         return ""
     if urlsplit(error.what).hostname in LOOPBACK:

@@ -55,6 +55,30 @@ def _place(
 ) -> None: ...
 
 
+def _trust(
+    ca: Annotated[
+        str | None,
+        typer.Option(
+            "--ca",
+            metavar="FILE",
+            rich_help_panel=_PLACE,
+            help="Trust the certificates that one of these signed (PEM), and no other.",
+        ),
+    ] = None,
+) -> None: ...
+
+
+def _remembered(
+    board: Annotated[
+        str | None, typer.Option("--board", "-b", metavar="NAME", help="Its board, if none named.")
+    ] = None,
+    ca: Annotated[
+        str | None,
+        typer.Option("--ca", metavar="FILE", help="The certificates to trust there (PEM)."),
+    ] = None,
+) -> None: ...
+
+
 def _json(
     as_json: Annotated[bool, typer.Option("--json", help="JSON for programs.")] = False,
 ) -> None: ...
@@ -114,6 +138,7 @@ class Flags:
     note: str | None = None
     secret_file: str | None = None
     roles_file: str | None = None
+    ca: str | None = None
 
     @staticmethod
     def of(context: typer.Context) -> "Flags":
@@ -177,7 +202,17 @@ class Command(TyperCommand):
 class ReadCommand(Command):
     """A command that asks a board."""
 
-    shared: ClassVar[Sequence[Any]] = [*options_of(_json), *options_of(_place)]
+    shared: ClassVar[Sequence[Any]] = [
+        *options_of(_json),
+        *options_of(_place),
+        *options_of(_trust),
+    ]
+
+
+class RememberCommand(Command):
+    """A command that remembers a service."""
+
+    shared: ClassVar[Sequence[Any]] = [*options_of(_json), *options_of(_remembered)]
 
 
 class SecretCommand(Command):
@@ -193,4 +228,5 @@ class WriteCommand(Command):
         *options_of(_write),
         *options_of(_json),
         *options_of(_place),
+        *options_of(_trust),
     ]

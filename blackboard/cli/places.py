@@ -34,6 +34,8 @@ class Context:
     board: str | None = None
     data: str | None = None
     """The service's data directory, if it is on this machine: its secret is there."""
+    ca: str | None = None
+    """A PEM file: only certificates that one of those in it signed are accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class Target:
     token: str | None = None
     agent: str | None = None
     data: str | None = None
+    ca: str | None = None
+    """None leaves it to BLACKBOARD_CA, and to what this machine trusts."""
 
 
 def resolve(flags: Flags, environ: Mapping[str, str], contexts: Contexts) -> Target:
@@ -90,7 +94,7 @@ def resolve(flags: Flags, environ: Mapping[str, str], contexts: Contexts) -> Tar
     board = flags.board or environ.get("BLACKBOARD_BOARD") or remembered or BOARD_DEFAULT
     agent = flags.agent or environ.get("BLACKBOARD_AGENT") or None
     if flags.data is not None:
-        if flags.url or flags.context:
+        if flags.url or flags.context or flags.ca:
             raise wrong_usage("--data opens a directory without a service: leave out --url")
         own = flags.board or environ.get("BLACKBOARD_BOARD") or BOARD_DEFAULT
         return Target(own, agent=agent, data=flags.data)
@@ -107,7 +111,10 @@ def resolve(flags: Flags, environ: Mapping[str, str], contexts: Contexts) -> Tar
     token = flags.token or (None if flags.context else environ.get("BLACKBOARD_TOKEN"))
     if not token and context and context.url == url:
         token = _token_of(context)
-    return Target(board, url=url, token=token or None, agent=agent)
+    ca = flags.ca
+    if not ca and context and context.url == url and not environ.get("BLACKBOARD_CA"):
+        ca = context.ca
+    return Target(board, url=url, token=token or None, agent=agent, ca=ca or None)
 
 
 def data_directory(flags: Flags, environ: Mapping[str, str], contexts: Contexts) -> str | None:

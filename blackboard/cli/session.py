@@ -57,7 +57,9 @@ async def _opened(target: places.Target, *, create: bool) -> AsyncIterator["Clie
 
     if target.data is None:
         assert target.url is not None
-        connecting = blackboard.connect(target.url, token=target.token, agent=target.agent)
+        connecting = blackboard.connect(
+            target.url, token=target.token, agent=target.agent, ca=target.ca
+        )
         async with connecting as client:
             yield client
         return

@@ -11,10 +11,11 @@ watches go on where they were, and whoever iterates does not notice.
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from blackboard.core.commit import Commit, Head, LogPage, Reading
-from blackboard.errors import OutcomeUnknown, Unavailable
+from blackboard.errors import InvalidRequest, OutcomeUnknown, Unavailable
 from blackboard.net.channel import Channel, LostError
 from blackboard.net.dial import Address, TokenSource
 from blackboard.net.documents_client import open_document
@@ -35,6 +36,7 @@ from blackboard.wire.requests import write_commit
 
 URL_VARIABLE: Final = "BLACKBOARD_URL"
 TOKEN_VARIABLE: Final = "BLACKBOARD_TOKEN"
+CA_VARIABLE: Final = "BLACKBOARD_CA"
 BOARD_VARIABLE: Final = "BLACKBOARD_BOARD"
 DEFAULT_URL: Final = "http://127.0.0.1:7420"
 
@@ -45,6 +47,7 @@ async def connect(
     *,
     token: str | TokenSource | None = None,
     agent: str | None = None,
+    ca: str | Path | None = None,
     patience_ms: Milliseconds = REQUEST_TIMEOUT_MS,
 ) -> AsyncIterator[Client]:
     """Connect to the service at `url` (ws, wss, http or https), as the principal of `token`.
@@ -53,14 +56,17 @@ async def connect(
     the environment are taken; BLACKBOARD_BOARD names the board that `client.board()` means.
     `token` may be a function that gives one (or an awaitable): it is asked whenever the client
     connects, and before the token in use runs out.
-    `agent` is the name to act under, if it is not the principal's own. When the connection breaks,
-    requests and watches wait up to `patience_ms` for a new one before they are Unavailable.
+    `agent` is the name to act under, if it is not the principal's own. `ca` is a PEM file: over TLS
+    only a certificate that one of those in it signed is accepted; without it, and without
+    BLACKBOARD_CA, those that this machine trusts count. When the connection breaks, requests and
+    watches wait up to `patience_ms` for a new one before they are Unavailable.
 
-    Errors: Unavailable when nothing answers at `url` now; Unauthenticated; AccessDenied when the
-    principal may not act as `agent`; InvalidRequest for something that is no URL.
+    Errors: Unavailable when nothing answers at `url` now, or with a certificate that is not
+    accepted; Unauthenticated; AccessDenied when the principal may not act as `agent`;
+    InvalidRequest for something that is no URL, for a `ca` that holds no certificate, and for one
+    beside a URL without TLS.
     """
-    where = url or os.environ.get(URL_VARIABLE, DEFAULT_URL)
-    address = Address(where, token or os.environ.get(TOKEN_VARIABLE), agent)
+    address = _address(url, token, agent, ca)
     channel = Channel(address, patience_ms=patience_ms)
     await channel.open()
     client = Client(RemoteLink(channel), board=os.environ.get(BOARD_VARIABLE, DEFAULT_BOARD))
@@ -68,6 +74,24 @@ async def connect(
         yield client
     finally:
         await channel.aclose()
+
+
+def _address(
+    url: str | None, token: str | TokenSource | None, agent: str | None, ca: str | Path | None
+) -> Address:
+    """Where to connect, with what the environment says in place of what is not given."""
+    environ = os.environ
+    found = ca or environ.get(CA_VARIABLE) or None
+    address = Address(
+        url or environ.get(URL_VARIABLE, DEFAULT_URL),
+        token or environ.get(TOKEN_VARIABLE),
+        agent,
+        None if found is None else Path(found),
+    )
+    if ca is not None and not address.is_encrypted:
+        raise InvalidRequest(field="ca", reason=f"{address.url!r:.200} is not encrypted: use wss")
+    address.tls()  # a file that is none is told now, and not as a service that cannot be reached
+    return address
 
 
 class RemoteLink(RemotePast):

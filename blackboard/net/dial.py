@@ -3,14 +3,17 @@
 import contextlib
 import ipaddress
 import json
+import re
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as connect_websocket
-from websockets.exceptions import ConnectionClosed, InvalidStatus, InvalidURI
+from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus, InvalidURI
 from websockets.frames import DATA_OPCODES, Frame, Opcode
 from websockets.protocol import Event
 from websockets.typing import Subprotocol
@@ -29,6 +32,8 @@ TokenSource = Callable[[], str | Awaitable[str]]
 
 _SUBPROTOCOL: Final = Subprotocol("blackboard.v1+msgpack")
 _CLOSE_TIMEOUT_S: Final = 1.0
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
+"""How OpenSSL calls an answer that is not TLS."""
 _CLOSE_UNAUTHENTICATED: Final = 4401
 _CLOSE_FORBIDDEN: Final = 4403
 
@@ -40,6 +45,9 @@ class Address:
     url: str
     token: "str | TokenSource | None" = field(default=None, repr=False)
     agent: str | None = None
+    ca: Path | None = None
+    """A PEM file of certificates: the service's must be signed by one of them. None = by one that
+    this machine trusts."""
 
     async def fresh_token(self) -> str | None:
         """The token to come with now: a source is asked each time."""
@@ -54,7 +62,10 @@ class Address:
 
         Errors: InvalidRequest for something that is no such URL.
         """
-        parts = urlsplit(self.url)
+        try:
+            parts = urlsplit(self.url)
+        except ValueError as error:
+            raise InvalidRequest(field="url", reason=str(error)) from error
         scheme = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}.get(parts.scheme)
         if scheme is None or not parts.hostname:
             raise InvalidRequest(
@@ -63,6 +74,27 @@ class Address:
         path = parts.path.rstrip("/")
         path = path if path.endswith("/v1") else path + "/v1"
         return urlunsplit((scheme, parts.netloc, path, "", ""))
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether connections to it use TLS. Errors: as `websocket`."""
+        return self.websocket.startswith("wss:")
+
+    def tls(self) -> ssl.SSLContext | bool | None:
+        """How to check the service's certificate, as websockets takes it; None without TLS.
+
+        The file is read each time, so that a new one counts from the next connection on.
+        Errors: InvalidRequest when it cannot be read, or holds no certificate.
+        """
+        if not self.is_encrypted:
+            return None
+        if self.ca is None:
+            return True
+        try:
+            return ssl.create_default_context(cafile=self.ca)
+        except OSError as error:
+            reason = f"{self.ca}: {_without_place(str(error))}"
+            raise InvalidRequest(field="ca", reason=reason) from error
 
     @property
     def is_loopback(self) -> bool:
@@ -99,6 +131,7 @@ async def connect(address: Address, token: str | None) -> AsyncIterator[Socket]:
         subprotocols=[_SUBPROTOCOL],
         additional_headers=headers,
         compression=None,
+        ssl=address.tls(),
         proxy=None if address.is_loopback else True,
         open_timeout=HANDSHAKE_TIMEOUT_MS / 1000,
         close_timeout=_CLOSE_TIMEOUT_S,
@@ -122,7 +155,23 @@ def translated(error: Exception, url: str) -> BlackboardError:
         return _translated_close(error, url)
     if isinstance(error, Unauthenticated | AccessDenied | InvalidRequest | Unavailable):
         return error
-    return Unavailable(what=url, reason=str(error) or type(error).__name__)
+    return Unavailable(what=url, reason=reason_of(error, url))
+
+
+def reason_of(error: Exception, url: str) -> str:
+    """Why there is no connection to `url`, in words; of TLS without OpenSSL's."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason in _NO_TLS:
+        return "it does not speak TLS at that port"
+    if isinstance(error, InvalidMessage) and url.startswith(("ws:", "http:")):
+        return "it does not answer in HTTP; if it speaks TLS, the address begins with wss:"
+    return _without_place(str(error)) or type(error).__name__
+
+
+def _without_place(text: str) -> str:
+    """What OpenSSL says, without the line of its source."""
+    return re.sub(r" \(_ssl\.c:\d+\)", "", text)
 
 
 def _translated_status(error: InvalidStatus, url: str) -> BlackboardError:

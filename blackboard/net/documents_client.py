@@ -21,7 +21,7 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
 )
-from blackboard.net.dial import Address
+from blackboard.net.dial import Address, reason_of
 from blackboard.service.access import Grant, Narrowing, Right
 from blackboard.types import (
     DOCUMENT_TOKEN_TTL_MS_MAX,
@@ -52,6 +52,7 @@ async def open_document(
             url,
             additional_headers={} if token is None else {"Authorization": f"Bearer {token}"},
             compression=None,
+            ssl=address.tls(),
             proxy=None if address.is_loopback else True,
             open_timeout=HANDSHAKE_TIMEOUT_MS / 1000,
             close_timeout=_CLOSE_TIMEOUT_S,
@@ -61,7 +62,7 @@ async def open_document(
             max_queue=4,
         )
     except (OSError, InvalidHandshake, TimeoutError) as error:
-        raise Unavailable(what=address.websocket, reason=str(error) or repr(error)) from error
+        raise Unavailable(what=address.websocket, reason=reason_of(error, url)) from error
     try:
         yield RemotePipe(socket, key)
     finally:

@@ -119,6 +119,7 @@ async def serve(
     can handle signals.
     """
     settings.check()
+    settings.check_certificate()
     secret = secret_of(settings)
     with contextlib.closing(listen(settings.host, settings.port)) as listener:
         port = listener.getsockname()[1]
@@ -268,9 +269,37 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept, then say so."""
-        await super().startup(sockets)
+        if self.config.ssl is None:
+            await super().startup(sockets)
+        else:
+            await self._start_tls(sockets or [])
         if self.on_started is not None:
             self.on_started()
+
+    async def _start_tls(self, sockets: list[socket.socket]) -> None:
+        """What `super().startup` does, and a TLS handshake has HANDSHAKE_TIMEOUT_MS.
+
+        uvicorn leaves it a minute, in which a connection counts nowhere.
+        """
+        make: Any = self.config.http_protocol_class
+        protocol = partial(
+            make,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        loop = asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(
+                protocol,
+                sock=listener,
+                ssl=self.config.ssl,
+                backlog=_BACKLOG,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_MS / 1000,
+            )
+            for listener in sockets
+        ]
+        self.started = True
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: whether to stop. Once a second, close what idles."""
