@@ -5,6 +5,7 @@ revision that had been right once. So each expectation is drawn by what it is to
 stale, too new, absent, present.
 """
 
+import random
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -115,6 +116,13 @@ _NUMBERS = {number: st.integers(0, number - 1) for number in (2, 4, 8, 12, 30)}
 class Drawing:
     """Draws commits against the state that the board is known to have."""
 
+    kinds = KINDS_OF_OP
+    removals_one_in = 12
+    condition_one_in = 2
+    fence_one_in = 4
+    leases: tuple[Key, ...] = LEASES
+    lease_ttls = (HOUR_MS, 0, 0)
+
     def __init__(self, draw: Draw[object], state: State) -> None:
         self._draw = draw
         self.state = state
@@ -127,6 +135,10 @@ class Drawing:
         """True about once in `number` times."""
         return one_in(self._draw, number)  # type: ignore[arg-type]
 
+    def some_keys(self) -> list[Key]:
+        """One to four keys, each once."""
+        return list(dict.fromkeys(self.pick(KEYS) for _ in range(self.pick((1, 2, 3, 4)))))
+
     def commit(self) -> Commit:
         """A commit, mostly one that could be accepted."""
         edge = self.one_in(12) and self.pick((0, limits.OPERATIONS_MAX, limits.OPERATIONS_MAX + 1))
@@ -134,9 +146,13 @@ class Drawing:
         return Commit(
             id=self.name(),
             epoch="another" if self.one_in(30) else self.state.epoch.id,
-            ops=self.removals() if self.one_in(12) else tuple(self.op() for _ in range(size)),
-            conditions=self.several(self.condition, limits.OPERATIONS_MAX, 2),
-            fences=self.several(self.fence, limits.FENCES_MAX, 4 if self.state.leases else 30),
+            ops=self.removals()
+            if self.one_in(self.removals_one_in)
+            else tuple(self.op() for _ in range(size)),
+            conditions=self.several(self.condition, limits.OPERATIONS_MAX, self.condition_one_in),
+            fences=self.several(
+                self.fence, limits.FENCES_MAX, self.fence_one_in if self.state.leases else 30
+            ),
             based_on=self.several(lambda: (self.pick(KEYS), 1), limits.BASED_ON_MAX, 8),
             note=self.pick(("", "", "why")),
             retry_since=self.since() if self.one_in(8) else None,
@@ -192,7 +208,7 @@ class Drawing:
 
     def op(self) -> Op:
         """One operation."""
-        kind = self.pick(KINDS_OF_OP)
+        kind = self.pick(self.kinds)
         if kind in (Renew, Release, Expire) and not self.state.leases and not self.one_in(8):
             kind = Grant
         if kind is Put and self.one_in(30):
@@ -210,8 +226,8 @@ class Drawing:
         if kind is Grant:
             if self.state.leases and self.one_in(2):
                 return self.another_waiter()
-            ttl_ms, wait = self.pick((HOUR_MS, 0, 0)), self.one_in(2)
-            return Grant(self.pick(LEASES), self.pick((*HOLDERS, *WAITING)), ttl_ms, wait)
+            ttl_ms, wait = self.pick(self.lease_ttls), self.one_in(2)
+            return Grant(self.pick(self.leases), self.pick((*HOLDERS, *WAITING)), ttl_ms, wait)
         held = self.fence()
         if kind is Expire:
             return Expire(held.key, held.holder, held.fence)
@@ -226,12 +242,17 @@ class Drawing:
         return Put(self.pick(BARRIERS), self.pick(VALUES[:1]), self.pick(TTLS))
 
     def removals(self) -> tuple[Op, ...]:
-        """Several prefixes at once: what they remove together is limited, too."""
+        """What is removed below prefixes is limited in all: below several of them, and together
+        with what the commit itself has just put there."""
+        if self.one_in(2):
+            some = self.pick(((0, 1, 2), (3, 4, 5), (0, 5)))
+            puts = (Put(f"public/d/{number}", VALUES[0]) for number in some)
+            return (*puts, DeletePrefix("public/d"))
         return tuple(DeletePrefix(prefix) for prefix in ("private/ada", "public/d", "public/l"))
 
     def fence(self) -> HeldFence:
         """A fence, mostly the one that is held; else lower, higher, or another's."""
-        key = self.pick((*self.state.leases, *self.state.leases, *LEASES))
+        key = self.pick((*self.state.leases, *self.state.leases, *self.leases))
         lease = self.state.leases.get(key)
         if lease is None:
             return HeldFence(key, self.pick(HOLDERS), self.pick((1, self.state.revision + 1)))
@@ -283,3 +304,54 @@ class Drawing:
         late = max(0, head - 1)
         early = max(0, head - 5)
         return self.pick((head, late, late, early, early, oldest - 1, oldest - 2, head + 1))
+
+
+class Dice:
+    """The dice of one walk, and its theme: most faults show where much of one kind happens.
+
+    Only `random()` is used, which gives the same in every Python.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.random = random.Random(number).random
+        themes = (KINDS_OF_OP, self.some(KINDS_OF_OP), LEASING, FILLING)
+        self.kinds = self.pick(themes)
+
+    def pick(self, choices: tuple[Drawn, ...]) -> Drawn:
+        """One of `choices`."""
+        return choices[int(self.random() * len(choices))]
+
+    def some(self, choices: tuple[Drawn, ...]) -> tuple[Drawn, ...]:
+        """About half of `choices`."""
+        return tuple(choice for choice in choices if self.random() < 0.5) or choices
+
+
+LEASING: tuple[type[Op], ...] = (Grant, Grant, Grant, Renew, Release, Expire)
+FILLING: tuple[type[Op], ...] = (Put, Put, Append)
+
+
+class Thrown(Drawing):
+    """Drawn with dice."""
+
+    def __init__(self, dice: Dice, state: State) -> None:
+        super().__init__(_never, state)
+        self._dice = dice
+        self.kinds = dice.kinds
+        self.removals_one_in = 3 if dice.kinds is FILLING else 12
+        if dice.kinds is LEASING:
+            self.leases, self.lease_ttls = LEASES[:1], (HOUR_MS, HOUR_MS, HOUR_MS, 0)
+            self.condition_one_in = self.fence_one_in = 30
+        elif dice.kinds is FILLING:
+            self.condition_one_in = 12
+
+    def pick(self, choices: tuple[Drawn, ...]) -> Drawn:
+        """One of `choices`."""
+        return self._dice.pick(choices)
+
+    def one_in(self, number: int) -> bool:
+        """True about once in `number` times."""
+        return self._dice.random() * number < 1
+
+
+def _never(strategy: st.SearchStrategy[object]) -> object:
+    raise AssertionError(f"dice do not draw {strategy}")
