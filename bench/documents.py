@@ -224,7 +224,7 @@ async def measure(row: Row, cell: Mapping[str, Any]) -> Figures:
         raise
     if process.returncode:
         raise RuntimeError(errors.decode(errors="replace").strip()[-300:])
-    found: Figures = json.loads(out)
+    found: dict[str, float | None] = json.loads(out)
     return {name: float("nan") if value is None else value for name, value in found.items()}
 
 

@@ -70,6 +70,11 @@ class Update:
         """As `reached`, of the clients of which less is known in `clocks`."""
         return {c: end for c, end in self.reached().items() if end > clocks.get(c, 0)}
 
+    def knew(self, client: int) -> int:
+        """How many units of `client` its authors knew, as far as it shows: they refer to them."""
+        deleted = (s.clock + s.length for s in self.deleted if s.client == client)
+        return max(self.needs.get(client, 0), *deleted, 0)
+
     def gap(self, clocks: Mapping[int, int]) -> Id | None:
         """Something that this builds on and that is not in `clocks`; None if it can be applied."""
         known = dict(clocks)

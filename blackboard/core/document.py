@@ -4,6 +4,8 @@
     K/~doc/part/<generation>/<i>     the compacted state, in n pieces of at most a value's size
     K/~doc/update/<index>            updates since then, appended: {"update": bytes, ...}
     K/~doc/update/restore-<mark>-<i> the inverse update of a restore
+    K/~doc/overlap/<index>           {"text": ..., "start": ..., "end": ..., "agents": [...]}: what
+                                     was edited by several at once, for OVERLAP_TTL_MS
 
 So a document is part of every read at a revision, watch, checkpoint, digest, diff and branch.
 The content is that of the base with every update applied; their order does not matter.
@@ -39,6 +41,11 @@ def parts_prefix(key: Key, generation: str) -> Prefix:
 def updates_prefix(key: Key) -> Prefix:
     """The updates since the compacted state."""
     return f"{key}/{RESERVED}/update"
+
+
+def overlaps_prefix(key: Key) -> Prefix:
+    """The reports of regions that several agents edited at once."""
+    return f"{key}/{RESERVED}/overlap"
 
 
 def check_document(key: Key) -> Key:

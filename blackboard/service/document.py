@@ -14,7 +14,7 @@ import contextlib
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -31,8 +31,8 @@ from blackboard.errors import (
     LocalProtocolError,
     Unavailable,
 )
-from blackboard.service.document_overlap import Overlap, OwnEdits
-from blackboard.service.document_types import Delta, SharedList, SharedMap, SharedText, plain
+from blackboard.service.document_overlap import Overlap, Overlaps
+from blackboard.service.document_types import SharedList, SharedMap, SharedText, plain
 from blackboard.service.link import Link, Pipe
 from blackboard.service.replica import DamagedError, guarded, merged
 from blackboard.types import AWARENESS_RENEW_MS, REQUEST_TIMEOUT_MS, Key, Milliseconds
@@ -46,6 +46,8 @@ _PASSING = frozenset({"closed", "gap", "too_slow"})
 Waiting = list[asyncio.Future[None]]
 _TEXT = "text"
 _OWN = "own"
+_MEETINGS_MAX = 64
+"""Overlaps that wait to be told; of more, the oldest are forgotten."""
 
 
 class Document:
@@ -62,7 +64,6 @@ class Document:
         self._doc: Doc[Any] = Doc()
         self.version = 0
         """As `Editing.version` (service/document_types.py)."""
-        self._applying = False
         self._in_transaction = False
         self._unsent: list[bytes] = []
         self._failure: BlackboardError | None = None
@@ -80,10 +81,10 @@ class Document:
         self._scopes: set[str] = set()
         self._held: list[Any] = []
         self._texts: dict[str, SharedText] = {}
-        self._own: dict[str, OwnEdits] = {}
+        self._overlaps = Overlaps(self._met)
         self._overlap_observers: list[Callable[[Overlap], None]] = []
-        self._authors: set[str] = set()
-        self._batch = 0
+        self._authors: tuple[int, ...] = ()
+        self._meetings: deque[ysync.Met] = deque(maxlen=_MEETINGS_MAX)
         self._subscription: Subscription | None = self._doc.observe(self._note)
 
     # --- its life ---------------------------------------------------------------------------------
@@ -160,8 +161,7 @@ class Document:
         found = self._root(name, Text)
         if name not in self._texts:
             self._texts[name] = text = SharedText(self, found)
-            own = self._own[name] = OwnEdits()
-            text.observe(lambda deltas: self._changed(name, own, deltas))
+            text.observe(lambda deltas: self._overlaps.changed(name, deltas))
         return self._texts[name]
 
     def list(self, name: str) -> SharedList:
@@ -180,6 +180,9 @@ class Document:
         if name not in self._scopes:
             self._scopes.add(name)
             self._undo.expand_scope(found)
+            if kind is not Text:
+                found.observe_deep(lambda events: self._overlaps.changed_below(name, events))
+                self.hold(found)
         return found
 
     def hold(self, shared: Any) -> None:
@@ -209,18 +212,17 @@ class Document:
         """Call `observer` when an edit of another replica meets one made here at the same time.
 
         Of two replicas that edit one region at once, the one whose edit is later in the log is
-        told; both are named. Only texts at the top of the document that were asked for are looked
-        at. It must not edit the document.
+        told, perhaps both; both are named. It is also in the log, below `<key>/~doc/overlap`, for everybody to
+        watch. Only what was asked for by name at the top, and what lies in it, is looked at. The
+        observer must not edit the document.
         """
         self._overlap_observers.append(observer)
 
-    def _changed(self, name: str, own: OwnEdits, deltas: Sequence[Delta]) -> None:
-        if not self._applying:
-            own.made(deltas, self._batch + 1)
-        elif own and (region := own.met(deltas)) is not None:
-            agents = tuple(sorted({self._link.agent, *self._authors}))
-            for observer in self._overlap_observers:
-                observer(Overlap(name, *region, agents))
+    def _met(self, path: str, region: tuple[int, int]) -> None:
+        self._meetings.append(ysync.Met(path, *region, self._authors))
+        names = {self._link.agent, *self._names_of(self._authors)}
+        for observer in self._overlap_observers:
+            observer(Overlap(path, *region, tuple(sorted(names))))
 
     def undo(self) -> bool:
         """Take back the last edit of this replica; others' stay. False when there is none."""
@@ -260,7 +262,10 @@ class Document:
 
     def _note(self, event: TransactionEvent) -> None:
         self.version += 1
-        if not self._applying:
+        if not self._overlaps.applying:
+            mine = crdt.read_update(event.update).reached().get(self._doc.client_id)
+            if mine is not None:
+                self._overlaps.reached(mine)
             self._unsent.append(event.update)
             self._came.set()
 
@@ -343,16 +348,19 @@ class Document:
 
     def _apply(self, update: bytes) -> None:
         """Errors: DamagedError."""
-        self._authors = self._authors_of(update) if any(self._own.values()) else set()
-        self._applying = True
+        self._authors = ()
+        if self._overlaps:
+            found = crdt.read_update(update)
+            self._authors = tuple(found.reached())
+            self._overlaps.known = found.knew(self._doc.client_id)
+        self._overlaps.applying = True
         try:
             guarded(lambda: self._doc.apply_update(update))
         finally:
-            self._applying = False
+            self._overlaps.applying = False
 
-    def _authors_of(self, update: bytes) -> set[str]:
-        """Who made an update, as far as its clients told their names."""
-        clients = crdt.read_update(update).reached()
+    def _names_of(self, clients: tuple[int, ...]) -> set[str]:
+        """Whose clients these are, as far as they told."""
         told = [ysync.read_json(p.state) for c in clients if (p := self._others.get(c)) and p.state]
         return {
             str(state["agent"]) for state in told if isinstance(state, dict) and "agent" in state
@@ -362,8 +370,7 @@ class Document:
         if not self._asked:
             return
         batch, waiting = self._asked.popleft()
-        for own in self._own.values():
-            own.committed(batch)
+        self._overlaps.committed(batch)
         for waiter in waiting:
             if not waiter.done():
                 waiter.set_result(None)
@@ -388,14 +395,16 @@ class Document:
             while self._unsent:
                 updates, self._unsent = self._unsent, []
                 await pipe.send(ysync.write_update(merged(updates)))
+            while self._meetings:
+                await pipe.send(ysync.write_met(self._meetings.popleft()))
             waiting, self._waiting = self._waiting, []
-            if waiting or (any(self._own.values()) and not self._asked):
+            if waiting or (self._overlaps and not self._asked):
                 await self._ask(pipe, waiting)
 
     async def _ask(self, pipe: Pipe, waiting: "Waiting") -> None:
         """Ask for what is lacking here; those who wait are in sync when the answer comes."""
-        self._batch += 1
-        self._asked.append((self._batch, waiting))
+        self._overlaps.batch += 1
+        self._asked.append((self._overlaps.batch, waiting))
         await pipe.send(ysync.write_step1(self._doc.get_state()))
 
     async def _send_presence(self, pipe: Pipe) -> None:

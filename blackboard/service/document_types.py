@@ -208,7 +208,7 @@ class SharedText(_Shared):
 
         def told(event: Any) -> None:
             nonlocal before
-            deltas, before = _text_deltas(event.delta, before)
+            deltas, before = text_deltas(event.delta, before)
             observer(deltas)
 
         return self._observe(told)
@@ -343,7 +343,7 @@ def _check_text(text: str) -> None:
         raise InvalidRequest(field="text", reason="is not Unicode text") from error
 
 
-def _text_deltas(delta: Sequence[Any], before: str) -> tuple[list[Delta], str]:
+def text_deltas(delta: Sequence[Any], before: str) -> tuple[list[Delta], str]:
     """The library's delta, which counts bytes, in code points; and the text after it."""
     data, position = before.encode(), 0
     found: list[Delta] = []

@@ -48,7 +48,8 @@ def restored(key: Key, then: Mapping[Key, bytes], now: Mapping[Key, bytes]) -> t
     """
     if not _has_document(key, now):
         gone = [Delete(path) for path in now if path not in then]
-        return (*gone, *(PutBack(path, value) for path, value in sorted(then.items())))
+        kept = {path: value for path, value in then.items() if not storage.is_report(key, path)}
+        return (*gone, *(PutBack(path, value) for path, value in sorted(kept.items())))
     try:
         update, mark = inverse(_state_of(key, then), _state_of(key, now))
     except DamagedError as error:

@@ -19,9 +19,9 @@ import secrets
 from collections.abc import Callable, Iterable
 
 from blackboard.core import crdt
-from blackboard.core.commit import RESTORE, Op
+from blackboard.core.commit import RESTORE, Append
 from blackboard.core.crdt import Update
-from blackboard.core.document import base_key, document_prefix
+from blackboard.core.document import base_key, document_prefix, overlaps_prefix
 from blackboard.errors import (
     BlackboardError,
     DocumentRefused,
@@ -42,12 +42,13 @@ from blackboard.types import (
     DOCUMENT_BYTES_MAX,
     DOCUMENT_TAIL_UPDATES,
     DOCUMENT_UPDATE_BYTES_MAX,
+    OVERLAP_TTL_MS,
     Key,
     Revision,
 )
 from blackboard.wire import ysync
-from blackboard.wire.codec import SYSTEM_AGENT
-from blackboard.wire.ysync import Presence
+from blackboard.wire.codec import SYSTEM_AGENT, encode_value
+from blackboard.wire.ysync import Met, Presence
 
 log = logging.getLogger(__name__)
 _COMPACTION_NOTE = "compacted"
@@ -383,18 +384,31 @@ class Room:
 
     async def commit(self, news: tuple[bytes, Update], member: Member) -> None:
         """Commit what was admitted. Errors: those of `Board.commit`; it is not tried any more."""
-        update, agent = news[0], member.agent
-        writer = self._writers.get(agent)
-        if writer is None:
-            link = self._link(_keeper(agent, self.key))
-            writer = self._writers[agent] = Writer(link, self.board)
+        update = news[0]
         self._in_flight[update] = member, news[1]
         try:
-            await writer.commit(Wish(storage.append_update(self.key, update)), with_held=False)
+            await self._writer(member.agent).commit(
+                Wish(storage.append_update(self.key, update)), with_held=False
+            )
         except BaseException:
             if self._in_flight.pop(update, None) is not None:
                 self._forget_trial()
             raise
+
+    async def report(self, met: Met, member: Member) -> None:
+        """Put into the log that an edit of a member met those of others. Errors: as of `commit`."""
+        others = {owner for c in met.clients if (owner := self._owners.get(c)) is not None}
+        agents = sorted({member.agent, *others})
+        value = {"text": met.text, "start": met.start, "end": met.end, "agents": agents}
+        op = Append(overlaps_prefix(self.key), encode_value(value), OVERLAP_TTL_MS)
+        await self._writer(member.agent).commit(Wish((op,)), with_held=False)
+
+    def _writer(self, agent: str) -> Writer:
+        writer = self._writers.get(agent)
+        if writer is None:
+            link = self._link(_keeper(agent, self.key))
+            writer = self._writers[agent] = Writer(link, self.board)
+        return writer
 
     # --- members ----------------------------------------------------------------------------------
 
@@ -466,8 +480,9 @@ class Room:
             made = self._compaction()
             writer = Writer(self._link(_keeper(SYSTEM_AGENT, self.key)), self.board)
             for ops in made.pieces:
-                await self._send(writer, ops, None)
-            await self._send(writer, made.ops, made)
+                await writer.commit(Wish(ops, note=_COMPACTION_NOTE), with_held=False)
+            wish = Wish(made.ops, made.conditions, note=_COMPACTION_NOTE)
+            await writer.commit(wish, with_held=False)
         except BlackboardError as error:
             log.info("document %s was not compacted: %s", self.key, error)
         finally:
@@ -478,12 +493,6 @@ class Room:
         keys = list(self._tail.items())[: storage.TAIL_DELETED_MAX]
         generation = f"{self.revision:016}-{secrets.token_hex(4)}"
         return storage.compaction(self.key, new, generation, old=self._base, keys=keys)
-
-    async def _send(
-        self, writer: Writer, ops: tuple[Op, ...], made: storage.Compaction | None
-    ) -> None:
-        conditions = () if made is None else made.conditions
-        await writer.commit(Wish(ops, conditions, note=_COMPACTION_NOTE), with_held=False)
 
 
 def _keeper(agent: str, key: Key) -> Principal:

@@ -36,7 +36,7 @@ from blackboard.types import (
     REQUEST_TIMEOUT_MS,
 )
 from blackboard.wire import ysync
-from blackboard.wire.ysync import Awareness, Edit, Message, QueryAwareness, Step1, Step2
+from blackboard.wire.ysync import Awareness, Edit, Message, Met, QueryAwareness, Step1, Step2
 
 log = logging.getLogger(__name__)
 _BARRIER_PAUSE_S = 0.05
@@ -168,6 +168,8 @@ class Session:
                 await self._answer(message)
             elif isinstance(message, Step2 | Edit):
                 await self._edit(message)
+            elif isinstance(message, Met) and self.can_edit:
+                await self._room.report(message, self)
         except DocumentRefused as refusal:
             self.end(refusal.cause, refusal.reason)
         except InvalidRequest as error:

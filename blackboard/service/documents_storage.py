@@ -12,6 +12,7 @@ from blackboard.core.commit import ABSENT, Append, Condition, Delete, KeyAt, Op,
 from blackboard.core.document import (
     base_key,
     document_prefix,
+    overlaps_prefix,
     parts_prefix,
     updates_prefix,
 )
@@ -171,6 +172,11 @@ def compaction(
 def is_update(key: Key, path: Key) -> bool:
     """Whether `path` is a piece of an update of the document at `key`."""
     return path.startswith(updates_prefix(key) + "/")
+
+
+def is_report(key: Key, path: Key) -> bool:
+    """Whether `path` is a report of an overlap, which is told for a while, and no content."""
+    return path.startswith(overlaps_prefix(key) + "/")
 
 
 def pattern(key: Key) -> str:

@@ -14,12 +14,18 @@ from typing import Final
 
 from blackboard.core.varint import Reader, write_buffer, write_number, write_text
 from blackboard.errors import InvalidRequest, LimitExceeded
-from blackboard.types import AWARENESS_BYTES_MAX, AWARENESS_STATES_MAX
+from blackboard.types import (
+    AWARENESS_BYTES_MAX,
+    AWARENESS_STATES_MAX,
+    KEY_BYTES_MAX,
+    OVERLAP_CLIENTS_MAX,
+)
 
 _SYNC: Final = 0
 _AWARENESS: Final = 1
 _AUTH: Final = 2
 _QUERY: Final = 3
+_MET: Final = 100
 _STEP1: Final = 0
 _STEP2: Final = 1
 _UPDATE: Final = 2
@@ -68,7 +74,18 @@ class QueryAwareness:
     """The peer asks who is there."""
 
 
-Message = Step1 | Step2 | Edit | Awareness | QueryAwareness
+@dataclass(frozen=True, slots=True)
+class Met:
+    """An edit of the peer met one of `clients`, made at the same time: in the text at the path
+    `text`, from `start` to `end` (code points, as merged)."""
+
+    text: str
+    start: int
+    end: int
+    clients: tuple[int, ...]
+
+
+Message = Step1 | Step2 | Edit | Awareness | QueryAwareness | Met
 
 
 def read_frame(frame: bytes) -> list[Message]:
@@ -91,11 +108,22 @@ def _message(reader: Reader) -> Message | None:
         return Awareness(_awareness(reader.buffer()))
     if kind == _QUERY:
         return QueryAwareness()
+    if kind == _MET:
+        return _met(reader)
     if kind == _AUTH:  # a refusal, which only servers send
         reader.number()
         reader.text()
         return None
     raise reader.broken(f"holds a message of unknown kind {kind}")
+
+
+def _met(reader: Reader) -> Met:
+    text, start, end, count = reader.text(), reader.number(), reader.number(), reader.count()
+    if not 0 < count <= OVERLAP_CLIENTS_MAX:
+        raise LimitExceeded("OVERLAP_CLIENTS_MAX", count, OVERLAP_CLIENTS_MAX)
+    if start > end or len(text.encode()) > KEY_BYTES_MAX:
+        raise reader.broken("tells of an overlap that is none")
+    return Met(text, start, end, tuple(reader.number() for _ in range(count)))
 
 
 def _sync(reader: Reader) -> Message:
@@ -167,6 +195,13 @@ def write_awareness(present: Iterable[Presence]) -> bytes:
         for p in present
     ]
     return bytes((_AWARENESS,)) + write_buffer(write_number(len(parts)) + b"".join(parts))
+
+
+def write_met(met: Met) -> bytes:
+    """A frame with an overlap."""
+    clients = met.clients[:OVERLAP_CLIENTS_MAX]
+    numbers = (met.start, met.end, len(clients), *clients)
+    return bytes((_MET,)) + write_text(met.text) + b"".join(map(write_number, numbers))
 
 
 # --- how the service ends a connection ------------------------------------------------------------

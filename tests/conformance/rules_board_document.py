@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+import anyio
 import pytest
 
 from blackboard.core.document import document_prefix
@@ -241,6 +242,32 @@ class DocumentRules:
             two.text().insert(18, "not ")
             await agreed(one, two)
             assert told == []
+
+    async def test_an_overlap_in_a_text_within_is_told_and_in_the_log(
+        self, team: Team, ada: Board, bob: Board
+    ) -> None:
+        """Whoever may read the document may watch it; nobody else is told."""
+        async with ada.document(MEMO) as one, bob.document(MEMO) as two:
+            told: list[Overlap] = []
+            for doc in (one, two):
+                doc.list("plan")
+                doc.observe_overlaps(told.append)
+            one.list("plan").insert_map(0).set_text("note", "né: fair")
+            await agreed(one, two)
+            async with ada.watch(f"{document_prefix(MEMO)}/overlap/*") as watch:
+                for doc, word in ((one, "good"), (two, "high")):
+                    doc.list("plan")[0]["note"].replace(4, 4, word)
+                await agreed(one, two)
+                with anyio.fail_after(PATIENCE_S):
+                    (change,) = (await anext(watch)).changes
+            value = change.value
+            expected = Overlap("plan/0/note", value["start"], value["end"], ("ada", "bob"))
+            assert set(told) == {expected}, told
+            assert (value["text"], value["agents"]) == ("plan/0/note", ["ada", "bob"])
+            assert 4 <= value["start"] < value["end"] <= 12
+            found = await ada.list(f"{document_prefix(MEMO)}/overlap/*")
+            assert 1 <= len(found.entries) <= 2
+            assert all(entry.expires_at_ms is not None for entry in found.entries)
 
     async def test_a_long_history_is_compacted_and_nothing_is_lost(
         self, ada: Board, bob: Board, seed: int

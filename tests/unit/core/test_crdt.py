@@ -159,3 +159,19 @@ def test_no_mutation_breaks_the_reader(seed: int, data: st.DataObject) -> None:
         mutated[data.draw(st.integers(0, len(mutated) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(InvalidRequest):
         read_update(bytes(mutated))
+
+
+def test_an_update_shows_what_its_author_knew() -> None:
+    """As far as it refers to it, by a neighbour or by deleting it."""
+    one, two = Doc(client_id=1), Doc(client_id=2)
+    for doc in (one, two):
+        doc["text"] = Text()
+    one["text"] += "0123456789"
+    two.apply_update(one.get_update())
+    before = two.get_state()
+    two["text"].insert(4, "x")
+    assert read_update(two.get_update(before)).knew(1) == 5
+    assert read_update(two.get_update(before)).knew(2) == 0
+    before = two.get_state()
+    del two["text"][8:10]
+    assert read_update(two.get_update(before)).knew(1) >= 9
