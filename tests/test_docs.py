@@ -254,7 +254,7 @@ def test_every_error_is_described() -> None:
     table = rows(BY_PATH["docs/errors.md"], "| class | code | fields | when |")
     assert wrong_error_rows(table, errors.BY_CODE.values()) == []
     retryable = [kind.__name__ for kind in errors.BY_CODE.values() if kind.retryable]
-    assert sorted(retryable) == ["OutcomeUnknown", "Unavailable"]
+    assert sorted(retryable) == ["OutcomeUnknown", "Overloaded", "RateLimited", "Unavailable"]
 
 
 def test_the_page_of_limits_is_the_table_of_limits() -> None:

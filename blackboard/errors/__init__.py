@@ -25,6 +25,8 @@
     |   `-- Resync              a restore changed too much to be told; read the state anew
     |-- LeaseLost             a lease was lost while a block relied on it; its commits are Fenced
     |-- Unavailable           not done, the engine or the service cannot be reached; try again
+    |   `-- Overloaded        not done, the service has too much to do; try again later
+    |       `-- RateLimited   not done, the principal asked for more than its rate
     |-- OutcomeUnknown        sent, no answer: retry with the same commit id to find out
     |-- LocalProtocolError    this side was used wrongly
     |-- RemoteProtocolError   the peer sent something that is not the protocol
@@ -65,6 +67,8 @@ from blackboard.errors.failed import (
     LeaseLost,
     LocalProtocolError,
     OutcomeUnknown,
+    Overloaded,
+    RateLimited,
     RemoteProtocolError,
     Unavailable,
 )
@@ -123,6 +127,8 @@ __all__ = [
     "NoSuchCheckpoint",
     "NothingToClaim",
     "OutcomeUnknown",
+    "Overloaded",
+    "RateLimited",
     "Rejected",
     "RemoteProtocolError",
     "Resync",

@@ -32,6 +32,21 @@ class Unavailable(BlackboardError):
 
 
 @dataclass(eq=False)
+class Overloaded(Unavailable):
+    """Not done: `what` has too much to do. Trying again is safe, after `retry_after_ms`."""
+
+    code: ClassVar[str] = "overloaded"
+    retry_after_ms: int
+
+
+@dataclass(eq=False)
+class RateLimited(Overloaded):
+    """Not done: the principal asked for more than its rate allows; `what` names the rate."""
+
+    code: ClassVar[str] = "rate_limited"
+
+
+@dataclass(eq=False)
 class OutcomeUnknown(BlackboardError):
     """A commit was sent and its answer did not come: it may have been applied or not.
 

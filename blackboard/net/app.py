@@ -19,10 +19,13 @@ from blackboard.errors import (
     BlackboardError,
     EngineRefused,
     LimitExceeded,
+    Overloaded,
+    RateLimited,
     RemoteProtocolError,
     Unauthenticated,
     Unavailable,
 )
+from blackboard.net.admission import Admission
 from blackboard.net.calls import call, describe
 from blackboard.net.documents import DocumentDoor
 from blackboard.net.gate import Authenticator, Doors, Gate, bearer_token
@@ -100,39 +103,51 @@ class _Routes:
 
     async def rpc(self, request: Request) -> Response:
         """One JSON-RPC request, or a batch of them, which are carried out one after the other."""
-        refusal = self._gate.doors.refusal(request.scope)
-        if refusal is not None:
-            return JSONResponse({"reason": refusal}, 403)
+        unknown = self._gate.doors.refusal(request.scope)
+        if unknown is not None:
+            return JSONResponse({"reason": unknown}, 403)
         try:
             await self._gate.ready()
             principal = self._gate.authenticate(bearer_token(request.scope) or "")
+            admission = self._gate.admission(principal)
             body = await _body(request)
-            return Response(await self._answers(principal, body), media_type="application/json")
+            if refusal := admission.over(len(body)):
+                raise refusal
+            answers = await self._answers(principal, admission, body)
+            return Response(answers, media_type="application/json")
         except Unauthenticated as error:
             headers = {"WWW-Authenticate": "Bearer"}
             return JSONResponse(_failure(error), 401, headers=headers)
+        except Overloaded as error:
+            return _later(error)
         except Unavailable as error:
             return JSONResponse(_failure(error), 503)
         except RemoteProtocolError as error:
             return JSONResponse(_failure(error), 413 if error.close_code == CLOSE_TOO_BIG else 400)
 
-    async def _answers(self, principal: Principal, body: bytes) -> bytes:
+    async def _answers(self, principal: Principal, admission: Admission, body: bytes) -> bytes:
         """Errors: RemoteProtocolError when `body` is not JSON-RPC."""
         session = ServerSession.greeted(JSON)
         received = [e for e in session.receive(body) if isinstance(e, RequestReceived)]
         for event in received:
-            await self._serve(session, principal, event)
+            await self._serve(session, principal, admission, event)
         arrays = session.bytes_to_send()
         if body.lstrip().startswith(b"{"):
             return arrays[0][1:-1]
         return b"[" + b",".join(array[1:-1] for array in arrays) + b"]"
 
     async def _serve(
-        self, session: ServerSession, principal: Principal, event: RequestReceived
+        self,
+        session: ServerSession,
+        principal: Principal,
+        admission: Admission,
+        event: RequestReceived,
     ) -> None:
         params, outcome = event.params, "ok"
         await asyncio.sleep(0)  # a batch is not carried out in one go: others have their turn
         try:
+            if refusal := admission.refusal(params.method):
+                raise refusal
             if session.outgoing_bytes > FRAME_BYTES_MAX:
                 size = session.outgoing_bytes
                 raise LimitExceeded("FRAME_BYTES_MAX", size, FRAME_BYTES_MAX, "batch")
@@ -172,6 +187,12 @@ async def _body(request: Request) -> bytes:
     except (ClientDisconnect, TimeoutError) as error:
         raise RemoteProtocolError("the body did not come") from error
     return b"".join(parts)
+
+
+def _later(error: Overloaded) -> Response:
+    """An answer that programs which know only HTTP understand."""
+    headers = {"Retry-After": str(-(-error.retry_after_ms // 1000))}
+    return JSONResponse(_failure(error), 429 if isinstance(error, RateLimited) else 503, headers)
 
 
 def _failure(error: BlackboardError) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from blackboard.service.access import operator
 from blackboard.service.automatic import Automatic
 from blackboard.service.rates import Rates
 from blackboard.store.base import Store
-from blackboard.types import LOG_KEPT_REVISIONS, REPLICAS_MAX
+from blackboard.types import LOG_KEPT_REVISIONS, RATE_BURST_MS, REPLICAS_MAX
 
 if TYPE_CHECKING:
     from blackboard.store.archive import Archive

@@ -15,9 +15,7 @@ Invariants
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -25,14 +23,26 @@ from blackboard.core.model import Outcome
 from blackboard.errors import (
     AccessDenied,
     BlackboardError,
-    LimitExceeded,
+    Overloaded,
     RemoteProtocolError,
     Unauthenticated,
     Unavailable,
 )
+from blackboard.net.admission import Admission
 from blackboard.net.calls import call, describe, write_receipt
 from blackboard.net.metrics import Traffic
 from blackboard.net.past_calls import DEEDS, call_deed
+from blackboard.net.socket import (
+    CLOSE_INTERNAL_ERROR,
+    CLOSE_RESTART,
+    CLOSE_TOO_SLOW,
+    CLOSE_UNAUTHENTICATED,
+    End,
+    Socket,
+    clock_ms,
+    close_code,
+    date_ms,
+)
 from blackboard.net.watches import Watches
 from blackboard.service import access
 from blackboard.service.access import Principal
@@ -62,32 +72,12 @@ from blackboard.wire.session import (
 
 log = logging.getLogger(__name__)
 
-CLOSE_INTERNAL_ERROR: Final = 1011
-CLOSE_RESTART: Final = 1012
-CLOSE_TRY_LATER: Final = 1013
-CLOSE_UNAUTHENTICATED: Final = 4401
-CLOSE_FORBIDDEN: Final = 4403
-CLOSE_TOO_SLOW: Final = 4408
-
 Params = messages.Params | CommitParams
 
 _LINKS_MAX: Final = 256
 """Agents whose links a connection keeps; made anew when it acts for more."""
 _CLOSE_TIMEOUT_S: Final = 5.0
 _REASON_BYTES_MAX: Final = 123  # RFC 6455, section 5.5: a control frame has 125 bytes
-
-
-class Socket(Protocol):
-    """An accepted WebSocket."""
-
-    async def receive(self) -> str | bytes | None:
-        """The next message; None when the peer is gone."""
-
-    async def send(self, frame: bytes) -> None:
-        """Send one frame, when there is room for it. OSError when the peer is gone."""
-
-    async def close(self, code: int, reason: str) -> None:
-        """Close with a code and a reason."""
 
 
 class House(Protocol):
@@ -104,17 +94,11 @@ class House(Protocol):
     def welcome(self, principal: Principal, agent: str) -> WelcomeMessage:
         """What `hello` is answered with."""
 
-    def count_in(self, connection: "Connection", principal: str) -> None:
+    def count_in(self, connection: "Connection", principal: Principal) -> None:
         """Note whose connection it is. Errors: LimitExceeded when there are too many."""
 
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    """How a connection ends: `code` None = the peer is gone; `flush` = send what waits first."""
-
-    code: int | None
-    reason: str = ""
-    flush: bool = False
+    def admission(self, principal: Principal) -> Admission:
+        """What a principal is let ask. Errors: Overloaded."""
 
 
 class Connection:
@@ -129,10 +113,11 @@ class Connection:
         self._principal = principal
         self._link: Link | None = None
         self._links: dict[str, Link] = {}
+        self._admission: Admission | None = None  # set with hello
         self._serving = 0
         self._reading = 0
         self._loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[_End] = self._loop.create_future()
+        self._ended: asyncio.Future[End] = self._loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: list[asyncio.TimerHandle] = []
         self._expiry: asyncio.TimerHandle | None = None
@@ -200,7 +185,7 @@ class Connection:
 
     def _end(self, code: int | None, reason: str = "", *, flush: bool = False) -> None:
         if not self._ended.done():
-            self._ended.set_result(_End(code, reason, flush))
+            self._ended.set_result(End(code, reason, flush))
 
     def _after(self, delay_ms: Milliseconds, action: Callable[[], None]) -> None:
         self._timers.append(self._loop.call_later(delay_ms / 1000, action))
@@ -213,7 +198,7 @@ class Connection:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _close(self, end: _End) -> None:
+    async def _close(self, end: End) -> None:
         frames = self._session.bytes_to_send() if end.flush else []
         self._session.close()
         self._unsent = 0
@@ -256,10 +241,13 @@ class Connection:
             frame = message.encode() if isinstance(message, str) else message
             traffic.frames_in += 1
             traffic.bytes_in += len(frame)
+            over = None if self._admission is None else self._admission.over(len(frame))
             for event in self._session.receive(frame):
                 if self._is_full():
                     await self._until(lambda: not self._is_full())
-                self._take(event)
+                self._take(event, over)
+            if self._admission is not None and self._admission.pause_ms:
+                await self._admission.pause()
         self._end(None)
 
     def _is_full(self) -> bool:
@@ -298,11 +286,15 @@ class Connection:
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def _take(self, event: ServerEvent) -> None:
+    def _take(self, event: ServerEvent, over: Overloaded | None) -> None:
         match event:
             case RequestReceived():
                 self._serving += 1
-                if not self._commit_at_once(event.id, event.params):
+                assert self._admission is not None, "requests come after hello"
+                refusal = over or self._admission.refusal(event.params.method)
+                if refusal is not None:
+                    self._answer(event.id, event.params.method, refusal)
+                elif not self._commit_at_once(event.id, event.params):
                     self._spawn(self._serve(event.id, event.params))
             case HelloReceived():
                 self._greet(event)
@@ -314,10 +306,11 @@ class Connection:
         try:
             principal = self._identify(hello.params)
             link = self._house.link(access.acting_as(principal, hello.params.agent))
-            self._house.count_in(self, principal.name)
+            self._admission = self._house.admission(principal)
+            self._house.count_in(self, principal)
         except BlackboardError as error:
             self._session.respond_error(hello.id, error)
-            self._end(_close_code(error), str(error), flush=True)
+            self._end(close_code(error), str(error), flush=True)
             return
         self._principal, self._link = principal, link
         self._expire_at(principal.expires_at_ms)
@@ -353,6 +346,7 @@ class Connection:
             self._link = self._house.link(now[self._link.agent])
             self._links.clear()
         self._principal = principal
+        self._admission = self._house.admission(principal)
         self._expire_at(principal.expires_at_ms)
         return describe(principal, link.agent)
 
@@ -362,7 +356,7 @@ class Connection:
             self._expiry.cancel()
             self._expiry = None
         if instant_ms is not None:
-            delay_s = max(instant_ms - _now_ms(), 0) / 1000
+            delay_s = max(instant_ms - date_ms(), 0) / 1000
             self._expiry = self._loop.call_later(delay_s, self._expire)
 
     def _expire(self) -> None:
@@ -473,18 +467,3 @@ class Connection:
         await self._until(lambda: not self._serving)
         self._watches.end_all(Unavailable(what="service", reason="it is stopping"))
         self._end(CLOSE_RESTART, "the service stops; come back soon", flush=True)
-
-
-def _close_code(error: BlackboardError) -> int:
-    if isinstance(error, Unauthenticated):
-        return CLOSE_UNAUTHENTICATED
-    return CLOSE_TRY_LATER if isinstance(error, LimitExceeded | Unavailable) else CLOSE_FORBIDDEN
-
-
-def clock_ms() -> Milliseconds:
-    """The clock of sessions: it never jumps, and says nothing of the date."""
-    return time.monotonic_ns() // 1_000_000
-
-
-def _now_ms() -> Milliseconds:
-    return time.time_ns() // 1_000_000

@@ -10,10 +10,8 @@ handshake for a bad line and tries for ever. Codes 4400..4499 are final for it.
 
 import asyncio
 import contextlib
-import time
-from collections import Counter
-from collections.abc import AsyncIterator
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 from urllib.parse import parse_qs
 
 from blackboard.core.document import check_document, document_prefix
@@ -23,26 +21,27 @@ from blackboard.errors import (
     DocumentRefused,
     InvalidRequest,
     LimitExceeded,
+    Overloaded,
     Unauthenticated,
     Unavailable,
 )
+from blackboard.net.admission import Admission
 from blackboard.net.gate import Gate, Receive, Scope, Send, bearer_token
+from blackboard.net.socket import (
+    CLOSE_FORBIDDEN,
+    CLOSE_INTERNAL_ERROR,
+    CLOSE_UNAUTHENTICATED,
+    date_ms,
+)
 from blackboard.service import access
 from blackboard.service.access import Principal
 from blackboard.service.link import Pipe
-from blackboard.types import (
-    CONNECTIONS_MAX,
-    CONNECTIONS_PER_PRINCIPAL_MAX,
-    DOCUMENT_TOKEN_TTL_MS_MAX,
-    Key,
-)
+from blackboard.types import DOCUMENT_TOKEN_TTL_MS_MAX, Key
 from blackboard.wire.ysync import CLOSE_BY_CAUSE, CLOSE_RESTART, CLOSE_TRY_LATER
 
 Query = dict[str, list[str]]
 _CLOSE_TIMEOUT_S: Final = 5.0
 _REASON_BYTES_MAX: Final = 123  # RFC 6455, section 5.5: a control frame has 125 bytes
-_CLOSE_UNAUTHENTICATED: Final = 4401
-_CLOSE_FORBIDDEN: Final = 4403
 _CLOSE_INVALID: Final = 4400
 _CLOSE_WRONG_TYPE: Final = 1003
 
@@ -52,12 +51,6 @@ class DocumentDoor:
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self._open: Counter[str] = Counter()
-
-    @property
-    def connections(self) -> int:
-        """How many are open."""
-        return self._open.total()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one WebSocket."""
@@ -83,13 +76,12 @@ class DocumentDoor:
         board, key = scope["path_params"]["board"], scope["path_params"]["key"]
         try:
             principal = await self._admit(scope, query, board, check_document(key))
-            async with (
-                self._counted(principal),
-                self._gate.link(principal).document(board, key) as pipe,
-            ):
-                return await _connect(pipe, receive, send, principal)
+            visit = _Visit(principal, self._gate.admission(principal))
+            with self._gate.visit(visit, principal):
+                async with self._gate.link(principal).document(board, key) as pipe:
+                    return await visit.serve(pipe, receive, send)
         except BlackboardError as error:
-            code = next((c for kind, c in _CODES if isinstance(error, kind)), 1011)
+            code = next((c for kind, c in _CODES if isinstance(error, kind)), CLOSE_INTERNAL_ERROR)
             return code, f"{error.code}: {error}"
 
     async def _admit(self, scope: Scope, query: Query, board: str, key: Key) -> Principal:
@@ -102,26 +94,12 @@ class DocumentDoor:
             raise Unauthenticated(reason=reason)
         return access.acting_as(principal, query.get("agent", [None])[0])
 
-    @contextlib.asynccontextmanager
-    async def _counted(self, principal: Principal) -> AsyncIterator[None]:
-        count = self._open[principal.name] + 1
-        if count > CONNECTIONS_PER_PRINCIPAL_MAX:
-            limit = "CONNECTIONS_PER_PRINCIPAL_MAX"
-            raise LimitExceeded(limit, count, CONNECTIONS_PER_PRINCIPAL_MAX)
-        if self.connections + self._gate.connections >= CONNECTIONS_MAX:
-            raise LimitExceeded("CONNECTIONS_MAX", CONNECTIONS_MAX + 1, CONNECTIONS_MAX)
-        self._open[principal.name] = count
-        try:
-            yield
-        finally:
-            self._open[principal.name] -= 1
-            self._open += Counter()  # forget those at 0
-
 
 _CODES: Final[tuple[tuple[type[BlackboardError], int], ...]] = (
-    (Unauthenticated, _CLOSE_UNAUTHENTICATED),
-    (AccessDenied, _CLOSE_FORBIDDEN),
+    (Unauthenticated, CLOSE_UNAUTHENTICATED),
+    (AccessDenied, CLOSE_FORBIDDEN),
     (LimitExceeded, CLOSE_TRY_LATER),
+    (Overloaded, CLOSE_TRY_LATER),
     (Unavailable, CLOSE_RESTART),
     (InvalidRequest, _CLOSE_INVALID),
 )
@@ -131,37 +109,64 @@ def is_for_document(principal: Principal, board: str, key: Key) -> bool:
     """Whether a principal can do nothing but use this document, for an hour at most."""
     if principal.expires_at_ms is None or principal.acts_for_any:
         return False
-    left_ms = principal.expires_at_ms - time.time_ns() // 1_000_000
+    left_ms = principal.expires_at_ms - date_ms()
     only = {f"{document_prefix(key)}/**"}
     patterns = {grant.pattern for grant in principal.grants}
     return left_ms <= DOCUMENT_TOKEN_TTL_MS_MAX and principal.boards == {board} and patterns == only
 
 
-async def _connect(
-    pipe: Pipe, receive: Receive, send: Send, principal: Principal
-) -> tuple[int, str]:
-    """Carry frames both ways until one side ends it. Returns as `DocumentDoor._serve`."""
-    left_s = None
-    if principal.expires_at_ms is not None:
-        left_s = max(principal.expires_at_ms / 1000 - time.time(), 0)
-    tasks = {
-        asyncio.create_task(_read(pipe, receive)),
-        asyncio.create_task(_write(pipe, send)),
-        asyncio.create_task(_ended(pipe)),
-    }
-    try:
-        done, _ = await asyncio.wait(tasks, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        found = await asyncio.gather(*tasks, return_exceptions=True)
-    if not done:
-        return _CLOSE_UNAUTHENTICATED, "the token has expired"
-    refusals = [error for error in found if isinstance(error, DocumentRefused)]
-    if refusals:
-        return CLOSE_BY_CAUSE.get(refusals[0].cause, 1011), _told(refusals[0])
-    if any(error == _CLOSE_WRONG_TYPE for error in found):
-        return _CLOSE_WRONG_TYPE, "binary messages only"
+class _Visit:
+    """A peer of a document, for as long as its token is good."""
+
+    def __init__(self, principal: Principal, admission: Admission) -> None:
+        self._principal = principal
+        self._admission = admission
+        self._revoked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def recheck(self, check: Callable[[Principal], None]) -> None:
+        """As `Visitor.recheck`."""
+        try:
+            check(self._principal)
+        except Unauthenticated as error:
+            if not self._revoked.done():
+                self._revoked.set_result(error.reason)
+
+    async def serve(self, pipe: Pipe, receive: Receive, send: Send) -> tuple[int, str]:
+        """Carry frames both ways until one side ends it. Returns as `DocumentDoor._serve`."""
+        tasks = {
+            asyncio.create_task(_read(pipe, receive, self._admission)),
+            asyncio.create_task(_write(pipe, send)),
+            asyncio.create_task(_ended(pipe)),
+        }
+        until: set[asyncio.Future[Any]] = {*tasks, self._revoked}
+        try:
+            done, _ = await asyncio.wait(
+                until, timeout=self._left_s(), return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for task in tasks:
+                task.cancel()
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+        if not done:
+            return CLOSE_UNAUTHENTICATED, "the token has expired"
+        if self._revoked.done():
+            return CLOSE_UNAUTHENTICATED, self._revoked.result()
+        return _end_of(found)
+
+    def _left_s(self) -> float | None:
+        expires_at_ms = self._principal.expires_at_ms
+        return None if expires_at_ms is None else max(expires_at_ms - date_ms(), 0) / 1000
+
+
+def _end_of(found: Sequence[int | BaseException]) -> tuple[int, str]:
+    """What the tasks of a visit came to."""
+    for error in found:
+        if isinstance(error, DocumentRefused):
+            return CLOSE_BY_CAUSE.get(error.cause, CLOSE_INTERNAL_ERROR), _told(error)
+        if isinstance(error, Unauthenticated):
+            return CLOSE_UNAUTHENTICATED, error.reason
+        if error == _CLOSE_WRONG_TYPE:
+            return _CLOSE_WRONG_TYPE, "binary messages only"
     return 0, ""
 
 
@@ -170,7 +175,7 @@ def _told(refusal: DocumentRefused) -> str:
     return f"{refusal.cause}: {refusal.reason}"
 
 
-async def _read(pipe: Pipe, receive: Receive) -> int:
+async def _read(pipe: Pipe, receive: Receive, admission: Admission) -> int:
     while True:
         message = await receive()
         if message["type"] == "websocket.disconnect":
@@ -178,6 +183,7 @@ async def _read(pipe: Pipe, receive: Receive) -> int:
         frame = message.get("bytes")
         if frame is None:
             return _CLOSE_WRONG_TYPE
+        await admission.turn(len(frame))
         await pipe.send(frame)
 
 

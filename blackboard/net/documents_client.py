@@ -64,7 +64,7 @@ async def open_document(
     except (OSError, InvalidHandshake, TimeoutError) as error:
         raise Unavailable(what=address.websocket, reason=reason_of(error, url)) from error
     try:
-        yield RemotePipe(socket, key)
+        yield RemotePipe(socket, key, has_more_tokens=callable(address.token))
     finally:
         await socket.close()
 
@@ -94,9 +94,11 @@ def document_token(
 class RemotePipe:
     """The WebSocket of one document."""
 
-    def __init__(self, socket: ClientConnection, key: Key) -> None:
+    def __init__(self, socket: ClientConnection, key: Key, *, has_more_tokens: bool) -> None:
         self._socket = socket
         self._key = key
+        self._has_more_tokens = has_more_tokens
+        self._was_let_in = False
 
     async def send(self, frame: bytes) -> None:
         """As `Pipe.send`. Errors: also DocumentRefused for what no frame can hold."""
@@ -113,6 +115,7 @@ class RemotePipe:
             message = await self._socket.recv()
         except ConnectionClosed as closed:
             raise self._failure(closed) from closed
+        self._was_let_in = True
         return message if isinstance(message, bytes) else message.encode()
 
     async def ended(self) -> None:
@@ -120,7 +123,8 @@ class RemotePipe:
         await self._socket.wait_closed()
 
     def _failure(self, closed: ConnectionClosed) -> BlackboardError:
-        """What the close code and its reason say."""
+        """What the close code and its reason say. A token that ran out in use is Unavailable if
+        there are more: the next connection comes with a new one, and nothing is lost."""
         frame = closed.rcvd
         if frame is None:
             return Unavailable(what=f"document {self._key}", reason=str(closed))
@@ -128,6 +132,8 @@ class RemotePipe:
         if CLOSE_BY_CAUSE.get(cause) == frame.code:
             return DocumentRefused(self._key, cause, reason)
         if frame.code == _CLOSE_UNAUTHENTICATED:
+            if self._was_let_in and self._has_more_tokens:
+                return Unavailable(what=f"document {self._key}", reason=frame.reason)
             return Unauthenticated(reason=frame.reason)
         if frame.code == _CLOSE_FORBIDDEN:
             return AccessDenied(principal="you", right="read", key=self._key)

@@ -3,8 +3,8 @@
 Invariants
 - a handshake is accepted only if its Host and Origin are allowed, its subprotocol is ours, a token
   in its header is valid, the server is not draining, and there is room.
-- at most CONNECTIONS_MAX connections are open, _STRANGERS_MAX of them of nobody known yet, and
-  CONNECTIONS_PER_PRINCIPAL_MAX of one principal.
+- at most CONNECTIONS_MAX connections are open, those of documents included, _STRANGERS_MAX of them
+  of nobody known yet, and CONNECTIONS_PER_PRINCIPAL_MAX of one principal and its narrowed tokens.
 - credentials are a header or the first message, never a cookie or a URL: a web page cannot use
   somebody else's.
 """
@@ -14,15 +14,18 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from blackboard import types as limits
 from blackboard.errors import LimitExceeded, Unauthenticated, Unavailable
-from blackboard.net.connection import Connection, clock_ms
+from blackboard.net.admission import Admission
+from blackboard.net.connection import Connection
 from blackboard.net.metrics import Traffic
+from blackboard.net.socket import clock_ms
 from blackboard.service.access import Principal
 from blackboard.service.link import Link
 from blackboard.service.service import Service
@@ -102,14 +105,15 @@ class Gate:
         self.traffic = Traffic()
         self.draining = False
         self._open: set[Connection] = set()
+        self._visitors: set[Visitor] = set()
         self._known: dict[Connection, str] = {}
-        self._per_principal: Counter[str] = Counter()
+        self._per_account: Counter[str] = Counter()
         self._empty = asyncio.Event()
 
     @property
     def connections(self) -> int:
         """How many are open."""
-        return len(self._open)
+        return len(self._open) + len(self._visitors)
 
     @property
     def waiting_bytes(self) -> int:
@@ -154,7 +158,7 @@ class Gate:
 
     def admit(self, scope: Scope) -> Principal | Refusal | None:
         """Whose handshake it is, None if it has still to say so; or why it is refused."""
-        if self.draining or len(self._open) >= CONNECTIONS_MAX:
+        if self.draining or self.connections >= CONNECTIONS_MAX:
             return Refusal(503, "no more connections here now")
         refusal = self.doors.refusal(scope)
         if refusal is not None:
@@ -192,8 +196,8 @@ class Gate:
         return principal
 
     def _recheck(self) -> None:
-        for connection in list(self._open):
-            connection.recheck(self._revocations.check)
+        for visitor in [*self._open, *self._visitors]:
+            visitor.recheck(self._revocations.check)
 
     # --- the house --------------------------------------------------------------------------------
 
@@ -214,28 +218,58 @@ class Gate:
             "limits": {name: getattr(limits, name) for name in _TOLD_LIMITS},
         }
 
-    def count_in(self, connection: Connection, principal: str) -> None:
+    def admission(self, principal: Principal) -> Admission:
+        """What a principal is let ask. Errors: Overloaded."""
+        return Admission.of(self.service.host, principal)
+
+    def count_in(self, connection: Connection, principal: Principal) -> None:
         """Note whose connection it is. Errors: LimitExceeded when there are too many."""
-        count = self._per_principal[principal] + 1
+        self._enter(principal.account)
+        self._known[connection] = principal.account
+
+    @contextmanager
+    def visit(self, visitor: "Visitor", principal: Principal) -> Iterator[None]:
+        """Count a connection of another kind while it lasts. Errors: LimitExceeded."""
+        if self.connections >= CONNECTIONS_MAX:
+            raise LimitExceeded("CONNECTIONS_MAX", self.connections + 1, CONNECTIONS_MAX)
+        self._enter(principal.account)
+        self._visitors.add(visitor)
+        try:
+            yield
+        finally:
+            self._visitors.discard(visitor)
+            self._leave(principal.account)
+
+    def _enter(self, account: str) -> None:
+        count = self._per_account[account] + 1
         if count > CONNECTIONS_PER_PRINCIPAL_MAX:
             limit = "CONNECTIONS_PER_PRINCIPAL_MAX"
             raise LimitExceeded(limit, count, CONNECTIONS_PER_PRINCIPAL_MAX)
-        self._per_principal[principal] = count
-        self._known[connection] = principal
+        self._per_account[account] = count
+
+    def _leave(self, account: str) -> None:
+        self._per_account[account] -= 1
+        if not self._per_account[account]:
+            del self._per_account[account]
 
     def _count_out(self, connection: Connection) -> None:
         self._open.discard(connection)
-        principal = self._known.pop(connection, None)
-        if principal is not None:
-            self._per_principal[principal] -= 1
-            if not self._per_principal[principal]:
-                del self._per_principal[principal]
+        account = self._known.pop(connection, None)
+        if account is not None:
+            self._leave(account)
         if not self._open:
             self._empty.set()
 
 
+class Visitor(Protocol):
+    """Somebody connected."""
+
+    def recheck(self, check: Callable[[Principal], None]) -> None:
+        """End if `check` says that the token was revoked."""
+
+
 class _Socket:
-    """The ASGI side of a `connection.Socket`."""
+    """The ASGI side of a `socket.Socket`."""
 
     def __init__(self, receive: Receive, send: Send, session: ServerSession) -> None:
         self._receive = receive
@@ -243,7 +277,7 @@ class _Socket:
         self._binary = session.encoding.binary
 
     async def receive(self) -> str | bytes | None:
-        """As `connection.Socket.receive`."""
+        """As `socket.Socket.receive`."""
         message = await self._receive()
         if message["type"] == "websocket.disconnect":
             return None
@@ -251,12 +285,12 @@ class _Socket:
         return found if found is not None else str(message["text"])
 
     async def send(self, frame: bytes) -> None:
-        """As `connection.Socket.send`."""
+        """As `socket.Socket.send`."""
         content = {"bytes": frame} if self._binary else {"text": frame.decode()}
         await self._send({"type": "websocket.send", **content})
 
     async def close(self, code: int, reason: str) -> None:
-        """As `connection.Socket.close`."""
+        """As `socket.Socket.close`."""
         await self._send({"type": "websocket.close", "code": code, "reason": reason})
 
 

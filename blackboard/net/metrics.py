@@ -91,6 +91,10 @@ class Metrics:
         yield CounterMetricFamily("blackboard_commits", "Commits decided", service.commits)
         yield CounterMetricFamily("blackboard_commits_refused", "Refused", service.refused)
         yield CounterMetricFamily("blackboard_batches", "Engine calls for them", service.batches)
+        about, lag_s = "By how much the event loop is late", service.lag_ms / 1000
+        yield GaugeMetricFamily("blackboard_loop_lag_seconds", about, lag_s)
+        about = "Commits that wait for an engine"
+        yield GaugeMetricFamily("blackboard_backlog_bytes", about, service.backlog_bytes)
         archive = service.archive
         if archive is not None:
             about = "Revisions by which the archive is behind, at most"

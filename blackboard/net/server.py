@@ -32,6 +32,7 @@ from blackboard.net.config import (
     automatic_of,
     make_archive,
     make_store,
+    rates_of,
     secret_of,
     wrapper_of,
     write_operator_token,
@@ -144,6 +145,7 @@ async def serve(
             lock_masters=lock_masters,
             archive=archive,
             automatic=automatic_of(settings),
+            rates=rates_of(settings),
         )
         async with service:
             token = write_operator_token(settings, secret) if settings.is_loopback else None

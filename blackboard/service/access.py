@@ -69,6 +69,13 @@ class Principal:
     acts_for_any: bool = False
     credential: Credential | None = None
 
+    @property
+    def account(self) -> str:
+        """On whose account it acts: a narrowed token draws on that of whom it was issued to."""
+        if self.credential is not None and self.name.startswith(self.credential.subject + "."):
+            return self.credential.subject
+        return self.name
+
 
 ALL_RIGHTS = frozenset(Right)
 
@@ -261,10 +268,15 @@ def is_reserved(board: str) -> bool:
     return board.startswith("~")
 
 
-def require_admin(principal: Principal) -> None:
-    """Errors: AccessDenied unless `principal` has the admin right on everything, on every board."""
+def is_admin(principal: Principal) -> bool:
+    """Whether `principal` has the admin right on everything, on every board."""
     whole = any(Right.ADMIN in g.rights and g.pattern == "**" for g in principal.grants)
-    if principal.boards or not whole:
+    return whole and not principal.boards
+
+
+def require_admin(principal: Principal) -> None:
+    """Errors: AccessDenied unless `is_admin`."""
+    if not is_admin(principal):
         raise AccessDenied(principal.name, Right.ADMIN.value, "**")
 
 

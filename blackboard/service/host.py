@@ -18,7 +18,9 @@ from blackboard.service.commits import CommitQueue
 from blackboard.service.documents import Documents
 from blackboard.service.feed import Feed
 from blackboard.service.importing import Imports
-from blackboard.service.revocations import Revocations
+from blackboard.service.load import Load
+from blackboard.service.rates import Meters, Rates
+from blackboard.service.revocations import Permit, Revocations
 from blackboard.store.archive import Archive
 from blackboard.store.base import EngineFacts, Store
 from blackboard.types import BOARDS_MAX, BOARDS_PER_PRINCIPAL_MAX
@@ -40,6 +42,8 @@ class ServiceStatistics:
     refused: int
     archive: ArchiveStatistics | None = None
     """None without an archive."""
+    lag_ms: float = 0
+    backlog_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +63,16 @@ class Host:
     draining: bool = False
     archive: Archive | None = None
     """Where the past of the boards is kept; without, nobody can look back."""
+    rates: Rates = field(default_factory=Rates)
+    """What each principal may ask for."""
     _boards: dict[str, OpenBoard] = field(default_factory=dict)
     _openers: dict[str, str | None] = field(default_factory=dict)
     _facts: EngineFacts | None = None
     _refused: EngineRefused | None = None
 
     def __post_init__(self) -> None:
+        self.load = Load()
+        self.meters = Meters(self.rates)
         self.revocations = Revocations(self.store)
         self.audit = Audit(self.store)
         self.imports = Imports(self.store)
@@ -132,21 +140,27 @@ class Host:
             if name not in self._boards:
                 self._openers.pop(name, None)
             raise
-        opened = OpenBoard(CommitQueue(self.store, name), Feed(self.store, name))
+        queue = CommitQueue(self.store, name, self.load, self.revocations.recheck)
+        opened = OpenBoard(queue, Feed(self.store, name))
         if self.archiver is not None and not self.draining:
             self.archiver.follow(name)
         return self._boards.setdefault(name, opened)
 
     async def commit(
-        self, board: str, commit: Commit, opener: str | None = None
+        self,
+        board: str,
+        commit: Commit,
+        opener: str | None = None,
+        permit: Permit | None = None,
     ) -> Outcome | BlackboardError:
         """Carry out one attempt of a commit, agreed with the lock masters if it is about leases.
 
-        Errors: Unavailable when it was not applied for want of votes or of room.
+        Without a `permit` it is the service's own. Errors: Unavailable when it was not applied for
+        want of votes or of room.
         """
         opened = await self.use(board, opener)
         try:
-            return await quorum.submit(opened.queue, commit, self.lock_masters)
+            return await quorum.submit(opened.queue, commit, self.lock_masters, permit)
         finally:
             if self.archiver is not None:
                 self.archiver.poke(board)
@@ -174,7 +188,14 @@ class Host:
             batches=sum(count.batches for count in counts),
             refused=sum(count.refused for count in counts),
             archive=None if self.archiver is None else self.archiver.statistics(),
+            lag_ms=self.load.lag_ms,
+            backlog_bytes=self.load.backlog_bytes,
         )
+
+    async def settled(self) -> None:
+        """Wait until every commit has its outcome that is on its way to an engine now."""
+        for board in list(self._boards.values()):
+            await board.queue.settled()
 
     async def aclose(self) -> None:
         """Carry out the commits that wait, end the feeds, close the engine."""

@@ -44,6 +44,8 @@ from blackboard.service.link import Delivery, Link, Stream, WatchRequest
 from blackboard.service.local_past import LocalPast, check_limit
 from blackboard.service.moments import Moment
 from blackboard.service.past import Past
+from blackboard.service.rates import clock_ms
+from blackboard.service.revocations import Permit
 from blackboard.service.shapes import check_commit
 from blackboard.service.views import Cause, Receipt
 from blackboard.store.archive import Archive, Point
@@ -74,7 +76,8 @@ class LocalLink(LocalPast):
         """Whoever it is; replaced by the same one, with the same rights, under a newer token."""
         self._host = host
         self._readable = access.readable(principal)
-        self._opener = None if principal.acts_for_any else principal.name
+        self._opener = None if principal.acts_for_any else principal.account
+        self._meter = host.meters.meter(principal)
 
     @property
     def agent(self) -> str:
@@ -102,7 +105,9 @@ class LocalLink(LocalPast):
             self._check(board)
             check_commit(commit)
             access.require_commit(self.principal, commit)
-            outcome = await self._host.commit(board, commit, self._opener)
+            if self._meter is not None:
+                self._take_log(prepare(commit).size)
+            outcome = await self._host.commit(board, commit, self._opener, self._permit())
         return self.finish(outcome)
 
     def start(self, board: str, commit: Commit) -> "asyncio.Future[Outcome | BlackboardError]":
@@ -114,7 +119,9 @@ class LocalLink(LocalPast):
         with self._audited("commit", board):
             self._check(board)
             access.require_commit(self.principal, commit)
-            return self._host.opened(board).queue.submit(prepare(commit))
+            prepared = prepare(commit)
+            self._take_log(prepared.size)
+            return self._host.opened(board).queue.submit(prepared, self._permit())
 
     def can_start(self, board: str) -> bool:
         """Whether `start` may be called: the board is open, and no lock masters have a say."""
@@ -274,7 +281,7 @@ class LocalLink(LocalPast):
         with self._audited("document", board, key):
             self._check(board)
             assert self._host.documents is not None, "a service has documents"
-            return self._host.documents.join(board, key, self.principal)
+            return self._host.documents.join(board, key, self.principal, self._check_token)
 
     async def boards(self) -> Sequence[str]:
         """Names of the existing boards that the principal may use."""
@@ -341,10 +348,30 @@ class LocalLink(LocalPast):
             self._host.check_serving()
             self._host.revocations.check(self.principal)
             access.require_revoke(self.principal, tokens, principal)
-            return await self._host.revocations.revoke(tokens, principal, until_ms)
+            count = await self._host.revocations.revoke(tokens, principal, until_ms)
+            try:
+                # What had left for an engine before is decided before this is answered.
+                await self._host.settled()
+            finally:
+                self._host.revocations.tell_soon()
+            return count
 
     async def aclose(self) -> None:
         """Nothing to close: the service belongs to somebody else."""
+
+    def _permit(self) -> Permit | None:
+        """What the commit queue looks at again before a commit leaves for the engine."""
+        if self.principal.credential is None:
+            return None
+        return self.principal, self._host.revocations.epoch
+
+    def _take_log(self, size: int) -> None:
+        """Errors: RateLimited when the logs would grow by more than the principal may let them."""
+        if self._meter is None:
+            return
+        refusal = self._meter.take_log(size, clock_ms())
+        if refusal is not None:
+            raise refusal
 
     def _check_token(self) -> None:
         """Errors: Unauthenticated when the token, which may have been refreshed, has ended."""

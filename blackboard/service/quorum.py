@@ -21,6 +21,7 @@ from blackboard.core.commit import Commit, Committed, Expire, Grant, Release, Re
 from blackboard.core.model import Outcome
 from blackboard.errors import BlackboardError, InvalidRequest, StaleEpoch, Unavailable
 from blackboard.service.commits import CommitQueue
+from blackboard.service.revocations import Permit
 from blackboard.wire.codec import prepare
 
 if TYPE_CHECKING:  # pottery is needed only where lock masters are configured
@@ -46,7 +47,10 @@ def masters_at(urls: Sequence[str]) -> "LockMasters | None":
 
 
 async def submit(
-    queue: CommitQueue, commit: Commit, masters: "LockMasters | None"
+    queue: CommitQueue,
+    commit: Commit,
+    masters: "LockMasters | None",
+    permit: Permit | None = None,
 ) -> Outcome | BlackboardError:
     """Carry out `commit`, with the votes of `masters`, if there are any, for its leases.
 
@@ -54,10 +58,10 @@ async def submit(
     has their votes; or COMMITS_QUEUED_MAX.
     """
     if masters is None or not any(isinstance(op, _LEASE_OPERATIONS) for op in commit.ops):
-        return await queue.submit(prepare(commit))
+        return await queue.submit(prepare(commit), permit)
     ballot = _Ballot(masters, queue.board, commit)
     await ballot.open()
-    outcome = await queue.submit(prepare(commit))
+    outcome = await queue.submit(prepare(commit), permit)
     await ballot.close(outcome)
     return outcome
 

@@ -8,6 +8,7 @@ Invariants
 - `check` passes only while the table is known, and was heard of within ACCESS_STALE_MS: a process
   that cannot learn of revocations lets nobody in who has a token.
 - a record, once seen, counts until the token that it names would have ended anyway.
+- `epoch` grows with each record: what was permitted at an earlier one is looked at again.
 """
 
 import asyncio
@@ -51,6 +52,9 @@ _PRINCIPALS: Final = f"{_BELOW}/principals"
 _VIEW: Final = View(parse_patterns([f"{_BELOW}/**"]), (), lambda _: True)
 _RETRY_S: Final = 0.5
 
+Permit = tuple[Principal, int]
+"""Somebody who was let do something, and the epoch of the revocations at which he was."""
+
 
 class Revocations:
     """The revoked tokens and principals, as one process knows them.
@@ -70,6 +74,8 @@ class Revocations:
         self._known = asyncio.Event()
         self._follower: asyncio.Task[None] | None = None
         self._incarnation, self._step = secrets.token_hex(8), 0
+        self.epoch = 0
+        """Counts the records that were seen."""
         self.changed: list[Callable[[], None]] = []
         """Called whenever something was revoked."""
 
@@ -96,9 +102,9 @@ class Revocations:
         credential = principal.credential
         if credential is None:
             return
-        if asyncio.get_running_loop().time() - self._heard_s > ACCESS_STALE_MS / 1000:
+        if self._is_stale():
             raise Unavailable("revocations", "nothing was heard of them for too long")
-        if principal.expires_at_ms is not None and principal.expires_at_ms <= _now_ms():
+        if self._is_over(principal):
             raise Unauthenticated(reason="the token has expired")
         if not self._until:
             return
@@ -109,6 +115,31 @@ class Revocations:
         ):
             raise Unauthenticated(reason="the token was revoked")
 
+    def recheck(self, permits: Sequence[Permit | None]) -> dict[int, Unauthenticated | Unavailable]:
+        """Which of what was permitted may not be done any more, by its number, and why.
+
+        It costs two comparisons for each as long as nothing was revoked in between.
+        """
+        refused: dict[int, Unauthenticated | Unavailable] = {}
+        now_ms, is_stale = _now_ms(), self._is_stale()
+        for number, permit in enumerate(permits):
+            if permit is None:
+                continue
+            principal, epoch = permit
+            ends_ms = principal.expires_at_ms
+            if epoch != self.epoch or is_stale or (ends_ms is not None and ends_ms <= now_ms):
+                try:
+                    self.check(principal)
+                except (Unauthenticated, Unavailable) as error:
+                    refused[number] = error
+        return refused
+
+    def _is_over(self, principal: Principal) -> bool:
+        return principal.expires_at_ms is not None and principal.expires_at_ms <= _now_ms()
+
+    def _is_stale(self) -> bool:
+        return asyncio.get_running_loop().time() - self._heard_s > ACCESS_STALE_MS / 1000
+
     # --- revoking ---------------------------------------------------------------------------------
 
     async def revoke(
@@ -117,7 +148,8 @@ class Revocations:
         """Revoke tokens by their ids, and all that `principal` was issued until now.
 
         `until_ms` is when the last of them ends by itself, if that is known. Returns how many
-        records there are now. Errors: InvalidRequest; LimitExceeded; Unavailable.
+        records there are now; who calls it then calls `tell_soon`.
+        Errors: InvalidRequest; LimitExceeded; Unavailable.
         """
         await self.ready()
         now_ms = _now_ms()
@@ -137,9 +169,12 @@ class Revocations:
         await self._commit(ops)
         for name in names:
             self._note(name, record)
-        # In the next turn of the loop: who revokes his own token gets this answer first.
-        asyncio.get_running_loop().call_soon(self._tell)
         return len(self._until)
+
+    def tell_soon(self) -> None:
+        """Have connections closed in the next turn of the loop: who revokes his own token gets the
+        answer first."""
+        asyncio.get_running_loop().call_soon(self._tell)
 
     async def _commit(self, ops: Sequence[Op]) -> None:
         """Errors: Unavailable, also when the outcome is unknown: revoking again does no harm."""
@@ -202,6 +237,7 @@ class Revocations:
             before_ms, until_ms = int(record["before_ms"]), int(record["until_ms"])
         except (KeyError, TypeError, ValueError) as error:
             raise Corrupt(what=key, reason="no record of a revocation") from error
+        self.epoch += 1
         self._until[key] = until_ms
         if key.startswith(_PRINCIPALS + "/"):
             self._before[key] = before_ms

@@ -50,6 +50,8 @@ RPC_CODES: Final[dict[str, int]] = {
     "document_refused": -32028,
     "unavailable": -32030,
     "outcome_unknown": -32031,
+    "overloaded": -32032,
+    "rate_limited": -32033,
     "corrupt": -32040,
     "engine_refused": -32041,
     "data_directory_in_use": -32042,

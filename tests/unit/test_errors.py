@@ -16,6 +16,8 @@ from blackboard.errors import (
     DataDirectoryInUse,
     InvalidRequest,
     OutcomeUnknown,
+    Overloaded,
+    RateLimited,
     Rejected,
     RemoteProtocolError,
     Unavailable,
@@ -90,7 +92,8 @@ def test_a_message_names_the_code_and_is_one_line(kind: type[BlackboardError]) -
 
 def test_what_may_be_tried_again() -> None:
     """Only what may not have been done at all, or can be asked for again."""
-    assert {kind for kind in KINDS if kind.retryable} == {Unavailable, OutcomeUnknown}
+    later = {Overloaded, RateLimited}
+    assert {kind for kind in KINDS if kind.retryable} == {Unavailable, OutcomeUnknown} | later
     assert not any(kind.retryable for kind in KINDS if issubclass(kind, Rejected))
 
 

@@ -13,7 +13,9 @@ def test_every_counter_is_told() -> None:
     traffic.count("read", "ok")
     traffic.count("", "invalid_request")
     traffic.turned_away[401] += 17
-    statistics = ServiceStatistics(boards=21, watchers=22, commits=23, batches=24, refused=25)
+    statistics = ServiceStatistics(
+        boards=21, watchers=22, commits=23, batches=24, refused=25, lag_ms=28, backlog_bytes=29
+    )
     metrics = Metrics(traffic, statistics=lambda: statistics, sockets=lambda: (26, 27))
     told = {line for line in metrics.text().decode().splitlines() if not line.startswith("#")}
     assert told == {
@@ -22,6 +24,8 @@ def test_every_counter_is_told() -> None:
         "blackboard_commits_total 23.0",
         "blackboard_batches_total 24.0",
         "blackboard_commits_refused_total 25.0",
+        "blackboard_loop_lag_seconds 0.028",
+        "blackboard_backlog_bytes 29.0",
         "blackboard_connections 26.0",
         "blackboard_waiting_bytes 27.0",
         "blackboard_connections_opened_total 15.0",

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 import blackboard
 from blackboard.errors import AccessDenied, BlackboardError, InvalidRequest, Unauthenticated
+from blackboard.net import gate
+from blackboard.net.documents_client import document_token
 from blackboard.net.tokens import attenuate, unverified
 from blackboard.service import access
 from blackboard.service.access import Narrowing
@@ -17,7 +21,7 @@ from blackboard.service.service import Service
 from blackboard.store.redis import RedisStore
 from blackboard.store.redis_process import RedisProcess
 from tests.serving import Served, serving
-from tests.unit.net.conversation import talking
+from tests.unit.net.conversation import PATIENCE_S, talking
 from tests.waiting import wait_until
 
 ADA, BOB = access.agent("ada"), access.agent("bob")
@@ -61,6 +65,58 @@ async def test_a_revoked_token_ends_everywhere_at_once(served: Served) -> None:
             with pytest.raises(Unauthenticated, match="revoked"):
                 async with blackboard.connect(served.url, token=gone):
                     pass
+
+
+async def test_a_document_ends_with_its_token(served: Served) -> None:
+    """Also for a peer that says nothing, and for one that came with the token in its URL."""
+    token = served.token(ADA)
+    narrow = document_token(token, "main", "public/memo")
+    url = f"{served.url}/v1/boards/main/docs/public/memo"
+    headers = {"Authorization": f"Bearer {token}"}
+    bobs = {"Authorization": f"Bearer {served.token(BOB)}"}
+    async with (
+        connect(url, additional_headers=headers, proxy=None) as one,
+        connect(f"{url}?token={narrow}", proxy=None) as two,
+        connect(url, additional_headers=bobs, proxy=None) as bob,
+    ):
+        for peer in (one, two, bob):
+            await peer.recv()
+        await served.service.link(access.operator()).revoke(tokens=[id_of(token)])
+        async with asyncio.timeout(PATIENCE_S):
+            await one.wait_closed()
+            await two.wait_closed()
+        assert one.close_code == two.close_code == CLOSE_UNAUTHENTICATED
+        assert served.gate.connections == 1
+        await bob.ping()
+    async with connect(url, additional_headers=headers, proxy=None) as again:
+        async with asyncio.timeout(PATIENCE_S):
+            await again.wait_closed()
+        assert again.close_code == CLOSE_UNAUTHENTICATED
+
+
+async def test_connections_of_documents_count_like_others(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one principal, narrowed tokens included, and in all."""
+    monkeypatch.setattr(gate, "CONNECTIONS_PER_PRINCIPAL_MAX", 2)
+    token = served.token(ADA)
+    narrow = attenuate(token, Narrowing("ada.helper"))
+    headers = {"Authorization": f"Bearer {narrow}"}
+    url = f"{served.url}/v1/boards/main/docs/public/memo"
+    async with (
+        talking(served.url, token, greeting={}),
+        connect(url, additional_headers=headers, proxy=None) as one,
+        connect(url, additional_headers=headers, proxy=None) as two,
+    ):
+        await one.recv()
+        async with asyncio.timeout(PATIENCE_S):
+            await two.wait_closed()
+        assert two.close_code == 1013
+        assert "CONNECTIONS_PER_PRINCIPAL_MAX" in (two.close_reason or "")
+        monkeypatch.setattr(gate, "CONNECTIONS_MAX", 2)
+        with pytest.raises(InvalidStatus, match="503"):
+            async with talking(served.url, served.token(BOB)):
+                pass
 
 
 async def test_all_tokens_of_a_principal_are_revoked_until_now(served: Served) -> None:
@@ -228,6 +284,33 @@ async def test_a_client_with_a_source_of_tokens_never_runs_out(served: Served) -
 
         await wait_until(has_refreshed_twice)
         assert served.gate.traffic.connections == 1
+
+
+async def test_a_document_goes_on_with_the_next_token(served: Served) -> None:
+    """Whoever has a source of tokens edits on: the connection is begun anew, and nothing lost."""
+    given: list[str] = []
+
+    def source() -> str:
+        given.append(served.token(ADA, ttl_ms=2_000))
+        return given[-1]
+
+    async with blackboard.connect(served.url, token=source) as client:
+        document = await client.board().document("public/memo")
+        first = given[-1]
+        document.text().append("before ")
+        await document.synced()
+
+        async def is_over() -> bool:
+            return time.time() * 1000 > (unverified(first).expires_at_ms or 0) + 100
+
+        await wait_until(is_over)
+        document.text().append("after")
+        await document.synced()
+        other = await client.board().document("public/memo")
+        await other.synced()
+        assert str(other.text()) == "before after"
+        await other.aclose()
+        await document.aclose()
 
 
 async def test_what_a_source_raises_reaches_who_connects(served: Served) -> None:
