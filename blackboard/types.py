@@ -282,7 +282,7 @@ DOCUMENT_TAIL_UPDATES: Final = 256
 """Updates of a document after which they are compacted into its base: a quarter of what one commit
 can delete, and loading a document stays a matter of milliseconds."""
 OVERLAP_TTL_MS: Final = 3600 * 1000
-"""How long a document tells that two agents edited one region at once: a watcher sees it at once."""
+"""How long a document tells that two agents edited one region together: a watcher sees it soon."""
 OVERLAP_CLIENTS_MAX: Final = 64
 """Authors that one such report names."""
 AWARENESS_STATES_MAX: Final = 512

@@ -212,9 +212,9 @@ class Document:
         """Call `observer` when an edit of another replica meets one made here at the same time.
 
         Of two replicas that edit one region at once, the one whose edit is later in the log is
-        told, perhaps both; both are named. It is also in the log, below `<key>/~doc/overlap`, for everybody to
-        watch. Only what was asked for by name at the top, and what lies in it, is looked at. The
-        observer must not edit the document.
+        told, perhaps both; both are named. It is also in the log, below `<key>/~doc/overlap`, for
+        everybody to watch. Only what was asked for by name at the top, and what lies in it, is
+        looked at. The observer must not edit the document.
         """
         self._overlap_observers.append(observer)
 

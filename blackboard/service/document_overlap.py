@@ -4,8 +4,8 @@ A replica that is told of somebody's edit while an edit of its own is still on i
 made that one without knowing the other; and the other, which is earlier in the log, was made
 without knowing this one. The replica whose edit is later in the log finds out; the other one may,
 too, for it learns a little late that its own is there. An edit that builds on one's own was made
-knowing it. Where both touch one region of a text, that is an *overlap*: it is merged like everything
-else, and told, because two agents who write into one sentence should know.
+knowing it. Where both touch one region of a text, that is an *overlap*: it is merged like
+everything else, and told, because two agents who write into one sentence should know.
 """
 
 from collections.abc import Callable, Sequence

@@ -17,9 +17,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from blackboard.core.document import document_of
 from blackboard.core.path import check_name
 from blackboard.errors import InvalidRequest
 from blackboard.service.comparing import Diff, KeyChange
+from blackboard.service.documents_past import document_at
 from blackboard.service.link import Link
 from blackboard.service.moments import (
     AUTOMATIC,
@@ -249,22 +251,38 @@ class Timeline:
         """What became different between moments `a` and `b`, by key, as far as you may read it.
 
         With `other`, `b` is a moment of that board, which must be of the same family of branches.
-        At most `limit` keys; `Diff.more` says whether there are others.
+        At most `limit` keys; `Diff.more` says whether there are others. A document is one change,
+        at its key: its values are what it says by root, and texts are compared as texts.
         """
         found: list[KeyChange] = []
         request = DiffRequest(_moment(a), _moment(b), other, pattern)
-        revisions = (0, 0)
+        revisions, document = (0, 0), None
         async for page in self._pages(request):
             revisions = (page.a, page.b)
-            found += page.changes
+            for change in page.changes:
+                last, document = document, document_of(change.key)
+                if document is None:
+                    found.append(change)
+                elif document != last:
+                    found += await self._document_change(document, page, other)
             if len(found) > limit:
                 break
         return Diff(*revisions, tuple(found[:limit]), len(found) > limit)
 
+    async def _document_change(
+        self, key: Key, page: Diff, other: str | None
+    ) -> tuple[KeyChange, ...]:
+        """What became different in a document, if that is more than how it is kept."""
+        before = await document_at(self._link, self.name, key, page.a)
+        after = await document_at(self._link, other or self.name, key, page.b)
+        if before is not None and after is not None and before.value == after.value:
+            return ()
+        return (KeyChange(key, before, after),)
+
     async def differences(
         self, a: When, b: When = NOW, *, other: str | None = None, pattern: str = "**"
     ) -> AsyncIterator[KeyChange]:
-        """As `diff`, one by one in key order, without a limit."""
+        """As `diff`, one by one in key order, without a limit; documents as they are kept."""
         async for page in self._pages(DiffRequest(_moment(a), _moment(b), other, pattern)):
             for change in page.changes:
                 yield change

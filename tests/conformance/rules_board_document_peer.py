@@ -221,6 +221,29 @@ class DocumentPastRules:
         async with ada.document(MEMO) as doc:
             assert str(doc.text()) == "kept"
 
+    async def test_a_diff_shows_what_a_document_said(self, team: Team, ada: Board) -> None:
+        """As text, whatever it is kept as; on a branch likewise."""
+        operator = await team.operator()
+        lines = [f"line {number}" for number in range(30)]
+        async with ada.document(MEMO) as doc:
+            doc.text().append("\n".join(lines))
+            doc.map("facts")["price"] = 3
+            await doc.synced()
+            await operator.checkpoint("then")
+            doc.text().replace(str(doc.text()).index("line 7"), 6, "another")
+            doc.map("facts").set_list("by").append("ada")
+            await ada.put("public/plain", 1)
+            await doc.synced()
+            document, plain = (await operator.diff("then")).changes
+            assert (document.key, document.kind, plain.key) == (MEMO, "changed", "public/plain")
+            told = {part.path: part for part in document.parts}
+            assert told.keys() == {"facts.by", "text"}
+            assert told["text"].text[1:5] == (" line 6", "-line 7", "+another", " line 8")
+            assert told["facts.by"].after == ["ada"]
+            branch = await operator.branch(f"{ada.name}-compared", "then")
+            (document, _) = (await branch.diff("then", other=ada.name)).changes
+            assert {part.path for part in document.parts} == {"facts.by", "text"}
+
     async def test_a_branch_has_the_document_and_its_edits_can_be_taken_back(
         self, team: Team, ada: Board
     ) -> None:

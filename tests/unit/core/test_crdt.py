@@ -163,7 +163,8 @@ def test_no_mutation_breaks_the_reader(seed: int, data: st.DataObject) -> None:
 
 def test_an_update_shows_what_its_author_knew() -> None:
     """As far as it refers to it, by a neighbour or by deleting it."""
-    one, two = Doc(client_id=1), Doc(client_id=2)
+    one: Doc[Any] = Doc(client_id=1)
+    two: Doc[Any] = Doc(client_id=2)
     for doc in (one, two):
         doc["text"] = Text()
     one["text"] += "0123456789"
