@@ -111,7 +111,7 @@ class Channel:
         self._refusal: BlackboardError | None = None
         self._wake = asyncio.Event()
         self._demand = asyncio.Event()
-        self._turn = asyncio.Event()  # replaced whenever a waiting request may look again
+        self._turn: asyncio.Event | None = None  # while a request waits to look again
         self._timer: asyncio.TimerHandle | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._first: asyncio.Future[None] | None = None
@@ -220,6 +220,8 @@ class Channel:
                 while self._session is None or self._session.in_flight >= _ASKED_MAX:
                     if self._refusal is not None:
                         raise _fresh(self._refusal)
+                    if self._turn is None:
+                        self._turn = asyncio.Event()
                     await self._turn.wait()
         except TimeoutError as error:
             reason = f"no connection in {self.patience_ms} ms"
@@ -378,8 +380,9 @@ class Channel:
 
     def _advance(self) -> None:
         """Let everybody who waits for the connection look again."""
-        self._turn.set()
-        self._turn = asyncio.Event()
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            turn.set()
 
     # --- loss -------------------------------------------------------------------------------------
 
@@ -419,9 +422,8 @@ def _fresh(error: BlackboardError) -> BlackboardError:
     return type(error)(**error.fields())
 
 
-def _pause_s(failures: int) -> float:
-    pause_ms = _BACKOFF_MS[min(failures, len(_BACKOFF_MS) - 1)]
-    return random.uniform(0.5, 1.0) * pause_ms / 1000
+def _backoff_ms(failures: int) -> Milliseconds:
+    return _BACKOFF_MS[min(failures, len(_BACKOFF_MS) - 1)]
 
 
 def _binary(message: str | bytes) -> bytes:

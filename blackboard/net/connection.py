@@ -122,7 +122,7 @@ class Connection:
         self._timers: list[asyncio.TimerHandle] = []
         self._expiry: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
-        self._progress = asyncio.Event()
+        self._progress: asyncio.Event | None = None  # while somebody waits for it
         self._unsent = 0
         self._sending_since: float | None = None
         self._watches = Watches(session, spawn=self._spawn, wake=self._wake.set, room=self._room)
@@ -256,6 +256,8 @@ class Connection:
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds; it is looked at when something was sent or read."""
         while not condition():
+            if self._progress is None:
+                self._progress = asyncio.Event()
             await self._progress.wait()
 
     async def _room(self) -> None:
@@ -281,8 +283,9 @@ class Connection:
 
     def _progressed(self) -> None:
         """Let everything that waits for room look again."""
-        self._progress.set()
-        self._progress = asyncio.Event()
+        progress, self._progress = self._progress, None
+        if progress is not None:
+            progress.set()
 
     # --- requests ---------------------------------------------------------------------------------
 

@@ -1,0 +1,75 @@
+"""What a run does, drawn from its seed before it begins: who takes part, and what goes wrong.
+
+Each run has a few kinds of faults, not all: two that hide each other would otherwise always meet
+(swarm testing: Groce and others, "Swarm Testing", ISSTA 2012).
+"""
+
+import random
+from dataclasses import dataclass
+from typing import Final
+
+ENGINES: Final = ("sqlite", "redis")
+NETWORK: Final = ("lost request", "lost reply", "straggler", "delay", "stall")
+"""What befalls one message between a client and a service. A straggler arrives although the
+connection that it was sent on broke, and so does a duplicate of it on the next one."""
+CALLS: Final = ("lost call", "lost answer", "late call")
+"""What befalls one call of a service to Redis."""
+DEEDS: Final = ("kill", "restart", "failover", "jump", "trim", "cancel")
+"""What happens now and then: the end of a service's process, or of the engine's; a replica that
+takes over without the newest commits, or a power loss; a clock that is set; a log that is cut; a
+request that its sender gives up."""
+PAST: Final = ("checkpoint", "restore", "branch")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run. `faults` are the kinds that may happen in it; `steps` bounds what each actor does.
+
+    `level` is of the embedded engine. `has_past` says that there is an archive, and a team that
+    is taken back in time.
+    """
+
+    seed: int
+    engine: str
+    services: int
+    level: str
+    faults: frozenset[str]
+    writers: int
+    watchers: int
+    lockers: int
+    agents: int
+    steps: int
+    deeds: int
+    rate: float
+    slow_reader: bool
+    has_past: bool
+
+
+def draw(seed: int, engine: str | None = None) -> Plan:
+    """The plan of a seed; with `engine`, on that one."""
+    dice = random.Random(f"plan {seed}")
+    # Calls of a script in Python's Redis cost ten times those of the embedded engine.
+    chosen = dice.choices(ENGINES, (7, 3))[0]
+    engine = engine or chosen
+    possible = [*NETWORK, *DEEDS, *(CALLS if engine == "redis" else ())]
+    faults = frozenset(fault for fault in possible if dice.random() < 0.4)
+    has_past = dice.random() < 0.2
+    if has_past:
+        # A checkpoint of what an engine lost is judged by hand-made histories, not here.
+        faults = (faults - {"failover"}) | set(PAST)
+    return Plan(
+        seed,
+        engine,
+        services=dice.randint(1, 3) if engine == "redis" else 1,
+        level=dice.choice(("memory", "disk")),
+        faults=faults,
+        writers=dice.randint(1, 3),
+        watchers=dice.randint(1, 2),
+        lockers=dice.randint(0, 2),
+        agents=dice.randint(2, 3) if has_past else 0,
+        steps=dice.randint(3, 8),
+        deeds=dice.randint(1, 4),
+        rate=dice.choice((0.01, 0.04, 0.1)),
+        slow_reader=dice.random() < 0.4,
+        has_past=has_past,
+    )

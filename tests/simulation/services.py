@@ -1,0 +1,176 @@
+"""The processes of services in a simulated run: real ones, but for the engine, network and clock."""
+
+import asyncio
+import contextlib
+import contextvars
+import random
+import shutil
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+from websockets.frames import Close
+
+from blackboard.errors import BlackboardError
+from blackboard.net.gate import Doors, Gate
+from blackboard.service import access
+from blackboard.service.access import Principal
+from blackboard.service.embedded import archive_url
+from blackboard.service.seal import Seal, make_key
+from blackboard.service.service import Service
+from blackboard.store.archive import Archive
+from blackboard.store.archive_sql import SqlArchive
+from tests.simulation.engines import BOARD, Engine, Process
+from tests.simulation.loop import SimulatedLoop, owner, rest
+from tests.simulation.network import Line, Network
+from tests.simulation.trace import Trace
+
+RESTART_S: Final = 0.5
+
+
+class _Gate(Gate):
+    async def ready(self) -> None:
+        """Nobody has a token that could be revoked: they are not looked at twice a second."""
+
+
+def _let_in(_: str) -> Principal:
+    """Everybody may act for anybody here."""
+    return access.operator()
+
+
+class ServiceProcess:
+    """One process: it is started, killed or stopped, and started again under another name."""
+
+    def __init__(
+        self, number: int, engine: Engine, network: Network, trace: Trace, archive: Archive | None
+    ) -> None:
+        self.number = number
+        self.process = Process("")
+        self.service: Service | None = None
+        self._gate: Gate | None = None
+        self._engine = engine
+        self._network = network
+        self._trace = trace
+        self._archive = archive
+        self._lines: list[Line] = []
+        self._lives = 0
+
+    async def start(self) -> None:
+        """Begin to answer. Errors: BlackboardError when the engine does not let it."""
+        self._lives += 1
+        self.process = Process(f"s{self.number}.{self._lives}")
+        await self._within(self._start())
+        self._network.doors[self.process.name] = self._accept
+        self._trace.note("started", self.process.name)
+
+    async def _start(self) -> None:
+        store = await self._engine.store(self.process)
+        service = Service(store, archive=self._archive)
+        await service.__aenter__()
+        await service.host.use(BOARD)  # only boards that are open are swept
+        self.service, self._gate = service, _Gate(service, _let_in, Doors())
+
+    def kill(self) -> None:
+        """End it as the kernel does: nothing of it is heard of any more."""
+        self._trace.note("kill", self.process.name)
+        self._network.doors.pop(self.process.name, None)
+        for line in self._lines:
+            line.server.is_dead = True
+            line.cut()
+        self._lines.clear()
+        self._engine.kill(self.process)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)
+        loop.cancel_tasks_of(self.process)
+        self.service = None
+
+    async def stop(self) -> None:
+        """End it in good order: connections are told, what waits is carried out."""
+        self._trace.note("stop", self.process.name)
+        self._network.doors.pop(self.process.name, None)
+        service, self.service = self.service, None
+        for line in self._lines:
+            line.end(Close(1012, "the service stops"))
+        self._lines.clear()
+        if service is not None:
+            await self._within(service.__aexit__(None, None, None))
+
+    async def _within(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do `work` as this process."""
+        await asyncio.get_running_loop().create_task(work, context=self._context())
+
+    def _context(self) -> contextvars.Context:
+        context = contextvars.copy_context()
+        context.run(owner.set, self.process)
+        return context
+
+    def _accept(self, line: Line) -> None:
+        self._lines = [one for one in self._lines if not one.is_broken]
+        self._lines.append(line)
+        asyncio.get_running_loop().create_task(self._serve(line), context=self._context())
+
+    async def _serve(self, line: Line) -> None:
+        assert self._gate is not None
+        end = line.server
+        await self._gate(end.scope, end.receive, end.send)
+
+
+class Site:
+    """All services of a run, over one engine."""
+
+    def __init__(self, processes: list[ServiceProcess], dice: random.Random) -> None:
+        self.processes = processes
+        self._dice = dice
+        self.outages: list[tuple[float, float]] = []
+        """Stretches of the loop's time in which a service was not there."""
+
+    async def start(self) -> None:
+        """Start all of them."""
+        for process in self.processes:
+            await self.come_back(process)
+
+    async def bounce(self, *, kill: bool) -> None:
+        """End one of those that run, and start it again after a while."""
+        running = [process for process in self.processes if process.service is not None]
+        if not running:
+            return
+        one = self._dice.choice(running)
+        gone_s = asyncio.get_running_loop().time()
+        if kill:
+            one.kill()
+        else:
+            await one.stop()
+        await rest(self._dice.random() * RESTART_S)
+        await self.come_back(one)
+        self.outages.append((gone_s, asyncio.get_running_loop().time()))
+
+    async def come_back(self, one: ServiceProcess) -> None:
+        """Start a process again, as whoever supervises it does."""
+        while one.service is None:
+            with contextlib.suppress(BlackboardError):
+                await one.start()
+                return
+            await rest(RESTART_S)
+
+    async def stop(self) -> None:
+        """Stop all of them."""
+        for process in self.processes:
+            await process.stop()
+
+
+async def make_archive(folder: Path) -> Archive:
+    """An archive in `folder`, from a copy of an empty one: tables take long to make."""
+    template = folder.parent / "empty_archive"
+    if not (template / "archive.db").exists():
+        template.mkdir(exist_ok=True)
+        await (await _opened(template)).aclose()
+    for name in ("archive.db", "signing_key"):
+        shutil.copy(template / name, folder / name)
+    return await _opened(folder)
+
+
+async def _opened(folder: Path) -> Archive:
+    seal = Seal(make_key(folder / "signing_key"))
+    return await SqlArchive.open(
+        archive_url(folder), blobs=str(folder / "blobs"), sealer=seal
+    )

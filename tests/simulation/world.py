@@ -1,0 +1,274 @@
+"""One simulated run, from a seed to a verdict."""
+
+import asyncio
+import contextlib
+import logging
+import random
+import shutil
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from blackboard.errors import BlackboardError
+from blackboard.service.sweeper import Sweeper
+from tests.simulation import judge
+from tests.simulation.actors import Locker, Stage, Watcher, Writer
+from tests.simulation.engines import Engine, make_engine
+from tests.simulation.loop import SimulatedLoop, rest
+from tests.simulation.nature import BEGAN_MS, nature
+from tests.simulation.network import Network
+from tests.simulation.plan import Plan, draw
+from tests.simulation.services import ServiceProcess, Site, make_archive
+from tests.simulation.trace import Trace
+from tests.simulation.witness import Witness
+
+LIMIT_S: Final = 600.0
+"""Simulated seconds after which somebody who has not finished hangs."""
+_BEGIN_S: Final = 0.2
+_BETWEEN_S: Final = 0.6
+_DOWN_MS: Final = 2_000
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What one run did, and what was found against it."""
+
+    plan: Plan
+    findings: judge.Findings
+    trace: Trace
+    commits: int = 0
+    seconds: float = 0.0
+    """Simulated."""
+    cpu_s: float = 0.0
+
+    def __str__(self) -> str:
+        lines = [f"{name}: {one}" for name, found in self.findings.items() for one in found]
+        return "\n".join([f"{self.plan}", *lines])
+
+
+@dataclass
+class World:
+    """Everything of one run."""
+
+    plan: Plan
+    folder: Path
+    trace: Trace
+    loop: SimulatedLoop
+    errors: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.engine: Engine = make_engine(self.plan, self.loop, self.folder, self.trace)
+        self.network = Network(self.plan, self.trace)
+        self.stage = Stage(self.plan, self.network, self.trace)
+        self.witness = Witness(self.engine)
+        self.engine.before_trim = self.witness.collect
+        self.dice = random.Random(f"deeds {self.plan.seed}")
+        self.site = Site([], self.dice)
+
+    async def run(self) -> judge.Findings:
+        """Let everybody work while things go wrong; then heal, wait, and judge."""
+        archive = await make_archive(self.folder) if self.plan.has_past else None
+        self.site.processes += [
+            ServiceProcess(number, self.engine, self.network, self.trace, archive)
+            for number in range(self.plan.services)
+        ]
+        await self.site.start()
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                await self._play()
+        except TimeoutError:
+            return {"Liveness": [f"somebody waits for more than {LIMIT_S} s", *self._who_waits()]}
+        self.witness.collect()
+        findings = judge.judge(self.stage.records, self.witness)
+        findings |= self._judge_leases()
+        await self.site.stop()
+        if archive is not None:
+            await archive.aclose()
+        return findings
+
+    async def _play(self) -> None:
+        loop = asyncio.get_running_loop()
+        watchers = [
+            loop.create_task(Watcher(self.stage, f"w{number}", prefix).run(), name=f"w{number}")
+            for number, prefix in enumerate(("public/", "public/counter/")[: self.plan.watchers])
+        ]
+        workers = [
+            loop.create_task(work, name=f"worker {number}")
+            for number, work in enumerate(self._workers())
+        ]
+        fate = loop.create_task(self._fate(), name="fate")
+        await asyncio.gather(*workers)
+        await fate
+        self.network.heal()
+        self.stage.head = await self._settled_head()
+        await asyncio.gather(*watchers)
+
+    def _workers(self) -> list[Coroutine[Any, Any, None]]:
+        plan, stage = self.plan, self.stage
+        return [
+            *(Writer(stage, f"a{number}").run() for number in range(plan.writers)),
+            *(Locker(stage, f"l{number}").run() for number in range(plan.lockers)),
+        ]
+
+    async def _settled_head(self) -> int:
+        """The head, once what is still under way has arrived."""
+        await rest(10.0)
+        async with self.stage.board("end") as board:
+            while True:
+                try:
+                    return (await board.head()).revision
+                except BlackboardError:
+                    await rest(0.2)
+
+    # --- what goes wrong --------------------------------------------------------------------------
+
+    async def _fate(self) -> None:
+        """Deeds at random times, of the kinds that the plan has."""
+        deeds = {
+            "kill": lambda: self.site.bounce(kill=True),
+            "restart": self._restart,
+            "failover": self._fail_over,
+            "jump": self._jump,
+            "trim": self._trim,
+        }
+        possible = [name for name in deeds if name in self.plan.faults]
+        await rest(_BEGIN_S)
+        for _ in range(self.plan.deeds if possible else 0):
+            await rest(self.dice.random() * _BETWEEN_S)
+            name = self.dice.choice(possible)
+            self.trace.note(name)
+            await deeds[name]()
+
+    async def _restart(self) -> None:
+        """The engine's process ends; on the embedded engine that is the service's."""
+        if self.plan.engine == "redis":
+            self.witness.collect()
+            self.engine.restart()
+        else:
+            await self.site.bounce(kill=False)
+
+    async def _fail_over(self) -> None:
+        """A replica that is behind takes over; on the embedded engine the power fails."""
+        self.engine.mark()
+        await rest(self.dice.random() * _BETWEEN_S)
+        self.witness.collect()
+        if self.plan.engine == "redis":
+            if self.engine.fail_over():
+                self.witness.lose(self.loop.time())
+            return
+        [process] = self.site.processes
+        process.kill()
+        if self.engine.fail_over():
+            self.trace.note("power loss")
+            self.witness.lose(self.loop.time())
+        gone_s = self.loop.time()
+        await self.site.come_back(process)
+        self.site.outages.append((gone_s, self.loop.time()))
+
+    async def _jump(self) -> None:
+        self.engine.clock.jump(self.dice.choice((-1, 1)) * self.dice.randrange(_DOWN_MS))
+
+    async def _trim(self) -> None:
+        """Cut the log as the services do, only more of it."""
+        running = [one for one in self.site.processes if one.service is not None]
+        if not running:
+            return
+        service = self.dice.choice(running).service
+        assert service is not None
+        await Sweeper(service.host, "0").trim(self.dice.randrange(1, 10))
+
+    def note_failure(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Nobody took an exception: that is a bug, wherever it comes from."""
+        error = context.get("exception")
+        told = "".join(traceback.format_exception(error)) if error else ""
+        self.errors.append(f"{context['message']}\n{told}")
+
+    # --- the verdict ------------------------------------------------------------------------------
+
+    def _judge_leases(self) -> judge.Findings:
+        if self.plan.has_past:
+            return {}
+        outages = [
+            (BEGAN_MS + int(gone_s * 1000), BEGAN_MS + int(back_s * 1000))
+            for gone_s, back_s in self.site.outages
+        ]
+        clock = self.engine.clock
+        found = judge.judge_leases(
+            self.stage.records, self.witness, outages + clock.jumps, clock.now_ms()
+        )
+        if {"late call", "lost call", "lost answer", "jump"} & self.plan.faults:
+            found.pop("L5", None)  # a sweep that had no answer is late
+        return found
+
+    def _who_waits(self) -> list[str]:
+        return [f"{task.get_name()}" for task in self.loop.tasks.values()]
+
+
+def simulate(
+    seed: int, engine: str | None = None, prepare: Callable[[], object] | None = None
+) -> Verdict:
+    """Run one seed and judge it. `prepare` is called when the loop is there, before the run."""
+    plan, began_s = draw(seed, engine), time.process_time()
+    loop, trace = SimulatedLoop(), Trace()
+    folder = Path(tempfile.mkdtemp(prefix="run", dir=_root()))
+    try:
+        with nature(seed, loop), _quiet():
+            asyncio.set_event_loop(loop)
+            world = World(plan, folder, trace, loop)
+            loop.set_exception_handler(world.note_failure)
+            findings = _findings(loop, world)
+            verdict = Verdict(plan, findings, trace, len(world.witness.entries), loop.time())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+        shutil.rmtree(folder, ignore_errors=True)
+    verdict.cpu_s = time.process_time() - began_s
+    return verdict
+
+
+def _findings(loop: SimulatedLoop, world: World) -> judge.Findings:
+    """What a run comes to; one that breaks off is a finding itself."""
+    try:
+        findings = loop.run_until_complete(world.run())
+        _end(loop)
+    except Exception as error:  # noqa: BLE001 - it is reported
+        world.errors.append("".join(traceback.format_exception(error)))
+        findings = {}
+    if world.errors:
+        findings["Failure"] = world.errors
+    return findings
+
+
+def _end(loop: SimulatedLoop) -> None:
+    """Cancel what is left, as `asyncio.run` does."""
+    for _ in range(5):
+        left = list(loop.tasks.values())
+        if not left:
+            break
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+
+
+def _root() -> Path:
+    """A folder in memory, where there is one."""
+    memory = Path("/dev/shm")
+    where = memory if memory.is_dir() else Path(tempfile.gettempdir())
+    root = where / "blackboard-simulation"
+    root.mkdir(exist_ok=True)
+    return root
+
+
+@contextlib.contextmanager
+def _quiet() -> Any:
+    """What services log while everything goes wrong is part of the plan."""
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
