@@ -9,17 +9,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import and_, bindparam, delete, select, update
+from sqlalchemy import select, update
 
 from blackboard.core import digest
 from blackboard.core.commit import RESTORE, Change, Epoch, LogEntry
 from blackboard.core.path import namespace_of
 from blackboard.errors import Corrupt
 from blackboard.store import archive_rows
-from blackboard.store.archive import Cut, Facts, Sealer, Step
+from blackboard.store.archive import Cut, Facts, Mark, Sealer, Step
 from blackboard.store.archive_database import add, rows
-from blackboard.store.archive_fold import CHECKPOINTS, DECLARED, Fold, Known
-from blackboard.store.archive_past import STEP_KEYS, Past
+from blackboard.store.archive_fold import CHECKPOINTS, DECLARED, STEP_CHANGES, Fold, Known
+from blackboard.store.archive_past import STEP_KEYS, Past, mark_of
 from blackboard.store.archive_rows import Row
 from blackboard.store.archive_tables import (
     ABSENT,
@@ -32,6 +32,7 @@ from blackboard.store.archive_tables import (
     TOTAL,
     VERSION,
 )
+from blackboard.store.archive_warm import Warm, left_out
 from blackboard.store.blobs import Blobs
 from blackboard.types import Key, Revision
 from blackboard.wire.codec import decode_value
@@ -44,43 +45,64 @@ NAMED: Final = "named"
 class Appending:
     """Archives log entries that follow `past`, the newest revision of the board with `row`."""
 
-    def __init__(self, past: Past, row: Any, sealer: Sealer, blobs: Blobs) -> None:
+    def __init__(
+        self, past: Past, row: Any, warm: Warm | None, sealer: Sealer, blobs: Blobs
+    ) -> None:
         self._past = past
+        self._warm = warm
         self._row = row
         self._sealer = sealer
         self._blobs = blobs
         self._connection = past.connection
 
-    async def write(self, entries: Sequence[LogEntry]) -> None:
-        """Write all rows of `entries`, which hold no marker of a lost history but the first."""
-        fold = await self._fold(entries)
-        seals = None
-        if any(self._taken(entry) for entry in entries):
-            seals = await self._seals(fold)
+    async def write(self, entries: Sequence[LogEntry]) -> Warm:
+        """Write all rows of `entries`, which hold no marker of a lost history but the first.
+
+        Returns where the board stands then, which is true once the transaction was committed.
+        """
+        fold, before = await self._fold(entries)
+        taken = {entry.revision: self._taken(entry) for entry in entries}
+        seals = await self._seals(fold) if any(taken.values()) else None
         for number, entry in enumerate(entries, 1):
-            await _fold_in(fold, entry)
+            if len(entry.changes) < STEP_CHANGES:
+                fold.apply(entry)
+            else:
+                await _in_turns(fold.steps_of(entry))
             if number % _ENTRIES_AT_ONCE == 0:
                 await asyncio.sleep(0)
             if seals is not None:
+                if taken[entry.revision]:
+                    await _in_turns(fold.steps_to_settle(entry.revision))
                 seals.follow(entry)
-                for change in self._taken(entry):
+                for change in taken[entry.revision]:
                     seals.seal(entry, change)
-        await self._write(fold, entries[-1].revision)
+        through = entries[-1].revision
+        await _in_turns(fold.steps_to_settle(through))
+        await self._write(fold, through)
         await add(self._connection, CHECKPOINT, seals.rows if seals else ())
+        epochs = [before.epoch, *(entry.epoch for entry in entries if entry.epoch is not None)]
+        mark = Mark(self._row.oldest, through, epochs[-1], fold.chain, before.origin)
+        return Warm(self._row.id, mark, fold.known, fold.totals)
 
     def _taken(self, entry: LogEntry) -> list[Change]:
         """The changes that take a checkpoint."""
         found = [c for c in entry.changes if c.key.startswith(CHECKPOINTS) and c.value is not None]
         return found if entry.revision > self._row.oldest else []
 
-    async def _fold(self, entries: Sequence[LogEntry]) -> Fold:
-        keys = list({c.key: None for entry in entries for c in entry.changes if c.lease is None})
-        known: dict[Key, Known] = {}
-        for start in range(0, len(keys), STEP_KEYS):
-            newest = await self._newest(keys[start : start + STEP_KEYS])
+    async def _fold(self, entries: Sequence[LogEntry]) -> tuple[Fold, Mark]:
+        """A fold that knows what it has to, and where the board stands before it."""
+        keys = {c.key: None for entry in entries for c in entry.changes if c.lease is None}
+        warm = self._warm
+        known = {} if warm is None else warm.known
+        totals = {} if warm is None else warm.totals
+        missing = left_out(keys, known)
+        for start in range(0, len(missing), STEP_KEYS):
+            newest = await self._newest(missing[start : start + STEP_KEYS])
             known |= {key: _known(row) for key, row in newest.items()}
-        totals = await self._totals({namespace_of(key): None for key in keys})
-        return Fold(self._row.id, await self._past.chain(), known, totals)
+        namespaces = {namespace_of(key): None for key in keys}
+        totals |= await self._totals(left_out(namespaces, totals))
+        mark = await mark_of(self._past, self._row) if warm is None else warm.mark
+        return Fold(self._row.id, mark.chain, known, totals), mark
 
     async def _newest(self, keys: list[Key]) -> dict[Key, Any]:
         """The newest version of each key, even one that is ahead of the log (`Archive.join`)."""
@@ -91,9 +113,11 @@ class Appending:
             head = Past(self._past.database, self._connection, [ahead, *rest])
         return await head.newest(keys)
 
-    async def _totals(self, namespaces: dict[str, None]) -> dict[str, int]:
+    async def _totals(self, namespaces: list[str]) -> dict[str, int]:
+        if not namespaces:
+            return {}
         query = select(TOTAL).where(TOTAL.c.board == self._row.id)
-        query = query.where(TOTAL.c.namespace.in_(list(namespaces)))
+        query = query.where(TOTAL.c.namespace.in_(namespaces))
         found = await rows(self._connection, query)
         return {row.namespace: digest.from_bytes(bytes(row.total)) for row in found}
 
@@ -103,22 +127,16 @@ class Appending:
         await add(connection, VERSION, fold.versions)
         await add(connection, EPOCH, fold.epochs)
         await add(connection, DIGEST, fold.digests)
+        touched = {row["namespace"]: None for row in fold.digests}
         sums = [
-            {"board": board, "namespace": name, "total": digest.to_bytes(total)}
-            for name, total in fold.totals.items()
+            {"board": board, "namespace": name, "total": digest.to_bytes(fold.totals[name])}
+            for name in touched
         ]
-        await self._replace(TOTAL, TOTAL.c.namespace, "namespace", sums)
+        await add(connection, TOTAL, sums, replace=True)
         steps = [agent_row(board, name, step) for name, step in fold.steps.items()]
-        await self._replace(AGENT, AGENT.c.agent, "agent", steps)
+        await add(connection, AGENT, steps, replace=True)
         now = {"through": through, "chain": fold.chain}
         await connection.execute(update(BOARD).where(BOARD.c.id == board), now)
-
-    async def _replace(self, table: Any, column: Any, name: str, new: Sequence[Row]) -> None:
-        if not new:
-            return
-        old = delete(table).where(and_(table.c.board == self._row.id, column == bindparam("old")))
-        await self._connection.execute(old, [{"old": row[name]} for row in new])
-        await add(self._connection, table, new)
 
     async def _seals(self, fold: Fold) -> "_Seals":
         """What a manifest says beside what the fold knows."""
@@ -145,13 +163,13 @@ def _known(row: Any) -> Known:
     return Known(row.revision, row.create_revision, element)
 
 
-async def _fold_in(fold: Fold, entry: LogEntry) -> None:
-    """Archive one more entry without holding up who else runs here.
+async def _in_turns(steps: Iterator[None]) -> None:
+    """Take steps, and let others run in between.
 
     Not in a thread: one that computes keeps the interpreter for five milliseconds whenever the
     event loop has waited for something.
     """
-    for _ in fold.steps_of(entry):
+    for _ in steps:
         await asyncio.sleep(0)
 
 

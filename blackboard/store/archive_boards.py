@@ -17,10 +17,10 @@ from blackboard.core.commit import Entry
 from blackboard.core.path import SYSTEM, namespace_of
 from blackboard.errors import Fenced
 from blackboard.store import archive_rows
-from blackboard.store.archive import Mark, Point
 from blackboard.store.archive_append import agent_row
-from blackboard.store.archive_database import Database, add, rows
-from blackboard.store.archive_past import Past, board_by_id, board_row, segments_of
+from blackboard.store.archive_database import add, rows
+from blackboard.store.archive_fold import digest_row
+from blackboard.store.archive_past import Past, board_row
 from blackboard.store.archive_tables import AGENT, BOARD, DIGEST, OF_A_BOARD, TOTAL, VERSION
 from blackboard.types import Revision
 
@@ -79,20 +79,6 @@ async def replace(
     return number
 
 
-async def mark_of(
-    database: Database, connection: AsyncConnection, row: Any, revision: Revision
-) -> Mark:
-    """The mark of the board with `row` at a revision."""
-    past = Past(database, connection, await segments_of(connection, row, revision))
-    origin, child = None, row
-    while child.continues:
-        child = await board_by_id(connection, child.origin)
-    if child.origin is not None:
-        parent = await board_by_id(connection, child.origin)
-        origin = Point(parent.called, child.origin_revision)
-    return Mark(row.oldest, revision, await past.epoch(), await past.chain(), origin)
-
-
 async def adopt(
     connection: AsyncConnection, number: int, entries: Sequence[Entry], totals: dict[str, int]
 ) -> None:
@@ -109,13 +95,14 @@ async def keep_totals(
     connection: AsyncConnection, number: int, totals: dict[str, int], revision: Revision
 ) -> None:
     """Write the sums that a board begins with, and their digests."""
-    sums, digests = [], []
-    for namespace, total in totals.items():
-        place = {"board": number, "namespace": namespace}
-        sums.append({**place, "total": digest.to_bytes(total)})
-        digests.append({**place, "revision": revision, "digest": digest.digest_of(total)})
+    place = {"board": number}
+    sums = [
+        place | {"namespace": name, "total": digest.to_bytes(total)}
+        for name, total in totals.items()
+    ]
     await add(connection, TOTAL, sums)
-    await add(connection, DIGEST, digests)
+    found = [digest_row(number, name, revision, total) for name, total in totals.items()]
+    await add(connection, DIGEST, found)
 
 
 async def fork(
@@ -125,14 +112,10 @@ async def fork(
     totals = await past.totals()
     if not continues:
         totals.pop(SYSTEM, None)
-    sums = [
-        {"board": number, "namespace": name, "total": digest.to_bytes(total)}
-        for name, total in totals.items()
-    ]
-    await add(connection, TOTAL, sums)
+    [segment, *_] = past.segments
+    await keep_totals(connection, number, totals, segment.upto)
     steps = await past.steps()
     await add(connection, AGENT, [agent_row(number, name, step) for name, step in steps.items()])
-    [segment, *_] = past.segments
     begun = {
         "oldest": segment.upto,
         "through": segment.upto,

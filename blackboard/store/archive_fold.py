@@ -3,12 +3,16 @@
 Invariants
 - A change whose key is known at that revision or later already adds nothing: such a version came
   from a listing that was taken while the log went on (`Archive.join`).
-- `totals` hold, after each entry, the sums of the namespaces that it touched.
+- `totals` hold the sums of the namespaces as of the last `settle`. Between two of them a key counts
+  once, however often it was written: making its element takes longer than all the rest.
 """
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct
 
 from blackboard.core import digest
 from blackboard.core.commit import Change, LogEntry
@@ -21,11 +25,11 @@ from blackboard.types import Key, Revision
 
 CHECKPOINTS: Final = f"{SYSTEM}/checkpoints/"
 DECLARED: Final = "public/~declared"
-_STEP_CHANGES: Final = 64  # two milliseconds
+STEP_CHANGES: Final = 64
+"""Changes that are taken in without a pause: two milliseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Struct, frozen=True, gc=False):
     """The newest version of a key: since when it exists, and its element (None = removed)."""
 
     revision: Revision
@@ -47,6 +51,8 @@ class Fold:
     epochs: list[Row] = field(default_factory=list)
     digests: list[Row] = field(default_factory=list)
     steps: dict[str, Step] = field(default_factory=dict)
+    counted: dict[Key, bytes | None] = field(default_factory=dict)
+    """Keys that changed since the last `settle`, with the element that `totals` count."""
 
     def apply(self, entry: LogEntry) -> None:
         """Archive one more entry."""
@@ -59,9 +65,12 @@ class Fold:
         Not done before the last step.
         """
         canonical: list[list[Any]] = []
-        for number, change in enumerate(entry.changes, 1):
-            canonical.append(archive_rows.canonical_change(change))
-            if number % _STEP_CHANGES == 0:
+        for position, change in enumerate(entry.changes):
+            hashed = None if change.value is None else hashlib.sha256(change.value).digest()
+            canonical.append(archive_rows.canonical_change(change, hashed))
+            if change.lease is None:
+                self._change(entry, position, change, hashed)
+            if position % STEP_CHANGES == STEP_CHANGES - 1:
                 yield
         self.chain = archive_rows.next_chain(self.chain, entry, canonical)
         self.commits.append(archive_rows.commit_row(self.board, entry, self.chain))
@@ -69,64 +78,75 @@ class Fold:
             self.epochs.append(archive_rows.epoch_row(self.board, entry.epoch))
         name = entry.id
         self.steps[name.agent] = (entry.revision, name.incarnation, name.lane, name.step)
-        touched: dict[str, None] = {}
-        for position, change in enumerate(entry.changes):
-            if change.lease is None and self._change(entry, position, change):
-                touched[namespace_of(change.key)] = None
-            if position % _STEP_CHANGES == _STEP_CHANGES - 1:
-                yield
-        for namespace in touched:
-            self._note_digest(namespace, entry.revision)
 
-    def _change(self, entry: LogEntry, position: int, change: Change) -> bool:
-        """Take in one change of a key; says whether it added anything."""
-        before = self.known.get(change.key)
-        if before is not None and before.revision >= entry.revision:
-            return False
-        existed = before is not None and before.element is not None
-        created = before.create_revision if before is not None and existed else entry.revision
+    def _change(self, entry: LogEntry, position: int, change: Change, hashed: bytes | None) -> None:
+        """Take in one change of a key, unless it is known already."""
+        key, revision = change.key, entry.revision
+        before = self.known.get(key)
+        created, counted = revision, None
+        if before is not None:
+            if before.revision >= revision:
+                return
+            counted = before.element
+            if counted is not None:
+                created = before.create_revision
         element, form, content = None, ABSENT, None
         if change.value is not None:
-            hashed = digest.content_of(change.value)
-            element = digest.element(change.key, hashed, change.expires_at_ms)
-            form, content = archive_rows.content_of(change.value)
-        self._count(change.key, before, element)
-        self.known[change.key] = Known(entry.revision, created, element)
+            assert hashed is not None
+            element = digest.element(key, hashed, change.expires_at_ms)
+            form, content = archive_rows.content_of(change.value, hashed)
+        self.counted.setdefault(key, counted)
+        self.known.pop(key, None)  # the last ones of `known` are those that changed last
+        self.known[key] = Known(revision, created, element)
         self.versions.append(
             {
                 "board": self.board,
-                "revision": entry.revision,
+                "revision": revision,
                 "position": position,
-                "key": change.key,
+                "key": key,
                 "form": form,
                 "content": content,
                 "create_revision": created,
-                "author": entry.author,
+                "author": entry.id.agent,
                 "time_ms": entry.time_ms,
                 "expires_at_ms": change.expires_at_ms,
                 "item": change.item,
             }
         )
-        return True
 
-    def _count(self, key: Key, before: Known | None, element: bytes | None) -> None:
-        namespace = namespace_of(key)
-        total = self.totals.get(namespace, digest.EMPTY)
-        if before is not None and before.element is not None:
-            total = digest.remove(total, before.element)
-        if element is not None:
-            total = digest.add(total, element)
-        self.totals[namespace] = total
+    def settle(self, revision: Revision) -> None:
+        """Count what changed, and note the digests as of `revision`, the last entry's."""
+        for _ in self.steps_to_settle(revision):
+            pass
 
-    def _note_digest(self, namespace: str, revision: Revision) -> None:
-        self.digests.append(
-            {
-                "board": self.board,
-                "namespace": namespace,
-                "revision": revision,
-                "digest": digest.digest_of(self.totals[namespace]),
-            }
-        )
+    def steps_to_settle(self, revision: Revision) -> Iterator[None]:
+        """As `settle`, in steps of two milliseconds. Not done before the last step."""
+        touched: dict[str, None] = {}
+        for number, (key, before) in enumerate(self.counted.items(), 1):
+            namespace = namespace_of(key)
+            touched[namespace] = None
+            now = self.known[key].element
+            if now != before:
+                total = self.totals.get(namespace, digest.EMPTY)
+                if before is not None:
+                    total = digest.remove(total, before)
+                self.totals[namespace] = total if now is None else digest.add(total, now)
+            if number % STEP_CHANGES == 0:
+                yield
+        self.counted.clear()
+        for namespace in touched:
+            total = self.totals.setdefault(namespace, digest.EMPTY)
+            self.digests.append(digest_row(self.board, namespace, revision, total))
+
+
+def digest_row(board: int, namespace: str, revision: Revision, total: int) -> Row:
+    """The row of what a namespace's digest is at a revision."""
+    return {
+        "board": board,
+        "namespace": namespace,
+        "revision": revision,
+        "digest": digest.digest_of(total),
+    }
 
 
 def held(totals: Mapping[str, int]) -> dict[str, bytes]:

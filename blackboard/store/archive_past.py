@@ -21,7 +21,7 @@ from blackboard.core.commit import Epoch
 from blackboard.core.path import SYSTEM, namespace_of, range_below
 from blackboard.errors import Compacted, FutureRevision, InvalidRequest
 from blackboard.store import archive_rows
-from blackboard.store.archive import Point, Step
+from blackboard.store.archive import Mark, Point, Step
 from blackboard.store.archive_database import Database, given_keys, rows
 from blackboard.store.archive_tables import (
     ABSENT,
@@ -190,23 +190,41 @@ class Past:
         return Epoch(1, "")
 
     async def digests(self) -> dict[str, bytes]:
-        """Digests of the namespaces that hold anything."""
+        """Digests of the namespaces that hold anything.
+
+        They are archived where an append ended, where a checkpoint is, and where a board began; in
+        between they are computed, at the cost of what changed since.
+        """
+        found = await self.archived_digests()
+        if found is None:
+            totals = await self.totals()
+            found = {name: digest.digest_of(total) for name, total in totals.items()}
+        return {name: d for name, d in sorted(found.items()) if d != digest.EMPTY_DIGEST}
+
+    async def archived_digests(self) -> dict[str, bytes] | None:
+        """The digest of each namespace, if they are archived as of this very revision."""
         found: dict[str, bytes] = {}
         for segment in self.segments:
-            last = (
-                select(DIGEST.c.digest)
-                .where(DIGEST.c.board == segment.board, DIGEST.c.namespace == TOTAL.c.namespace)
-                .where(DIGEST.c.revision <= segment.upto)
-                .order_by(DIGEST.c.revision.desc())
-                .limit(1)
-                .scalar_subquery()
-            )
-            query = select(TOTAL.c.namespace, last.label("digest"))
-            query = query.where(TOTAL.c.board == segment.board)
-            for row in await rows(self.connection, query):
-                if row.digest is not None and (segment.own or row.namespace != SYSTEM):
-                    found.setdefault(row.namespace, bytes(row.digest))
-        return {name: d for name, d in sorted(found.items()) if d != digest.EMPTY_DIGEST}
+            query = _digests_query()
+            where = {"board": segment.board, "upto": segment.upto}
+            newest = await rows(self.connection, query, where)
+            shown = [row for row in newest if segment.own or row.namespace != SYSTEM]
+            missing = [row for row in shown if row.namespace not in found]
+            if missing or segment is self.segments[0]:
+                last = max((row.revision for row in newest), default=-1)
+                if await self._changed_since(segment, last):
+                    return None
+            found |= {row.namespace: bytes(row.digest) for row in missing}
+        return found
+
+    async def _changed_since(self, segment: Segment, revision: Revision) -> bool:
+        query = (
+            select(VERSION.c.revision)
+            .where(VERSION.c.board == segment.board)
+            .where(VERSION.c.revision > revision, VERSION.c.revision <= segment.upto)
+            .limit(1)
+        )
+        return bool(await rows(self.connection, query))
 
     async def steps(self) -> dict[str, Step]:
         """Each agent's last commit."""
@@ -294,6 +312,23 @@ def _newest_query(given: Any) -> Any:
     return select(VERSION).select_from(given.outerjoin(VERSION, joined))
 
 
+@lru_cache(maxsize=1)
+def _digests_query() -> Any:
+    """The newest digest of each namespace up to a revision, and its revision."""
+    upto: Any = bindparam("upto")
+    other = DIGEST.alias()
+    last = (
+        select(func.max(other.c.revision))
+        .where(other.c.board == DIGEST.c.board, other.c.namespace == TOTAL.c.namespace)
+        .where(other.c.revision <= upto)
+        .correlate(DIGEST, TOTAL)
+        .scalar_subquery()
+    )
+    same = and_(DIGEST.c.board == TOTAL.c.board, DIGEST.c.namespace == TOTAL.c.namespace)
+    joined = TOTAL.join(DIGEST, and_(same, DIGEST.c.revision == last))
+    return select(DIGEST).select_from(joined).where(TOTAL.c.board == bindparam("board"))
+
+
 # --- boards ---------------------------------------------------------------------------------------
 
 
@@ -320,6 +355,17 @@ async def segments_of(connection: AsyncConnection, row: Any, upto: Revision) -> 
         if row.origin is None or upto > row.origin_revision:
             found.append(Segment(row.id, upto, own))
     return found
+
+
+async def mark_of(past: Past, row: Any) -> Mark:
+    """The mark of the board with `row`, whose past is `past`."""
+    origin, child = None, row
+    while child.continues:
+        child = await board_by_id(past.connection, child.origin)
+    if child.origin is not None:
+        parent = await board_by_id(past.connection, child.origin)
+        origin = Point(parent.called, child.origin_revision)
+    return Mark(row.oldest, past.revision, await past.epoch(), await past.chain(), origin)
 
 
 async def own_segments(connection: AsyncConnection, row: Any) -> list[Segment]:

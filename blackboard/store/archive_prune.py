@@ -12,7 +12,8 @@ from sqlalchemy import and_, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from blackboard.store.archive_database import Database, add, rows
-from blackboard.store.archive_past import Past, segments_of
+from blackboard.store.archive_fold import digest_row
+from blackboard.store.archive_past import Past, Segment, segments_of
 from blackboard.store.archive_tables import (
     ABSENT,
     BLOB,
@@ -41,7 +42,7 @@ class Pruning:
         if below < self._row.oldest:
             below = self._row.oldest
         await self._keep_counters()
-        await self._keep(keep, below)
+        await self._note_digests([*await self._keep(keep, below), below])
         removed = await self._versions(below)
         for table in (COMMIT, DIGEST):
             await self._others(table, below)
@@ -65,7 +66,7 @@ class Pruning:
         kept = [{"board": self._row.id, "prefix": p, "next": n} for p, n in counters.items()]
         await add(self._connection, COUNTER, kept)
 
-    async def _keep(self, keep: Sequence[Revision], below: Revision) -> None:
+    async def _keep(self, keep: Sequence[Revision], below: Revision) -> list[Revision]:
         """Note which revisions below stay readable: of those that are, the wanted ones."""
         board, oldest = self._row.id, self._row.oldest
         kept = select(KEPT.c.revision).where(KEPT.c.board == board)
@@ -80,6 +81,19 @@ class Pruning:
         stay = {r for r in wanted if r < below and (r >= oldest or r in readable)}
         await self._connection.execute(delete(KEPT).where(KEPT.c.board == board))
         await add(self._connection, KEPT, [{"board": board, "revision": r} for r in sorted(stay)])
+        return sorted(stay)
+
+    async def _note_digests(self, revisions: Sequence[Revision]) -> None:
+        """Archive the digests of revisions that stay: they could not be computed any more."""
+        segments = await segments_of(self._connection, self._row, self._row.through)
+        for revision in revisions:
+            [first, *rest] = segments
+            at = [Segment(first.board, revision), *rest]
+            past = Past(self._database, self._connection, at)
+            if await past.archived_digests() is None:
+                totals = sorted((await past.totals()).items())
+                new = [digest_row(first.board, name, revision, total) for name, total in totals]
+                await add(self._connection, DIGEST, new)
 
     async def _versions(self, below: Revision) -> int:
         doomed = self._doomed(VERSION, VERSION.c.key, below)

@@ -9,6 +9,7 @@ Invariants
 import hashlib
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import msgpack
@@ -24,22 +25,44 @@ from blackboard.wire.codec import decode_results, encode_results
 
 Row = dict[str, Any]
 CHAIN_START: Final = bytes(32)
-_DEFLATE_BYTES: Final = 256  # below, the columns around a value cost more than its bytes
+_DEFLATE_BYTES: Final = 512  # below, the rows around a value cost more than its bytes
 _DEFLATED_SHARE: Final = 0.9
+_MOST_OF_ZLIB: Final = (15, 8)
+_SETTINGS_OF_ZLIB: Final = ((1_024, 4), (8_192, 6))  # up to so many bytes, its memLevel
+_SAMPLE_BYTES: Final = 128
+_RANDOM_KINDS: Final = 80  # of a sample: text has below 50 kinds of bytes, random ones have 101
 
 
 # --- content --------------------------------------------------------------------------------------
 
 
-def content_of(value: bytes) -> tuple[int, bytes]:
-    """Form and content of a value. One above BLOB_BYTES has to be put among the blobs first."""
+def content_of(value: bytes, hashed: bytes | None = None) -> tuple[int, bytes]:
+    """Form and content of a value; `hashed` is its SHA-256, if it is at hand.
+
+    A value above BLOB_BYTES has to be put among the blobs first.
+    """
     if len(value) > BLOB_BYTES:
-        return BLOB, hashlib.sha256(value).digest()
-    if len(value) >= _DEFLATE_BYTES:
-        deflated = zlib.compress(value, 1)
+        return BLOB, hashed or digest.content_of(value)
+    if len(value) >= _DEFLATE_BYTES and len(set(value[:_SAMPLE_BYTES])) < _RANDOM_KINDS:
+        deflated = _deflated(value)
         if len(deflated) < _DEFLATED_SHARE * len(value):
             return DEFLATED, deflated
     return PLAIN, value
+
+
+def _deflated(value: bytes) -> bytes:
+    """`value`, compressed by zlib with no more memory than it needs.
+
+    By default zlib clears a quarter of a megabyte first, which takes ten times as long as
+    compressing a short value.
+    """
+    window, memory = _MOST_OF_ZLIB
+    for bytes_max, memory_level in _SETTINGS_OF_ZLIB:
+        if len(value) <= bytes_max:
+            window, memory = max(9, (len(value) - 1).bit_length()), memory_level
+            break
+    compressor = zlib.compressobj(1, zlib.DEFLATED, window, memory)
+    return compressor.compress(value) + compressor.flush()
 
 
 def hash_of(row: Any) -> bytes:
@@ -128,13 +151,22 @@ def commit_row(board: int, entry: LogEntry, chain: bytes) -> Row:
 
 
 def _details(entry: LogEntry) -> bytes:
-    grounds = [part for pair in entry.based_on for part in pair]
     leases = [
         [position, change.kind.value, change.key, to_result(change.lease)]
         for position, change in enumerate(entry.changes)
         if change.lease is not None
     ]
+    if not leases and not entry.based_on and entry.results.count(None) == len(entry.results):
+        return _plain_details(len(entry.results))
+    grounds = [part for pair in entry.based_on for part in pair]
     packed: bytes = msgpack.packb([grounds, encode_results(entry.results), leases])
+    return packed
+
+
+@lru_cache(maxsize=64)
+def _plain_details(results: int) -> bytes:
+    """Those of most commits: neither grounds nor results nor leases."""
+    packed: bytes = msgpack.packb([[], encode_results((None,) * results), []])
     return packed
 
 
@@ -200,7 +232,7 @@ def canonical(entry: LogEntry, changes: Sequence[list[Any]] | None = None) -> by
     `changes` are its changes by `canonical_change`, if they are at hand.
     """
     if changes is None:
-        changes = [canonical_change(change) for change in entry.changes]
+        changes = [canonical_change(change, _hash_in(change)) for change in entry.changes]
     name, epoch = entry.id, entry.epoch
     said: list[Any] = [
         entry.revision,
@@ -217,8 +249,11 @@ def canonical(entry: LogEntry, changes: Sequence[list[Any]] | None = None) -> by
     return packed
 
 
-def canonical_change(change: Change) -> list[Any]:
-    """Everything that a change says."""
-    value = None if change.value is None else digest.content_of(change.value)
+def canonical_change(change: Change, hashed: bytes | None) -> list[Any]:
+    """Everything that a change says; `hashed` is the SHA-256 of its value."""
     lease = None if change.lease is None else to_result(change.lease)
-    return [change.kind.value, change.key, value, change.expires_at_ms, change.item, lease]
+    return [change.kind.value, change.key, hashed, change.expires_at_ms, change.item, lease]
+
+
+def _hash_in(change: Change) -> bytes | None:
+    return None if change.value is None else digest.content_of(change.value)

@@ -35,6 +35,7 @@ from blackboard.store.archive_past import (
     board_by_id,
     board_row,
     changed_keys,
+    mark_of,
     own_segments,
     segments_of,
 )
@@ -48,6 +49,7 @@ from blackboard.store.archive_tables import (
     VERSION,
 )
 from blackboard.store.archive_verify import Verification
+from blackboard.store.archive_warm import Warm, Warmth
 from blackboard.store.blobs import Blobs
 from blackboard.types import (
     BLOB_BYTES,
@@ -68,6 +70,7 @@ class SqlArchive:
         self._database = database
         self._blobs = blobs
         self._sealer = sealer
+        self._warmth = Warmth()
 
     @classmethod
     async def open(cls, url: str, *, blobs: str, sealer: Sealer) -> Self:
@@ -92,14 +95,15 @@ class SqlArchive:
             row = await board_row(connection, board)
             if row is None or row.through is None:
                 return None
-            return await archive_boards.mark_of(self._database, connection, row, row.through)
+            segments = await segments_of(connection, row, row.through)
+            return await mark_of(Past(self._database, connection, segments), row)
 
     async def mark_at(self, at: Point) -> Mark:
         """As `Archive.mark_at`."""
         async with self._database.reading() as connection:
             past = await Past.at(self._database, connection, at)
             row = await board_by_id(connection, past.segments[0].board)
-            return await archive_boards.mark_of(self._database, connection, row, at.revision)
+            return await mark_of(past, row)
 
     async def boards(self) -> Sequence[str]:
         """As `Archive.boards`."""
@@ -173,7 +177,8 @@ class SqlArchive:
             number = await archive_boards.replace(connection, old, fence=old.fence + 1)
             await archive_boards.fork(connection, number, past)
             row = await board_by_id(connection, number)
-            return await archive_boards.mark_of(self._database, connection, row, origin.revision)
+            segments = await segments_of(connection, row, origin.revision)
+            return await mark_of(Past(self._database, connection, segments), row)
 
     async def append(
         self, board: str, fence: int, after: Revision, entries: Sequence[LogEntry]
@@ -181,22 +186,24 @@ class SqlArchive:
         """As `Archive.append`."""
         history.check_sequence(after, entries)
         await self._blobs.put_all(large_values(entries, BLOB_BYTES))
+        warm: Warm | None = None
         async with self._database.writing() as connection:
             row = await archive_boards.owned(connection, board, fence)
             if row.through != after:
                 raise archive_boards.out_of_turn(board, fence, row)
             for run in runs(entries):
+                if warm is not None:  # a run before this one
+                    row = await board_by_id(connection, row.id)
                 marker = run[0].epoch
                 if marker is not None and loses(marker, row.through):
                     row = await self._go_back(connection, row, marker.from_revision)
-                past = Past(
-                    self._database,
-                    connection,
-                    await segments_of(connection, row, row.through),
-                )
-                await Appending(past, row, self._sealer, self._blobs).write(run)
-                row = await board_by_id(connection, row.id)
-            return await archive_boards.mark_of(self._database, connection, row, row.through)
+                warm = self._warmth.take(row)
+                segments = await segments_of(connection, row, row.through)
+                past = Past(self._database, connection, segments)
+                warm = await Appending(past, row, warm, self._sealer, self._blobs).write(run)
+        assert warm is not None
+        self._warmth.keep(warm)
+        return warm.mark
 
     async def _go_back(self, connection: AsyncConnection, row: Any, revision: Revision) -> Any:
         """The engine lost what came after `revision`: go on from there.

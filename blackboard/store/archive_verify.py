@@ -2,13 +2,13 @@
 
 What is compared
 - the hash chain, commit by commit: any change to the log, and any revision that is missing;
-- each namespace's digest, revision by revision, against sums made anew from the state at the
-  beginning; and at the end against the whole state;
+- each digest of a namespace that is archived against sums made anew from the state at the
+  beginning; at the end against the whole state, and these against the sums that are kept;
 - each version's value, blobs included;
 - each checkpoint's manifest and signature, and that it names the manifest before it.
 """
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import select
@@ -29,6 +29,7 @@ from blackboard.store.archive_tables import (
     CHECKPOINT,
     DIGEST,
     KEPT,
+    TOTAL,
     VERSION,
 )
 from blackboard.store.blobs import Blobs
@@ -80,8 +81,14 @@ class Verification:
             async for finding in self._page(past, fold, after, commits):
                 yield finding
             after = commits[-1].revision
-        if after < segment.upto and board.through == segment.upto:
-            yield f"revisions {after + 1} to {segment.upto} are missing: the log was cut short"
+        fold.settle(after)
+        if board.through == segment.upto:
+            if after < segment.upto:
+                yield f"revisions {after + 1} to {segment.upto} are missing: the log was cut short"
+            for finding in _compare_digests(fold, segment.upto, {}):
+                yield finding
+            async for finding in self._compare_sums(fold):
+                yield finding
         async for finding in self._state(past, fold.totals):
             yield finding
 
@@ -103,9 +110,13 @@ class Verification:
     async def _page(
         self, past: Past, fold: Fold, after: Revision, commits: Sequence[Any]
     ) -> AsyncIterator[str]:
-        """Fold one page of the log again and compare what comes out."""
+        """Fold one page of the log again and compare what comes out.
+
+        Digests are compared where they are archived: `Past.digests`.
+        """
         entries, damaged = await self._assemble(past, fold.board, commits)
         await self._learn(self._sub(past, after), fold, entries.values())
+        digests = await self._digests(fold.board, after, commits[-1].revision)
         last = after
         for commit in commits:
             revision, chain = commit.revision, bytes(commit.chain)
@@ -119,8 +130,26 @@ class Verification:
                 if fold.chain != chain:
                     yield f"revision {revision} is not what was archived: the hash chain breaks"
             fold.chain, last = chain, revision
+            if archived := digests.pop(revision, None):
+                fold.settle(revision)
+                for finding in _compare_digests(fold, revision, archived):
+                    yield finding
+        for revision in digests:
+            yield f"revision {revision} has digests, and no commit"
         async for finding in self._compare_folded(fold, commits[0].revision, last):
             yield finding
+
+    async def _digests(
+        self, board: int, after: Revision, last: Revision
+    ) -> dict[Revision, dict[str, bytes]]:
+        """What is archived between two revisions: of some revisions, what changed by then."""
+        query = select(DIGEST).where(
+            DIGEST.c.board == board, DIGEST.c.revision > after, DIGEST.c.revision <= last
+        )
+        found: dict[Revision, dict[str, bytes]] = {}
+        for row in await rows(self._connection, query):
+            found.setdefault(row.revision, {})[row.namespace] = bytes(row.digest)
+        return dict(sorted(found.items()))
 
     async def _assemble(
         self, past: Past, board: int, commits: Sequence[Any]
@@ -150,17 +179,6 @@ class Verification:
     async def _compare_folded(
         self, fold: Fold, first: Revision, last: Revision
     ) -> AsyncIterator[str]:
-        query = select(DIGEST).where(
-            DIGEST.c.board == fold.board, DIGEST.c.revision >= first, DIGEST.c.revision <= last
-        )
-        archived = {
-            (row.revision, row.namespace): bytes(row.digest)
-            for row in await rows(self._connection, query)
-        }
-        folded = {(row["revision"], row["namespace"]): row["digest"] for row in fold.digests}
-        for revision, namespace in sorted(archived.keys() | folded.keys()):
-            if archived.get((revision, namespace)) != folded.get((revision, namespace)):
-                yield f"revision {revision}: the digest of {namespace} is not that of its content"
         created = {(row["revision"], row["key"]): row["create_revision"] for row in fold.versions}
         rows_of = select(VERSION.c.revision, VERSION.c.key, VERSION.c.create_revision).where(
             VERSION.c.board == fold.board, VERSION.c.revision >= first, VERSION.c.revision <= last
@@ -168,9 +186,19 @@ class Verification:
         for row in await rows(self._connection, rows_of):
             if created.get((row.revision, row.key)) != row.create_revision:
                 yield f"revision {row.revision}: {row.key} has another create_revision"
-        for gathered in (fold.digests, fold.versions, fold.commits, fold.epochs):
+        for gathered in (fold.versions, fold.commits, fold.epochs):
             gathered.clear()
-        fold.known.clear()
+        fold.known = {key: fold.known[key] for key in fold.counted}
+
+    async def _compare_sums(self, fold: Fold) -> AsyncIterator[str]:
+        """Compare the sums that go on with the next append."""
+        query = select(TOTAL).where(TOTAL.c.board == fold.board)
+        sums = {row.namespace: bytes(row.total) for row in await rows(self._connection, query)}
+        nothing = digest.to_bytes(digest.EMPTY)
+        for namespace in sorted(sums.keys() | fold.totals.keys()):
+            folded = digest.to_bytes(fold.totals.get(namespace, digest.EMPTY))
+            if sums.get(namespace, nothing) != folded:
+                yield f"the sum of {namespace} is not that of its content"
 
     # --- the state --------------------------------------------------------------------------------
 
@@ -301,3 +329,15 @@ class Verification:
                 name = row.key.removeprefix(CHECKPOINTS)
                 if row.revision > first.oldest and (name, row.revision) not in sealed:
                     yield f"checkpoint {name} at revision {row.revision}: its manifest is missing"
+
+
+def _compare_digests(
+    fold: Fold, revision: Revision, archived: Mapping[str, bytes]
+) -> Iterator[str]:
+    """Compare what `fold` was settled to with what is archived of that revision."""
+    touched = {row["namespace"] for row in fold.digests}
+    fold.digests.clear()
+    for namespace in sorted(archived.keys() | touched):
+        folded = digest.digest_of(fold.totals.get(namespace, digest.EMPTY))
+        if archived.get(namespace) != folded:
+            yield f"revision {revision}: the digest of {namespace} is not that of its content"

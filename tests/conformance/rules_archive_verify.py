@@ -51,7 +51,7 @@ class VerifyRules:
         )
         found = await self.found(archive)
         assert "revision 5 is not what was archived: the hash chain breaks" in found
-        assert "revision 5: the digest of public is not that of its content" in found
+        assert "revision 6: the digest of public is not that of its content" in found
         assert all("private" not in finding for finding in found)
 
     async def test_a_damaged_deflated_value(
@@ -135,11 +135,35 @@ class VerifyRules:
     async def test_a_changed_digest(self, archive: Archive, place: Any, told: Story) -> None:
         """A digest that is not that of the content."""
         await place.change(
-            "UPDATE digest SET digest = :d WHERE revision = 5", d=digest.content_of(b"")
+            "UPDATE digest SET digest = :d WHERE revision = 6", d=digest.content_of(b"")
         )
         found = await self.found(archive)
-        assert "revision 5: the digest of public is not that of its content" in found
+        assert "revision 6: the digest of public is not that of its content" in found
         assert any("checkpoint second" in f and "digests" in f for f in found)
+
+    @pytest.mark.parametrize("revision", [4, 6, 7])
+    async def test_a_missing_digest(
+        self, archive: Archive, place: Any, told: Story, revision: int
+    ) -> None:
+        """Of a checkpoint, or of where an append ended: it is missed there, or at the next one."""
+        assert await place.change("DELETE FROM digest WHERE revision = :r", r=revision)
+        found = await self.found(archive)
+        later = {4: 6, 6: 7, 7: 7}[revision]
+        assert any(f.startswith(f"revision {later}: the digest of ") for f in found)
+
+    async def test_a_digest_of_no_revision(self, archive: Archive, place: Any, told: Story) -> None:
+        """A row that nothing belongs to."""
+        await place.change("DELETE FROM commit_log WHERE revision = 6")
+        assert "revision 6 has digests, and no commit" in await self.found(archive)
+
+    async def test_a_changed_sum(self, archive: Archive, place: Any, told: Story) -> None:
+        """The next append would go on from it."""
+        await place.change(
+            "UPDATE total SET total = :t WHERE namespace = 'public'", t=bytes(digest.SUM_BYTES)
+        )
+        assert await self.found(archive) == ["the sum of public is not that of its content"]
+        await place.change("DELETE FROM total WHERE namespace = 'private/ada'")
+        assert "the sum of private/ada is not that of its content" in await self.found(archive)
 
     async def test_a_changed_creation(self, archive: Archive, place: Any, told: Story) -> None:
         """What the chain does not say is recomputed."""

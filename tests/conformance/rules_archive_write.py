@@ -88,6 +88,37 @@ class WritingRules:
         assert await whole_log(archive, BOARD) == story.log
         assert await findings(archive, story) == []
 
+    async def test_archivers_take_turns(self, archive: Archive, place: object, seed: int) -> None:
+        """What one remembers of its last append is not true any more when it is its turn again."""
+        story = Story(seed)
+        others = [archive, await place.open(), await place.open()]  # type: ignore[attr-defined]
+        for turn in range(12):
+            story.tell_some(story.dice.randrange(1, 9))
+            if turn % 4 == 3:
+                story.restore(story.dice.randrange(1, story.head))
+            one = story.dice.choice(others)
+            await story.archive_into(one, BOARD, page=story.dice.choice((2, 100)))
+            if turn == 6:
+                await others[1].prune(BOARD, [], story.head // 2)
+        for revision in range(story.head // 2 + 6, story.head + 1):
+            assert await state_at(archive, Point(BOARD, revision)) == story.held[revision]
+            facts = await archive.facts_at(Point(BOARD, revision))
+            assert facts.digests == story.digests(revision)
+        assert await findings(archive, story) == []
+
+    async def test_a_branch_of_the_middle_of_an_append(self, archive: Archive, seed: int) -> None:
+        """Its digests are those of that revision, after pruning too; its parent's are as before."""
+        story = Story(seed)
+        story.tell_some(60)
+        await story.archive_into(archive, BOARD, page=60)
+        await archive.branch("child", Point(BOARD, 31))
+        assert await archive.prune(BOARD, [17], 40) >= 0
+        for board, revision in (("child", 31), (BOARD, 17), (BOARD, 31), (BOARD, 40), (BOARD, 50)):
+            facts = await archive.facts_at(Point(board, revision))
+            assert facts.digests == story.digests(revision)
+        assert await findings(archive, story) == []
+        assert [f async for f in archive.verify(Point("child", 31))] == []
+
     async def test_a_cancelled_append_is_whole_or_nothing(self, archive: Archive) -> None:
         """Cancelled at any moment; the next one goes on from where it is."""
         story = Story()

@@ -2,15 +2,15 @@
 
 from blackboard.core import digest
 from blackboard.core.commit import Append, Delete, Put
-from blackboard.store.archive_fold import Fold, Known, held, large_values
+from blackboard.store.archive_fold import STEP_CHANGES, Fold, Known, held, large_values
 from blackboard.wire.codec import encode_value
 from tests.unit.core.trial import Trial
 
 ONE, TWO = encode_value(1), encode_value(2)
 
 
-def told(*, known: dict[str, Known] | None = None) -> Fold:
-    """A short history, folded."""
+def told(*, known: dict[str, Known] | None = None, settled: tuple[int, ...] = (4,)) -> Fold:
+    """A short history, folded, and settled after some revisions."""
     trial = Trial()
     trial.commit(Put("public/a", ONE), Put("private/ada/a", ONE))
     trial.commit(Put("public/a", TWO))
@@ -19,6 +19,8 @@ def told(*, known: dict[str, Known] | None = None) -> Fold:
     fold = Fold(1, bytes(32), known or {}, {})
     for entry in trial.log:
         fold.apply(entry)
+        if entry.revision in settled:
+            fold.settle(entry.revision)
     return fold
 
 
@@ -49,13 +51,32 @@ def test_sums_follow_the_content() -> None:
         "public": digest.digest_of(public),
     }
     revisions = [(row["namespace"], row["revision"]) for row in fold.digests]
-    assert revisions == [
-        ("public", 1),
-        ("private/ada", 1),
-        ("public", 2),
-        ("public", 3),
-        ("public", 4),
-    ]
+    assert revisions == [("public", 4), ("private/ada", 4)]
+
+
+def test_sums_are_those_of_where_they_were_settled() -> None:
+    """However often; in between a key counts once. What is settled again changes nothing."""
+    once, often = told(), told(settled=(1, 2, 4))
+    assert often.totals == once.totals
+    revisions = [(row["namespace"], row["revision"]) for row in often.digests]
+    assert revisions == [("public", 1), ("private/ada", 1), ("public", 2), ("public", 4)]
+    assert often.digests[-1]["digest"] == digest.digest_of(once.totals["public"])
+    often.settle(5)
+    assert len(often.digests) == 4
+    assert told(settled=()).totals == {}
+
+
+def test_what_came_and_went_in_between_adds_up_to_nothing() -> None:
+    """Its namespace was touched all the same."""
+    trial = Trial()
+    trial.commit(Put("public/a", ONE))
+    trial.commit(Delete("public/a"))
+    fold = Fold(1, bytes(32), {}, {})
+    for entry in trial.log:
+        fold.apply(entry)
+    fold.settle(2)
+    assert fold.totals == {"public": digest.EMPTY}
+    assert [row["digest"] for row in fold.digests] == [digest.EMPTY_DIGEST]
 
 
 def test_what_a_listing_knows_already_adds_nothing() -> None:
@@ -84,5 +105,7 @@ def test_a_large_entry_is_folded_in_short_steps() -> None:
     stepwise, whole = Fold(1, bytes(32), {}, {}), Fold(1, bytes(32), {}, {})
     steps = sum(1 for _ in stepwise.steps_of(entry))
     whole.apply(entry)
-    assert steps == 2 * (200 // 64)
+    assert steps == 200 // STEP_CHANGES
+    assert sum(1 for _ in stepwise.steps_to_settle(1)) == 200 // STEP_CHANGES
+    whole.settle(1)
     assert stepwise == whole

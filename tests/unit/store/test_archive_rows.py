@@ -80,10 +80,14 @@ def test_the_chain_covers_every_change(field: str, value: Any) -> None:
 
 def test_values_take_the_form_that_suits_them() -> None:
     """Small ones as they are, repetitive ones deflated, large ones by their hash."""
-    assert archive_rows.content_of(b"a" * 255) == (PLAIN, b"a" * 255)
-    form, content = archive_rows.content_of(b"a" * 256)
-    assert form == DEFLATED
-    assert len(content) < 30
+    assert archive_rows.content_of(b"a" * 511) == (PLAIN, b"a" * 511)
+    for size in (512, 1_024, 1_025, 8_192, 8_193, 32_768, BLOB_BYTES):
+        form, content = archive_rows.content_of(b"a" * size)
+        assert form == DEFLATED
+        assert len(content) < 100 + size // 100
+        assert zlib.decompress(content) == b"a" * size
+    noise = bytes(range(256)) * 4
+    assert archive_rows.content_of(noise) == (PLAIN, noise)
     assert archive_rows.content_of(b"a" * BLOB_BYTES)[0] == DEFLATED
     form, content = archive_rows.content_of(b"a" * (BLOB_BYTES + 1))
     assert form == BLOB
