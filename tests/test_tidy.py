@@ -21,7 +21,7 @@ REGISTRY = re.compile(
     r"|golang\.org"
 )
 POLLING = "tests/waiting.py"  # the one home of bounded polling
-TESTED_FLOORS = ("core", "wire", "store")
+TESTED_FLOORS = ("core", "wire", "store", "runtime")
 
 Rule = Callable[[Source], list[str]]
 Definition = ast.FunctionDef | ast.AsyncFunctionDef

@@ -24,6 +24,7 @@ from anyio import to_thread
 from pydantic import BaseModel, ConfigDict
 
 from blackboard.core.commit import Condition, Op, Put
+from blackboard.core.path import parse_pattern
 from blackboard.errors import Corrupt, Rejected
 from blackboard.runtime import large
 from blackboard.runtime.approvals import Case, Decision, Request
@@ -143,6 +144,18 @@ class Context(Generic[S]):
         """The value at `key` as it is now, not tracked: whatever becomes of it, the step holds."""
         entry = await self._desk.entry(key)
         return default if entry is None else entry.value
+
+    async def count(self, pattern: str) -> int:
+        """How many entries match now, with those that this step puts; not tracked, as `peek`."""
+        meant = parse_pattern(pattern)
+        keys = {op.key for op in self._step.ops if isinstance(op, Put) and meant.matches(op.key)}
+        after: Key | None = None
+        while True:
+            page = await self._desk.list(pattern, after=after)
+            keys |= {entry.key for entry in page.entries}
+            after = page.next_key
+            if after is None:
+                return len(keys)
 
     async def inbox(self, limit: int = INBOX_TAKE_MAX) -> tuple[Letter, ...]:
         """Take the oldest messages, at most `limit` (up to INBOX_TAKE_MAX), perhaps none.

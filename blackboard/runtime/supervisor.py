@@ -59,7 +59,8 @@ from blackboard.types import (
 )
 
 SUPERVISION = "public/~supervision"
-How = Literal["done", "stopped", "crash_loop"]
+How = Literal["done", "stopped", "crash_loop", "refused"]
+"""`refused`: it never lived here, because the team has no room for it."""
 _OVERTAKEN = (LeaseLost, LeaseHeld, Fenced, StaleEpoch)
 """Somebody else is the agent now, or the board is another one: wait in turn, and look."""
 _AWAY = (Unavailable, OutcomeUnknown)

@@ -2,8 +2,8 @@
 
     ended = await run_team(board, [Researcher("ada"), Architect("bob")], kinds=[Helper])
 
-Within a step, `spawn(ctx, Helper("ada.1"))` brings a sub-agent to life when the step commits. Who
-belongs to the team stands on the board, `public/~roster/<agent>`, with kind, parent and how it
+Within a step, `await spawn(ctx, Helper("ada.1"))` brings a sub-agent to life when the step commits.
+Who belongs to the team stands on the board, `public/~roster/<agent>`, with kind, parent and how it
 ended, so a restore covers it: those that were born after the cut are stopped, and those that ended
 since go on.
 
@@ -83,13 +83,17 @@ def roster_key(agent: str) -> Key:
     return f"{ROSTER}/{agent}"
 
 
-def spawn(ctx: Context[Any], agent: Agent[Any], state: BaseModel | None = None) -> Key:
+async def spawn(ctx: Context[Any], agent: Agent[Any], state: BaseModel | None = None) -> Key:
     """Bring `agent` to life, with `state`, when the step of `ctx` commits; returns its roster key.
 
     Its parent is the agent whose step it is. `await ctx.wait(...)` on its messages, or on what it
     writes, to work together; `Member` at the returned key tells how it ended.
-    Errors: InvalidState when `state` does not suit it. The step is refused if the name is taken.
+    Errors: InvalidState when `state` does not suit it; LimitExceeded when the roster is full
+    (TEAM_AGENTS_MAX). The step is refused if the name is taken.
     """
+    size = await ctx.count(f"{ROSTER}/*")
+    if size >= TEAM_AGENTS_MAX:
+        raise LimitExceeded("TEAM_AGENTS_MAX", size + 1, TEAM_AGENTS_MAX, agent.name)
     first = None if state is None else agent.schema.dump(agent.name, state)
     key = roster_key(agent.name)
     ctx.expect(KeyAt(key, ABSENT))
@@ -190,12 +194,24 @@ class _Team:
             self.ended.pop(name, None)
         for name, member in wanted.items():
             agent = self._agent(name, member)
-            if name not in self._living and agent is not None:
-                if len(self._living) == TEAM_AGENTS_MAX:
-                    raise LimitExceeded("TEAM_AGENTS_MAX", TEAM_AGENTS_MAX + 1, TEAM_AGENTS_MAX)
-                seat = self._living[name] = _Seat(agent, member)
-                tasks.start_soon(seat.hold, self._tend)
+            if name in self._living or agent is None:
+                continue
+            if len(self._living) >= TEAM_AGENTS_MAX:
+                await self._refuse(name, member)
+                continue
+            self.ended.pop(name, None)
+            seat = self._living[name] = _Seat(agent, member)
+            tasks.start_soon(seat.hold, self._tend)
         self._changed.set()
+
+    async def _refuse(self, name: str, member: Member) -> None:
+        """Several were born at once, and there is no room for all: say so, in the roster, too."""
+        size = len(self._living) + 1
+        refusal = LimitExceeded("TEAM_AGENTS_MAX", size, TEAM_AGENTS_MAX, name)
+        self.ended[name] = Ended(name, "refused", str(refusal))
+        if member.how is None:
+            log.warning("agent %s does not live: %s", name, refusal)
+            await self._tell(self.ended[name])
 
     def _agent(self, name: str, member: Member) -> Agent[Any] | None:
         if name in self._roots:
@@ -240,12 +256,12 @@ class _Team:
         while not seat.stopped:
             seat.life = self._make_life(seat.agent)
             ended = await seat.life.run()
-            await self._note(seat, ended)
+            await self._note(ended)
             if ended.how == "stopped":
                 return
             await self._until_it_has_more_to_do(home, ended)
             self.ended.pop(seat.agent.name, None)
-        await self._note(seat, Ended(seat.agent.name, "stopped"))
+        await self._note(Ended(seat.agent.name, "stopped"))
 
     async def _give_first_state(self, home: Board, seat: "_Seat") -> None:
         if seat.member.state is None:
@@ -257,19 +273,22 @@ class _Team:
             put = Put(key, encode_value(stored.plain()))
             await home.commit([put], conditions=[KeyAt(key, ABSENT)], note="born")
 
-    async def _note(self, seat: "_Seat", ended: Ended) -> None:
+    async def _note(self, ended: Ended) -> None:
         """Remember how it ended; of one that did not merely stop, write it into the roster."""
         if ended.how != "stopped":
             await self._board.refresh()
-            key = roster_key(ended.agent)
-            update = {"how": ended.how, "outcome": ended.outcome}
-            entry = await self._board.entry(key)
-            if entry is not None and isinstance(entry.value, dict):
-                with suppress(Conflict):
-                    told = entry.value | update
-                    await self._board.put(key, told, expected=entry.mod_revision)
+            await self._tell(ended)
         self.ended[ended.agent] = ended
         self._changed.set()
+
+    async def _tell(self, ended: Ended) -> None:
+        key = roster_key(ended.agent)
+        update = {"how": ended.how, "outcome": ended.outcome}
+        entry = await self._board.entry(key)
+        if entry is not None and isinstance(entry.value, dict):
+            with suppress(Conflict):
+                told = entry.value | update
+                await self._board.put(key, told, expected=entry.mod_revision)
 
     async def _until_it_has_more_to_do(self, home: Board, ended: Ended) -> None:
         key = state_key(ended.agent)

@@ -5,6 +5,7 @@ import os
 
 from pydantic import BaseModel
 
+from blackboard.errors import LimitExceeded
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.context import Context
 from blackboard.runtime.team import spawn
@@ -100,7 +101,9 @@ class Parent(Agent[Family]):
         """Have a child, or wait for them."""
         if ctx.state.born < 2:
             ctx.state.born += 1
-            spawn(ctx, Counter(f"{self.name}.{ctx.state.born}"), Count(goal=ctx.state.born + 1))
+            await spawn(
+                ctx, Counter(f"{self.name}.{ctx.state.born}"), Count(goal=ctx.state.born + 1)
+            )
             return
         for number in (1, 2):
             goal = number + 1
@@ -112,6 +115,20 @@ class Parent(Agent[Family]):
                 if counted < goal:
                     await ctx.wait(entry.key, after=entry.mod_revision)
         ctx.done("all are grown up")
+
+
+class Prolific(Agent[Family]):
+    """Has one child after the other, until there is no room."""
+
+    async def step(self, ctx: Context[Family]) -> None:
+        """Have children, or tell why not."""
+        number = ctx.state.born
+        try:
+            await spawn(ctx, Counter(f"{self.name}.{number}"), Count(goal=1))
+        except LimitExceeded as refused:
+            ctx.done(f"{refused.limit} {refused.value} {refused.where}")
+            return
+        ctx.state.born += 1
 
 
 class Mortal(Counter):

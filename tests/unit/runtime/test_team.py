@@ -15,7 +15,7 @@ from blackboard.runtime import team
 from blackboard.runtime.state import state_key
 from blackboard.runtime.supervisor import Ended, Life
 from blackboard.runtime.team import MakeLife, roster_key, run_team
-from tests.unit.runtime.crew import Counter, Hopeless, Parent, Patient, Slow
+from tests.unit.runtime.crew import Counter, Hopeless, Parent, Patient, Prolific, Slow
 from tests.unit.runtime.test_supervisor import QUICK
 from tests.waiting import wait_until
 
@@ -209,3 +209,29 @@ async def test_a_team_has_room_for_so_many(
     with pytest.raises(LimitExceeded) as refused:
         await run_team(board, agents, make_life=quick(board))
     assert (refused.value.limit, refused.value.value) == ("TEAM_AGENTS_MAX", 3)
+
+
+async def test_who_has_children_is_told_when_there_is_no_room(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the step, by an error with a name; the team goes on."""
+    monkeypatch.setattr(team, "TEAM_AGENTS_MAX", 3)
+    ended = await run_team(board, [Prolific("eve")], kinds=[Counter], make_life=quick(board))
+    assert ended["eve"].outcome == "TEAM_AGENTS_MAX 4 eve.2"
+    assert {life.how for life in ended.values()} == {"done"}
+    assert sorted(ended) == ["eve", "eve.0", "eve.1"]
+
+
+async def test_of_those_born_at_once_some_find_no_room(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are refused, which the roster says, and nobody waits for them."""
+    monkeypatch.setattr(team, "TEAM_AGENTS_MAX", 2)
+    for name in ("ada", "bob", "cyd"):
+        await board.put(roster_key(name), {"kind": "Counter"})
+    ended = await run_team(board, [Counter("ada")], make_life=quick(board))
+    assert sorted(life.how for life in ended.values()) == ["done", "done", "refused"]
+    [refused] = [life for life in ended.values() if life.how == "refused"]
+    assert "TEAM_AGENTS_MAX" in refused.outcome
+    told = await board.get(roster_key(refused.agent))
+    assert (told["how"], told["outcome"]) == ("refused", refused.outcome)

@@ -1,0 +1,294 @@
+"""The model client against a real HTTP server."""
+
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from blackboard import InvalidRequest
+from blackboard.errors import ModelFailed
+from blackboard.runtime.chat import ChatModel, Endpoint, Patience, model_from_environment
+from blackboard.runtime.models import (
+    Message,
+    Prices,
+    Prompt,
+    Reply,
+    Tool,
+    Usage,
+)
+
+KEY = "secret-key-1"
+GOOD: dict[str, Any] = {
+    "id": "c-1",
+    "object": "chat.completion",
+    "model": "teller-2026-10",
+    "system_fingerprint": "fp_1",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "42"}}],
+    "usage": {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15},
+}
+Answer = Callable[[], Response]
+
+
+@dataclass
+class Teller:
+    """A chat service that gives the answers in turn, the last one again and again."""
+
+    answers: list[Answer] = field(default_factory=lambda: [lambda: JSONResponse(GOOD)])
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    url: str = ""
+
+    async def __call__(self, request: Request) -> Response:
+        """Answer one request."""
+        self.asked.append(await request.json())
+        self.headers.append(dict(request.headers))
+        number = min(len(self.asked), len(self.answers)) - 1
+        return self.answers[number]()
+
+
+def refusing(status: int, *, after: str = "", text: str = "busy") -> Answer:
+    """An answer that refuses."""
+    headers = {"Retry-After": after} if after else {}
+    return lambda: JSONResponse({"error": {"message": text}}, status, headers)
+
+
+async def _endless() -> AsyncIterator[bytes]:
+    while True:
+        yield b" " * 65_536
+        await anyio.lowlevel.checkpoint()  # sending to nobody waits for nothing
+
+
+async def _dripping() -> AsyncIterator[bytes]:
+    tick = anyio.Event()
+    while True:
+        yield b" "
+        with anyio.move_on_after(0.01):
+            await tick.wait()
+
+
+@asynccontextmanager
+async def serving(*answers: Answer) -> AsyncIterator[Teller]:
+    """A Teller behind a real socket."""
+    teller = Teller(list(answers)) if answers else Teller()
+
+    async def answer(request: Request) -> Response:
+        return await teller(request)
+
+    app = Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])])
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        teller.url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        config = uvicorn.Config(app, log_level="critical", lifespan="off")
+        server = uvicorn.Server(config)
+        listening.listen()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve, [listening])
+            try:
+                yield teller
+            finally:
+                server.should_exit = server.force_exit = True
+
+
+def model_at(teller: Teller, *, prices: Prices | None = None, timeout_ms: int = 5_000) -> ChatModel:
+    """A client of `teller` that does not wait long."""
+    patience = Patience(timeout_ms=timeout_ms, first_pause_s=0.001)
+    return ChatModel(Endpoint(teller.url, "teller", KEY), prices=prices, patience=patience)
+
+
+async def failure(teller: Teller, *, timeout_ms: int = 5_000) -> ModelFailed:
+    """How asking `teller` fails."""
+    async with model_at(teller, timeout_ms=timeout_ms) as model:
+        with pytest.raises(ModelFailed) as caught:
+            await model.complete(Prompt.of("How much?"))
+    return caught.value
+
+
+# --- asking and being answered --------------------------------------------------------------------
+
+
+async def test_a_reply_says_how_it_came_about() -> None:
+    """Model, version, temperature, seed, usage and cost; the request holds what was given only."""
+    async with serving() as teller, model_at(teller, prices=Prices(2.5, 10)) as model:
+        reply = await model.complete(
+            Prompt.of("How much?", system="Be brief.", temperature=0.0, seed=7)
+        )
+    assert (reply.text, reply.model, reply.version) == ("42", "teller", "teller-2026-10/fp_1")
+    assert (reply.temperature, reply.seed, reply.finish, reply.attempts) == (0.0, 7, "stop", 1)
+    assert reply.usage == Usage(prompt_tokens=12, completion_tokens=3, cost_microusd=60)
+    assert reply.usage.tokens == 15
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "How much?"},
+    ]
+    wanted = {"model": "teller", "messages": messages, "temperature": 0.0, "seed": 7}
+    assert teller.asked == [wanted]
+    assert teller.headers[0]["authorization"] == f"Bearer {KEY}"
+
+
+async def test_tools_go_out_and_calls_come_back() -> None:
+    """And the call, with its result, goes out again in the next turn."""
+    call = {"id": "t1", "type": "function", "function": {"name": "gdp", "arguments": '{"of":"x"}'}}
+    said = {"role": "assistant", "content": None, "tool_calls": [call]}
+    calling = GOOD | {"choices": [{"message": said, "finish_reason": "tool_calls"}]}
+    tool = Tool(name="gdp", description="Gross domestic product.")
+    async with serving(lambda: JSONResponse(calling)) as teller, model_at(teller) as model:
+        asked = Message(role="user", content="GDP?")
+        reply = await model.complete(Prompt(messages=(asked,), tools=(tool,)))
+        [wanted] = reply.tool_calls
+        result = Message(role="tool", content="17.88", answers=wanted.id)
+        await model.complete(Prompt(messages=(asked, reply.message, result)))
+    assert (reply.finish, reply.text, wanted.parsed()) == ("tool_calls", "", {"of": "x"})
+    assert teller.asked[0]["tools"][0]["function"]["name"] == "gdp"
+    assert teller.asked[1]["messages"][1:] == [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "17.88", "tool_call_id": "t1"},
+    ]
+
+
+async def test_a_reply_is_plain_data() -> None:
+    """It can be journaled and read again."""
+    async with serving() as teller, model_at(teller) as model:
+        reply = await model.complete(Prompt.of("How much?"))
+    assert Reply.model_validate(json.loads(json.dumps(reply.model_dump(mode="json")))) == reply
+
+
+# --- failing --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+async def test_what_may_pass_is_tried_again(status: int) -> None:
+    """The reply tells how often it was asked."""
+    answers = [refusing(status), refusing(status), lambda: JSONResponse(GOOD)]
+    async with serving(*answers) as teller, model_at(teller) as model:
+        reply = await model.complete(Prompt.of("How much?"))
+    assert (reply.text, reply.attempts, len(teller.asked)) == ("42", 3, 3)
+
+
+async def test_attempts_are_bounded() -> None:
+    """The last refusal is told."""
+    async with serving(refusing(503)) as teller:
+        failed = await failure(teller)
+    assert (failed.status, failed.reason) == (503, "busy")
+    assert len(teller.asked) == Patience().attempts
+
+
+@pytest.mark.parametrize("status", [301, 400, 401, 404])
+async def test_what_does_not_pass_is_not_tried_again(status: int) -> None:
+    """A wrong key stays wrong; a redirect is not followed."""
+    async with serving(refusing(status, text="no such model")) as teller:
+        failed = await failure(teller)
+    assert (failed.status, failed.reason, len(teller.asked)) == (status, "no such model", 1)
+    assert KEY not in f"{failed}{failed!r}"
+
+
+async def test_a_pause_that_is_asked_for_is_kept_if_it_is_short() -> None:
+    """Both forms of Retry-After; one that is too long is a failure at once."""
+    soon = format_datetime(datetime.now(UTC) + timedelta(hours=1))
+    for after in ("3600", soon):
+        async with serving(refusing(429, after=after)) as teller:
+            assert (await failure(teller)).status == 429
+        assert len(teller.asked) == 1
+    answers = [refusing(429, after="0.2"), lambda: JSONResponse(GOOD)]
+    async with serving(*answers) as teller, model_at(teller) as model:
+        began = anyio.current_time()
+        await model.complete(Prompt.of("How much?"))
+        assert anyio.current_time() - began >= 0.2
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"<html>", "not a chat completion"),
+        (b'{"choices": []}', "choices"),
+        (b"[" * 100_000, "not a chat completion"),
+    ],
+)
+async def test_an_answer_that_is_none_is_refused(content: bytes, reason: str) -> None:
+    """Whatever came with 200: it is checked before anybody sees it."""
+    async with serving(lambda: Response(content, 200)) as teller:
+        failed = await failure(teller)
+    assert reason in failed.reason
+    assert len(teller.asked) == 1
+
+
+async def test_a_refusal_that_is_no_json_is_told_shortened() -> None:
+    """Not a page of HTML in an error, and no recursion to fall into."""
+    async with serving(lambda: Response(b"[" * 100_000, 400)) as teller:
+        assert (await failure(teller)).reason == "[" * 500
+
+
+async def test_an_endless_answer_is_cut_off() -> None:
+    """No more than MODEL_ANSWER_BYTES_MAX is kept."""
+    async with serving(lambda: StreamingResponse(_endless())) as teller:
+        assert "more than 4,194,304 bytes" in (await failure(teller)).reason
+
+
+async def test_a_dripping_answer_does_not_last_for_ever() -> None:
+    """The time for an attempt is one for all of it."""
+    async with serving(lambda: StreamingResponse(_dripping())) as teller:
+        failed = await failure(teller, timeout_ms=100)
+    assert failed.reason == "no answer within 100 ms"
+
+
+async def test_nobody_listens() -> None:
+    """No connection is a failure, after what attempts there are."""
+    async with serving() as teller:
+        gone = teller
+    assert "ConnectError" in (await failure(gone)).reason
+
+
+# --- the environment ------------------------------------------------------------------------------
+
+
+async def test_the_environment_names_the_model() -> None:
+    """Nothing without BB_MODEL; with it, a client that works."""
+    assert model_from_environment({}) is None
+    async with serving() as teller:
+        found = model_from_environment(
+            {
+                "BB_MODEL": "teller",
+                "OPENAI_BASE_URL": teller.url + "/",
+                "BB_MODEL_PRICES": "1,2",
+            }
+        )
+        assert found is not None
+        async with found:
+            reply = await found.complete(Prompt.of("How much?"))
+    assert reply.usage.cost_microusd == 18
+    assert "authorization" not in teller.headers[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("OPENAI_BASE_URL", "localhost:11434"),
+        ("OPENAI_BASE_URL", "http://"),
+        ("OPENAI_API_KEY", "two\nlines"),
+        ("BB_MODEL_PRICES", "cheap"),
+        ("BB_MODEL_PRICES", "1,nan"),
+        ("BB_MODEL_PRICES", "-1,2"),
+    ],
+)
+def test_a_wrong_environment_is_named(name: str, text: str) -> None:
+    """The variable, and what is wrong with it."""
+    with pytest.raises(InvalidRequest) as caught:
+        model_from_environment({"BB_MODEL": "teller", name: text})
+    assert caught.value.field == name
+
+
+def test_the_key_is_not_shown() -> None:
+    """Not by the endpoint, either."""
+    assert KEY not in repr(Endpoint("http://127.0.0.1", "teller", KEY))

@@ -1,0 +1,90 @@
+"""What a step is given, beside the rules of the conformance suite: edges and limits."""
+
+import pytest
+
+from blackboard.core.commit import Put
+from blackboard.errors import Corrupt, LimitExceeded
+from blackboard.runtime.context import Context, Reference
+from blackboard.runtime.runner import Runner
+from blackboard.runtime.trial import Inputs, MemoryDesk, run_step
+from blackboard.types import INBOX_TAKE_MAX, LARGE_PART_BYTES, STEP_PARTS_MAX
+from blackboard.wire.codec import encode_value
+from tests.conformance.acting import Actor, Body, Notes
+
+
+async def seen_by(body: Body, inputs: Inputs | None = None) -> list[str]:
+    """What a step noted in its state."""
+    return (await run_step(Actor("ada", body), None, inputs)).state.seen
+
+
+async def test_entries_are_counted_with_those_that_the_step_puts() -> None:
+    """Each once; others do not matter."""
+
+    async def step(ctx: Context[Notes]) -> None:
+        for key in ("public/a/1", "public/a/2", "public/a/2", "public/b/1", "public/a/1/x"):
+            ctx.put(key, 1)
+        ctx.state.seen = [str(await ctx.count("public/a/*")), str(await ctx.count("public/*"))]
+
+    assert await seen_by(step, Inputs({"public/a/0": 1, "public/a/1": 1})) == ["3", "0"]
+
+
+async def test_a_count_is_no_condition() -> None:
+    """The step is taken, whatever becomes of what it counted."""
+    desk = MemoryDesk("ada")
+
+    async def step(ctx: Context[Notes]) -> None:
+        ctx.state.count += 1 + await ctx.count("public/*")
+        desk.seed("bob", Put(f"public/{ctx.run.attempt}", encode_value(1)))
+
+    stepped = await Runner(Actor("ada", step), desk).step()
+    assert (stepped.attempts, stepped.patterns) == (1, ())
+
+
+async def test_letters_are_taken_page_by_page() -> None:
+    """INBOX_TAKE_MAX at most, however many are asked for; asked again, those that follow."""
+
+    async def step(ctx: Context[Notes]) -> None:
+        first, second = await ctx.inbox(limit=10_000), await ctx.inbox(limit=1)
+        ctx.state.seen = [str(len(first)), *(letter.value for letter in second)]
+
+    letters = [("bob", str(number)) for number in range(INBOX_TAKE_MAX + 2)]
+    assert await seen_by(step, Inputs(inbox=letters)) == [str(INBOX_TAKE_MAX), str(INBOX_TAKE_MAX)]
+
+
+async def test_a_step_keeps_so_much() -> None:
+    """STEP_PARTS_MAX; what it calls for counts, too."""
+
+    async def step(ctx: Context[Notes]) -> None:
+        for _ in range(STEP_PARTS_MAX // 64):
+            ctx.keep(b"x" * (64 * LARGE_PART_BYTES - 5))
+        with pytest.raises(LimitExceeded) as refused:
+            ctx.keep(b"y" * (3 * LARGE_PART_BYTES))
+        ctx.state.seen = [refused.value.limit]
+        ctx.keeping.kept.clear()
+
+    assert await seen_by(step) == ["STEP_PARTS_MAX"]
+
+
+@pytest.mark.parametrize("size_bytes", [3, 2_000_000])
+async def test_a_reference_to_what_is_not_there_is_corrupt(size_bytes: int) -> None:
+    """In one entry or in parts."""
+
+    async def step(ctx: Context[Notes]) -> None:
+        await ctx.load(Reference(digest="0" * 64, size_bytes=size_bytes))
+
+    with pytest.raises(Corrupt) as found:
+        await run_step(Actor("ada", step))
+    assert found.value.what == f"private/ada/~kept/{'0' * 64}"
+
+
+async def test_an_outcome_and_a_note_are_told() -> None:
+    """In the stored state, and in the log."""
+    desk = MemoryDesk("ada")
+
+    async def step(ctx: Context[Notes]) -> None:
+        assert (ctx.agent, ctx.refused, ctx.run.number) == ("ada", None, 1)
+        ctx.note("that was it")
+        ctx.done("well")
+
+    stepped = await Runner(Actor("ada", step), desk).step()
+    assert (stepped.outcome, [entry.note for entry in desk.log]) == ("well", ["that was it"])

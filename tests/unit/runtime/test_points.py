@@ -1,0 +1,51 @@
+"""The points of a step: an observer is told all of them, in order."""
+
+import pytest
+
+from blackboard.runtime.context import Context
+from blackboard.runtime.points import Point, unobserved
+from blackboard.runtime.runner import Runner
+from blackboard.runtime.trial import MemoryDesk
+from tests.conformance.acting import Actor, Notes
+
+STEP = [Point.HYDRATED, Point.STEP_BEGUN]
+CALL = [Point.CALL_BEGUN, Point.CALL_RETURNED, Point.RECORDING, Point.RECORDED]
+COMMIT = [Point.COMMITTING, Point.COMMITTED]
+WAIT = [Point.SUSPENDING, Point.SUSPENDED]
+
+
+@pytest.mark.parametrize(
+    ("calls", "waits", "expected"),
+    [
+        (False, False, STEP + COMMIT),
+        (True, False, STEP + CALL + COMMIT),
+        (True, True, STEP + CALL + WAIT),
+    ],
+)
+async def test_an_observer_is_told_where_a_step_is(
+    expected: list[Point], *, calls: bool, waits: bool
+) -> None:
+    """Also of one that ends by waiting."""
+    told: list[tuple[Point, str]] = []
+
+    async def step(ctx: Context[Notes]) -> None:
+        ctx.state.count += 1
+        if calls:
+            await ctx.tool(len, "four")
+        if waits:
+            await ctx.wait("public/a")
+
+    def observe(point: Point, about: str) -> None:
+        told.append((point, about))
+
+    await Runner(Actor("ada", step), MemoryDesk("ada"), observe=observe).step()
+    assert [point for point, _ in told] == expected
+    abouts = dict(told)
+    assert (abouts[Point.HYDRATED], abouts[Point.STEP_BEGUN]) == ("ada", "1")
+    assert abouts.get(Point.RECORDED, "len") == "len"
+    unobserved(*told[0])
+
+
+def test_all_points_are_known_here() -> None:
+    """One that is added is to be tested."""
+    assert set(Point) == {*STEP, *CALL, *COMMIT, *WAIT}
