@@ -50,6 +50,10 @@ class RedisPair:
             RedisProcess(self._binary, settings=_AT_ONCE)
         )
         await ask(self.replica, "REPLICAOF", "127.0.0.1", self._way.port)
+        await self.sync()
+
+    async def sync(self) -> None:
+        """Wait until the replica has everything."""
         await wait_until(self._is_synced, timeout_s=PATIENCE_S)
 
     async def _is_synced(self) -> bool:
