@@ -18,8 +18,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
+import secrets
 import sys
 import tempfile
 import time
@@ -234,7 +234,7 @@ class Sampler:
             p50_ms=quantile(took_ms, 0.5),
             p99_ms=quantile(took_ms, 0.99),
             rss_mib=self._servers[0].rss_bytes() / MIB,
-            descriptors=len(os.listdir(f"/proc/{self._servers[0].pid}/fd")),
+            descriptors=sum(1 for _ in Path(f"/proc/{self._servers[0].pid}/fd").iterdir()),
             files_mib={name: size / MIB for name, size in file_bytes(self._folder).items()},
         )
         self.windows.append(window)
@@ -319,8 +319,15 @@ async def _serve(lab: Lab, engine: str) -> tuple[list[Server], Endpoint]:
         return [server], endpoint
     redis = await serve_redis(lab, "redis-of-soaked", "always")
     url = f"redis://{LOOPBACK}:{redis.port}"
-    archive = f"BLACKBOARD_ARCHIVE=sqlite:///{lab.folder}/archive.db"
-    server, endpoint = await serve_ours(lab, "soaked", ("--engine", url), archive=(archive,))
+    key = lab.folder / "signing_key"
+    key.write_text(secrets.token_hex(32))
+    key.chmod(0o600)
+    archive = (
+        f"BLACKBOARD_ARCHIVE=sqlite:///{lab.folder}/archive.db",
+        f"BLACKBOARD_BLOBS={lab.folder}/blobs",
+        f"BLACKBOARD_SIGNING_KEY={key}",
+    )
+    server, endpoint = await serve_ours(lab, "soaked", ("--engine", url), archive=archive)
     return [server, redis], endpoint
 
 

@@ -23,6 +23,7 @@ from blackboard.store.redis_process import RedisProcess
 from tests.conformance.rules_log import whole_log
 from tests.conformance.writer import Writer
 from tests.faults.sqlite_child import random_op
+from tests.proof import Layer
 
 CUTS = int(os.environ.get("BLACKBOARD_TEST_CUTS", "16"))
 COMMITS = 60
@@ -108,13 +109,16 @@ async def test_nothing_that_was_acknowledged_is_lost_with_the_power(
 ) -> None:
     """Cut anywhere, mostly in the last commits; a commit is there whole or not at all."""
     dice, whole = random.Random(seed), kept.file.read_bytes()
-    for number in range(CUTS):
-        least = kept.synced[-LAST - 1] if number % 2 else kept.synced[0]
-        size = dice.randint(least, len(whole))
-        async with came_back(kept, tmp_path / "cut", whole[:size]) as store:
-            log, entries = await found_in(store)
-        assert log == kept.log[: kept.whole_commits(size)]
-        assert entries == entries_after(kept, log)
+    with Layer("power", seeds=[seed]) as layer:
+        for number in range(CUTS):
+            least = kept.synced[-LAST - 1] if number % 2 else kept.synced[0]
+            size = dice.randint(least, len(whole))
+            async with came_back(kept, tmp_path / "cut", whole[:size]) as store:
+                log, entries = await found_in(store)
+            assert log == kept.log[: kept.whole_commits(size)]
+            assert entries == entries_after(kept, log)
+            layer.faults["cut"] += 1
+            layer.operations += len(log)
 
 
 async def test_zeros_behind_what_was_synced_are_refused_or_cut_off(

@@ -21,6 +21,7 @@ from blackboard.wire.codec import prepare
 from tests.faults.disk import Event, Lost, Power, Recorder, Told, recorded
 from tests.faults.sqlite_child import random_op
 from tests.faults.test_sqlite_crash import copy_board, first_epoch, load, replay
+from tests.proof import Layer
 
 CUTS = int(os.environ.get("BLACKBOARD_TEST_CUTS", "60"))
 WRITERS = 6
@@ -79,25 +80,27 @@ async def test_nothing_that_was_acknowledged_is_lost_with_the_power(
     _, log = load(tmp_path / "boards" / f"{BOARD}.db")
     moments = Counter(dice.randrange(len(events) + 1) for _ in range(CUTS))
     power = Power({path: content for path, content in before.items() if path.endswith(".db")})
-    longest = 0
-    for number in range(len(events) + 1):
-        for _ in range(moments[number]):
-            power.is_cut(tmp_path / "cut", dice.choice(get_args(Lost)), dice)
-            longest = check_whole(tmp_path / "cut" / f"{BOARD}.db", power.told, log)
-        if number < len(events):
-            power.goes_on(events[number])
-    assert longest, "no cut fell behind the first commit"
+    with Layer("power", seeds=[seed]) as layer:
+        for number in range(len(events) + 1):
+            for _ in range(moments[number]):
+                power.is_cut(tmp_path / "cut", dice.choice(get_args(Lost)), dice)
+                check_whole(tmp_path / "cut" / f"{BOARD}.db", power.told, log)
+                layer.faults["cut"] += 1
+                layer.operations += len(power.told)
+            if number < len(events):
+                power.goes_on(events[number])
+    assert len(power.told) == WRITERS * COMMITS
 
 
 @pytest.fixture
 async def crashed(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The files of a board whose process was killed: a part of it is only in the journal."""
     monkeypatch.setattr(sqlite_file, "_WAL_PAGES", WAL_PAGES)
-    store = await SqliteStore.at(tmp_path)
-    dice = random.Random(seed)
-    recorder = Recorder()
+    store, dice, recorder = await SqliteStore.at(tmp_path), random.Random(seed), Recorder()
     await asyncio.gather(*(write(store, recorder, i, dice) for i in range(WRITERS)))
+    await store.aclose()
     monkeypatch.setattr(sqlite_file, "_WAL_PAGES", 10_000)
+    store = await SqliteStore.at(tmp_path)
     for number in range(WRITERS, WRITERS + 3):
         await write(store, recorder, number, dice)
     copied = copy_board(tmp_path / "boards" / f"{BOARD}.db", tmp_path / "crashed.db")
@@ -117,21 +120,25 @@ async def test_a_bit_that_flips_is_noticed(
     victim = tmp_path / "flipped.db"
     state, log = load(copy_board(crashed, victim))
     outcomes: Counter[str] = Counter()
-    for _ in range(CUTS):
-        flip(copy_board(crashed, victim), part, dice)
-        journal = journal_of(victim)
-        try:
-            found, entries = load(victim)
-        except (Corrupt, Unavailable):
-            outcomes["refused"] += 1
-            if "journal is damaged" in refusal(victim):
-                assert journal_of(victim) == journal
-            continue
-        outcomes["as it was" if found == state else "cut off"] += 1
-        assert entries == log[: len(entries)]
-        assert replay(entries, first_epoch(found)) == found
-        assert len(log) - len(entries) <= (2 if part else 0)
-    assert outcomes["refused"], outcomes
+    with Layer("power", seeds=[seed]) as layer:
+        for _ in range(CUTS // 2):
+            flip(copy_board(crashed, victim), part, dice)
+            layer.faults["flipped bit"] += 1
+            journal = journal_of(victim)
+            try:
+                found, entries = load(victim)
+            except (Corrupt, Unavailable):
+                outcomes["refused"] += 1
+                if "journal is damaged" in refusal(victim):
+                    assert journal_of(victim) == journal
+                continue
+            outcomes["as it was" if found == state else "cut off"] += 1
+            assert entries == log[: len(entries)]
+            assert replay(entries, first_epoch(found)) == found
+            assert len(log) - len(entries) <= (2 if part else 0)
+            layer.operations += len(entries)
+    # Nearly all of the journal, and most of the file, is something that is read.
+    assert outcomes["refused"] > CUTS // 20, outcomes
 
 
 def journal_of(path: Path) -> bytes:

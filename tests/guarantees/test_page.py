@@ -35,6 +35,14 @@ def test_every_test_that_a_page_names_exists(page: str) -> None:
     assert missing(text, defined()) == []
 
 
+def test_each_bug_on_record_says_what_found_it_and_how_to_see_it() -> None:
+    text = (ROOT / "docs/track_record.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
+    cells = [[cell.strip() for cell in row.strip("| ").split(" | ")] for row in rows]
+    assert len(cells) > 40
+    assert [row for row in cells if len(row) != 3 or not row[1] or not NAMED.search(row[2])] == []
+
+
 def test_each_guarantee_on_the_page_names_a_test() -> None:
     sections = re.split(r"^### ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     assert [section.splitlines()[0] for section in sections if not NAMED.search(section)] == []

@@ -1,0 +1,77 @@
+"""The programs behind `make mutants` and `make proof` tell what happened, and nothing better."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.mutants import MUTANTS, Mutant, copied, run_tests
+from tests.proof import DIRECTORY, PLANS, Layer, collected, table
+from tests.source_tree import ROOT
+
+QUICK = "another holder releases a lease"
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_a_mutant_has_a_place_and_tests(mutant: Mutant) -> None:
+    """The text has not moved on without it, and the tests that it names are there."""
+    assert (ROOT / mutant.path).read_text().count(mutant.old) == 1
+    assert mutant.new not in ("", mutant.old) or mutant.old
+    assert all((ROOT / file).exists() for file in mutant.tests.partition(" -k ")[0].split())
+
+
+def test_names_of_mutants_differ() -> None:
+    """So that a survivor is one of them."""
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+@pytest.mark.timeout(300)
+def test_a_mutant_lives_in_a_copy_and_is_noticed_there(tmp_path: Path) -> None:
+    """The tests pass without it, fail with it, and the checkout does not change."""
+    [mutant] = [mutant for mutant in MUTANTS if mutant.name == QUICK]
+    before = (ROOT / mutant.path).read_text()
+    root = copied(tmp_path)
+    assert run_tests(root, mutant.tests, 120).passed
+    mutant.apply(root)
+    found = run_tests(root, mutant.tests, 120)
+    assert not found.passed
+    assert "tests/unit/core" in found.line
+    assert (ROOT / mutant.path).read_text() == before
+    with pytest.raises(AssertionError, match="0 places"):
+        replace(mutant, old="no such text").apply(root)
+
+
+def test_a_layer_notes_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that leaves it is a violation."""
+    monkeypatch.setenv(DIRECTORY, str(tmp_path))
+    with Layer("power", seeds=[7]) as layer:
+        layer.operations += 3
+        layer.faults["cut"] += 2
+    with pytest.raises(ValueError, match="lost"), Layer("power"):
+        raise ValueError("lost")
+    runs = collected(tmp_path)["power"]
+    told = [(run.operations, run.faults, run.seeds, run.violations) for run in runs]
+    assert told == [(3, Counter(cut=2), [7], 0), (0, Counter(), [], 1)]
+
+
+def test_a_layer_that_nobody_asked_notes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests of every day leave no files."""
+    monkeypatch.delenv(DIRECTORY, raising=False)
+    monkeypatch.chdir(tmp_path)
+    with Layer("power"):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_table_says_what_did_not_run() -> None:
+    """One row for each layer; several runs of one are added up."""
+    one = Layer("power", 1_000, Counter(cut=2), [1], 0, 60)
+    rows = table({"power": [one, replace(one, violations=1)]}, {"chaos": "exit 2"}).splitlines()
+    assert len(rows) == 2 + len(PLANS)
+    [power] = [row for row in rows if row.startswith("| power")]
+    assert power.endswith("| 2,000 | 4 cut | 1 | 2.0 | 1 |")
+    assert sum("did not run" in row for row in rows) == len(PLANS) - 1
+    assert any("exit 2" in row for row in rows)
