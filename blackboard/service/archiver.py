@@ -176,7 +176,9 @@ class Archiver:
                 board.wake.clear()
                 board.wanted.clear()
                 if await self._advance(board):
-                    pause_ms = 0 if board.waiters else ARCHIVE_PAUSE_MS
+                    # While another process has the lease there is nothing to do but to look.
+                    is_ours = board.fence is not None
+                    pause_ms = 0 if board.waiters and is_ours else ARCHIVE_PAUSE_MS
                 board.failures = 0
             except BlackboardError as error:
                 pause_ms = self._failed(board, error)

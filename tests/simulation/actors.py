@@ -80,7 +80,7 @@ class Stage:
     @asynccontextmanager
     async def board(self, name: str) -> AsyncIterator[Board]:
         """The board, over a connection of its own."""
-        address = Address("ws://simulated", name, name)
+        address = Address("ws://simulated", name)
         channel = Channel(address, patience_ms=REQUEST_TIMEOUT_MS, dial=self.network.dial)
         while True:
             try:

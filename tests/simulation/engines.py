@@ -120,6 +120,7 @@ class RedisEngine:
         """As `Engine.restart`."""
         self._runs += 1
         self.server.run_id = f"{self._runs:040x}"
+        self.server.forget_scripts()
         self.poke()
 
     def mark(self) -> None:

@@ -56,6 +56,10 @@ class FakeRedis:
         """A copy of everything that it holds."""
         return copy.deepcopy(dict(self._database()._dict))
 
+    def forget_scripts(self) -> None:
+        """Know no script any more, as after a start."""
+        self._server.script_cache.clear()
+
     def become(self, held: dict[bytes, Any]) -> None:
         """Hold what a snapshot has, and nothing else."""
         database = self._database()

@@ -169,7 +169,7 @@ class SimulatedExecutor(Executor):
         self._is_killed = True
 
     def _run(self, done: "Future[T]", work: Callable[..., T], args: tuple[Any, ...]) -> None:
-        if self._is_killed:
+        if self._is_killed or not done.set_running_or_notify_cancel():
             return
         try:
             done.set_result(self._call(work, args))

@@ -22,6 +22,7 @@ from tests.simulation.loop import SimulatedLoop
 
 BEGAN_MS: Final = 1_700_000_000_000
 """The date on which every run begins."""
+_CALL_S: Final = 0.0002
 
 
 @contextlib.contextmanager
@@ -96,7 +97,12 @@ class _Inline:
             result = function()
         except BaseException as error:  # noqa: BLE001 - as the thread does
             if future is not None:
-                future.get_loop().call_soon(aiosqlite.core.set_exception, future, error)
+                _later(future, aiosqlite.core.set_exception, error)
             return
         if future is not None:
-            future.get_loop().call_soon(aiosqlite.core.set_result, future, result)
+            _later(future, aiosqlite.core.set_result, result)
+
+
+def _later(future: "asyncio.Future[Any]", told: Callable[..., None], what: object) -> None:
+    """Who waits is told after a while: whoever asks again and again lets time pass."""
+    future.get_loop().call_later(_CALL_S, told, future, what)

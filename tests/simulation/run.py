@@ -26,6 +26,7 @@ def main() -> int:
         if verdict.findings:
             broken += 1
             sys.stdout.write(f"{verdict}\n")
+            sys.stdout.flush()
     spent_s = time.process_time() - began_s
     sys.stdout.write(f"{given.count} seeds, {commits} commits, {broken} broken, {spent_s:.1f} s\n")
     if given.count == 1:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from blackboard.errors import BlackboardError
 from blackboard.service.sweeper import Sweeper
+from tests.guarantees.cut_team import AGENTS
 from tests.simulation import judge
 from tests.simulation.actors import Locker, Stage, Watcher, Writer
 from tests.simulation.engines import Engine, make_engine
@@ -23,6 +24,7 @@ from tests.simulation.nature import BEGAN_MS, nature
 from tests.simulation.network import Network
 from tests.simulation.plan import Plan, draw
 from tests.simulation.services import ServiceProcess, Site, make_archive
+from tests.simulation.team import Agent, Chronicler, Ghost, judge_team
 from tests.simulation.trace import Trace
 from tests.simulation.witness import Witness
 
@@ -68,6 +70,8 @@ class World:
         self.engine.before_trim = self.witness.collect
         self.dice = random.Random(f"deeds {self.plan.seed}")
         self.site = Site([], self.dice)
+        self.ghost = Ghost()
+        self.chronicler = Chronicler(self.stage)
 
     async def run(self) -> judge.Findings:
         """Let everybody work while things go wrong; then heal, wait, and judge."""
@@ -85,6 +89,8 @@ class World:
         self.witness.collect()
         findings = judge.judge(self.stage.records, self.witness)
         findings |= self._judge_leases()
+        if archive is not None:
+            findings |= await self._judge_past()
         await self.site.stop()
         if archive is not None:
             await archive.aclose()
@@ -112,6 +118,7 @@ class World:
         return [
             *(Writer(stage, f"a{number}").run() for number in range(plan.writers)),
             *(Locker(stage, f"l{number}").run() for number in range(plan.lockers)),
+            *(Agent(stage, self.ghost, name).run() for name in AGENTS[: plan.agents]),
         ]
 
     async def _settled_head(self) -> int:
@@ -134,6 +141,9 @@ class World:
             "failover": self._fail_over,
             "jump": self._jump,
             "trim": self._trim,
+            "checkpoint": self.chronicler.checkpoint,
+            "restore": self.chronicler.restore,
+            "branch": self.chronicler.branch,
         }
         possible = [name for name in deeds if name in self.plan.faults]
         await rest(_BEGIN_S)
@@ -184,10 +194,15 @@ class World:
     def note_failure(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Nobody took an exception: that is a bug, wherever it comes from."""
         error = context.get("exception")
-        told = "".join(traceback.format_exception(error)) if error else ""
-        self.errors.append(f"{context['message']}\n{told}")
+        self.errors.append(f"{context['message']}: {_told(error)}")
 
     # --- the verdict ------------------------------------------------------------------------------
+
+    async def _judge_past(self) -> judge.Findings:
+        async with self.stage.board("end") as board:
+            return await judge_team(
+                board, self.ghost, self.witness.log(), self.chronicler.branches
+            )
 
     def _judge_leases(self) -> judge.Findings:
         if self.plan.has_past:
@@ -234,13 +249,22 @@ def _findings(loop: SimulatedLoop, world: World) -> judge.Findings:
     """What a run comes to; one that breaks off is a finding itself."""
     try:
         findings = loop.run_until_complete(world.run())
-        _end(loop)
     except Exception as error:  # noqa: BLE001 - it is reported
-        world.errors.append("".join(traceback.format_exception(error)))
+        world.errors.append(_told(error))
         findings = {}
+    _end(loop)
     if world.errors:
         findings["Failure"] = world.errors
     return findings
+
+
+def _told(error: BaseException | None) -> str:
+    """An exception, and where it comes from, the innermost first."""
+    if error is None:
+        return ""
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    where = " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
+    return f"{error!r} at {where}"
 
 
 def _end(loop: SimulatedLoop) -> None:
