@@ -4,7 +4,6 @@ A manifest says what its revision holds, which only the fold knows while the row
 """
 
 import asyncio
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -227,7 +226,7 @@ class _Seals:
                 "name": cut.name,
                 "time_ms": entry.time_ms,
                 "kind": kind_of(change.value),
-                "manifest": zlib.compress(manifest),
+                "manifest": archive_rows.pack_manifest(manifest),
                 "signature": signature,
                 "hash": self.previous,
                 "pinned": False,

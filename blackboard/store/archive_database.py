@@ -40,8 +40,8 @@ _DRIVERS: Final = {
     "postgresql": "postgresql+asyncpg",
     "postgres": "postgresql+asyncpg",
 }
-_PAGE_BYTES: Final = 16 * 1024  # so that values of a kilobyte fill the pages of a file
-_WAL_PAGES: Final = 64  # a megabyte; then the file takes it over
+_PAGE_BYTES: Final = 8 * 1024  # values of a kilobyte fill them; each table and index has one
+_WAL_PAGES: Final = 128  # a megabyte; then the file takes it over
 _CONNECTIONS: Final = 8
 _SCHEMA_LOCK: Final = 0x626C61636B  # two services may make the tables at once
 _ROWS_AT_ONCE: Final = 512  # times 12 columns: SQLite takes 32,766 parameters

@@ -1,6 +1,5 @@
 """Reading the archived log, and small comparisons of rows."""
 
-import zlib
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -93,8 +92,8 @@ async def assemble(past: Past, blobs: Blobs, board: int, commits: Sequence[Any])
 def stored(board: str, row: Any) -> Stored:
     """A checkpoint's row as people get it. Errors: Corrupt."""
     try:
-        manifest = zlib.decompress(row.manifest)
-    except zlib.error as error:
+        manifest = archive_rows.unpack_manifest(row.manifest)
+    except ValueError as error:
         raise Corrupt(what=f"manifest of checkpoint {row.name}", reason=str(error)) from error
     return Stored(
         board=board,

@@ -218,6 +218,42 @@ def epoch_of(row: Any) -> Epoch:
     return Epoch(row.number, row.id, row.cause, row.from_revision, row.revision)
 
 
+# --- manifests ------------------------------------------------------------------------------------
+
+# What most manifests say alike (service/seal.py), the most common last. It must not change: what
+# was packed with it is unpacked with it. Streams that were made without any are read all the same.
+_ALIKE: Final = (
+    b'"private/","inbox/","public":"","system":""},"epoch":[1,"","restore",0,0],"format":1,'
+    b'"barrier":{"asked":0,"delivered":[],"left":[],"not_fresh":[]},"kind":"before-restore",'
+    b'{"agents":{"~system":[1,"",0,0]},"author":"~system","board":"main","chain":"",'
+    b'"checkpoint":"","declared":{},"digests":{"private/":"","public":"","system":""},'
+    b'"epoch":[1,"","created",0,0],"format":1,"key":"","previous":"","record":{"barrier":null,'
+    b'"by":"operator","kind":"automatic","kind":"named","note":"","request":""},"revision":1,'
+    b'"time_ms":1'
+)
+
+
+def pack_manifest(manifest: bytes) -> bytes:
+    """A manifest as it is kept: what all say alike costs nothing."""
+    window = zlib.MAX_WBITS
+    compressor = zlib.compressobj(
+        9, zlib.DEFLATED, window, zlib.DEF_MEM_LEVEL, zlib.Z_DEFAULT_STRATEGY, _ALIKE
+    )
+    return compressor.compress(manifest) + compressor.flush()
+
+
+def unpack_manifest(packed: bytes) -> bytes:
+    """The inverse of `pack_manifest`. Errors: ValueError."""
+    inflater = zlib.decompressobj(zdict=_ALIKE)
+    try:
+        manifest = inflater.decompress(packed)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if not inflater.eof:
+        raise ValueError("it was cut short")
+    return manifest
+
+
 # --- the chain ------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,8 @@ Invariants
   changes of one commit.
 - a value stands in one place: `content`, plain, deflated, or as the hash of a blob (`form`).
 - `total` holds each namespace's sum (core/digest.py) at the board's newest archived revision;
-  `digest` has a row for each revision that changed a namespace.
+  `digest` has rows for what changed by the end of an append, by a checkpoint and where a board or
+  what is left of it begins; `Past.digests` computes those in between.
 - `board.id` is never used again: a later board of the same name has another one.
 
 Names sort by their bytes everywhere (COLLATE "C"), as they do in Python and in the engines.
@@ -161,7 +162,7 @@ CHECKPOINT: Final = Table(
     _key("name", _NAME),
     _must("time_ms"),
     _must("kind", String),
-    _must("manifest", LargeBinary),  # deflated; empty once it was let go
+    _must("manifest", LargeBinary),  # packed; empty once it was let go
     _must("signature", LargeBinary),
     _must("hash", LargeBinary),
     _must("pinned", Boolean),

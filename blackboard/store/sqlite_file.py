@@ -18,6 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, pairwise
+from operator import ne
 from pathlib import Path
 from typing import Final, Literal
 
@@ -161,6 +162,9 @@ class BoardFile:
             state = State(epochs[-1], revision=revision, oldest=oldest, time_ms=time_ms)
             for table in TABLES:
                 fill(state, table, cursor.execute(table.select))
+            indexed = (key for (key,) in cursor.execute("SELECT key FROM entry ORDER BY key"))
+            if any(map(ne, indexed, state.entries)):  # it was read along this very index
+                raise self._corrupt("the index of its entries is damaged")
             weight = weight_of(state) + sum(map(weigh, rows))
             if checksum(weight, revision, time_ms, oldest) != kept:
                 raise self._corrupt("its tables do not add up")
@@ -398,5 +402,6 @@ def insert(connection: sqlite3.Connection, statement: str, rows: Sequence[Row]) 
 @lru_cache(maxsize=256)
 def _repeated(statement: str, times: int) -> str:
     """`INSERT ... VALUES (...)` for so many rows at once."""
-    head, _, row = statement.partition(" VALUES ")
-    return f"{head} VALUES {', '.join([row] * times)}"
+    head, _, rest = statement.partition(" VALUES ")
+    row, conflict, clause = rest.partition(" ON CONFLICT ")
+    return f"{head} VALUES {', '.join([row] * times)}{conflict}{clause}"

@@ -61,7 +61,12 @@ class Table(Generic[K, V]):
     def upsert(self) -> str:
         """Write a row, whether or not its key is there."""
         places = ", ".join("?" for _ in self.columns)
-        return f"REPLACE INTO {self.name} ({', '.join(self.columns)}) VALUES ({places})"
+        rest = self.columns[self.key_columns :]
+        news = ", ".join(f"{column} = excluded.{column}" for column in rest)
+        return (
+            f"INSERT INTO {self.name} ({', '.join(self.columns)}) VALUES ({places})"
+            f" ON CONFLICT ({', '.join(self._keys)}) DO UPDATE SET {news}"
+        )
 
     @property
     def delete(self) -> str:

@@ -40,6 +40,8 @@ CREATE TABLE log (
     checksum INTEGER NOT NULL
 );
 
+-- With row numbers: without them SQLite keeps no more than a kilobyte of a row in its place, and
+-- a page of its own for the rest.
 CREATE TABLE entry (
     key             TEXT    NOT NULL PRIMARY KEY,
     value           BLOB    NOT NULL,
@@ -48,7 +50,7 @@ CREATE TABLE entry (
     author          TEXT    NOT NULL,
     time_ms         INTEGER NOT NULL,
     expires_at_ms   INTEGER
-) WITHOUT ROWID;
+);
 
 CREATE TABLE tombstone (
     key      TEXT    NOT NULL PRIMARY KEY,

@@ -117,3 +117,15 @@ async def test_a_damaged_commit_is_named() -> None:
     commit.details = commit.details[:-2]
     with pytest.raises(Corrupt, match="revision 7"):
         await archive_rows.entry_of(commit, [], None, blobs)
+
+
+def test_a_manifest_comes_out_as_it_went_in() -> None:
+    """Also one that was packed without what all say alike; a damaged one is named."""
+    manifest = b'{"agents":{},"author":"~system","board":"main","chain":"00","checkpoint":"a"}'
+    packed = archive_rows.pack_manifest(manifest)
+    assert len(packed) < len(zlib.compress(manifest, 9)) - 20
+    for kept in (packed, zlib.compress(manifest)):
+        assert archive_rows.unpack_manifest(kept) == manifest
+        for damaged in (kept[:-1], b"", b"junk", kept[:8] + b"x" + kept[9:]):
+            with pytest.raises(ValueError, match=r"\w"):
+                archive_rows.unpack_manifest(damaged)

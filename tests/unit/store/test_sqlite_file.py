@@ -10,7 +10,7 @@ from blackboard.core.commit import Append, Committed, Delete, Epoch, Grant, Incr
 from blackboard.core.model import decide, log_entry
 from blackboard.core.state import State, evolve
 from blackboard.errors import Corrupt, Unavailable
-from blackboard.store.sqlite_file import BoardFile, WriteError, translated
+from blackboard.store.sqlite_file import PAGE_BYTES, BoardFile, WriteError, translated
 from blackboard.store.sqlite_new import create
 from blackboard.store.sqlite_rows import Touched
 from blackboard.types import REVISION_MAX
@@ -157,6 +157,25 @@ def test_damage_is_refused_by_the_name_of_the_file(path: Path, written: Trial, d
     with pytest.raises(Corrupt) as corrupt:
         file.load(NAME)
     assert corrupt.value.what == str(path)
+    file.abandon()
+
+
+def test_an_index_that_says_something_else_is_refused(path: Path, written: Trial) -> None:
+    """A write would not find its row by it."""
+    key = max(written.state.entries, key=len).encode()
+    content = path.read_bytes()
+    places = [at for at in range(len(content)) if content.startswith(key, at)]
+    connection = sqlite3.connect(path)
+    [page] = connection.execute(
+        "SELECT rootpage FROM sqlite_schema WHERE name = 'sqlite_autoindex_entry_1'"
+    ).fetchone()
+    connection.close()
+    [place] = [at for at in places if at // PAGE_BYTES == page - 1]
+    path.write_bytes(content[: place + 2] + b"~" + content[place + 3 :])
+    file = BoardFile(path, level="disk")
+    with pytest.raises(Corrupt) as corrupt:
+        file.load(NAME)
+    assert "index" in corrupt.value.reason
     file.abandon()
 
 
