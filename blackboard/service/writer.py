@@ -22,12 +22,23 @@ from itertools import chain, repeat
 from msgspec import Struct
 from msgspec.structs import replace
 
-from blackboard.core.commit import Commit, CommitId, Condition, Delete, Epoch, HeldFence, Op
+from blackboard.core.commit import (
+    ENGINE,
+    Commit,
+    CommitId,
+    Condition,
+    Delete,
+    Epoch,
+    HeldFence,
+    Op,
+)
 from blackboard.core.path import superseding_key
 from blackboard.errors import (
     AttemptTooOld,
+    Compacted,
     OutcomeUnknown,
     Rejected,
+    Resync,
     SnapshotFirst,
     StaleEpoch,
     Unavailable,
@@ -36,7 +47,14 @@ from blackboard.service import held
 from blackboard.service.link import Link
 from blackboard.service.views import Receipt
 from blackboard.store.base import LOCK_MASTERS
-from blackboard.types import DELIVERIES_MAX, LANES_MAX, REQUEST_TIMEOUT_MS, Key, Revision
+from blackboard.types import (
+    DELIVERIES_MAX,
+    LANES_MAX,
+    LOG_ENTRIES_MAX,
+    REQUEST_TIMEOUT_MS,
+    Key,
+    Revision,
+)
 
 Deliver = Callable[[], Awaitable[Sequence[Op]]]
 """Tells what an agent knows that is not on the board yet, as operations that put it there."""
@@ -87,11 +105,32 @@ class Writer:
         self._bringing = asyncio.Lock()
 
     async def epoch(self) -> str:
-        """The id of the epoch that this writer works in; learned from the board when first used."""
+        """The id of the epoch that this writer works in; learned from the board when first used.
+
+        Errors: StaleEpoch when something that was seen here before, in another epoch, is gone.
+        """
         if self._epoch is None:
-            await self.refresh()
+            await self._begin()
         assert self._epoch is not None
         return self._epoch.id
+
+    async def _begin(self) -> None:
+        seen, head = self.seen, await self.link.head(self.board)
+        epoch = head.epoch
+        if 0 < seen < epoch.revision and not await self._is_kept(seen, epoch):
+            told = (epoch.number, epoch.cause, epoch.from_revision, head.revision)
+            raise StaleEpoch("", epoch.id, *told)
+        self._epoch = epoch
+        self.saw(head.revision)
+
+    async def _is_kept(self, seen: Revision, epoch: Epoch) -> bool:
+        """Whether `epoch` surely is the first one after `seen`, and has all that was there."""
+        try:
+            page = await self.link.log(self.board, seen, limit=LOG_ENTRIES_MAX)
+        except (Compacted, Resync):
+            return False
+        first = next((entry.epoch for entry in page.entries if entry.epoch), None)
+        return first == epoch and epoch.cause == ENGINE and seen <= epoch.from_revision
 
     async def refresh(self) -> None:
         """Take the board as it is now: its epoch becomes this writer's."""

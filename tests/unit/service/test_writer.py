@@ -33,6 +33,7 @@ from blackboard.service.local import LocalLink
 from blackboard.service.service import Service
 from blackboard.service.views import Receipt
 from blackboard.service.writer import Wish, Writer
+from blackboard.store.sqlite import SqliteStore
 from blackboard.types import LANES_MAX
 from blackboard.wire.codec import encode_value
 from tests.unit.service.hooked import service_over
@@ -257,6 +258,26 @@ async def test_an_epoch_that_lost_something_seen_or_was_restored_is_not(
     with pytest.raises(StaleEpoch):
         await writer.commit(ADD_ONE)
     assert len(link.attempts) == 1
+
+
+@pytest.mark.parametrize(("seen", "is_told"), [(1, False), (2, True)])
+async def test_what_was_read_before_the_first_commit_counts(
+    tmp_path: Path, seen: int, is_told: bool
+) -> None:
+    """A power loss took revision 2; who has read it is told, who has not just goes on."""
+    store = await SqliteStore.at(tmp_path, "memory")
+    async with Service(store) as service:
+        await Writer(LossyLink(service.host, operator()).prepare(), "main").commit(ADD_ONE)
+        store._boards.pop("main")._file.abandon()  # as the end of a process does
+    async with Service(await SqliteStore.at(tmp_path, "memory")) as service:
+        reader = Writer(LossyLink(service.host, operator()).prepare(), "main")
+        reader.saw(seen)
+        if is_told:
+            with pytest.raises(StaleEpoch) as told:
+                await reader.commit(ADD_ONE)
+            assert (told.value.cause, told.value.from_revision) == ("engine", 1)
+            await reader.refresh()
+        assert (await reader.commit(ADD_ONE)).results == (2,)
 
 
 async def test_refreshing_accepts_the_present_epoch(writer: Writer, link: LossyLink) -> None:

@@ -1,0 +1,162 @@
+"""A replica takes over without the last commits: whoever knew them is told, nobody goes on blindly.
+
+Real servers, a service process over them, and clients over WebSockets. The link between primary and
+replica is cut; the primary answers some more commits, and dies; then the replica is promoted, and
+the service is led to it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import pytest
+
+from blackboard.errors import Fenced, LeaseLost, RolledBack, StaleEpoch
+from blackboard.service import access
+from blackboard.service.board import Board
+from blackboard.types import EPOCH_JUMP
+from tests.faults.tcp_proxy import TcpProxy
+from tests.guarantees.processes import ServiceProcess
+from tests.guarantees.redis_pair import RedisPair
+
+SOON_S = 60.0
+"""What a hang would exceed."""
+KEPT, LOST = 5, 3
+"""Commits that the replica has, and that it does not have."""
+COUNT = "public/count"
+
+
+@dataclass
+class Failover:
+    """A service over a pair of servers, and clients of it."""
+
+    pair: RedisPair
+    line: TcpProxy
+    service: ServiceProcess
+    clients: AsyncExitStack
+
+    async def board(self, agent: str) -> Board:
+        """The board as `agent` sees it, over a connection of its own."""
+        connected = self.service.connect(access.agent(agent))
+        return (await self.clients.enter_async_context(connected)).board("main")
+
+    async def lose(self, board: Board) -> tuple[int, int]:
+        """Commit what survives, then what does not; returns the last revision of each."""
+        for _ in range(KEPT):
+            await board.increment(COUNT)
+        kept = (await board.head()).revision
+        await self.pair.sync()
+        self.pair.part()
+        for _ in range(LOST):
+            await board.increment(COUNT)
+        return kept, (await board.head()).revision
+
+    async def promote(self) -> None:
+        """Let the replica take over, and lead the service to it."""
+        await self.pair.promote()
+        self.line.lead_to(self.pair.primary.port)
+
+
+@pytest.fixture
+async def failover(redis_binary: Path, tmp_path: Path) -> AsyncIterator[Failover]:
+    """All of it, running."""
+    async with RedisPair(redis_binary) as pair, TcpProxy(pair.primary.port) as line:
+        service = ServiceProcess(f"redis://127.0.0.1:{line.port}/0", tmp_path / "data")
+        async with service, AsyncExitStack() as clients:
+            with anyio.fail_after(SOON_S):
+                yield Failover(pair, line, service, clients)
+
+
+async def test_who_wrote_what_was_lost_is_told_and_who_did_not_goes_on(failover: Failover) -> None:
+    """The epoch says what survived; no revision is given to anything else."""
+    ada, bob = await failover.board("ada"), await failover.board("bob")
+    await bob.put("public/bob", 1)
+    kept, last = await failover.lose(ada)
+    await failover.promote()
+    receipt = await bob.put("public/bob", 2)  # bob has seen nothing that was lost
+    assert receipt.revision >= kept + EPOCH_JUMP
+    with pytest.raises(StaleEpoch) as told:
+        await ada.increment(COUNT)
+    assert (told.value.cause, told.value.from_revision) == ("engine", kept)
+    assert told.value.from_revision < last < told.value.head
+    await ada.refresh()
+    assert await ada.increment(COUNT) == KEPT + 1
+
+
+async def test_who_watched_what_was_lost_is_told(failover: Failover) -> None:
+    """While it watches, and when it comes back with its token; then it can go on."""
+    ada, eve = await failover.board("ada"), await failover.board("eve")
+    async with eve.watch(COUNT, after=0) as watch:
+        kept, last = await failover.lose(ada)
+        seen = await watch.wait_for(last)
+        assert [revised.changes[0].value for revised in seen] == list(range(1, KEPT + LOST + 1))
+        token = watch.position
+        await failover.promote()
+        with pytest.raises(RolledBack) as told:
+            await anext(watch)
+    assert (told.value.revision, told.value.from_revision) == (last, kept)
+    with pytest.raises(RolledBack) as later:
+        async with eve.watch(COUNT, after=token) as again:
+            await anext(again)
+    assert later.value.from_revision == kept
+    async with eve.watch(COUNT, after=later.value.from_revision) as again:
+        await ada.refresh()
+        await ada.increment(COUNT)
+        epoch, revised = await anext(again), await anext(again)
+        assert epoch.epoch is not None
+        assert revised.changes[0].value == KEPT + 1
+
+
+async def test_who_only_read_what_was_lost_is_told_at_its_first_commit(failover: Failover) -> None:
+    """What it wants to write was thought of on the ground of something that is gone."""
+    ada, joe = await failover.board("ada"), await failover.board("joe")
+    await failover.lose(ada)
+    assert await joe.get(COUNT) == KEPT + LOST
+    await failover.promote()
+    with pytest.raises(StaleEpoch):
+        await joe.put("public/joe", 1)
+    await joe.refresh()
+    await joe.put("public/joe", 2)
+
+
+async def test_who_did_nothing_for_two_epochs_is_told_of_the_first(failover: Failover) -> None:
+    """The second one lost nothing; what the first one lost is not forgotten for that."""
+    ada, bob = await failover.board("ada"), await failover.board("bob")
+    await failover.lose(ada)
+    await failover.promote()
+    await bob.put("public/bob", 1)
+    await failover.pair.primary.kill()
+    await failover.pair.primary.restart()
+    await bob.put("public/bob", 2)
+    with pytest.raises(StaleEpoch):
+        await ada.increment(COUNT)
+    await ada.refresh()
+    assert await ada.increment(COUNT) == KEPT + 1
+
+
+async def test_a_lock_that_was_granted_in_what_was_lost_holds_nothing(failover: Failover) -> None:
+    """Its fence is of a revision that is no more: whoever has the lock now is alone."""
+    ada, bob = await failover.board("ada"), await failover.board("bob")
+    await failover.lose(ada)
+    is_promoted = asyncio.Event()
+
+    async def take_it() -> None:
+        await is_promoted.wait()
+        async with bob.lock("public/lock"):
+            await bob.put("public/by", "bob")
+
+    async def keep_it() -> None:
+        async with ada.lock("public/lock"):
+            await failover.promote()
+            is_promoted.set()
+            await asyncio.shield(taking)
+            await ada.put("public/by", "ada")
+
+    taking = asyncio.create_task(take_it())  # before ada's block: what begins in it has her lock
+    with pytest.raises((Fenced, LeaseLost, StaleEpoch)):
+        await keep_it()
+    await taking
+    assert await bob.get("public/by") == "bob"
