@@ -130,6 +130,8 @@ IMPORTS_MAX: Final = 4
 """Imports that one service process has under way: each holds a page in memory."""
 IMPORT_IDLE_MS: Final = 30_000
 """Time after which an import whose next page does not come is given up."""
+COMMAND_PATIENCE_MS: Final = 5_000
+"""Time after which a command says that its service does not answer: somebody sits before it."""
 LONG_REQUEST_TIMEOUT_MS: Final = 600_000
 """Time after which a client stops waiting for what goes over a whole board: a branch, a check."""
 DELIVERIES_MAX: Final = 3

@@ -248,6 +248,8 @@ def _way_to(error: errors.Unavailable) -> str:
         return "If it is your own, trust the one that signed it: --ca FILE, or BLACKBOARD_CA."
     if "://" not in error.what:  # a directory
         return ""
+    if "no answer in" in error.reason or "engine is away" in error.reason:
+        return "It is there, but perhaps its engine is away: blackboard doctor tells more."
     if urlsplit(error.what).hostname in LOOPBACK:
         return START
     return "Is it running there, and is the address right? blackboard doctor tells more."

@@ -59,6 +59,7 @@ def watch(
     """
     from blackboard.cli import session, show
     from blackboard.core.watch import Position
+    from blackboard.types import REQUEST_TIMEOUT_MS
 
     flags = Flags.of(context)
     if after is not None and snapshot:
@@ -75,7 +76,8 @@ def watch(
                 printer.state(watch.revision, sorted(watch.state.values(), key=lambda e: e.key))
             await _print_all(watch, printer, count)
 
-    session.with_board(flags, follow)
+    # It stays: its service may be restarted meanwhile.
+    session.with_board(flags, follow, patience_ms=REQUEST_TIMEOUT_MS)
 
 
 async def _print_all(watch: "Watch", printer: "LogPrinter", count: int | None) -> None:

@@ -53,7 +53,7 @@ def lock(
     while it runs, it is terminated. BLACKBOARD_FENCE tells it the fence, BLACKBOARD_LEASE the lock.
     """
     from blackboard.cli import locked, session
-    from blackboard.types import LEASE_TTL_MS
+    from blackboard.types import LEASE_TTL_MS, REQUEST_TIMEOUT_MS
 
     flags = Flags.of(context)
     ttl_ms = LEASE_TTL_MS if ttl_s is None else round(ttl_s * 1000)
@@ -66,7 +66,9 @@ def lock(
         held = board.lock(key, ttl_ms=ttl_ms, timeout_ms=timeout_ms)
         return await locked.run(board.name, held, [program, *command[1:]])
 
-    raise typer.Exit(session.with_board(flags, run, create=True))
+    # It stays: its service may be restarted meanwhile.
+    done = session.with_board(flags, run, create=True, patience_ms=REQUEST_TIMEOUT_MS)
+    raise typer.Exit(done)
 
 
 @app.command(

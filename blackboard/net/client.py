@@ -123,7 +123,7 @@ class RemoteLink(RemotePast):
         """As `Link.commit`."""
         params = self._own(write_commit(board, commit, MSGPACK))
         try:
-            message = await self._channel.ask("commit", params)
+            message = await self._channel.ask("commit", params, self._answer_ms)
         except LostError as lost:
             if not lost.written:
                 raise Unavailable(what=self._channel.url, reason=lost.reason) from lost
@@ -244,10 +244,15 @@ class RemoteLink(RemotePast):
         return params
 
     async def _ask(
-        self, method: str, params: dict[str, Any], patience_ms: Milliseconds = REQUEST_TIMEOUT_MS
+        self, method: str, params: dict[str, Any], patience_ms: Milliseconds | None = None
     ) -> Any:
-        own = self._own(params)
-        return await self._channel.insist(lambda: self._channel.ask(method, own, patience_ms))
+        own, limit_ms = self._own(params), patience_ms or self._answer_ms
+        return await self._channel.insist(lambda: self._channel.ask(method, own, limit_ms))
+
+    @property
+    def _answer_ms(self) -> Milliseconds:
+        """How long an answer may take that does not go over a whole board."""
+        return min(REQUEST_TIMEOUT_MS, self._channel.patience_ms)
 
 
 def _receipt(message: Any) -> Receipt:

@@ -161,6 +161,6 @@ class RemotePast:
         return reading.read_head(await self._ask("import_end", params, LONG_REQUEST_TIMEOUT_MS))
 
     async def _ask(
-        self, method: str, params: dict[str, Any], patience_ms: Milliseconds = REQUEST_TIMEOUT_MS
+        self, method: str, params: dict[str, Any], patience_ms: Milliseconds | None = None
     ) -> Any:
         raise NotImplementedError

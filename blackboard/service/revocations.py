@@ -103,7 +103,7 @@ class Revocations:
         if credential is None:
             return
         if self._is_stale():
-            raise Unavailable("revocations", "nothing was heard of them for too long")
+            raise Unavailable("revocations", "the engine is away, which tells them")
         if self._is_over(principal):
             raise Unauthenticated(reason="the token has expired")
         if not self._until:
