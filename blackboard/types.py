@@ -258,6 +258,14 @@ ACCESS_STALE_MS: Final = 15_000
 # --- audit ----------------------------------------------------------------------------------------
 AUDIT_QUEUE_MAX: Final = 10_000
 """Audit records of one process that wait to be written; more are counted and left out."""
+AUDIT_WINDOW_MS: Final = 60_000
+"""Refusals that repeat within this time are counted instead of recorded: a flood fills no disk."""
+AUDIT_ALIKE_MAX: Final = 16
+"""Refusals of one principal by one method that are recorded one by one in AUDIT_WINDOW_MS."""
+AUDIT_REFUSALS_MAX: Final = 128
+"""Refusals of all that are recorded one by one in AUDIT_WINDOW_MS."""
+AUDIT_KINDS_MAX: Final = 64
+"""Kinds of refusals (principal, token, method, board, outcome) that are counted apart."""
 AUDIT_BATCH_MAX: Final = 256
 """Audit records of one commit."""
 AUDIT_KEPT_MS: Final = 90 * 24 * 3600 * 1000

@@ -17,6 +17,7 @@ from redis import Redis
 
 from blackboard.store.redis_process import RedisProcess, find_redis_server
 from tests.postgres import Postgres, postgres_directory
+from tests.redis_accounts import make_account
 from tests.s3 import S3
 from tests.servers import RedisCluster3, ServerBinary, server_binaries
 
@@ -104,6 +105,12 @@ def redis_url(redis_server: RedisProcess) -> str:
     with Redis.from_url(redis_server.url) as client:
         client.flushall()
     return redis_server.url
+
+
+@pytest.fixture
+def account_url(redis_url: str) -> str:
+    """The same, as the account of docs/howto/deploy_redis.md, which may do nothing else."""
+    return make_account(redis_url)
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,15 @@
 """audit: who did what that others may want to know of."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from blackboard.cli.exits import CommandError, Exit
+from blackboard.cli.exits import CommandError, Exit, wrong_usage
 from blackboard.cli.options import Flags, ReadCommand
 
 if TYPE_CHECKING:
-    from blackboard.service.audit import AuditRecord
+    from blackboard.service.audit_record import AuditRecord
     from blackboard.service.board import Client
 
 app = typer.Typer()
@@ -20,7 +21,8 @@ app = typer.Typer()
     epilog="""\
 blackboard audit --limit 20
 blackboard audit --verify
-blackboard audit --json > audit.json""",
+blackboard audit --json > audit.json
+blackboard audit --verify --against audit.json""",
 )
 def audit(
     context: typer.Context,
@@ -30,20 +32,32 @@ def audit(
     verify: Annotated[
         bool, typer.Option("--verify", help="Check that no record was changed or taken out.")
     ] = False,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against",
+            metavar="FILE",
+            help="Check that all of an earlier --json is there.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
 ) -> None:
     """Show who was refused, and who did what to a whole board."""
     from dataclasses import asdict
 
     from blackboard.cli import session, show
-    from blackboard.service.audit import findings
+    from blackboard.service.audit import findings, missing
 
+    before = [] if against is None else _read(against)
     flags = Flags.of(context)
 
     async def ask(client: "Client") -> "list[AuditRecord]":
         return [record async for record in client.audit()]
 
     records = session.with_client(flags, ask)
-    found = findings(records) if verify else ()
+    found = [*findings(records)] if verify else []
+    found += missing(records, before, show.now_ms())
     shown = records if limit is None else records[-limit:]
     if flags.as_json:
         show.print_json({"records": [asdict(r) for r in shown], "findings": list(found)})
@@ -52,7 +66,19 @@ def audit(
         for r in shown:
             print(
                 f"{show.clock(r.time_ms, now)}  {r.principal}  {r.verb}  {r.board}  {r.what}"
-                f"  {r.outcome}"
+                f"  {r.outcome}" + ("" if r.count == 1 else f"  ({r.count} times)")
             )
     if found:
         raise CommandError("corrupt", Exit.ERROR, f"the audit was changed: {found[0]}")
+
+
+def _read(path: Path) -> "list[AuditRecord]":
+    """The records of an earlier `--json`. Errors: CommandError."""
+    import json
+
+    from blackboard.service.audit_record import AuditRecord
+
+    try:
+        return [AuditRecord(**record) for record in json.loads(path.read_bytes())["records"]]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise wrong_usage(f"{path} is no output of blackboard audit --json: {error}") from error

@@ -158,6 +158,8 @@ def verify(
     else:
         for finding in found.findings:
             print(screen.safe(finding))
+        for namespace in found.erased:
+            print(f"{namespace}: erased, its data key was destroyed")
     if not found.ok:
         more = " and more" if found.more else ""
         message = f"{len(found.findings)}{more} findings up to revision {found.revision}"

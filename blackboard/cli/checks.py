@@ -23,6 +23,7 @@ from blackboard.types import CONNECTIONS_MAX, OPEN_FILES_MAX
 if TYPE_CHECKING:
     from blackboard.cli.places import Target
     from blackboard.net.config import Settings
+    from blackboard.store.base import Store
 
 _FSYNCS: Final = 9
 _FSYNC_SLOW_MS: Final = 20.0
@@ -79,6 +80,7 @@ async def engine(settings: "Settings") -> list[Finding]:
         return [_failure("engine", error)]
     try:
         facts = await store.facts()
+        account = await _account(store)
     except BlackboardError as error:
         return [_failure("engine", error)]
     finally:
@@ -86,9 +88,23 @@ async def engine(settings: "Settings") -> list[Finding]:
     known = f"{facts.name} {facts.version} at {facts.location}"
     survives = f"what is acknowledged is {SURVIVES[facts.level]}"
     warnings = [Finding("engine", Status.WARN, text, _ENGINE_FIX) for text in facts.warnings]
-    return [_ok("engine", known), _ok("durability", survives), *warnings]
+    return [_ok("engine", known), _ok("durability", survives), *account, *warnings]
 
 
+async def _account(store: "Store") -> list[Finding]:
+    """Whether the account at a Redis may do more than it needs; with less it is refused before."""
+    from blackboard.store.redis import RedisStore
+
+    if not isinstance(store, RedisStore):
+        return []
+    excess = (await store.account()).excess
+    if not excess:
+        return [_ok("account", "may do what is needed, and nothing that would harm")]
+    text = f"may do more than it needs: {', '.join(excess)}"
+    return [Finding("account", Status.WARN, text, _ACCOUNT_FIX)]
+
+
+_ACCOUNT_FIX = "Give Blackboard a user of its own, as docs/howto/deploy_redis.md says."
 _ENGINE_FIX = "Change it in the engine's configuration, or use a newer version."
 
 # --- this machine ---------------------------------------------------------------------------------

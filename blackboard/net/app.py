@@ -105,6 +105,7 @@ class _Routes:
         """One JSON-RPC request, or a batch of them, which are carried out one after the other."""
         unknown = self._gate.doors.refusal(request.scope)
         if unknown is not None:
+            self._gate.note_refusal(unknown)
             return JSONResponse({"reason": unknown}, 403)
         try:
             await self._gate.ready()

@@ -23,7 +23,7 @@ from blackboard.net.past import moment_out
 from blackboard.net.past_link import RemotePast
 from blackboard.net.stream import RemoteStream
 from blackboard.service.access import Grant, Principal, Right
-from blackboard.service.audit import AuditRecord
+from blackboard.service.audit_record import AuditRecord
 from blackboard.service.board import DEFAULT_BOARD, Client
 from blackboard.service.link import Link, Pipe, Stream, WatchRequest
 from blackboard.service.moments import Moment

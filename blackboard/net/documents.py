@@ -56,6 +56,8 @@ class DocumentDoor:
         """Serve one WebSocket."""
         await receive()  # websocket.connect
         refusal = self._gate.doors.refusal(scope)
+        if refusal is not None:
+            self._gate.note_refusal(refusal)
         if refusal is not None or self._gate.draining:
             return await send({"type": "websocket.close", "code": 1008 if refusal else 1013})
         query = parse_qs(scope.get("query_string", b"").decode("latin-1"))

@@ -162,6 +162,7 @@ class Gate:
             return Refusal(503, "no more connections here now")
         refusal = self.doors.refusal(scope)
         if refusal is not None:
+            self.note_refusal(refusal)
             return Refusal(403, refusal)
         if subprotocol(scope) is None:
             return Refusal(400, f"ask for a subprotocol: {', '.join(SUBPROTOCOLS)}")
@@ -190,10 +191,24 @@ class Gate:
         await self._revocations.ready()
 
     def authenticate(self, token: str) -> Principal:
-        """The principal that a token names. Errors: Unauthenticated; Unavailable."""
-        principal = self._authenticator(token)
-        self._revocations.check(principal)
+        """The principal that a token names. Errors: Unauthenticated, which is in the audit then;
+        Unavailable."""
+        audit = self.service.host.audit
+        try:
+            principal = self._authenticator(token)
+        except Unauthenticated as error:
+            audit.note_stranger("authenticate", error.reason, error.code)
+            raise
+        try:
+            self._revocations.check(principal)
+        except Unauthenticated as error:
+            audit.note(principal, "authenticate", "", error.reason, error.code)
+            raise
         return principal
+
+    def note_refusal(self, why: str) -> None:
+        """Have it in the audit that a Host or an Origin was not let in."""
+        self.service.host.audit.note_stranger("connect", why, "not_allowed")
 
     def _recheck(self) -> None:
         for visitor in [*self._open, *self._visitors]:

@@ -5,8 +5,9 @@ Invariants
 - a reader returns the right nouns or raises RemoteProtocolError, whatever it is given.
 """
 
-from typing import Any, NotRequired
+from typing import Any, Final, NotRequired
 
+from msgspec.structs import replace
 from typing_extensions import TypedDict  # pydantic makes no schema of typing's before 3.12
 
 from blackboard.core.commit import Entry
@@ -23,9 +24,10 @@ from blackboard.service.moments import (
     Verified,
 )
 from blackboard.store.archive import Difference, Version
-from blackboard.wire import answers, reading
+from blackboard.wire import reading
 from blackboard.wire.answers import EntryMessage, EpochMessage, write_entry, write_epoch
-from blackboard.wire.frames import Encoding
+from blackboard.wire.codec import encode_value
+from blackboard.wire.frames import Encoding, exported_in, exported_out
 from blackboard.wire.reading import from_peer
 
 # --- shapes ---------------------------------------------------------------------------------------
@@ -114,12 +116,16 @@ class VersionMessage(TypedDict):
     entry: NotRequired[EntryMessage]
 
 
+_NOTHING: Final = encode_value(None)
+
+
 class VerifiedMessage(TypedDict):
     """Result of `verify`; nothing is damaged if there are no findings."""
 
     revision: int
     findings: list[str]
     more: bool
+    erased: list[str]
 
 
 class ExportMessage(TypedDict):
@@ -243,6 +249,7 @@ def write_verified(verified: Verified) -> VerifiedMessage:
         "revision": verified.revision,
         "findings": list(verified.findings),
         "more": verified.more,
+        "erased": list(verified.erased),
     }
 
 
@@ -250,7 +257,7 @@ def write_export(page: ExportPage, encoding: Encoding) -> ExportMessage:
     """A page of an export as a message."""
     message: ExportMessage = {
         "revision": page.revision,
-        "entries": [write_entry(entry, encoding) for entry in page.entries],
+        "entries": [write_exported(entry, encoding) for entry in page.entries],
     }
     if page.next_key is not None:
         message["next_key"] = page.next_key
@@ -261,9 +268,11 @@ def write_export(page: ExportPage, encoding: Encoding) -> ExportMessage:
     return message
 
 
-def write_imported(entry: Entry, encoding: Encoding) -> EntryMessage:
-    """An entry of an import as a message."""
-    return answers.write_entry(entry, encoding)
+def write_exported(entry: Entry, encoding: Encoding) -> EntryMessage:
+    """An entry of an export or an import as a message; what is sealed stays so."""
+    message = write_entry(replace(entry, value=_NOTHING), encoding)
+    message["value"] = exported_out(entry.value, encoding)
+    return message
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -377,7 +386,14 @@ def read_verified(message: Any) -> Verified:
             reading.read_int(message, "revision"),
             _names(message["findings"]),
             message["more"] is True,
+            _names(message["erased"]),
         )
+
+
+def _read_exported(message: Any, encoding: Encoding) -> Entry:
+    value = exported_in(message["value"], encoding)
+    told = {**message, "value": encoding.value_out(_NOTHING)}
+    return replace(reading.read_entry(told, encoding), value=value)
 
 
 def read_export(message: Any, encoding: Encoding) -> ExportPage:
@@ -385,7 +401,7 @@ def read_export(message: Any, encoding: Encoding) -> ExportPage:
     with from_peer("export"):
         return ExportPage(
             reading.read_int(message, "revision"),
-            tuple(reading.read_entry(entry, encoding) for entry in message["entries"]),
+            tuple(_read_exported(entry, encoding) for entry in message["entries"]),
             message.get("next_key"),
             message.get("manifest", "").encode(),
             bytes.fromhex(message.get("signature", "")),

@@ -151,7 +151,7 @@ class RemotePast:
             "board": board,
             "request": request,
             "number": number,
-            "entries": [past.write_imported(entry, MSGPACK) for entry in entries],
+            "entries": [past.write_exported(entry, MSGPACK) for entry in entries],
         }
         await self._ask("import_page", params)
 

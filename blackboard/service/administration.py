@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 
 from blackboard.service.access import Principal
-from blackboard.service.audit import AuditRecord
+from blackboard.service.audit_record import AuditRecord
 from blackboard.service.link import Link
 from blackboard.types import LIST_ENTRIES_MAX, Key, Milliseconds
 

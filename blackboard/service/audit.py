@@ -3,34 +3,42 @@
 Recorded is, of principals that came with a token: what was refused (access_denied,
 unauthenticated, fenced), what changes or copies a board as a whole (restore, branch, export,
 import, prune ...), what is done to tokens and keys, and each look into somebody else's private
-namespace. Names of keys and patterns are recorded, values never.
+namespace. Of whoever was not let in: how, and why not. Of the service itself: which master key it
+uses, and each data key that it makes. Names of keys and patterns are recorded, values never.
 
 The records lie in a board of the service's own, `~audit`. Each process writes a chain: a record has
 its number and the hash of the one before, so that one that was changed, taken out or put in shows.
+Records taken from the end show in three ways: the process that wrote them misses the last one
+before it writes the next; what a caller exported before is compared (`missing`); and whoever cut
+the end of a chain cannot go on with it, as that needs the numbers of the process.
 
 Invariants
 - nobody waits for a record to be written, and no request fails because one cannot be; at most
   AUDIT_QUEUE_MAX wait, and how many were left out above that is itself recorded.
+- refusals, which anybody can cause, are recorded so often in a minute and counted above that
+  (`service/repeats.py`).
 """
 
 import asyncio
-import hashlib
 import logging
 import secrets
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from blackboard.core.commit import Append, Commit, CommitId
 from blackboard.errors import BlackboardError, Corrupt
 from blackboard.service.access import Principal, Right, allows
+from blackboard.service.audit_record import REFUSED, AuditRecord
+from blackboard.service.repeats import Repeats
 from blackboard.store.base import Store
 from blackboard.types import (
     AUDIT_BATCH_MAX,
     AUDIT_KEPT_MS,
     AUDIT_QUEUE_MAX,
+    AUDIT_WINDOW_MS,
     LIST_ENTRIES_MAX,
     Key,
     Milliseconds,
@@ -65,31 +73,6 @@ WHOLE: Final = frozenset(
 """Methods that are recorded whenever they succeed."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuditRecord:
-    """`principal`, by token `token`, asked for `verb` on `board`, about `what`: `outcome`.
-
-    `writer` and `number` name its place in the chain of one process; `previous` is the hash of the
-    record before, empty for the first.
-    """
-
-    time_ms: Milliseconds
-    principal: str
-    token: str
-    verb: str
-    board: str
-    what: str
-    outcome: str
-    writer: str = ""
-    number: int = 0
-    previous: str = ""
-
-    def hash(self) -> str:
-        """SHA-256 over all of it, in hexadecimal."""
-        packed = encode_value([str(value) for value in asdict(self).values()])
-        return hashlib.sha256(packed).hexdigest()
-
-
 class Audit:
     """Writes and reads the records of one process's requests."""
 
@@ -99,26 +82,55 @@ class Audit:
         self._waiting: deque[AuditRecord] = deque()
         self._left_out = 0
         self._number, self._previous, self._step = 0, "", 0
+        self._last: tuple[Key, Milliseconds] | None = None
+        self._repeats = Repeats()
+        self._window_over: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     def note(self, principal: Principal, verb: str, board: str, what: str, outcome: str) -> None:
         """Record something; who came without a token is not recorded: he opened the service."""
         if principal.credential is None:
             return
-        if len(self._waiting) >= AUDIT_QUEUE_MAX:
-            self._left_out += 1
-            return
         token = principal.credential.ids[-1]
-        now_ms = time.time_ns() // 1_000_000
-        short = what if len(what) <= _WHAT_CHARACTERS_MAX else what[:_WHAT_CHARACTERS_MAX] + "..."
-        self._waiting.append(
-            AuditRecord(now_ms, principal.name, token, verb, board, short, outcome)
-        )
-        if self._task is None or self._task.done():
+        self._take(AuditRecord(_now_ms(), principal.name, token, verb, board, what, outcome))
+
+    def note_stranger(self, verb: str, why: str, outcome: str) -> None:
+        """Record that somebody, who is not known, was not let in."""
+        self._take(AuditRecord(_now_ms(), "", "", verb, "", why, outcome))
+
+    def note_service(self, verb: str, board: str, what: str) -> None:
+        """Record what the service did by itself."""
+        self._take(AuditRecord(_now_ms(), SYSTEM_AGENT, "", verb, board, what, "ok"))
+
+    def _take(self, record: AuditRecord) -> None:
+        if len(record.what) > _WHAT_CHARACTERS_MAX:
+            record = replace(record, what=record.what[:_WHAT_CHARACTERS_MAX] + "...")
+        if record.outcome not in REFUSED:
+            return self._put([record])
+        if self._window_over is None:
+            loop = asyncio.get_running_loop()
+            self._window_over = loop.call_later(AUDIT_WINDOW_MS / 1000, self._tell_counts)
+        return self._put(self._repeats.take(record))
+
+    def _tell_counts(self) -> None:
+        if self._window_over is not None:
+            self._window_over.cancel()
+            self._window_over = None
+        self._put(self._repeats.counted())
+
+    def _put(self, records: Sequence[AuditRecord]) -> None:
+        for record in records:
+            if len(self._waiting) >= AUDIT_QUEUE_MAX:
+                self._left_out += 1
+            else:
+                self._waiting.append(record)
+        if records and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._write(), name="audit")
 
     async def read(self, after: Key | None, limit: int) -> Sequence[tuple[Key, AuditRecord]]:
         """Records after the one with key `after`, the oldest first. Errors: Unavailable."""
+        if after is None:
+            self._tell_counts()
         await self.settle()
         await self._store.open(AUDIT_BOARD)
         page = await self._store.list(
@@ -133,6 +145,7 @@ class Audit:
 
     async def aclose(self) -> None:
         """Write what waits, once; what cannot be written now is logged as lost."""
+        self._tell_counts()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -153,6 +166,7 @@ class Audit:
 
     async def _write_some(self) -> None:
         """Errors: Unavailable and others: the records wait on."""
+        await self._miss_the_last()
         some = [self._waiting[i] for i in range(min(len(self._waiting), AUDIT_BATCH_MAX))]
         chained = list(self._chained(some))
         epoch = (await self._store.open(AUDIT_BOARD)).epoch.id
@@ -163,11 +177,27 @@ class Audit:
         if isinstance(outcome, BlackboardError):
             raise outcome
         self._number, self._previous = chained[-1].number, chained[-1].hash()
+        self._last = (str(outcome.results[-1]), chained[-1].time_ms)
         for _ in some:
             self._waiting.popleft()
         if self._left_out:
             left_out, self._left_out = self._left_out, 0
             self._waiting.append(replace(some[-1], verb="audit", what=f"{left_out} left out"))
+
+    async def _miss_the_last(self) -> None:
+        """Look whether the last record that was written is there; record it if it is not."""
+        if self._last is None:
+            return
+        key, time_ms = self._last
+        reading = await self._store.read(AUDIT_BOARD, [key])
+        if reading.entries or time_ms + AUDIT_KEPT_MS <= _now_ms():
+            return
+        self._last = None
+        log.error("audit: records up to number %d of this process were taken out", self._number)
+        what = f"records up to {self._writer} {self._number} were taken out"
+        self._waiting.appendleft(
+            AuditRecord(_now_ms(), SYSTEM_AGENT, "", "audit", "", what, "corrupt")
+        )
 
     def _chained(self, records: Iterable[AuditRecord]) -> Iterable[AuditRecord]:
         number, previous = self._number, self._previous
@@ -196,6 +226,20 @@ def findings(records: Iterable[AuditRecord]) -> Sequence[str]:
     return found
 
 
+def missing(
+    records: Iterable[AuditRecord], before: Iterable[AuditRecord], now_ms: Milliseconds
+) -> Sequence[str]:
+    """Which records of an earlier export are not among `records`, though they are not too old."""
+    there = {(record.writer, record.number): record.hash() for record in records}
+    found: list[str] = []
+    for record in before:
+        place = (record.writer, record.number)
+        if there.get(place) != record.hash() and record.time_ms + AUDIT_KEPT_MS > now_ms:
+            how = "is not what was exported" if place in there else "is gone"
+            found.append(f"{record.writer}: {record.number} {how}")
+    return found
+
+
 def looks_into_others(principal: Principal, patterns: Iterable[str]) -> bool:
     """Whether a look at `patterns` shows `principal` what is private to somebody else."""
     if not allows(principal.grants, Right.READ, "private/~/x"):
@@ -206,6 +250,10 @@ def looks_into_others(principal: Principal, patterns: Iterable[str]) -> bool:
         if first not in ("public", "system") and f"{first}/{rest.partition('/')[0]}" not in own:
             return True
     return False
+
+
+def _now_ms() -> Milliseconds:
+    return time.time_ns() // 1_000_000
 
 
 def _record(key: Key, value: bytes) -> AuditRecord:

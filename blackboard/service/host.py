@@ -6,6 +6,7 @@ Nothing here checks rights: `service/local.py`, the only way in, does.
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from blackboard.core.commit import Commit, Head
@@ -23,6 +24,7 @@ from blackboard.service.rates import Meters, Rates
 from blackboard.service.revocations import Permit, Revocations
 from blackboard.store.archive import Archive
 from blackboard.store.base import EngineFacts, Store
+from blackboard.store.sealed import SealedStore
 from blackboard.types import BOARDS_MAX, BOARDS_PER_PRINCIPAL_MAX
 
 if TYPE_CHECKING:  # pottery is needed only where lock masters are configured
@@ -75,6 +77,8 @@ class Host:
         self.meters = Meters(self.rates)
         self.revocations = Revocations(self.store)
         self.audit = Audit(self.store)
+        if isinstance(self.store, SealedStore):
+            self.store.keys.made = partial(self.audit.note_service, "make_key")
         self.imports = Imports(self.store)
         self.archiver = None if self.archive is None else Archiver(self.store, self.archive)
         """What feeds the archive."""
@@ -95,6 +99,11 @@ class Host:
         self._refused = None
         found = () if self.lock_masters is None else await self.lock_masters.check()
         self._facts = replace(facts, warnings=facts.warnings + found)
+
+    def note_start(self) -> None:
+        """Have it in the audit with which master key this service works, if it has one."""
+        if isinstance(self.store, SealedStore):
+            self.audit.note_service("use_key", "", f"master key {self.store.keys.master}")
 
     def facts(self) -> EngineFacts:
         """What the engine said of itself when it was last asked."""

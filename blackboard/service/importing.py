@@ -23,7 +23,9 @@ from blackboard.service.moments import ImportWish, check_request
 from blackboard.service.origin import origin_entry
 from blackboard.store.archive import Point
 from blackboard.store.base import Store
+from blackboard.store.sealed import SealedStore
 from blackboard.types import IMPORT_IDLE_MS, IMPORTS_MAX, REVISION_MAX, VALUE_BYTES_MAX, Key
+from blackboard.wire.frames import SEALED, SEALED_BYTES_MAX
 
 _END: Final[tuple[Entry, ...]] = ()
 
@@ -147,6 +149,9 @@ class _Import:
 
     def _take(self, entry: Entry) -> None:
         _check_entry(entry, self._manifest)
+        if entry.value.startswith(SEALED) and not isinstance(self._store, SealedStore):
+            reason = f"{entry.key} is sealed, and this service has no master key"
+            raise InvalidRequest(field="value", reason=reason)
         if entry.key <= self._last:
             raise self._corrupt(f"{entry.key} is out of order")
         self._last = entry.key
@@ -176,7 +181,8 @@ def _check_entry(entry: Entry, manifest: Manifest) -> None:
         raise InvalidRequest(field="key", reason=f"{entry.key} is the service's own")
     if not 1 <= entry.create_revision <= entry.mod_revision <= manifest.revision:
         raise InvalidRequest(field="revision", reason=f"{entry.key} is not of that checkpoint")
-    if len(entry.value) > VALUE_BYTES_MAX:
+    limit = SEALED_BYTES_MAX if entry.value.startswith(SEALED) else VALUE_BYTES_MAX
+    if len(entry.value) > limit:
         raise LimitExceeded("VALUE_BYTES_MAX", len(entry.value), VALUE_BYTES_MAX, entry.key)
 
 

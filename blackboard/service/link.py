@@ -12,7 +12,7 @@ from typing import Protocol
 from blackboard.core.commit import Commit, Entry, Head, LogEntry, LogPage, Reading
 from blackboard.core.watch import Position
 from blackboard.service.access import Principal
-from blackboard.service.audit import AuditRecord
+from blackboard.service.audit_record import AuditRecord
 from blackboard.service.moments import (
     BranchWish,
     Checkpoint,

@@ -36,7 +36,7 @@ from blackboard.errors import (
 )
 from blackboard.service import access, provenance
 from blackboard.service.access import Principal, Right
-from blackboard.service.audit import AuditRecord
+from blackboard.service.audit_record import AuditRecord
 from blackboard.service.documents_session import Session
 from blackboard.service.feed import View, Watcher
 from blackboard.service.host import Host

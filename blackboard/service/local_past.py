@@ -43,6 +43,7 @@ from blackboard.service.restore import Restores
 from blackboard.service.retention import Retention
 from blackboard.service.shapes import check_note
 from blackboard.store.archive import Point, Version
+from blackboard.store.sealed import SealedStore
 from blackboard.store.sealed_archive import sealed_entry
 from blackboard.types import (
     CHECKPOINTS_PAGE_MAX,
@@ -174,12 +175,16 @@ class LocalPast:
             await self._use(board, Right.ADMIN)
             past = Past(self._host)
             point = await past.point(board, at)
+            store = self._host.store
+            keys = store.keys if isinstance(store, SealedStore) else None
+            erased = () if keys is None else tuple(await keys.erased(board))
             findings: list[str] = []
             async for finding in past.archive.verify(point):
                 findings.append(finding)
                 if len(findings) > FINDINGS_MAX:
-                    return Verified(point.revision, tuple(findings[:FINDINGS_MAX]), more=True)
-            return Verified(point.revision, tuple(findings))
+                    told = tuple(findings[:FINDINGS_MAX])
+                    return Verified(point.revision, told, more=True, erased=erased)
+            return Verified(point.revision, tuple(findings), erased=erased)
 
     async def export(self, board: str, name: str, *, after: Key | None = None) -> ExportPage:
         """A page of a checkpoint, every namespace of it."""

@@ -234,12 +234,14 @@ class Differences:
 class Verified:
     """What checking a board up to `revision` found; nothing is damaged if `findings` is empty.
 
-    `more` says that there were more findings than are told.
+    `more` says that there were more findings than are told. `erased` names the namespaces of which
+    a data key was destroyed: their values of that time are there, and open no more.
     """
 
     revision: Revision
     findings: tuple[str, ...] = ()
     more: bool = False
+    erased: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:

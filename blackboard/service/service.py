@@ -66,6 +66,7 @@ class Service:
         except BaseException:
             await self.host.aclose()
             raise
+        self.host.note_start()
         sweeper = Sweeper(self.host, secrets.token_hex(8))
 
         async def trim() -> None:

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -57,6 +57,13 @@ class DataKeys:
         self._making: dict[tuple[str, str], asyncio.Lock] = {}
         self._incarnation, self._step = secrets.token_hex(8), 0
         self._follower: asyncio.Task[None] | None = None
+        self.made: Callable[[str, str], None] = lambda board, namespace: None
+        """Called with the board and the namespace for which a data key was made."""
+
+    @property
+    def master(self) -> str:
+        """Which master key wraps now: a name that says nothing about it."""
+        return self._wrapper.name
 
     # --- asking -----------------------------------------------------------------------------------
 
@@ -110,6 +117,7 @@ class DataKeys:
         revision = await self._commit([_record(board, namespace, key_id, wrapped)])
         made = DataKey(key_id, namespace, AESGCM(key), revision)
         self._note(board, made)
+        self.made(board, namespace)
         return made
 
     async def adopt(self, board: str, ids: Iterable[bytes]) -> None:

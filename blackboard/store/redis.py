@@ -19,7 +19,7 @@ import anyio
 from blackboard.core.commit import Entry, Head, LogPage, Reading, Seed
 from blackboard.core.model import Outcome
 from blackboard.core.path import check_name
-from blackboard.errors import Corrupt, InvalidRequest, LimitExceeded, Unavailable
+from blackboard.errors import Corrupt, EngineRefused, InvalidRequest, LimitExceeded, Unavailable
 from blackboard.store.base import REPLICA, EngineFacts, check_hold
 from blackboard.store.keys import (
     BOARDS,
@@ -29,6 +29,7 @@ from blackboard.store.keys import (
     read_head,
     whispers_channel,
 )
+from blackboard.store.redis_account import Account, read_account
 from blackboard.store.redis_commit import as_retry, commit_arguments, read_outcomes, unknown
 from blackboard.store.redis_driver import (
     Argument,
@@ -104,10 +105,21 @@ class RedisStore:
     async def facts(self) -> EngineFacts:
         """What the server is, and what an answer of it survives.
 
-        Errors: EngineRefused unless it keeps every key (`maxmemory-policy noeviction`);
-        Unavailable.
+        Errors: EngineRefused unless it keeps every key (`maxmemory-policy noeviction`), and its
+        account may do what is needed; Unavailable.
         """
+        lacking = (await self.account()).lacking
+        if lacking:
+            value = f"without {', '.join(lacking)}"
+            raise EngineRefused("ACL", value, "the account of docs/howto/deploy_redis.md")
         return await read_facts(self._driver, self._location)
+
+    async def account(self) -> Account:
+        """What the account of this service may not do and should, and the other way round.
+
+        Errors: Unavailable.
+        """
+        return await read_account(self._driver)
 
     async def open(self, board: str) -> Head:
         """Make sure that `board` exists on this run of the server, and say where it stands.

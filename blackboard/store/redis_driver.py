@@ -46,6 +46,11 @@ Answer = TypeVar("Answer")
 
 _TIMEOUT_S: Final = ENGINE_TIMEOUT_MS / 1000
 _CONNECTIONS_MAX: Final = 16_384
+_NO_URL: Final = "it is none; are all odd characters of the password percent-encoded?"
+"""What Python says shows parts of the URL, and those may be parts of the password."""
+_NO_SCHEME: Final = "it begins with none of redis://, rediss://, unix://, redis+cluster://"
+_NOT_TRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
+"""What OpenSSL says of a certificate: it will not be better at the next attempt."""
 _PAUSE_FIRST_S, _PAUSE_LAST_S = 0.01, 0.5
 _DENIED = (AuthenticationError, AuthorizationError, NoPermissionError)
 _NOT_NOW = (
@@ -113,7 +118,7 @@ def _translated(error: Exception) -> Exception:
     if isinstance(error, NoScriptError):
         return ScriptMissingError()
     reason = f"{type(error).__name__}: {error}"
-    if isinstance(error, (OutOfMemoryError, *_DENIED)):
+    if isinstance(error, (OutOfMemoryError, *_DENIED)) or _NOT_TRUSTED in reason:
         return Unavailable(what="engine", reason=reason)
     if isinstance(error, _NOT_NOW) or not isinstance(error, ResponseError):
         return NotNowError(reason)
@@ -346,17 +351,17 @@ def connect(url: str) -> tuple[Driver, str]:
     Schemes: `redis`, `rediss`, `unix`, and `redis+cluster`, `rediss+cluster`.
     Errors: InvalidRequest. Nothing is sent yet.
     """
-    parts = urlsplit(url)
-    scheme, _, kind = parts.scheme.partition("+")
     try:
+        parts = urlsplit(url)
+        scheme, _, kind = parts.scheme.partition("+")
         shown = f"{parts.hostname or ''}:{parts.port or 6379}{parts.path}"
         if kind == "cluster" and scheme in ("redis", "rediss"):
             return Cluster(url.replace("+cluster", "", 1)), shown
         if not kind:
             return OneServer(url), parts.path if scheme == "unix" else shown
     except (ValueError, RedisError) as error:
-        raise InvalidRequest(field="url", reason=str(error)) from error
-    raise InvalidRequest(field="url", reason=f"unknown scheme {parts.scheme!r}")
+        raise InvalidRequest(field="url", reason=_NO_URL) from error
+    raise InvalidRequest(field="url", reason=_NO_SCHEME)
 
 
 def _heed_cancellation() -> None:

@@ -207,6 +207,7 @@ class AuditMessage(TypedDict):
     writer: str
     number: int
     previous: str
+    count: int
 
 
 class KeysMessage(TypedDict):

@@ -185,6 +185,35 @@ class _Json:
     value_told = value_in
 
 
+SEALED: Final = b"\xc1"
+"""What ciphertext begins with, and no value: exports carry it, in JSON as {"$sealed": base64}."""
+SEALED_BYTES_MAX: Final = VALUE_BYTES_MAX + 1024
+"""A value, and what sealing adds: a header with the id of the commit, nonce and tag."""
+_SEALED_KEY: Final = "$sealed"
+
+
+def exported_out(value: bytes, encoding: Encoding) -> Any:
+    """A value of an export: as any other, but what is sealed stays so."""
+    if not value.startswith(SEALED):
+        return encoding.value_out(value)
+    return value if encoding.binary else {_SEALED_KEY: base64.b64encode(value).decode()}
+
+
+def exported_in(value: Any, encoding: Encoding) -> bytes:
+    """The inverse. Errors: InvalidRequest, LimitExceeded."""
+    found = value
+    if not encoding.binary and isinstance(value, dict) and value.keys() == {_SEALED_KEY}:
+        try:
+            found = base64.b64decode(value[_SEALED_KEY], validate=True)
+        except (ValueError, TypeError) as error:
+            raise InvalidRequest(field="value", reason="$sealed is no base64") from error
+    if type(found) is not bytes or not found.startswith(SEALED):
+        return encoding.value_in(value)
+    if len(found) > SEALED_BYTES_MAX:
+        raise LimitExceeded("VALUE_BYTES_MAX", len(found), VALUE_BYTES_MAX)
+    return found
+
+
 MSGPACK: Final[Encoding] = _Msgpack()
 JSON: Final[Encoding] = _Json()
 SUBPROTOCOLS: Final[dict[str, Encoding]] = {

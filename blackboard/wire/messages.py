@@ -30,6 +30,7 @@ from blackboard.wire.parts import (
     SHORT,
     CommitName,
     Condition,
+    ExportedValue,
     Ground,
     HeldFence,
     KeyText,
@@ -40,7 +41,6 @@ from blackboard.wire.parts import (
     PrefixText,
     RevisionNumber,
     Token,
-    Value,
     checked_by,
     checked_note,
     up_to,
@@ -337,7 +337,7 @@ class ImportedEntry(Model):
     """An entry as it was exported."""
 
     key: KeyText
-    value: Value
+    value: ExportedValue
     mod_revision: RevisionNumber
     create_revision: RevisionNumber
     author: Annotated[str, SHORT]

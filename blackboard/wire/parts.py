@@ -27,6 +27,7 @@ from blackboard import types as limits
 from blackboard.core import commit as core
 from blackboard.core.path import check_key, check_name, check_prefix, parse_pattern
 from blackboard.errors import InvalidRequest, LimitExceeded, Rejected
+from blackboard.wire.frames import exported_in
 
 TOKEN_BYTES_MAX: Final = 8192
 """A bearer token: it also travels as a header, whose lines web servers bound at about that."""
@@ -58,6 +59,14 @@ def _value(value: Any, info: ValidationInfo) -> bytes:
     try:
         encoded: bytes = encoding.value_in(value)
         return encoded
+    except Rejected as error:
+        raise _refuse(error) from error
+
+
+def _exported(value: Any, info: ValidationInfo) -> bytes:
+    encoding: Any = info.context
+    try:
+        return exported_in(value, encoding)
     except Rejected as error:
         raise _refuse(error) from error
 
@@ -116,6 +125,18 @@ Value = Annotated[
             "description": "JSON: any JSON value, bytes as {'$bytes': base64}; msgpack: `bin` that "
             f"holds the msgpack of the value. At most {limits.VALUE_BYTES_MAX} bytes of msgpack "
             f"and {limits.VALUE_DEPTH_MAX} levels of nesting."
+        }
+    ),
+]
+
+
+ExportedValue = Annotated[
+    bytes,
+    PlainValidator(_exported),
+    WithJsonSchema(
+        {
+            "description": "A value; or one that is sealed, as it was exported: "
+            "JSON {'$sealed': base64}; msgpack: `bin`."
         }
     ),
 ]

@@ -15,13 +15,13 @@ from tests.conformance.team import Team
 
 
 class TestBoardRedis(BoardSuite):
-    """The service is here, the engine is another process."""
+    """The service is here, the engine is another process, which lets it do what is needed only."""
 
     @pytest.fixture
-    async def team(self, redis_url: str, tmp_path: Path) -> AsyncIterator[Team]:
+    async def team(self, account_url: str, tmp_path: Path) -> AsyncIterator[Team]:
         """A service over the shared server, and an archive beside it."""
         archive = await archive_beside(tmp_path)
-        async with Service(RedisStore.connect(redis_url), archive=archive) as service:
+        async with Service(RedisStore.connect(account_url), archive=archive) as service:
 
             async def connect(principal: Principal) -> Client:
                 return Client(service.link(principal))

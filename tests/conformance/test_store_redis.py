@@ -13,9 +13,9 @@ class TestRedisStore(StoreSuite):
     """One server, its append-only file synced at every commit."""
 
     @pytest.fixture
-    async def store(self, redis_url: str) -> AsyncIterator[RedisStore]:
-        """A store over the shared server."""
-        store = RedisStore.connect(redis_url)
+    async def store(self, account_url: str) -> AsyncIterator[RedisStore]:
+        """A store over the shared server, with an account that may do what is needed only."""
+        store = RedisStore.connect(account_url)
         yield store
         await store.aclose()
 

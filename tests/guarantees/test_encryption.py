@@ -3,6 +3,7 @@
 The searches are for the plain bytes, in whatever lies there when the service has stopped.
 """
 
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from redis.asyncio import Redis
 import blackboard
 from blackboard.service import access
 from blackboard.service.board import Client
+from blackboard.service.embedded import archive_beside
 from blackboard.service.encryption import sealed
 from blackboard.service.service import Service
 from blackboard.store.data_keys import DataKeys
@@ -101,6 +103,54 @@ async def test_an_erased_agent_is_gone_from_what_was_copied_before(tmp_path: Pat
         assert await keys.rewrap() == 1
         await ada.put("private/ada/b", "new")
         assert await ada.get("private/ada/b") == "new"
+
+
+def members_with(file: Path, text: str) -> list[str]:
+    """The members of an exported file that hold `text`, once they are decompressed."""
+    with zipfile.ZipFile(file) as archive:
+        return [name for name in archive.namelist() if text.encode() in archive.read(name)]
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+async def test_no_private_plaintext_is_in_an_export(tmp_path: Path, is_sealed: bool) -> None:
+    """Nor in archive and blobs; what was exported comes back, and what was erased does not."""
+    data, file = tmp_path / "data", tmp_path / "one.bbx"
+    raw, beside = await SqliteStore.at(data, "memory"), await archive_beside(data)
+    wrapper = LocalWrapper.of(new_master_key()) if is_sealed else None
+    store, archive = await sealed(raw, beside, wrapper)
+    async with Service(store, archive=archive) as service, serving(service) as served:
+        await write_everything(service)
+        async with blackboard.connect(served.url, token=served.token()) as client:
+            board = client.board("main")
+            await board.checkpoint("one")
+            await board.export("one", file)
+            assert bool(members_with(file, CANARY)) is not is_sealed
+            await client.import_board(file, "two")
+            assert await client.board("two").get("private/ada/large") == LARGE
+            if is_sealed:
+                await client.erase("ada")
+                assert await board.get("private/ada/large", at="one") == {"$erased": True}
+                async with blackboard.open(tmp_path / "other") as stranger:
+                    with pytest.raises(blackboard.InvalidRequest, match="is sealed"):
+                        await stranger.import_board(file, "two")
+                    assert await stranger.boards() == []
+                await client.import_board(file, "three")
+                assert await client.board("three").get("private/ada/a") == {"$erased": True}
+    assert bool(files_with(tmp_path, CANARY)) is not is_sealed
+
+
+async def test_what_was_erased_is_told_and_is_no_damage(tmp_path: Path) -> None:
+    """Checking needs no key: the ciphertext is what was written."""
+    data = tmp_path / "data"
+    async with blackboard.open(data, master_key=new_master_key()) as client:
+        board = client.board("main")
+        for name in ("ada", "bob"):
+            await board.put(f"private/{name}/a", CANARY)
+        await board.checkpoint("one")
+        assert (await board.verify("one")).erased == ()
+        assert await client.erase("ada") == 1
+        found = await board.verify("one")
+        assert (found.ok, found.findings, found.erased) == (True, (), ("private/ada",))
 
 
 async def test_sealed_values_are_the_same_over_a_socket(tmp_path: Path) -> None:

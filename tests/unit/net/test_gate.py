@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
+import httpx
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
@@ -114,6 +115,36 @@ async def test_a_handshake_is_refused_with_its_reason(
     assert guarded.gate.traffic.turned_away[status] == 1
     assert guarded.gate.connections == 0
     assert caplog.records == []
+
+
+async def test_who_was_not_let_in_is_in_the_audit(guarded: Served) -> None:
+    """With the reason, without any part of what was shown; by handshake, by hello and by POST."""
+    evil = {"Origin": "https://evil.example.org"}
+    for headers in (evil, {"Authorization": "Bearer canary.canary.canary"}):
+        with pytest.raises(InvalidStatus):
+            await _handshake(guarded, "127.0.0.1", "blackboard.v1+json", headers)
+    async with talking(guarded.url, None) as talk:
+        answer = await talk.ask(1, "hello", {"token": "canary"})
+        assert answer["error"]["data"]["code"] == "unauthenticated"
+    async with httpx.AsyncClient(trust_env=False) as http:
+        url = guarded.url.replace("ws:", "http:")
+        assert (await http.post(f"{url}/v1/rpc", json={})).status_code == 401
+        assert (await http.post(f"{url}/v1/rpc", json={}, headers=evil)).status_code == 403
+    gone = guarded.token(access.agent("bob"))
+    await guarded.service.link(access.operator()).revoke(principal="bob")
+    with pytest.raises(InvalidStatus):
+        headers = {"Authorization": f"Bearer {gone}"}
+        await _handshake(guarded, "127.0.0.1", "blackboard.v1+json", headers)
+    found = [record for _, record in await guarded.service.host.audit.read(None, 100)]
+    assert [(r.principal, r.verb, r.outcome) for r in found] == [
+        ("", "connect", "not_allowed"),
+        ("", "authenticate", "unauthenticated"),
+        ("", "authenticate", "unauthenticated"),
+        ("", "authenticate", "unauthenticated"),
+        ("", "connect", "not_allowed"),
+        ("bob", "authenticate", "unauthenticated"),
+    ]
+    assert "canary" not in repr(found)
 
 
 async def test_another_host_is_refused(guarded: Served) -> None:

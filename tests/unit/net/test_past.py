@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from blackboard.core.commit import Entry, Epoch
-from blackboard.errors import RemoteProtocolError
+from blackboard.errors import InvalidRequest, LimitExceeded, RemoteProtocolError
 from blackboard.net import past
 from blackboard.net.past_calls import moment_in
 from blackboard.service.moments import (
@@ -23,7 +24,7 @@ from blackboard.service.moments import (
 from blackboard.store.archive import Difference, Version
 from blackboard.wire import messages
 from blackboard.wire.codec import encode_value
-from blackboard.wire.frames import JSON, MSGPACK, Encoding
+from blackboard.wire.frames import JSON, MSGPACK, Encoding, exported_in
 
 both = pytest.mark.parametrize("encoding", [JSON, MSGPACK], ids=["json", "msgpack"])
 EPOCH = Epoch(2, "e", "restore", 3, 9)
@@ -56,7 +57,8 @@ def test_what_is_shown_pruned_restored_and_verified(encoding: Encoding) -> None:
     assert past.read_pruned(over(encoding, past.write_pruned(pruned))) == pruned
     restored = Restored(9, 1_000, EPOCH, 3, 4, 5, "before")
     assert past.read_restored(over(encoding, past.write_restored(restored))) == restored
-    for verified in (Verified(3), Verified(3, ("chain",), more=True)):
+    erased = Verified(3, erased=("private/ada",))
+    for verified in (Verified(3), erased, Verified(3, ("chain",), more=True)):
         assert past.read_verified(over(encoding, past.write_verified(verified))) == verified
 
 
@@ -88,14 +90,25 @@ def test_moments(encoding: Encoding, moment: Any) -> None:
 
 @both
 def test_an_entry_of_an_import(encoding: Encoding) -> None:
-    entries = [past.write_imported(entry, encoding) for entry in (ONE, TWO)]
+    sealed = structs.replace(TWO, key="public/z", value=b"\xc1\x01 ciphertext")
+    entries = [past.write_exported(entry, encoding) for entry in (ONE, TWO, sealed)]
     params = {"board": "b", "request": "ab" * 8, "number": 0, "entries": entries}
     parsed = messages.parse("import_page", over(encoding, params), encoding)
     assert isinstance(parsed, messages.ImportPage)
     assert [(e.key, e.value, e.mod_revision) for e in parsed.entries] == [
         (ONE.key, ONE.value, 3),
         (TWO.key, TWO.value, 4),
+        (sealed.key, sealed.value, 4),
     ]
+
+
+@pytest.mark.parametrize("value", [{"$sealed": "-"}, {"$sealed": 1}, b"\xc1" * (2**20 + 1025)])
+def test_what_is_no_sealed_value_is_refused(value: Any) -> None:
+    encoding = MSGPACK if isinstance(value, bytes) else JSON
+    with pytest.raises((InvalidRequest, LimitExceeded)):
+        exported_in(value, encoding)
+    plain = {"$sealed": "wQ==", "more": 1}
+    assert exported_in(plain, JSON) == encode_value(plain)
 
 
 @pytest.mark.parametrize("message", [None, 1, [], {}, {"revision": "x"}, [1], {"entries": 3}])

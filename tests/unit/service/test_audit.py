@@ -7,15 +7,24 @@ from pathlib import Path
 import pytest
 
 from blackboard import types as limits
-from blackboard.core.commit import HeldFence, Put
+from blackboard.core.commit import Commit, CommitId, Delete, HeldFence, Put
 from blackboard.errors import AccessDenied, Fenced
 from blackboard.service import access
 from blackboard.service.access import Credential, Principal
-from blackboard.service.audit import AuditRecord, findings, looks_into_others
+from blackboard.service.audit import (
+    AUDIT_BOARD,
+    findings,
+    looks_into_others,
+    missing,
+)
+from blackboard.service.audit_record import AuditRecord
 from blackboard.service.board import Client
+from blackboard.service.encryption import sealed
 from blackboard.service.service import Service
+from blackboard.store.master_key import LocalWrapper, new_master_key
 from blackboard.store.sqlite import SqliteStore
-from blackboard.wire.codec import encode_value
+from blackboard.wire.codec import encode_value, prepare
+from tests.waiting import wait_until
 
 SECRET = "canary-secret"
 
@@ -123,6 +132,99 @@ async def test_a_chain_shows_what_was_changed(service: Service) -> None:
         assert findings(bad)
 
 
+async def test_an_erasure_names_agent_and_board(tmp_path: Path) -> None:
+    """Whom it was done to, and where; and that the service made keys, and with which master key."""
+    wrapper = LocalWrapper.of(new_master_key())
+    store, _ = await sealed(await SqliteStore.at(tmp_path, "memory"), None, wrapper)
+    async with Service(store) as service:
+        await service.host.revocations.ready()
+        operator = client(service, access.operator())
+        await client(service, access.agent("ada")).board("main").put("private/ada/a", SECRET)
+        await operator.erase("ada", board="main")
+        await operator.erase("ada")
+        await operator.rewrap()
+        found = [record for _, record in await service.host.audit.read(None, 100)]
+    assert [(r.principal, r.verb, r.board, r.what) for r in found] == [
+        ("~system", "use_key", "", f"master key {wrapper.name}"),
+        ("~system", "make_key", "main", "private/ada"),
+        ("operator", "erase", "main", "ada"),
+        ("operator", "erase", "", "ada"),
+        ("operator", "rewrap", "", ""),
+    ]
+
+
+async def test_a_flood_of_refusals_is_counted(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that it fills no disk; nothing of it is lost but what each was about."""
+    monkeypatch.setattr("blackboard.service.repeats.AUDIT_WINDOW_MS", 2**50)
+    bob = client(service, access.agent("bob")).board("main")
+    for number in range(200):
+        with pytest.raises(AccessDenied):
+            await bob.get(f"private/ada/{number}")
+    for _ in range(300):
+        service.host.audit.note_stranger("authenticate", "it has expired", "unauthenticated")
+    found = [record for _, record in await service.host.audit.read(None, 100)]
+    reads = [r for r in found if r.verb == "read"]
+    assert [r.count for r in reads] == [1] * limits.AUDIT_ALIKE_MAX + [200 - limits.AUDIT_ALIKE_MAX]
+    assert (reads[-1].what, reads[-1].principal) == ("private/ada/199", "bob")
+    strangers = [r for r in found if r.verb == "authenticate"]
+    assert sum(r.count for r in strangers) == 300
+    assert {(r.principal, r.token, r.what) for r in strangers} == {("", "", "it has expired")}
+    assert findings(found) == []
+
+
+async def test_what_was_counted_is_written_when_its_time_is_over(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without anything else happening; and at the end of the service."""
+    monkeypatch.setattr("blackboard.service.audit.AUDIT_WINDOW_MS", 50)
+    monkeypatch.setattr("blackboard.service.repeats.AUDIT_ALIKE_MAX", 0)
+    audit = service.host.audit
+    audit.note_stranger("connect", "origin", "not_allowed")
+
+    async def is_written() -> bool:
+        page = await service.host.store.list(AUDIT_BOARD, "system/audit", limit=10)
+        return len(page.entries) == 1
+
+    await service.host.store.open(AUDIT_BOARD)
+    await wait_until(is_written)
+
+
+async def test_who_takes_the_end_away_is_noticed_by_its_writer(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As long as it runs: it looks for its last record before it writes the next."""
+    audit, store = service.host.audit, service.host.store
+    for number in range(3):
+        audit.note_service("make_key", "main", str(number))
+    page = await audit.read(None, 10)
+    head = await store.open(AUDIT_BOARD)
+    name = CommitId("intruder", 0, "i", 1)
+    cut = Commit(name, head.epoch.id, (Delete(page[-1][0]),))
+    (outcome,) = await store.commit(AUDIT_BOARD, [prepare(cut)])
+    assert not isinstance(outcome, Exception)
+    audit.note_service("make_key", "main", "after")
+    found = [record for _, record in await audit.read(None, 10)]
+    assert [(r.verb, r.outcome) for r in found[2:]] == [("audit", "corrupt"), ("make_key", "ok")]
+    assert findings(found) == [f"{found[0].writer}: 4 follows 2"]
+    assert "taken out" in caplog.text
+
+
+async def test_an_export_shows_what_was_taken_away_later(service: Service) -> None:
+    """The end too, which no chain can show; but not what is merely too old."""
+    for number in range(4):
+        service.host.audit.note_service("make_key", "main", str(number))
+    before = [record for _, record in await service.host.audit.read(None, 10)]
+    now_ms = before[0].time_ms
+    assert missing(before, before, now_ms) == []
+    assert missing(before[:3], before, now_ms) == [f"{before[3].writer}: 4 is gone"]
+    assert missing([*before[:3], replace(before[3], what="x")], before, now_ms) == [
+        f"{before[3].writer}: 4 is not what was exported"
+    ]
+    assert missing([], before, now_ms + limits.AUDIT_KEPT_MS + 60_000) == []
+
+
 async def test_at_most_so_many_records_wait(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +233,7 @@ async def test_at_most_so_many_records_wait(
     monkeypatch.setattr("blackboard.service.audit.AUDIT_QUEUE_MAX", 3)
     who = with_token(access.agent("bob"))
     for _ in range(5):
-        service.host.audit.note(who, "read", "main", "x", "access_denied")
+        service.host.audit.note(who, "restore", "main", "x", "ok")
     found = await records(service)
     assert len(found) == 4
     assert found[-1][2] == "2 left out"
