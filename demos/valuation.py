@@ -2,8 +2,8 @@
 
 Starts the service on the embedded engine in a new directory, runs the researcher and the architect
 (agents/) as processes of their own with tokens of their own, and shows the live stream of the board
-while they work. Then the same team is taken back to a checkpoint (rewind.py). Ends with 0 only if
-everything that is promised below was seen to happen.
+while they work. Then the same team is taken back to a checkpoint (rewind.py), and writes a memo
+together (memo.py). Ends with 0 only if everything that is promised below was seen to happen.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from blackboard.demos.memo import play as write_one_memo
 from blackboard.demos.rewind import play as take_back_and_branch
 from rich.console import Console
 from rich.padding import Padding
@@ -186,6 +187,14 @@ async def take_back(board: Board, url: str, folder: Path) -> dict[str, bool]:
     return kept
 
 
+async def write_together(board: Board, url: str, folder: Path) -> dict[str, bool]:
+    """The third act: one memo, two authors at once."""
+    console.print(Text("\n one memo, written by both at the same time", style="bold"))
+    tokens = {name: await token_for(name, folder) for name in COLOURS}
+    kept: dict[str, bool] = await write_one_memo(url, board, tokens, tell)
+    return kept
+
+
 def tell(name: str, line: str) -> None:
     """Show what an agent, or the one who runs it all, says."""
     say(line, COLOURS.get(name, "bold"))
@@ -238,6 +247,7 @@ async def main() -> int:
                 board = client.board(BOARD)
                 kept = await promises(board, story, list(codes))
                 kept |= await take_back(board, url, folder)
+                kept |= await write_together(board, url, folder)
     console.print()
     for promise, is_kept in kept.items():
         mark, style = ("ok", "green") if is_kept else ("FAILED", "bold red")
