@@ -35,6 +35,9 @@ class Member(Protocol):
     def deliver(self, frame: bytes) -> None:
         """Send a frame, in order; it must not wait."""
 
+    def answer(self, frame: bytes) -> None:
+        """As `deliver`, for what it asked for: that may be as large as a document."""
+
     def end(self, cause: str, reason: str) -> None:
         """Disconnect. `cause` is that of a DocumentRefused."""
 

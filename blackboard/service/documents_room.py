@@ -428,7 +428,7 @@ class Room:
         Errors: DamagedError, InvalidRequest for a state that is none.
         """
         crdt.read_state(state)
-        member.deliver(ysync.write_step2(self.live.update_since(state)))
+        member.answer(ysync.write_step2(self.live.update_since(state)))
         if member not in self._listening:
             self._listening.add(member)
             self.tell_present(member)

@@ -9,8 +9,8 @@ Invariants
 - "what do I lack?" is answered when every earlier edit of the session is committed: so a peer finds
   out whether its edits are safe.
 - an edit that was taken is carried out even if its sender is gone by then, unless its token is.
-- at most OUTGOING_BYTES_MAX wait for a peer, or it is disconnected; a peer whose edits wait is not
-  read from.
+- at most OUTGOING_BYTES_MAX wait for a peer besides one answer, which may be as large as a document,
+  or it is disconnected; a peer whose edits wait is not read from.
 """
 
 import asyncio
@@ -56,6 +56,7 @@ class Session:
         self._incoming_bytes = 0
         self._outgoing: deque[bytes] = deque()
         self._outgoing_bytes = 0
+        self._answer: bytes | None = None
         self._is_greeted = False
         self._is_stale = room.mark is not None  # until it has told what it knows
         self._failure: DocumentRefused | None = None
@@ -99,7 +100,10 @@ class Session:
             await self._ready.wait()
         self._check_token()
         frame = self._outgoing.popleft()
-        self._outgoing_bytes -= len(frame)
+        if frame is self._answer:
+            self._answer = None
+        else:
+            self._outgoing_bytes -= len(frame)
         return frame
 
     async def ended(self) -> None:
@@ -121,7 +125,17 @@ class Session:
         self._ready.set()
         if self._outgoing_bytes > OUTGOING_BYTES_MAX and len(self._outgoing) > 1:
             self._outgoing.clear()
+            self._answer = None
             self.end("too_slow", f"{self._outgoing_bytes} bytes waited to be read")
+
+    def answer(self, frame: bytes) -> None:
+        """As `Member.answer`."""
+        if self._answer is None and self._failure is None and not self._leaving:
+            self._answer = frame
+            self._outgoing.append(frame)
+            self._ready.set()
+        else:
+            self.deliver(frame)  # it asks more than it reads
 
     def end(self, cause: str, reason: str) -> None:
         """As `Member.end`."""
@@ -165,7 +179,7 @@ class Session:
         message = self._incoming.popleft()
         try:
             if isinstance(message, Step1):
-                await self._answer(message)
+                await self._tell(message)
             elif isinstance(message, Step2 | Edit):
                 await self._edit(message)
             elif isinstance(message, Met) and self.can_edit:
@@ -180,7 +194,7 @@ class Session:
             log.info("document %s: a session ends: %s", self._room.key, error)
             self.end("closed", str(error))
 
-    async def _answer(self, message: Step1) -> None:
+    async def _tell(self, message: Step1) -> None:
         if not self._is_greeted:
             self._is_stale = self._room.is_stale(message.state)
         await self._room.caught_up()

@@ -77,7 +77,7 @@ def _read_base(key: Key, entries: Mapping[Key, Entry]) -> Base:
         state = b"".join(entries[part].value for part in keys)
         owners = {c: agent for agent, clients in entry.value["owners"].items() for c in clients}
         mark = entry.value["mark"]
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Corrupt(what=entry.key, reason=f"is no base of a document: {error!r}") from error
     return Base(state, owners, mark, keys, entry.mod_revision)
 

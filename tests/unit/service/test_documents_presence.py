@@ -34,6 +34,9 @@ class Somebody:
     def deliver(self, frame: bytes) -> None:
         """Nothing."""
 
+    def answer(self, frame: bytes) -> None:
+        """Nothing."""
+
     def end(self, cause: str, reason: str) -> None:
         """Nothing."""
 

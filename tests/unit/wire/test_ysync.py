@@ -15,11 +15,16 @@ from pycrdt import (
     handle_sync_message,
 )
 
-from blackboard.core.varint import write_buffer, write_number
+from blackboard.core.varint import write_buffer, write_number, write_text
 from blackboard.errors import InvalidRequest, LimitExceeded
-from blackboard.types import AWARENESS_BYTES_MAX, AWARENESS_STATES_MAX
+from blackboard.types import (
+    AWARENESS_BYTES_MAX,
+    AWARENESS_STATES_MAX,
+    KEY_BYTES_MAX,
+    OVERLAP_CLIENTS_MAX,
+)
 from blackboard.wire import ysync
-from blackboard.wire.ysync import Edit, Presence, QueryAwareness, Step1, Step2, read_frame
+from blackboard.wire.ysync import Edit, Met, Presence, QueryAwareness, Step1, Step2, read_frame
 
 
 def test_the_frames_of_another_implementation_are_read() -> None:
@@ -111,3 +116,17 @@ def test_what_a_client_tells_is_json() -> None:
         ysync.write_json({"name": b"ada"})
     with pytest.raises(LimitExceeded):
         ysync.write_json("x" * AWARENESS_BYTES_MAX)
+
+
+def test_an_overlap_is_read_as_it_was_written() -> None:
+    """With as many authors as there may be, and no other number."""
+    met = Met("plan/0/note", 3, 9, tuple(range(OVERLAP_CLIENTS_MAX + 5)))
+    (found,) = read_frame(ysync.write_met(met))
+    assert found == Met("plan/0/note", 3, 9, tuple(range(OVERLAP_CLIENTS_MAX)))
+    many = b"\x64" + write_text("t") + bytes((0, 1, OVERLAP_CLIENTS_MAX + 1)) + b"\0" * 65
+    for frame in (many, ysync.write_met(Met("t", 0, 1, ()))):
+        with pytest.raises(LimitExceeded, match="OVERLAP_CLIENTS_MAX"):
+            read_frame(frame)
+    for broken in (Met("t", 2, 1, (1,)), Met("t" * (KEY_BYTES_MAX + 1), 0, 1, (1,))):
+        with pytest.raises(InvalidRequest):
+            read_frame(ysync.write_met(broken))

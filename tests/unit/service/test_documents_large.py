@@ -1,0 +1,108 @@
+"""Documents as large as they may be: loaded, compacted, restored, and not a byte larger."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from blackboard.core.document import document_prefix
+from blackboard.errors import DocumentRefused
+from blackboard.service import access, documents_room
+from blackboard.service.board import Board, Client
+from blackboard.service.documents_storage import PIECE_BYTES
+from blackboard.service.embedded import archive_beside
+from blackboard.service.link import Link
+from blackboard.service.service import Service
+from blackboard.store.sqlite import SqliteStore
+from blackboard.types import DOCUMENT_BYTES_MAX, DOCUMENT_UPDATE_BYTES_MAX, OUTGOING_BYTES_MAX
+from blackboard.wire import ysync
+from blackboard.wire.ysync import Presence
+from tests.conformance.peers import Peer
+from tests.waiting import wait_until
+
+BOARD, KEY = "board", "public/memo"
+OVERHEAD = 64
+"""What an update of one insertion has besides its text, at most."""
+PART = "x" * (DOCUMENT_UPDATE_BYTES_MAX - OVERHEAD)
+PARTS = DOCUMENT_BYTES_MAX // DOCUMENT_UPDATE_BYTES_MAX
+
+
+@pytest.fixture
+async def link(tmp_path: Path) -> AsyncIterator[Link]:
+    """A way to a service that can look back."""
+    store, archive = await SqliteStore.at(tmp_path, "memory"), await archive_beside(tmp_path)
+    async with Service(store, archive=archive) as service:
+        yield service.link(access.operator())
+
+
+@pytest.fixture
+def board(link: Link) -> Board:
+    """The same, as people use it."""
+    return Client(link).board(BOARD)
+
+
+async def fill(peer: Peer, parts: int = PARTS) -> None:
+    """Write so many updates of the largest size."""
+    for _ in range(parts):
+        await peer.push(peer.edit(PART))
+        await peer.sync_again()
+
+
+async def test_a_document_is_as_large_as_it_may_be(link: Link, board: Board) -> None:
+    """And whoever comes later gets it, though it is more than may wait for a slow reader."""
+    async with Peer().connected(link, BOARD, KEY) as writer:
+        await writer.sync()
+        await writer.send(ysync.write_awareness([Presence(1, 1, '{"name":"writer"}')]))
+        await fill(writer)
+        room = DOCUMENT_BYTES_MAX - PARTS * len(PART)
+        assert PARTS * len(PART) > OUTGOING_BYTES_MAX
+        async with Peer().connected(link, BOARD, KEY) as reader:
+            await reader.sync()
+            assert len(str(reader.text)) == PARTS * len(PART)
+            await writer.push(writer.edit("y" * 100))
+            while len(str(reader.text)) == PARTS * len(PART):
+                await reader.take()
+        await writer.push(writer.edit("y" * room))
+        assert (await writer.refusal()).cause == "too_large"
+    async with board.document(KEY) as doc:
+        assert len(doc.text()) == PARTS * len(PART) + 100
+        doc.text().insert(0, "and on ")
+
+
+async def test_it_is_compacted_into_pieces_and_restored(
+    link: Link, board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its base is more than one value, and so is the inverse update that brings it all back."""
+    monkeypatch.setattr(documents_room, "DOCUMENT_TAIL_UPDATES", 12)
+    monkeypatch.setattr(documents_room, "_COMPACTION_DELAY_S", 0.0)
+    async with Peer().connected(link, BOARD, KEY) as writer:
+        await writer.sync()
+        await fill(writer, PARTS)
+
+        async def compacted() -> bool:
+            base = await board.get(f"{document_prefix(KEY)}/base")
+            return base is not None and base["parts"][1] * PIECE_BYTES > 3 * len(PART)
+
+        await wait_until(compacted, timeout_s=30)
+        await board.checkpoint("whole")
+        before = writer.doc.get_state()
+        del writer.text[1000:]
+        await writer.push(writer.doc.get_update(before))
+        await writer.sync_again()
+    await board.restore("whole")
+    async with Peer().connected(link, BOARD, KEY) as reader:
+        await reader.sync()
+        assert len(str(reader.text)) == PARTS * len(PART)
+
+
+async def test_what_was_made_away_from_the_line_may_be_too_large(link: Link, board: Board) -> None:
+    """It cannot be taken in one commit; the document and others are unharmed."""
+    peer = Peer()
+    for _ in range(2):
+        peer.edit(PART)
+    async with peer.connected(link, BOARD, KEY):
+        with pytest.raises(DocumentRefused) as refused:
+            await peer.sync()
+        assert refused.value.cause == "too_large"
+    async with board.document(KEY) as doc:
+        assert len(doc.text()) == 0
