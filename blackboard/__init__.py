@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         LimitExceeded,
         MigrationFailed,
         ModelFailed,
+        NoSuchBoard,
         NoSuchCheckpoint,
         NothingToClaim,
         OutcomeUnknown,
@@ -104,7 +105,7 @@ if TYPE_CHECKING:
     from blackboard.runtime.run import Stay, run_agent
     from blackboard.runtime.runner import Runner, Stepped
     from blackboard.runtime.state import Status
-    from blackboard.runtime.supervisor import Care, Ended, Life
+    from blackboard.runtime.supervisor import Care, Ended, Life, live
     from blackboard.runtime.team import run_team, spawn
     from blackboard.runtime.trial import Inputs, Trial, run_step
     from blackboard.service.attempts import Claimed
@@ -194,6 +195,7 @@ __all__ = [
     "MigrationFailed",
     "Model",
     "ModelFailed",
+    "NoSuchBoard",
     "NoSuchCheckpoint",
     "NothingToClaim",
     "Origin",
@@ -252,6 +254,7 @@ __all__ = [
     "document_token",
     "encode_value",
     "in_processes",
+    "live",
     "model_from_environment",
     "open",
     "run_agent",
@@ -279,7 +282,7 @@ _HOMES = {
         "Usage",
     ),
     "blackboard.runtime.processes": ("Place", "in_processes"),
-    "blackboard.runtime.supervisor": ("Care", "Ended", "Life"),
+    "blackboard.runtime.supervisor": ("Care", "Ended", "Life", "live"),
     "blackboard.runtime.team": ("run_team", "spawn"),
     "blackboard.runtime.approvals": ("Decision", "Pending"),
     "blackboard.runtime.calls": ("CallRecord", "Retry", "Terms"),

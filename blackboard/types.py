@@ -155,6 +155,9 @@ ARCHIVE_LEASE_MS: Final = 10_000
 """Time after which another process goes on archiving a board whose archiver is silent."""
 ARCHIVE_WAIT_MS: Final = 10_000
 """Longest time for which a caller waits until the archive has reached a revision."""
+ARCHIVE_LAG_MS_MAX: Final = 60_000
+"""Age of a commit that is not archived above which `doctor` warns: many times what an archive takes
+that can be reached, and keeps up."""
 ARCHIVE_RETRY_MS: Final = 5_000
 """Longest pause between two attempts to reach an archive that is away."""
 ARCHIVE_IDLE_MS: Final = 1_000
@@ -171,7 +174,8 @@ ARCHIVE_WARM_NAMESPACES: Final = 512
 """Namespaces whose sums it remembers of each: a megabyte."""
 
 BOARDS_MAX: Final = 4096
-"""Boards that one service process has open: each has an index, a commit queue and a feed."""
+"""Boards on one engine, and those that one service process has open: each has an index, a commit
+queue and a feed."""
 BOARDS_PER_PRINCIPAL_MAX: Final = 256
 """Boards that one principal, who may not act for others, makes one service process open."""
 SWEEP_INTERVAL_MS: Final = 1_000

@@ -9,6 +9,7 @@
     |   |-- StaleEpoch        the board was restored, or its engine came back, since you looked
     |   |-- HeadMoved         somebody committed since a restore was prepared
     |   |-- SnapshotFirst     a checkpoint waits for this agent to bring in what it knows
+    |   |-- NoSuchBoard       there is no such board, and you cannot begin it
     |   |-- NoSuchCheckpoint  no checkpoint has that name
     |   |-- BarrierMissed     agents did not bring in their state in time
     |   |-- AttemptTooOld     not applied, and perhaps a late copy: send it with a newer `known`
@@ -85,6 +86,7 @@ from blackboard.errors.rejected import (
     InvalidRequest,
     LeaseHeld,
     LimitExceeded,
+    NoSuchBoard,
     NoSuchCheckpoint,
     NothingToClaim,
     Rejected,
@@ -124,6 +126,7 @@ __all__ = [
     "LocalProtocolError",
     "MigrationFailed",
     "ModelFailed",
+    "NoSuchBoard",
     "NoSuchCheckpoint",
     "NothingToClaim",
     "OutcomeUnknown",

@@ -111,6 +111,14 @@ class SnapshotFirst(Rejected):
 
 
 @dataclass(eq=False)
+class NoSuchBoard(Rejected):
+    """There is no board `board`, and what was asked for does not begin one."""
+
+    code: ClassVar[str] = "no_such_board"
+    board: str
+
+
+@dataclass(eq=False)
 class NoSuchCheckpoint(Rejected):
     """Board `board` has no checkpoint `name`."""
 

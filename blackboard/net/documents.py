@@ -21,6 +21,7 @@ from blackboard.errors import (
     DocumentRefused,
     InvalidRequest,
     LimitExceeded,
+    NoSuchBoard,
     Overloaded,
     Unauthenticated,
     Unavailable,
@@ -100,6 +101,7 @@ class DocumentDoor:
 _CODES: Final[tuple[tuple[type[BlackboardError], int], ...]] = (
     (Unauthenticated, CLOSE_UNAUTHENTICATED),
     (AccessDenied, CLOSE_FORBIDDEN),
+    (NoSuchBoard, CLOSE_FORBIDDEN),
     (LimitExceeded, CLOSE_TRY_LATER),
     (Overloaded, CLOSE_TRY_LATER),
     (Unavailable, CLOSE_RESTART),

@@ -263,6 +263,11 @@ def require_board(principal: Principal, board: str) -> None:
         raise AccessDenied(principal.name, "use", board)
 
 
+def may_begin(principal: Principal) -> bool:
+    """Whether `principal` may change anything on a board that it may use, and so begin one."""
+    return any(g.rights - {Right.READ, Right.RESTORE} for g in principal.grants)
+
+
 def is_reserved(board: str) -> bool:
     """Whether a board is one of the service's own, which nobody uses through a link."""
     return board.startswith("~")

@@ -67,7 +67,7 @@ class Client(Administration):
         self._board = board
 
     def board(self, name: str | None = None) -> "Board":
-        """The board `name` (None = the one meant by default); it begins when it is first used."""
+        """The board `name` (None = the one meant by default). Reading begins none."""
         return Board(self.link, name or self._board)
 
     async def boards(self) -> Sequence[str]:

@@ -130,12 +130,22 @@ class Host:
         """The queue and the feed of a board that is open."""
         return self._boards[name]
 
+    async def find(self, name: str, opener: str | None = None) -> OpenBoard | None:
+        """The queue and the feed of a board; None if there is none: nothing is made by asking.
+
+        Errors: as of `use`.
+        """
+        found = self._boards.get(name)
+        if found is None and await self.store.exists(name):
+            return await self.use(name, opener)
+        return found
+
     async def use(self, name: str, opener: str | None = None) -> OpenBoard:
         """The queue and the feed of a board, which is created if it does not exist.
 
         `opener` is the principal on whose account it is opened; None = the service's own.
-        Errors: LimitExceeded above BOARDS_MAX boards in this process, or above
-        BOARDS_PER_PRINCIPAL_MAX that `opener` was the first to use: nobody takes all of them.
+        Errors: LimitExceeded above BOARDS_MAX boards on the engine, or open in this process, or
+        above BOARDS_PER_PRINCIPAL_MAX that `opener` was the first to use: nobody takes all of them.
         """
         found = self._boards.get(name)
         if found is not None:
@@ -144,6 +154,7 @@ class Host:
             self._check_room(opener)
             self._openers[name] = opener
         try:
+            await self.check_new(name)
             await self.store.open(name)
         except BaseException:
             if name not in self._boards:
@@ -173,6 +184,14 @@ class Host:
         finally:
             if self.archiver is not None:
                 self.archiver.poke(board)
+
+    async def check_new(self, name: str) -> None:
+        """Errors: LimitExceeded when the board would be one more than the engine may hold."""
+        if await self.store.exists(name):
+            return
+        count = len(await self.store.boards()) + 1
+        if count > BOARDS_MAX:
+            raise LimitExceeded("BOARDS_MAX", count, BOARDS_MAX)
 
     def _check_room(self, opener: str | None) -> None:
         count = len(self._openers) + 1

@@ -106,7 +106,11 @@ class Link(Protocol):
         """The same way with the rights and name of `agent`; AccessDenied on use if not allowed."""
 
     async def head(self, board: str) -> Head:
-        """Where `board` stands; the board is created if it does not exist."""
+        """Where `board` stands; it begins with that if you may change anything there.
+
+        Whatever only reads begins no board, and finds nothing on one that there is not.
+        Errors: NoSuchBoard when there is none, and you may only read.
+        """
 
     async def commit(self, board: str, commit: Commit) -> Receipt:
         """Send one attempt of a commit.

@@ -7,7 +7,7 @@ and whatever is found by pattern is filtered after it.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
@@ -17,11 +17,13 @@ from blackboard.core.commit import (
     Commit,
     Committed,
     Entry,
+    Epoch,
     Head,
     LogEntry,
     LogPage,
     Reading,
 )
+from blackboard.core.document import check_document, document_prefix
 from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
 from blackboard.core.path import Pattern, check_key, parse_pattern, parse_patterns
@@ -94,9 +96,13 @@ class LocalLink(LocalPast):
         return LocalLink(self._host, access.acting_as(self.principal, agent))
 
     async def head(self, board: str) -> Head:
-        """Where `board` stands; it is created if it does not exist."""
+        """Where `board` stands; it begins with that if the principal may change anything there.
+
+        Errors: NoSuchBoard.
+        """
         with self._audited("head", board):
             self._check(board)
+            await self._begin(board)
             return await self._host.head(board, self._opener)
 
     async def commit(self, board: str, commit: Commit) -> Receipt:
@@ -145,7 +151,8 @@ class LocalLink(LocalPast):
                 raise LimitExceeded("READ_KEYS_MAX", len(keys), READ_KEYS_MAX, "keys")
             for key in keys:
                 access.require(self.principal, Right.READ, check_key(key))
-            await self._host.use(board, self._opener)
+            if await self._host.find(board, self._opener) is None:
+                return _NOTHING
             if at is not None:
                 return await Past(self._host).read(board, keys, at)
             return await self._host.store.read(board, keys)
@@ -164,7 +171,8 @@ class LocalLink(LocalPast):
             self._check(board)
             check_limit(limit, LIST_ENTRIES_MAX)
             parsed = parse_pattern(pattern)
-            await self._host.use(board, self._opener)
+            if await self._host.find(board, self._opener) is None:
+                return _NOTHING
             source: _Source = _Present(self._host.store, board)
             if at is not None:
                 past = Past(self._host)
@@ -207,7 +215,8 @@ class LocalLink(LocalPast):
             self._check(board)
             check_limit(limit, LIST_ENTRIES_MAX)
             parsed = parse_pattern(pattern)
-            await self._host.use(board)
+            if await self._host.find(board, self._opener) is None:
+                return _NOTHING
             reading = await self._host.store.leases(board)
             found = [
                 lease
@@ -225,7 +234,8 @@ class LocalLink(LocalPast):
         with self._audited("log", board, after):
             self._check(board)
             check_limit(limit, LOG_ENTRIES_MAX)
-            await self._host.use(board, self._opener)
+            if await self._host.find(board, self._opener) is None:
+                return _NO_LOG
             page = await self._page_of_log(board, after, limit)
             shown: list[LogEntry] = []
             through = after
@@ -252,7 +262,8 @@ class LocalLink(LocalPast):
         with self._audited("why", board, key):
             self._check(board)
             access.require(self.principal, Right.READ, check_key(key))
-            await self._host.use(board, self._opener)
+            if await self._host.find(board, self._opener) is None:
+                return ()
             return await provenance.causes(self._host.store, board, key, self._readable)
 
     def watch(self, board: str, request: WatchRequest) -> AbstractAsyncContextManager[Stream]:
@@ -269,7 +280,7 @@ class LocalLink(LocalPast):
 
     @asynccontextmanager
     async def _watch(self, board: str, view: View, request: WatchRequest) -> AsyncIterator[Stream]:
-        feed = (await self._host.use(board, self._opener)).feed
+        feed = (await self._begin(board)).feed
         async with feed.watch(view, request.after) as watcher:
             if self.principal.credential is None:
                 yield watcher
@@ -280,8 +291,16 @@ class LocalLink(LocalPast):
         """Join the document at `key`. See `Documents.join`."""
         with self._audited("document", board, key):
             self._check(board)
-            assert self._host.documents is not None, "a service has documents"
-            return self._host.documents.join(board, key, self.principal, self._check_token)
+            return self._document(board, key)
+
+    @asynccontextmanager
+    async def _document(self, board: str, key: Key) -> AsyncIterator[Session]:
+        assert self._host.documents is not None, "a service has documents"
+        access.require_below(self.principal, Right.READ, document_prefix(check_document(key)))
+        await self._begin(board)
+        joined = self._host.documents.join(board, key, self.principal, self._check_token)
+        async with joined as session:
+            yield session
 
     async def boards(self) -> Sequence[str]:
         """Names of the existing boards that the principal may use."""
@@ -392,6 +411,11 @@ class LocalLink(LocalPast):
         if error.current is not None:
             error.current = decode_value(error.current)
         return error
+
+
+_NOTHING: Final = Reading(0, "")
+"""What is read of a board that there is not."""
+_NO_LOG: Final = LogPage(Head(0, Epoch(0, ""), 1), ())
 
 
 class _Permitted:

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 
 from blackboard.core.commit import Entry, Head
 from blackboard.core.path import check_key
-from blackboard.errors import InvalidRequest
+from blackboard.errors import InvalidRequest, NoSuchBoard
 from blackboard.service import access
 from blackboard.service.access import Principal, Right
 from blackboard.service.audited import Audited
 from blackboard.service.branch import Branches
 from blackboard.service.checkpoints import Checkpoints
-from blackboard.service.host import Host
+from blackboard.service.host import Host, OpenBoard
 from blackboard.service.manifest import Manifest
 from blackboard.service.moments import (
     AUTOMATIC,
@@ -68,7 +68,8 @@ class LocalPast:
     async def checkpoint(self, board: str, wish: CheckpointWish) -> Checkpoint:
         """Take a checkpoint."""
         with self._audited("checkpoint", board, wish):
-            await self._use(board, Right.CHECKPOINT)
+            self._check_whole(board, Right.CHECKPOINT)
+            await self._begin(board)
             if wish.kind not in (NAMED, AUTOMATIC):
                 raise InvalidRequest(field="kind", reason=f"{wish.kind!r} is the service's own")
             check_note(wish.note)
@@ -79,8 +80,10 @@ class LocalPast:
     ) -> Sequence[Checkpoint]:
         """A page of the checkpoints that may be read."""
         with self._audited("checkpoints", board):
-            await self._use(board)
+            self._check(board)
             check_limit(limit, CHECKPOINTS_PAGE_MAX)
+            if await self._host.find(board, self._opener) is None:
+                return ()
             found = await Checkpoints(self._host).all(board)
             shown = [
                 c for c in found if c.revision > after and self._readable(checkpoint_key(c.name))
@@ -139,6 +142,7 @@ class LocalPast:
         with self._audited("branch", board, wish):
             await self._use(board, Right.CHECKPOINT)
             self._check(wish.new)
+            await self._host.check_new(wish.new)
             check_note(wish.note)
             head = await Branches(self._host).branch(board, wish, self.principal.name)
             await self._host.use(wish.new, self._opener)
@@ -207,6 +211,7 @@ class LocalPast:
         with self._audited("import_begin", board, wish):
             self._check_whole(board, Right.ADMIN)
             check_note(wish.note)
+            await self._host.check_new(board)
             await self._host.imports.begin(board, wish, self.principal.name)
 
     async def import_page(
@@ -231,11 +236,27 @@ class LocalPast:
         return Audited(self._host.audit, self.principal, verb, board, about)
 
     async def _use(self, board: str, right: Right | None = None) -> None:
-        """Check that the principal may use the board, and has `right` on all of it; open it."""
+        """Check that the principal may use the board, and has `right` on all of it; open it.
+
+        Errors: NoSuchBoard.
+        """
         self._check(board)
         if right is not None:
             access.require_whole(self.principal, right)
-        await self._host.use(board, self._opener)
+        if await self._host.find(board, self._opener) is None:
+            raise NoSuchBoard(board)
+
+    async def _begin(self, board: str) -> OpenBoard:
+        """Open a board, which begins with that if the principal may change anything there.
+
+        Errors: NoSuchBoard when there is none and the principal may not.
+        """
+        found = await self._host.find(board, self._opener)
+        if found is not None:
+            return found
+        if not access.may_begin(self.principal):
+            raise NoSuchBoard(board)
+        return await self._host.use(board, self._opener)
 
     def _check_whole(self, board: str, right: Right) -> None:
         self._check(board)

@@ -66,6 +66,9 @@ class Store(Protocol):
         The first contact with an engine run that may have lost revisions begins a new epoch.
         """
 
+    async def exists(self, board: str) -> bool:
+        """Whether there is such a board, made to the end; nothing is made by asking."""
+
     async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
         """Decide 1..BATCH_COMMITS_MAX commits; one outcome each, in order.
 

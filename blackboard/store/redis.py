@@ -134,6 +134,11 @@ class RedisStore:
         await repeated(lambda: self._driver.send(Trial(), BOARDS, "SADD", BOARDS, board))
         return await self._scripts.open(board)
 
+    async def exists(self, board: str) -> bool:
+        """As `Store.exists`. Errors: Unavailable."""
+        key = board_keys(board)[0]
+        return bool(await repeated(lambda: self._driver.send(Trial(), key, "HEXISTS", key, "run")))
+
     async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
         """Decide a batch in one script call; one outcome each, in order.
 

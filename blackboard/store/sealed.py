@@ -173,6 +173,10 @@ class SealedStore:
         """As `Store.open`."""
         return await self.raw.open(board)
 
+    async def exists(self, board: str) -> bool:
+        """As `Store.exists`."""
+        return await self.raw.exists(board)
+
     async def hold(self, board: str, hold_ms: Milliseconds) -> None:
         """As `Store.hold`."""
         await self.raw.hold(board, hold_ms)

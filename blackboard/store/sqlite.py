@@ -118,6 +118,12 @@ class SqliteStore:
         """As `Store.open`."""
         return (await self._board(board, create=True)).head
 
+    async def exists(self, board: str) -> bool:
+        """As `Store.exists`."""
+        check_name(board, "board")
+        path = self._path(board)
+        return board in self._boards or await asyncio.to_thread(path.exists)
+
     async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
         """As `Store.commit`. After a write whose fate is unknown, every outcome is OutcomeUnknown.
 

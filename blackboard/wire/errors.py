@@ -48,6 +48,7 @@ RPC_CODES: Final[dict[str, int]] = {
     "no_such_checkpoint": -32026,
     "barrier_missed": -32027,
     "document_refused": -32028,
+    "no_such_board": -32029,
     "unavailable": -32030,
     "outcome_unknown": -32031,
     "overloaded": -32032,

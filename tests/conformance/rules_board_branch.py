@@ -161,8 +161,10 @@ class BranchRules:
         assert values == ["new", *reversed(range(number + 1))]
 
     async def test_a_branch_nobody_may_use_is_refused(self, team: Team) -> None:
+        board = await team.operator()
+        await board.head()
         with pytest.raises((AccessDenied, InvalidRequest)):
-            await (await team.operator()).branch("~reserved")
+            await board.branch("~reserved")
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -269,8 +271,10 @@ class BranchRules:
             await client.import_board(tmp_path / "text", f"{team.name}-i")
         with pytest.raises(InvalidRequest):
             await client.import_board(tmp_path / "absent", f"{team.name}-i")
+        board = await team.operator()
+        await board.head()
         with pytest.raises(NoSuchCheckpoint):
-            await (await team.operator()).export("absent", tmp_path / "x.zip")
+            await board.export("absent", tmp_path / "x.zip")
         assert not (tmp_path / "x.zip").exists()
 
     async def test_files_are_for_the_operator(self, team: Team, ada: Board, tmp_path: Path) -> None:

@@ -183,6 +183,7 @@ class CheckpointRules:
 
     async def test_an_unknown_name_is_told(self, team: Team) -> None:
         board = await team.operator()
+        await board.head()
         for asked in (
             board.show("x"),
             board.restore("x"),

@@ -3,8 +3,16 @@
 import pytest
 
 from blackboard.core.commit import Delete, Put
-from blackboard.errors import Compacted, FutureRevision, InvalidRequest, LimitExceeded
+from blackboard.errors import (
+    AccessDenied,
+    Compacted,
+    FutureRevision,
+    InvalidRequest,
+    LimitExceeded,
+    NoSuchBoard,
+)
 from blackboard.service import access
+from blackboard.service.access import Principal, Right
 from blackboard.service.board import Board
 from blackboard.types import LIST_ENTRIES_MAX, OPERATIONS_MAX, READ_KEYS_MAX, WHY_COMMITS_MAX
 from blackboard.wire.codec import encode_value
@@ -24,6 +32,39 @@ class BoardReadRules:
         assert (head.epoch.number, head.epoch.cause) == (1, "created")
         assert await ada.log() == ()
         assert team.name in await (await team.client(access.agent("ada"))).boards()
+
+    async def test_reading_begins_no_board(self, team: Team, ada: Board) -> None:
+        """A name that was misspelt shows nothing, and leaves nothing."""
+        operator = await team.operator()
+        for board in (ada, operator):
+            assert await board.get("public/a") is None
+            assert await board.entries(["public/a", "public/b"]) == {}
+            assert (await board.list("**")).entries == ()
+            assert await board.log() == ()
+            assert await board.leases("**") == ()
+            assert not await board.why("public/a")
+            assert await board.checkpoints() == ()
+        assert team.name not in await team.service.host.store.boards()
+        with pytest.raises(NoSuchBoard) as refused:
+            await operator.restore(1)
+        assert refused.value.board == team.name
+        assert team.name not in await team.service.host.store.boards()
+        await ada.put("public/a", 1)
+        assert await operator.get("public/a") == 1
+        assert team.name in await team.service.host.store.boards()
+
+    async def test_who_may_only_read_begins_no_board(self, team: Team) -> None:
+        """Whatever is asked, watches and documents included."""
+        reader = Principal("reader", (access.Grant("**", frozenset({Right.READ})),))
+        board = (await team.client(reader)).board(team.name)
+        with pytest.raises(NoSuchBoard):
+            await board.head()
+        with pytest.raises(NoSuchBoard):
+            async with board.watch("public/**"):
+                pass
+        with pytest.raises((NoSuchBoard, AccessDenied)):  # the close code says "forbidden"
+            await board.document("public/memo")
+        assert team.name not in await team.service.host.store.boards()
 
     async def test_an_entry_knows_its_revisions_and_its_author(
         self, ada: Board, bob: Board

@@ -3,8 +3,10 @@
 from functools import partial
 
 import anyio
+import pytest
 
 from blackboard.core.commit import Append, Committed, Increment, Put
+from blackboard.errors import InvalidRequest
 from blackboard.store.base import Store
 from blackboard.types import BATCH_COMMITS_MAX
 from blackboard.wire.codec import prepare
@@ -40,6 +42,19 @@ class StoreRules:
         again = await store.open(board)
         assert (again.epoch, again.revision, again.log_entries) == (first.epoch, 1, 1)
         assert again.time_ms >= done.time_ms
+
+    async def test_a_board_exists_once_it_was_opened(self, store: Store, board: str) -> None:
+        """Asking makes none; what is dropped does not exist."""
+        for begins in (False, True):
+            assert not await store.exists(board)
+            assert board not in await store.boards()
+            if begins:
+                await store.open(board)
+        assert await store.exists(board)
+        await store.drop(board)
+        assert not await store.exists(board)
+        with pytest.raises(InvalidRequest):
+            await store.exists("no/name")
 
     async def test_boards_are_listed_in_order(self, store: Store, board: str) -> None:
         names = [f"{board}-{letter}" for letter in "bca"]

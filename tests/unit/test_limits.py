@@ -4,7 +4,10 @@ A probe does a thing of a given size. At the limit it passes; one more, and the 
 both numbers. What is too large to be made in a test is lowered first.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import ast
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,7 @@ from blackboard.store.base import check_hold
 from blackboard.store.sqlite import SqliteStore
 from blackboard.wire.codec import encode_value, prepare
 from tests.conformance.writer import Writer
+from tests.source_tree import ROOT
 from tests.unit.core.trial import Trial, packed
 
 ONE = packed(1)
@@ -256,3 +260,95 @@ async def test_waiting_commits_have_an_edge(
     with pytest.raises(Unavailable):
         await writer.send_all([writer.make(Put("public/a", ONE)) for _ in range(5)])
     assert (await store.open(BOARD)).revision == 4
+
+
+# --- every row ------------------------------------------------------------------------------------
+
+BY_EFFECT = {
+    "RENEWALS_PER_TTL": "test_keeper.py::test_it_is_renewed_at_a_third_of_its_time",
+    "OPEN_FILES_MAX": "test_server.py::test_a_service_opens_as_many_files_as_it_may",
+    "ARCHIVE_WAIT_MS": "test_archiver.py::test_waiting_for_the_archive_is_bounded",
+    "ARCHIVE_LEASE_MS": "test_archiver.py::test_one_archives_and_the_other_takes_over",
+    "LOCK_MASTER_TIMEOUT_MS": "test_redlock_faults.py::test_hung_masters_hold_nobody_up",
+    "OVERLAP_TTL_MS": (
+        "rules_board_document.py::test_an_overlap_in_a_text_within_is_told_and_in_the_log"
+    ),
+    "MODEL_PAUSE_MS_MAX": "test_chat.py::test_a_pause_that_is_asked_for_is_kept_if_it_is_short",
+    "TRANSCRIPT_PAGE_TURNS_MAX": "test_memory.py::test_numbers_out_of_range_are_refused",
+    "WINDOW_TURNS_MAX": "test_memory.py::test_numbers_out_of_range_are_refused",
+}
+"""Rows whose test stands at the edge without their name: by a number, or by what they bring about.
+"""
+
+PACES = {
+    "ARCHIVE_RETRY_MS",
+    "ARCHIVE_IDLE_MS",
+    "ARCHIVE_PAUSE_MS",
+    "ARCHIVE_PAGE_ENTRIES",
+    "BLOB_CALLS_MAX",
+    "CLAIM_TAKE_ATTEMPTS_MAX",
+    "LOCK_MASTER_CALLS_MAX",
+    "LONG_REQUEST_TIMEOUT_MS",
+    "REST_TOLD_AFTER_MS",
+    "RESTORE_ATTEMPTS_MAX",
+    "RESTORE_HOLDS_MAX",
+    "RESTORE_KEPT_MS",
+}
+"""Rows that nobody is refused by: how fast something goes on, and how often it is tried before it
+goes another way. They have no edge that a caller could stand at."""
+
+
+@cache
+def sources_by_file() -> dict[str, dict[str, str]]:
+    """The source of every test, by file name and function name."""
+    found: dict[str, dict[str, str]] = {}
+    for path in (ROOT / "tests").rglob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        found.setdefault(path.name, {}).update(_tests_in(source))
+    return found
+
+
+def _tests_in(source: str) -> Iterator[tuple[str, str]]:
+    """Each test with its source; a table above the tests counts for each of them."""
+    tree = ast.parse(source)
+    tables = [
+        ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)
+    ]
+    functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    for node in functions:
+        if node.name.startswith("test_"):
+            yield node.name, "\n".join([*tables, ast.unparse(node)])
+
+
+def rows() -> list[str]:
+    """The names of the table."""
+    return [name for name in vars(limits) if name.isupper()]
+
+
+def untested(names: list[str], sources: dict[str, dict[str, str]]) -> list[str]:
+    """Those of `names` that no test names."""
+    here = Path(__file__).name
+    everything = "\n".join(
+        text for file, tests in sources.items() if file != here for text in tests.values()
+    )
+    said = set(re.findall(r"[A-Z][A-Z_]{3,}", everything)) | set(PROBES) | set(LOWERED)
+    return [name for name in names if name not in said]
+
+
+def test_every_row_has_a_test() -> None:
+    """A new one needs a test that names it, or a line above that says which test shows it."""
+    missing = set(untested(rows(), sources_by_file())) - BY_EFFECT.keys() - PACES
+    assert missing == set()
+
+
+def test_a_row_without_a_test_is_found() -> None:
+    """So that the test above can fail."""
+    assert untested(["NOBODY_TESTS_THIS_MAX", "LEASES_MAX"], {}) == ["NOBODY_TESTS_THIS_MAX"]
+
+
+def test_the_tests_that_are_named_exist() -> None:
+    """And no row is listed that is gone."""
+    assert (BY_EFFECT.keys() | PACES) - set(rows()) == set()
+    for name in BY_EFFECT.values():
+        file, _, test = name.partition("::")
+        assert test in sources_by_file()[file], name

@@ -28,10 +28,28 @@ async def test_the_number_of_open_boards_is_bounded(
         client = client_of(service)
         for name in ("a", "b", "a"):
             await client.board(name).head()
-        with pytest.raises(LimitExceeded) as refused:
-            await client.board("c").get("public/a")
-        assert (refused.value.limit, refused.value.maximum) == ("BOARDS_MAX", 2)
+        assert await client.board("c").get("public/a") is None
+        for attempt in (client.board("c").put("public/a", 1), client.board("c").head()):
+            with pytest.raises(LimitExceeded) as refused:
+                await attempt
+            assert (refused.value.limit, refused.value.maximum) == ("BOARDS_MAX", 2)
         assert await client.boards() == ["a", "b"]
+
+
+async def test_the_number_of_boards_of_an_engine_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of those that no process has open just now; they themselves can be used."""
+    async with service_over(tmp_path) as (service, _):
+        for name in ("a", "b"):
+            await client_of(service).board(name).put("public/x", name)
+    monkeypatch.setattr(host_module, "BOARDS_MAX", 2)
+    async with service_over(tmp_path) as (service, _):
+        with pytest.raises(LimitExceeded) as refused:
+            await client_of(service).board("c").put("public/x", 1)
+        assert (refused.value.limit, refused.value.value) == ("BOARDS_MAX", 3)
+        assert await client_of(service).board("b").get("public/x") == "b"
+        assert await client_of(service).board("a").get("public/x") == "a"
 
 
 async def test_one_principal_cannot_take_all_boards(
