@@ -7,6 +7,7 @@ gets the question once.
 """
 
 import asyncio
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -90,12 +91,13 @@ class Architect(Agent[Planning]):
         ctx.done("planned")
 
 
-async def main() -> None:
+async def main() -> int:
     """Work on the board that the environment names (BLACKBOARD_URL, _TOKEN, _BOARD)."""
     async with blackboard.connect() as client:
         board = client.board()
-        await blackboard.run_agent(Architect("architect", colleague=Colleague(board)), board)
+        architect = Architect("architect", colleague=Colleague(board))
+        return (await blackboard.live(architect, board)).exit_code
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    sys.exit(asyncio.run(main()))

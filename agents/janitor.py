@@ -69,12 +69,13 @@ class Janitor(Agent[Rounds]):
                 ctx.note(f"archived turns of {transcript.agent}")
 
 
-async def main(agents: Sequence[str]) -> None:
+async def main(agents: Sequence[str]) -> int:
     """Work on the board that the environment names, until stopped."""
     async with blackboard.connect() as client:
         model = blackboard.model_from_environment()
-        await blackboard.run_agent(Janitor("janitor", agents, model), client.board())
+        janitor = Janitor("janitor", agents, model)
+        return (await blackboard.live(janitor, client.board())).exit_code
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1:]))
+    sys.exit(asyncio.run(main(sys.argv[1:])))

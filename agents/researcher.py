@@ -6,6 +6,7 @@ the first one will be told so by the board.
 """
 
 import asyncio
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -71,11 +72,11 @@ class Researcher(Agent[Research]):
         ctx.put("public/valuation", valuation(ctx.state.free_cash_flow))
 
 
-async def main() -> None:
+async def main() -> int:
     """Work on the board that the environment names (BLACKBOARD_URL, _TOKEN, _BOARD)."""
     async with blackboard.connect() as client:
-        await blackboard.run_agent(Researcher("researcher"), client.board())
+        return (await blackboard.live(Researcher("researcher"), client.board())).exit_code
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    sys.exit(asyncio.run(main()))

@@ -6,6 +6,7 @@ them changes before the answer, the question is asked anew.
 """
 
 import asyncio
+import sys
 from typing import Any
 
 from pydantic import BaseModel
@@ -61,11 +62,11 @@ class Reviewer(Agent[Reviews]):
             ctx.send(plan.author, {"review": verdict, "findings": findings})
 
 
-async def main() -> None:
+async def main() -> int:
     """Work on the board that the environment names (BLACKBOARD_URL, _TOKEN, _BOARD)."""
     async with blackboard.connect() as client:
-        await blackboard.run_agent(Reviewer("reviewer"), client.board())
+        return (await blackboard.live(Reviewer("reviewer"), client.board())).exit_code
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    sys.exit(asyncio.run(main()))

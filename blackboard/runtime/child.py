@@ -5,7 +5,6 @@ is finished, or abandoned after the grace period, the identity is given back, th
 """
 
 import asyncio
-import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -15,8 +14,8 @@ from typing import Any
 from blackboard.errors import InvalidRequest
 from blackboard.net.client import connect
 from blackboard.runtime.agent import Agent
-from blackboard.runtime.processes import CRASH_LOOP_CODE, Order
-from blackboard.runtime.supervisor import Care, Life
+from blackboard.runtime.processes import Order
+from blackboard.runtime.supervisor import Care, Life, ended_by_signals
 
 
 def agent_of(order: Order) -> Agent[Any]:
@@ -34,11 +33,9 @@ async def _live(order: Order) -> int:
     async with connect(order.url, agent=order.name) as client:
         life = Life(agent, client.board(order.board), Care(**order.care))
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, life.stop)
-        await loop.connect_read_pipe(lambda: _Starter(life.stop), sys.stdin)
-        ended = await life.run()
-    return CRASH_LOOP_CODE if ended.how == "crash_loop" else 0
+        with ended_by_signals(life):
+            await loop.connect_read_pipe(lambda: _Starter(life.stop), sys.stdin)
+            return (await life.run()).exit_code
 
 
 class _Starter(asyncio.Protocol):

@@ -14,25 +14,19 @@ from typing import Protocol
 from blackboard.core.commit import Condition, Delete, HeldFence, Op
 from blackboard.errors import SnapshotFirst, StaleEpoch
 from blackboard.service.board import Board
+from blackboard.service.step import StepBoard
 from blackboard.service.views import Entry, Listing, Receipt
 from blackboard.types import LIST_ENTRIES_MAX, STEP_ATTEMPTS_MAX, Key, Revision
 
 log = logging.getLogger(__name__)
 
 
-class Desk(Protocol):
-    """A board as one agent has it."""
-
-    @property
-    def agent(self) -> str:
-        """Who works here."""
+class Desk(StepBoard, Protocol):
+    """A board as one agent has it: what a step needs of one, and a little more."""
 
     @property
     def name(self) -> str:
         """The name of the board."""
-
-    async def entry(self, key: Key) -> Entry | None:
-        """The entry at `key`."""
 
     async def entries(self, keys: Sequence[Key]) -> Mapping[Key, Entry]:
         """The entries of `keys`, all as of one revision; absent keys are left out."""

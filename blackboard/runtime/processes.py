@@ -28,13 +28,17 @@ from blackboard.errors import BlackboardError, InvalidRequest
 from blackboard.net.client import TOKEN_VARIABLE
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.state import Status, state_key
-from blackboard.runtime.supervisor import Care, Crashes, Ended, supervision_key
+from blackboard.runtime.supervisor import (
+    CRASH_LOOP_CODE,
+    Care,
+    Crashes,
+    Ended,
+    supervision_key,
+)
 from blackboard.runtime.team import MakeLife
 from blackboard.service.board import Board
 from blackboard.types import AGENT_ERROR_BYTES_MAX, FINISH_TIMEOUT_MS
 
-CRASH_LOOP_CODE = 70
-"""How a process ends whose agent is in a crash loop: EX_SOFTWARE of sysexits.h."""
 _CHILD = "blackboard.runtime.child"
 
 

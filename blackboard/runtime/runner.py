@@ -128,12 +128,15 @@ class Runner(Generic[S]):
             name = self.agent.name
             page = await self._desk.list(state_key(name))
             entry = page.entries[0] if page.entries else None
-            declared = await self._desk.entry(declared_key(name))
+            # After the state: calls that an older state made must not answer those of this one.
+            declared, kept = await asyncio.gather(
+                self._desk.entry(declared_key(name)), load(self._desk)
+            )
             self._hydrated = Hydrated(
                 stored=self._stored(entry),
                 revision=entry.mod_revision if entry else 0,
                 since=page.revision,
-                kept=await load(self._desk),
+                kept=kept,
                 declared=declared.value if declared else None,
             )
             self._observe(Point.HYDRATED, name)

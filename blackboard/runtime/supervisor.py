@@ -21,6 +21,9 @@ Sources: supervisors of Erlang/OTP, for the restart intensity; Kubernetes' Crash
 import asyncio
 import logging
 import random
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -59,6 +62,8 @@ from blackboard.types import (
 )
 
 SUPERVISION = "public/~supervision"
+CRASH_LOOP_CODE = 70
+"""How a process ends whose agent is in a crash loop: EX_SOFTWARE of sysexits.h."""
 How = Literal["done", "stopped", "crash_loop", "refused"]
 """`refused`: it never lived here, because the team has no room for it."""
 _OVERTAKEN = (LeaseLost, LeaseHeld, Fenced, StaleEpoch)
@@ -101,6 +106,11 @@ class Ended:
     outcome: str = ""
     crashes: int = 0
     error: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        """With what a process ends that was for this agent alone: 0 unless it crashed in a loop."""
+        return CRASH_LOOP_CODE if self.how == "crash_loop" else 0
 
 
 def supervision_key(agent: str) -> Key:
@@ -263,3 +273,30 @@ class Life:
     def _ended(self, how: How, outcome: str = "") -> Ended:
         crashes = self._crashes
         return Ended(self.agent.name, how, outcome, crashes.total, crashes.error)
+
+
+async def live(agent: Agent[Any], board: Board, care: Care | None = None) -> Ended:
+    """Run `agent` as what this process is for: a life that SIGTERM and SIGINT end in order.
+
+        sys.exit((await live(Researcher("researcher"), client.board())).exit_code)
+
+    Only in the main thread, where Python delivers signals. Errors, cancellation: as of `Life.run`.
+    """
+    life = Life(agent, board, care)
+    with ended_by_signals(life):
+        return await life.run()
+
+
+@contextmanager
+def ended_by_signals(life: Life) -> Iterator[None]:
+    """Within the block a signal asks the life to end, instead of ending the process."""
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in before:
+        loop.add_signal_handler(number, life.stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)

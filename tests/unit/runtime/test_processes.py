@@ -132,6 +132,26 @@ async def test_a_signal_ends_a_process_in_order(
     assert await board.get("public/counts/ada") is None
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_ready_agent_ends_in_order(
+    service: ServiceProcess, board: Board, number: signal.Signals
+) -> None:
+    """As people start it: `python -m blackboard.agents.reviewer`, while it rests."""
+    environment = {
+        "BLACKBOARD_URL": service.url,
+        "BLACKBOARD_TOKEN": issue(service.secret, access.agent("reviewer"), HOUR_MS),
+        "BLACKBOARD_BOARD": board.name,
+    }
+    command = [sys.executable, "-m", "blackboard.agents.reviewer"]
+    async with await anyio.open_process(command, env=os.environ | environment) as process:
+        await wait_until(lambda: _reports(board, "reviewer", "idle"))
+        process.send_signal(number)
+        with anyio.fail_after(60):
+            assert await process.wait() == 0
+    assert await board.leases("private/reviewer/*") == ()
+    assert await board.agents() == ()
+
+
 async def _is_attached(board: Board) -> bool:
     return bool(await board.agents())
 

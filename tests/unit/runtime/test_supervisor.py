@@ -1,6 +1,8 @@
 """Lives: restarts from the last commit, crash loops, stopping, taking over."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,11 @@ import pytest
 import blackboard
 from blackboard import Board
 from blackboard.runtime.run import Stay, run_agent
-from blackboard.runtime.supervisor import Care, Ended, Life, supervision_key
+from blackboard.runtime.supervisor import Care, Ended, Life, live, supervision_key
 from tests.unit.runtime.crew import Counter, Hopeless, Patient, Slow, Stumbling
 from tests.waiting import wait_until
 
+PATIENCE_S = 60.0
 QUICK = Care(ttl_ms=1_000, grace_ms=50, pause_ms=1, pause_ms_max=4)
 
 
@@ -208,3 +211,27 @@ async def test_who_is_taken_over_waits_in_turn(board: Board) -> None:
     ended = await living
     assert (ended.how, ended.crashes) == ("done", 0)
     assert await count_of(board, "ada") == 5
+
+
+@pytest.mark.parametrize(
+    ("how", "code"), [("done", 0), ("stopped", 0), ("refused", 0), ("crash_loop", 70)]
+)
+def test_only_a_crash_loop_is_a_failure_of_the_process(how: Any, code: int) -> None:
+    """So that who looks after processes starts it again, or not."""
+    assert Ended("ada", how).exit_code == code
+
+
+async def test_a_signal_ends_a_life_that_is_lived_alone(board: Board) -> None:
+    """And signals are as before, afterwards."""
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with anyio.fail_after(PATIENCE_S):
+        living = asyncio.create_task(live(Patient("ada"), board, QUICK))
+        await wait_until(lambda: _rests(board))
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert (await living).how == "stopped"
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+    assert await board.agents() == ()
+
+
+async def _rests(board: Board) -> bool:
+    return any(one.state == "idle" for one in await board.agents())
