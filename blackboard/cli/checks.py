@@ -3,6 +3,7 @@
 A finding is ok, warn (it works, but will surprise you) or fail (it does not work, or loses data).
 """
 
+import json
 import os
 import shutil
 import statistics
@@ -18,7 +19,7 @@ from urllib.parse import urlsplit
 
 from blackboard.cli.exits import LOOPBACK, START, CommandError, explain
 from blackboard.errors import BlackboardError, DataDirectoryInUse
-from blackboard.types import CONNECTIONS_MAX, OPEN_FILES_MAX
+from blackboard.types import ARCHIVE_LAG_MS_MAX, CONNECTIONS_MAX, OPEN_FILES_MAX
 
 if TYPE_CHECKING:
     from blackboard.cli.places import Target
@@ -31,6 +32,7 @@ _FREE_FAIL_BYTES: Final = 100 * 1024**2
 _FREE_WARN_BYTES: Final = 2 * 1024**3
 _SKEW_MAX_S: Final = 5
 _HTTP_TIMEOUT_S: Final = 3
+_ANSWER_BYTES_MAX: Final = 64 * 1024
 _TOKEN_LEFT_MIN_MS: Final = 24 * 3_600_000
 
 
@@ -219,6 +221,7 @@ def service(url: str, ca: str | None = None) -> Iterator[Finding]:
             with _get(url, path, ca) as answer:
                 yield _ok(path, f"{url}, {meaning}")
                 date = answer.headers["Date"]
+                told = json.loads(answer.read(_ANSWER_BYTES_MAX))
         except HTTPError as error:
             error.close()
             fix = "Look at the log of the service."
@@ -232,6 +235,20 @@ def service(url: str, ca: str | None = None) -> Iterator[Finding]:
             yield Finding(path, Status.FAIL, f"{url} does not answer: {reason}", fix)
             return
     yield clock(date, time.time())
+    yield from archive(told)
+
+
+def archive(told: Any) -> Iterator[Finding]:
+    """How the archive keeps up, as /readyz tells it; nothing if there is none."""
+    match told:
+        case {"archive": {"behind": int(behind), "lag_ms": int(lag_ms), "failing": int(failing)}}:
+            text = f"{behind} revisions behind, the oldest for {lag_ms / 1000:.1f} s"
+            if lag_ms <= ARCHIVE_LAG_MS_MAX:
+                yield _ok("archive", text)
+                return
+            fix = "Look at the log of the service, and at the archive's database."
+            text += f"; {failing} boards cannot be archived" if failing else ""
+            yield Finding("archive", Status.WARN, text, fix)
 
 
 def _get(url: str, path: str, ca: str | None) -> Any:

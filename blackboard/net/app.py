@@ -87,11 +87,18 @@ class _Routes:
         return JSONResponse({"status": "ok"})
 
     async def readyz(self, _: Request) -> Response:
-        """The engine answers too, and the service takes requests."""
+        """The engine answers too, and the service takes requests.
+
+        It tells how the archive keeps up; no commit waits for that, so it does not matter here.
+        """
         reason = "stopping" if self._gate.draining else await self._engine_failure()
         if reason is not None:
             return JSONResponse({"status": "not ready", "reason": reason}, 503)
-        return JSONResponse({"status": "ready"})
+        archive = self._gate.service.statistics().archive
+        if archive is None:
+            return JSONResponse({"status": "ready"})
+        told = {name: getattr(archive, name) for name in ("behind", "lag_ms", "failing")}
+        return JSONResponse({"status": "ready", "archive": told})
 
     async def metrics(self, _: Request) -> Response:
         """Prometheus' text format."""

@@ -99,6 +99,9 @@ class Metrics:
         if archive is not None:
             about = "Revisions by which the archive is behind, at most"
             yield GaugeMetricFamily("blackboard_archive_behind", about, archive.behind)
+            about = "Age of the oldest commit that is not archived"
+            lag_s = archive.lag_ms / 1000
+            yield GaugeMetricFamily("blackboard_archive_lag_seconds", about, lag_s)
             about = "Boards that could not be archived just now"
             yield GaugeMetricFamily("blackboard_archive_failing", about, archive.failing)
             about = "Log entries archived here"

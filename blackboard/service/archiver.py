@@ -50,12 +50,14 @@ _FIRST_RETRY_MS = 100
 @dataclass(frozen=True, slots=True)
 class ArchiveStatistics:
     """How the archive keeps up: `behind` is the largest number of revisions by which it is behind a
-    board's log, as far as this process saw it; `failing` boards could not be archived just now."""
+    board's log, as far as this process saw it; `failing` boards could not be archived just now.
+    `lag_ms` is the age of the oldest commit that is not archived; 0 if all are."""
 
     boards: int
     behind: int
     appended: int
     failing: int
+    lag_ms: Milliseconds
 
 
 @dataclass
@@ -70,6 +72,9 @@ class _Board:
     checked: bool = False  # that the archive's history is the log's
     failures: int = 0
     waiters: int = 0
+    late_since: float | None = None
+    """When the oldest commit was made that is not archived, by the loop's clock; None: there is
+    none, as far as is known."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     wanted: asyncio.Event = field(default_factory=asyncio.Event)
     moved: asyncio.Event = field(default_factory=asyncio.Event)
@@ -147,6 +152,7 @@ class Archiver:
             behind=max((b.head - b.revision for b in boards if b.mark is not None), default=0),
             appended=self._appended,
             failing=sum(1 for board in boards if board.failures),
+            lag_ms=max((_lag_ms(board) for board in boards), default=0),
         )
 
     async def aclose(self) -> None:
@@ -194,6 +200,8 @@ class Archiver:
     def _failed(self, board: _Board, error: BlackboardError) -> Milliseconds:
         """Count and log a failure; returns how long to wait."""
         board.failures += 1
+        if board.late_since is None:
+            board.late_since = asyncio.get_running_loop().time()
         board.fence = None
         board.checked = False
         level = logging.WARNING if board.failures in (1, 10, 100) else logging.DEBUG
@@ -210,6 +218,7 @@ class Archiver:
         page = await self._page(board)
         if page is not None:
             board.head = page.head.revision
+            board.late_since = _late_since(page)
             if not page.entries:
                 return False
         if not await self._take(board):
@@ -277,6 +286,8 @@ class Archiver:
             await self._join(board)
             return True
         self._appended += len(entries)
+        if mark.revision >= board.head:
+            board.late_since = None
         board.reach(mark)
         return True
 
@@ -301,6 +312,20 @@ class Archiver:
             after = page.next_key
             if after is None:
                 return
+
+
+def _late_since(page: LogPage) -> float | None:
+    """When the first entry of a page was made, by the loop's clock; the engine says its age."""
+    if not page.entries:
+        return None
+    age_ms = max(0, page.head.time_ms - page.entries[0].time_ms)
+    return asyncio.get_running_loop().time() - age_ms / 1000
+
+
+def _lag_ms(board: _Board) -> Milliseconds:
+    if board.late_since is None:
+        return 0
+    return int((asyncio.get_running_loop().time() - board.late_since) * 1000)
 
 
 async def _no_pages() -> AsyncIterator[Reading]:

@@ -324,7 +324,7 @@ def test_doctor_finds_nothing_wrong(shell: Shell) -> None:
     """Engine, machine and service, each on a line."""
     found = findings(shell)
     names = {"engine", "data", "disk", "fsync", "open files", "/healthz", "/readyz", "clock"}
-    assert names | {"transport", "token", "access"} == set(found)
+    assert names | {"transport", "token", "access", "archive"} == set(found)
     assert {finding["status"] for finding in found.values()} <= {"ok", "warn"}
     assert "in use by process" in found["engine"]["text"]
     lines = shell.out("doctor").splitlines()

@@ -13,6 +13,7 @@ from blackboard.net.config import Settings
 from blackboard.net.tokens import issue, new_secret
 from blackboard.service.access import agent
 from blackboard.store.sqlite import SqliteStore
+from blackboard.types import ARCHIVE_LAG_MS_MAX
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000
@@ -116,3 +117,22 @@ def test_clocks_are_compared(ahead_s: int, status: Status, words: str) -> None:
     finding = checks.clock(formatdate(now_s - ahead_s, usegmt=True), now_s)
     assert finding.status is status
     assert words in finding.text
+
+
+@pytest.mark.parametrize(
+    ("lag_ms", "status"),
+    [(0, Status.OK), (ARCHIVE_LAG_MS_MAX, Status.OK), (ARCHIVE_LAG_MS_MAX + 1, Status.WARN)],
+)
+def test_an_archive_that_does_not_keep_up_is_told(lag_ms: int, status: Status) -> None:
+    """By the age of what it misses; the boards that fail are counted."""
+    told = {"status": "ready", "archive": {"behind": 7, "lag_ms": lag_ms, "failing": 2}}
+    [finding] = checks.archive(told)
+    assert (finding.check, finding.status) == ("archive", status)
+    assert "7 revisions" in finding.text
+    assert ("2 boards" in finding.text) is (status is Status.WARN)
+
+
+def test_a_service_without_an_archive_has_no_such_finding() -> None:
+    """Nor has one that answers something else."""
+    answers: list[object] = [{"status": "ready"}, [], None, {"archive": {"behind": "x"}}]
+    assert [list(checks.archive(told)) for told in answers] == [[]] * 4

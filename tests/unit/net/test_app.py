@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,9 +12,12 @@ import pytest
 from blackboard.errors import Unavailable
 from blackboard.net import app
 from blackboard.service import access
+from blackboard.service.embedded import archive_beside
+from blackboard.service.service import Service
 from blackboard.store.base import EngineFacts
+from blackboard.store.sqlite import SqliteStore
 from blackboard.types import FRAME_BYTES_MAX, MESSAGES_PER_FRAME_MAX
-from tests.serving import Served
+from tests.serving import Served, serving
 
 COMMIT = {
     "board": "b",
@@ -186,6 +190,19 @@ async def test_health(http: httpx.AsyncClient, served: Served, post: Post) -> No
     assert (await http.get("/healthz")).status_code == 200
     response = await http.get("/readyz")
     assert (response.status_code, response.json()["reason"]) == (503, "stopping")
+
+
+async def test_ready_and_metrics_tell_how_the_archive_keeps_up(tmp_path: Path) -> None:
+    """In revisions and in time; it is ready however far behind it is."""
+    store = await SqliteStore.at(tmp_path, "memory")
+    async with (
+        Service(store, archive=await archive_beside(tmp_path)) as service,
+        serving(service) as served,
+        httpx.AsyncClient(base_url=served.url.replace("ws:", "http:"), trust_env=False) as http,
+    ):
+        told = (await http.get("/readyz")).json()
+        assert told == {"status": "ready", "archive": {"behind": 0, "lag_ms": 0, "failing": 0}}
+        assert "blackboard_archive_lag_seconds 0.0" in (await http.get("/metrics")).text
 
 
 class _Silent:

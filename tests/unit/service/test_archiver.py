@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -225,6 +226,29 @@ async def test_waiting_for_the_archive_is_bounded(host: Host) -> None:
     await client(host).put("public/a", 1)
     with pytest.raises(Unavailable, match="not yet at 1"):
         await host.archiver.reached(BOARD, 1, timeout_ms=50)
+
+
+async def test_the_lag_is_the_age_of_what_is_not_archived(tmp_path: Path, host: Host) -> None:
+    """It grows while somebody else holds the archive's file, and is gone afterwards."""
+    board = client(host)
+    await board.put("public/a", 1)
+    assert host.archiver is not None
+    await host.archiver.reached(BOARD, 1)
+    file = tmp_path / "past" / "archive.db"
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        await board.put("public/a", 2)
+
+        async def lags() -> bool:
+            assert host.archiver is not None
+            return host.archiver.statistics().lag_ms > 300
+
+        await wait_until(lags)
+        await board.put("public/a", 3)
+        assert await lags()
+        other.execute("ROLLBACK")
+    await host.archiver.reached(BOARD, 3)
+    assert host.archiver.statistics().lag_ms == 0
 
 
 async def test_commits_go_on_while_the_database_is_away(tmp_path: Path) -> None:
