@@ -33,6 +33,7 @@ from blackboard.errors import (
 )
 from blackboard.service.document_overlap import Overlap, Overlaps
 from blackboard.service.document_types import SharedList, SharedMap, SharedText, plain
+from blackboard.service.documents_restore import digest_of
 from blackboard.service.link import Link, Pipe
 from blackboard.service.replica import DamagedError, guarded, merged
 from blackboard.types import AWARENESS_RENEW_MS, REQUEST_TIMEOUT_MS, Key, Milliseconds
@@ -192,6 +193,13 @@ class Document:
     def value(self) -> dict[str, Any]:
         """Everything at the top that was asked for by name here, as plain values."""
         return {n: plain(v) for n, v in sorted(self._doc.items()) if n in self._scopes}
+
+    def digest(self) -> str:
+        """SHA-256, in hexadecimal, of everything that it says: the same for equal content, whatever
+        its history, and whoever asks. Takes time for all of it.
+        """
+        self._check()
+        return digest_of(self._lacking(crdt.EMPTY_STATE))
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -12,6 +12,8 @@ Source: y-partyserver's `unstable_replaceDocument`, over all roots; exact in 7,5
 and converging on Yjs (tests/unit/service/test_documents_restore.py repeats it).
 """
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -90,6 +92,22 @@ def content(key: Key, entries: Mapping[Key, bytes]) -> dict[str, Any]:
     Errors: Corrupt, DamagedError.
     """
     return guarded(lambda: _content(_loaded(_state_of(key, entries))))
+
+
+def digest_of(state: bytes) -> str:
+    """SHA-256, in hexadecimal, of what a document of that state says: of `content` as JSON in UTF-8
+    with sorted keys and no spaces, bytes as {"$bytes": hexadecimal}. Update bytes would not do: they
+    differ with the history. Errors: DamagedError.
+    """
+    found = guarded(lambda: _content(_loaded([state])))
+    text = json.dumps(
+        found, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=_as_json
+    )
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _as_json(value: bytes) -> dict[str, str]:
+    return {"$bytes": value.hex()}
 
 
 def _content(doc: "Doc[Any]") -> dict[str, Any]:

@@ -9,8 +9,8 @@ Invariants
 - "what do I lack?" is answered when every earlier edit of the session is committed: so a peer finds
   out whether its edits are safe.
 - an edit that was taken is carried out even if its sender is gone by then, unless its token is.
-- at most OUTGOING_BYTES_MAX wait for a peer besides one answer, which may be as large as a document,
-  or it is disconnected; a peer whose edits wait is not read from.
+- at most OUTGOING_BYTES_MAX wait for a peer besides one answer, which may be as large as a
+  document, or it is disconnected; a peer whose edits wait is not read from.
 """
 
 import asyncio

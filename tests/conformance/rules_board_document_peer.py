@@ -153,6 +153,7 @@ class DocumentPastRules:
             one.text().append("agreed")
             one.map("facts")["price"] = 3
             await agreed(one, two)
+            digest = one.digest()
             await operator.checkpoint("then")
             two.text().append(" and regretted")
             del two.map("facts")["price"]
@@ -161,7 +162,10 @@ class DocumentPastRules:
             await agreed(one, two)
             assert str(one.text()) == str(two.text()) == "agreed"
             assert two.map("facts")["price"] == 3
+            assert one.digest() == two.digest() == digest
+            assert not await operator.diff("then")
             one.text().append("!")
+            assert one.digest() != digest
             two.text().insert(0, "We ")
             await agreed(one, two)
             assert str(one.text()) == str(two.text()) == "We agreed!"

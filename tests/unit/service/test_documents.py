@@ -1,5 +1,6 @@
 """At the edges of what documents may take; and what a restore makes of any history."""
 
+import hashlib
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,9 +12,10 @@ from pycrdt import Array, Doc, Map, Text
 from blackboard.core import crdt
 from blackboard.errors import DocumentRefused, LimitExceeded
 from blackboard.service import access, documents, documents_room
-from blackboard.service.documents_restore import inverse
+from blackboard.service.documents_restore import digest_of, inverse
 from blackboard.service.service import Service
 from blackboard.store.sqlite import SqliteStore
+from blackboard.types import VALUE_BYTES_MAX
 from tests.conformance.peers import Peer
 
 BOARD, KEY = "board", "public/memo"
@@ -133,6 +135,28 @@ def content(doc: Doc[Any]) -> object:
     """All of it, as plain values."""
     kinds = {"t": Text, "a": Array, "m": Map}
     return [doc.get(name, type=kind).to_py() for name, kind in kinds.items()]
+
+
+def test_equal_content_has_equal_digests(seed: int) -> None:
+    """Whatever its history; anybody can compute it, with the tools of any language."""
+    rng = random.Random(seed)
+    one: Doc[Any] = Doc()
+    edit(one, rng, 30)
+    one.get("m", type=Map)["data"] = b"\x01\xff"
+    two: Doc[Any] = Doc()
+    two.apply_update(one.get_update())
+    one.get("t", type=Text).insert(0, "x")
+    assert digest_of(one.get_update()) != digest_of(two.get_update())
+    del one.get("t", type=Text)[0:1]
+    assert one.get_update() != two.get_update()
+    assert digest_of(one.get_update()) == digest_of(two.get_update())
+    three: Doc[Any] = Doc()
+    three.get("t", type=Text).insert(0, "né" * VALUE_BYTES_MAX)
+    three.get("m", type=Map)["b"] = {"z": 3, "a": b"\xff"}
+    three.get("m", type=Map)["a"] = [1.5, None]
+    written = '{"m":{"a":[1.5,null],"b":{"a":{"$bytes":"ff"},"z":3}},"t":"%s"}'
+    expected = hashlib.sha256((written % ("né" * VALUE_BYTES_MAX)).encode()).hexdigest()
+    assert digest_of(three.get_update()) == expected
 
 
 def test_an_inverse_update_takes_any_history_back(seed: int) -> None:
