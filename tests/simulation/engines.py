@@ -18,7 +18,7 @@ from blackboard.errors import Corrupt, Unavailable
 from blackboard.store.base import Store
 from blackboard.store.redis import RedisStore
 from blackboard.store.redis_driver import Argument, NotNowError, ScriptMissingError, Trial
-from blackboard.store.redis_scripts import COMPACT
+from blackboard.store.redis_scripts import COMMIT, COMPACT
 from blackboard.store.sqlite import SqliteStore
 from blackboard.store.sqlite_board import Threads
 from blackboard.store.sqlite_file import BoardFile, Level
@@ -33,6 +33,8 @@ from tests.simulation.trace import Trace, short
 T = TypeVar("T")
 
 BOARD: Final = "main"
+commit_script = COMMIT
+"""What carries out commits on Redis; a planted fault puts another one here."""
 _LATENCY_S: Final = 0.001
 _SYNC_S: Final = 0.002
 
@@ -110,7 +112,7 @@ class RedisEngine:
 
     async def store(self, process: Process) -> Store:
         """As `Engine.store`."""
-        return RedisStore(_Driver(self, process), "simulated")
+        return RedisStore(_Driver(self, process), "simulated", commit=commit_script)
 
     def kill(self, process: Process) -> None:
         """As `Engine.kill`."""

@@ -33,11 +33,12 @@ _FORMS: Final = {b"I1": "B", b"I2": "H", b"I4": "I", b"I8": "Q", b"B": "B"} | {
 
 
 class FakeRedis:
-    """A server in this process. `now_ms` is its clock, `run_id` the name of its run."""
+    """A server in this process. `now_ms` is its clock; two names tell its runs apart."""
 
     def __init__(self, now_ms: Callable[[], Milliseconds]) -> None:
         self.now_ms = now_ms
         self.run_id = "a" * 40
+        self.replication_id = "b" * 40
         self._server = FakeServer(version=VERSION)
         self._socket = _Socket(self._server, _BOARD_OF, client_class=Redis)
         self._socket.world = self
@@ -87,7 +88,7 @@ class _Socket(FakeSocket):
         """INFO, as far as somebody reads it."""
         return (
             f"# Server\r\nredis_version:7.2.11\r\nrun_id:{self.world.run_id}\r\n"
-            f"# Replication\r\nrole:master\r\nmaster_replid:{self.world.run_id[::-1]}\r\n"
+            f"# Replication\r\nrole:master\r\nmaster_replid:{self.world.replication_id}\r\n"
             "maxmemory_policy:noeviction\r\naof_enabled:1\r\n"
         ).encode()
 

@@ -39,7 +39,7 @@ def nature(seed: int, loop: SimulatedLoop) -> Iterator[None]:
         stack.callback(random.setstate, state)
         random.seed(f"library {seed}")
         for module, name, value in (
-            (os, "urandom", dice.randbytes),
+            (os, "urandom", _Streams(seed)),
             (random, "_urandom", dice.randbytes),  # which `secrets` and SystemRandom call
             (time, "time", lambda: now_ns() / 1e9),
             (time, "time_ns", now_ns),
@@ -75,6 +75,22 @@ def _no_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+class _Streams:
+    """`os.urandom`, with a stream of its own for each size.
+
+    A library that draws a name once, in the first run of a process, would else move what uuid4
+    draws in that run, and not in the second one.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._dice: dict[int, random.Random] = {}
+
+    def __call__(self, size: int) -> bytes:
+        dice = self._dice.setdefault(size, random.Random(f"{size} bytes {self._seed}"))
+        return dice.randbytes(size)
 
 
 class _NoThread:

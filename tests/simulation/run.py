@@ -1,11 +1,11 @@
-"""Replay seeds: `python -m tests.simulation.run SEED [--engine redis] [--count N] [--trace FILE]`."""
+"""Run seeds again: `python -m tests.simulation.run SEED [--count N] [--trace FILE] ...`."""
 
 import argparse
 import sys
 import time
 from pathlib import Path
 
-from tests.simulation.plan import ENGINES
+from tests.simulation.plan import ENGINES, draw
 from tests.simulation.world import simulate
 
 
@@ -14,15 +14,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("seed", type=int)
     parser.add_argument("--engine", choices=ENGINES)
+    parser.add_argument("--past", action=argparse.BooleanOptionalAction, help="with an archive")
     parser.add_argument("--count", type=int, default=1)
-    parser.add_argument("--trace", type=Path, help="where to write everything that happened")
+    parser.add_argument("--trace", type=Path, help="a file to add everything that happened to")
     given = parser.parse_args()
     broken, began_s, commits = 0, time.process_time(), 0
     for seed in range(given.seed, given.seed + given.count):
-        verdict = simulate(seed, given.engine)
+        verdict = simulate(draw(seed, given.engine, given.past))
         commits += verdict.commits
         if given.trace is not None:
-            given.trace.write_text("\n".join(verdict.trace.lines) + "\n")
+            with given.trace.open("a") as file:
+                file.write("".join(f"{line}\n" for line in verdict.trace.lines))
         if verdict.findings:
             broken += 1
             sys.stdout.write(f"{verdict}\n")

@@ -26,6 +26,7 @@ from tests.simulation.network import Line, Network
 from tests.simulation.trace import Trace
 
 RESTART_S: Final = 0.5
+_KEY: Final = "signing_key"
 
 
 class _Gate(Gate):
@@ -158,19 +159,27 @@ class Site:
             await process.stop()
 
 
-async def make_archive(folder: Path) -> Archive:
-    """An archive in `folder`, from a copy of an empty one: tables take long to make."""
-    template = folder.parent / "empty_archive"
-    if not (template / "archive.db").exists():
-        template.mkdir(exist_ok=True)
-        await (await _opened(template)).aclose()
-    for name in ("archive.db", "signing_key"):
-        shutil.copy(template / name, folder / name)
-    return await _opened(folder)
+def empty_archive(folder: Path) -> Path:
+    """A folder with an empty archive, made once: tables take long to make, and so do not belong
+    into a run."""
+    empty = folder / "empty"
+    if not empty.exists():
+        empty.mkdir()
+        (empty / _KEY).write_text(f"{'5a' * 32}\n")
+        asyncio.run(_make_tables(empty))
+    return empty
 
 
-async def _opened(folder: Path) -> Archive:
-    seal = Seal(make_key(folder / "signing_key"))
+async def _make_tables(folder: Path) -> None:
+    await (await open_archive(folder)).aclose()
+
+
+async def open_archive(folder: Path, copy_of: Path | None = None) -> Archive:
+    """The archive in `folder`, which begins as a copy of another one."""
+    if copy_of is not None:
+        for name in ("archive.db", _KEY):
+            shutil.copy(copy_of / name, folder / name)
+    seal = Seal(make_key(folder / _KEY))
     return await SqlArchive.open(
         archive_url(folder), blobs=str(folder / "blobs"), sealer=seal
     )

@@ -1,6 +1,7 @@
 """One simulated run, from a seed to a verdict."""
 
 import asyncio
+import atexit
 import contextlib
 import logging
 import random
@@ -8,8 +9,9 @@ import shutil
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,8 +24,8 @@ from tests.simulation.engines import Engine, make_engine
 from tests.simulation.loop import SimulatedLoop, rest
 from tests.simulation.nature import BEGAN_MS, nature
 from tests.simulation.network import Network
-from tests.simulation.plan import Plan, draw
-from tests.simulation.services import ServiceProcess, Site, make_archive
+from tests.simulation.plan import Plan
+from tests.simulation.services import ServiceProcess, Site, empty_archive, open_archive
 from tests.simulation.team import Agent, Chronicler, Ghost, judge_team
 from tests.simulation.trace import Trace
 from tests.simulation.witness import Witness
@@ -49,7 +51,7 @@ class Verdict:
 
     def __str__(self) -> str:
         lines = [f"{name}: {one}" for name, found in self.findings.items() for one in found]
-        return "\n".join([f"{self.plan}", *lines])
+        return "\n".join([str(self.plan), *lines, f"replay with: {self.plan.command}"])
 
 
 @dataclass
@@ -60,6 +62,8 @@ class World:
     folder: Path
     trace: Trace
     loop: SimulatedLoop
+    empty: Path
+    """Where an empty archive is, to be copied."""
     errors: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -75,7 +79,7 @@ class World:
 
     async def run(self) -> judge.Findings:
         """Let everybody work while things go wrong; then heal, wait, and judge."""
-        archive = await make_archive(self.folder) if self.plan.has_past else None
+        archive = await open_archive(self.folder, self.empty) if self.plan.has_past else None
         self.site.processes += [
             ServiceProcess(number, self.engine, self.network, self.trace, archive)
             for number in range(self.plan.services)
@@ -223,17 +227,16 @@ class World:
         return [f"{task.get_name()}" for task in self.loop.tasks.values()]
 
 
-def simulate(
-    seed: int, engine: str | None = None, prepare: Callable[[], object] | None = None
-) -> Verdict:
-    """Run one seed and judge it. `prepare` is called when the loop is there, before the run."""
-    plan, began_s = draw(seed, engine), time.process_time()
+def simulate(plan: Plan) -> Verdict:
+    """Carry a plan out and judge it."""
+    seed, began_s = plan.seed, time.process_time()
     loop, trace = SimulatedLoop(), Trace()
+    empty = empty_archive(_root())
     folder = Path(tempfile.mkdtemp(prefix="run", dir=_root()))
     try:
         with nature(seed, loop), _quiet():
             asyncio.set_event_loop(loop)
-            world = World(plan, folder, trace, loop)
+            world = World(plan, folder, trace, loop, empty)
             loop.set_exception_handler(world.note_failure)
             findings = _findings(loop, world)
             verdict = Verdict(plan, findings, trace, len(world.witness.entries), loop.time())
@@ -279,17 +282,17 @@ def _end(loop: SimulatedLoop) -> None:
     loop.run_until_complete(loop.shutdown_asyncgens())
 
 
+@lru_cache
 def _root() -> Path:
-    """A folder in memory, where there is one."""
+    """The folder of this process, in memory where that is possible."""
     memory = Path("/dev/shm")
-    where = memory if memory.is_dir() else Path(tempfile.gettempdir())
-    root = where / "blackboard-simulation"
-    root.mkdir(exist_ok=True)
-    return root
+    root = tempfile.mkdtemp(prefix="simulation-", dir=memory if memory.is_dir() else None)
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    return Path(root)
 
 
 @contextlib.contextmanager
-def _quiet() -> Any:
+def _quiet() -> Iterator[None]:
     """What services log while everything goes wrong is part of the plan."""
     logging.disable(logging.CRITICAL)
     try:
