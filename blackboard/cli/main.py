@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from blackboard.cli import (
+    agents,
     approvals,
     audit,
     checkpoints,
@@ -83,6 +84,7 @@ _TOP = (
     locks,
     rewind,
     replay,
+    agents,
     approvals,
     migrate,
     grants,

@@ -157,3 +157,19 @@ async def test_states_are_checked_before_a_deploy(shell: Shell, buyer: Board) ->
     [done] = shell.json("migrate", "good_clerks")["agents"]
     assert done["verdict"] == "migrated"
     assert shell.json("get", "private/buyer/~state", "--as", "buyer")["version"] == 2
+
+
+async def test_who_is_there_and_who_crashed_is_listed(shell: Shell, buyer: Board) -> None:
+    """Names, what each is at, and the error; as a table and as JSON."""
+    assert shell.run("agents").stderr == "no agent is there\n"
+    async with buyer.attach() as me:
+        await me.report("waiting", "for a price")
+        [row] = shell.out("agents").splitlines()
+        agent, state, since, note = row.split("\t")
+        assert (agent, state, note) == ("buyer", "waiting", "for a price")
+        assert since
+    told_of_it = '{"state": "crash_loop", "crashes": 5, "error": "ValueError: no"}'
+    shell.run("set", "public/~supervision/ann", told_of_it)
+    assert shell.json("agents")["agents"] == [
+        {"agent": "ann", "state": "crash_loop", "since_ms": None, "note": "ValueError: no"}
+    ]
