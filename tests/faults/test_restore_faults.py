@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -128,35 +129,51 @@ async def check_branched(store: Store) -> bool:
     return there
 
 
-@pytest.fixture(params=["sqlite", "redis", "redis-server"])
-async def victim(
-    request: pytest.FixtureRequest, tmp_path: Path, redis_binary: Path
-) -> AsyncIterator[Victim]:
-    """The embedded engine's process, a client of Redis, or the Redis server itself."""
-    if request.param == "sqlite":
-        yield Victim(str(tmp_path))
-        return
-    async with RedisProcess(redis_binary) as server:
-        yield Victim(server.url, server if request.param == "redis-server" else None)
+class RestoreFaults:
+    """What both engines promise; subclasses provide `victim`, so that one runs once per server."""
+
+    @pytest.fixture
+    def victim(self) -> Any:
+        """What dies."""
+        raise NotImplementedError
+
+    async def test_a_restore_leaves_one_content(self, victim: Victim, seed: int) -> None:
+        """Whatever was told is there; what was not is there whole or not at all."""
+        dice, newest = random.Random(seed), 0
+        for _ in range(KILLS):
+            told = await run_and_kill(victim, "restore", dice.randint(1, 12), dice)
+            async with opened(victim.where) as store:
+                revision = await check_restored(store)
+                assert revision >= max([newest, *told])
+                newest = revision
+
+    async def test_a_branch_is_whole_or_not_there(self, victim: Victim, seed: int) -> None:
+        """And can be made anew then."""
+        dice, outcomes = random.Random(seed), set()
+        for lines in [PAGES + 1, *(dice.randint(1, PAGES) for _ in range(KILLS))]:
+            await run_and_kill(victim, "seed", lines, dice)
+            async with opened(victim.where) as store:
+                outcomes.add(await check_branched(store))
+                await store.drop(BRANCHED)
+        assert outcomes == {True, False}
 
 
-async def test_a_restore_leaves_one_content(victim: Victim, seed: int) -> None:
-    """Whatever was told is there; what was not is there whole or not at all."""
-    dice, newest = random.Random(seed), 0
-    for _ in range(KILLS):
-        told = await run_and_kill(victim, "restore", dice.randint(1, 12), dice)
-        async with opened(victim.where) as store:
-            revision = await check_restored(store)
-            assert revision >= max([newest, *told])
-            newest = revision
+class TestEmbedded(RestoreFaults):
+    """The embedded engine's process."""
+
+    @pytest.fixture
+    def victim(self, tmp_path: Path) -> Victim:
+        """It dies with its engine."""
+        return Victim(str(tmp_path))
 
 
-async def test_a_branch_is_whole_or_not_there(victim: Victim, seed: int) -> None:
-    """And can be made anew then."""
-    dice, outcomes = random.Random(seed), set()
-    for lines in [PAGES + 1, *(dice.randint(1, PAGES) for _ in range(KILLS))]:
-        await run_and_kill(victim, "seed", lines, dice)
-        async with opened(victim.where) as store:
-            outcomes.add(await check_branched(store))
-            await store.drop(BRANCHED)
-    assert outcomes == {True, False}
+class TestRedis(RestoreFaults):
+    """A client of Redis, or the Redis server itself."""
+
+    @pytest.fixture(params=["client", "server"])
+    async def victim(
+        self, request: pytest.FixtureRequest, redis_binary: Path
+    ) -> AsyncIterator[Victim]:
+        """One of them dies."""
+        async with RedisProcess(redis_binary) as server:
+            yield Victim(server.url, server if request.param == "server" else None)
