@@ -31,21 +31,24 @@ class Reader:
 
     def number(self) -> int:
         """An integer of 0..INTEGER_MAX."""
-        found = self.byte()
-        if found < 0x80:
-            return found
-        found, shift = found & 0x7F, 7
-        while True:
-            byte = self.byte()
+        # Nearly all that an update holds are these: most of the time goes here.
+        data, position, end = self.data, self.position, self.end
+        found = shift = 0
+        while position < end:
+            byte = data[position]
+            position += 1
             found |= (byte & 0x7F) << shift
             if byte < 0x80:
-                break
+                self.position = position
+                if found > INTEGER_MAX:
+                    break
+                return found
             shift += 7
             if shift > _BITS_MAX:
-                raise self.broken("holds a number that is too large")
-        if found > INTEGER_MAX:
-            raise self.broken("holds a number that is too large")
-        return found
+                break
+        else:
+            raise self.broken("ends too early")
+        raise self.broken("holds a number that is too large")
 
     def count(self) -> int:
         """A number of things that take a byte each at least."""

@@ -96,8 +96,8 @@ def content(key: Key, entries: Mapping[Key, bytes]) -> dict[str, Any]:
 
 def digest_of(state: bytes) -> str:
     """SHA-256, in hexadecimal, of what a document of that state says: of `content` as JSON in UTF-8
-    with sorted keys and no spaces, bytes as {"$bytes": hexadecimal}. Update bytes would not do: they
-    differ with the history. Errors: DamagedError.
+    with sorted keys and no spaces, bytes as {"$bytes": hexadecimal}. Update bytes would not do:
+    they differ with the history. Errors: DamagedError.
     """
     found = guarded(lambda: _content(_loaded([state])))
     text = json.dumps(
