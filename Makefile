@@ -55,6 +55,7 @@ bench: $(STAMP) ## Measure beside other stores, and print a table
 	@$(RUN)python -m pip --disable-pip-version-check install --quiet -r bench/requirements.txt
 	@$(RUN)python -m bench
 	@$(RUN)python -m bench.locks
+	@$(RUN)python -m bench.agents
 
 constraints: ## Write constraints.txt from the newest versions that we admit
 	@tools/write_constraints.sh

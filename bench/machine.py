@@ -13,7 +13,16 @@ from pathlib import Path
 from bench.figures import quantile
 from bench.servers import UnavailableError, find_binary, version_of
 
-CLIENTS = ("agent-blackboard", "aetcd", "grpcio", "nats-py", "redis", "hiredis", "websockets")
+CLIENTS = (
+    "agent-blackboard",
+    "aetcd",
+    "grpcio",
+    "langgraph",
+    "nats-py",
+    "redis",
+    "hiredis",
+    "websockets",
+)
 SERVERS = ("etcd", "nats-server", "redis-server")
 PROBE_WRITES = 150
 PROBE_BYTES = 512
