@@ -3,17 +3,21 @@
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 import blackboard
 from blackboard.net.documents_client import document_token
+from blackboard.net.tokens import new_secret
 from blackboard.service.board import Board
 from blackboard.service.document import Document
+from blackboard.service.service import Service
+from blackboard.store.redis import RedisStore
 from tests.acceptance.shell import Shell
 from tests.acceptance.yjs_clients import needs_node, yjs
+from tests.serving import serving
 from tests.waiting import wait_until
 
 pytestmark = [needs_node, pytest.mark.slow]
@@ -90,6 +94,38 @@ async def test_who_comes_late_sees_who_is_there_and_who_leaves_is_gone(shell: Sh
             await js.until("ben", present=["ann", "ben", "python"])
             await js.do("close", name="ann")
             await js.until("ben", present=["ben", "python"])
+
+
+async def test_two_services_over_one_engine_are_one_place(redis_url: str) -> None:
+    """For edits, for who is there, late or gone, and for undoing what is one's own."""
+    async with AsyncExitStack() as stack:
+        places = []
+        secret = new_secret()
+        for _ in range(2):
+            service = await stack.enter_async_context(Service(RedisStore.connect(redis_url)))
+            served = await stack.enter_async_context(serving(service, secret=secret))
+            places.append(Place(served.url, served.token()))
+        js = await stack.enter_async_context(yjs())
+        board = await stack.enter_async_context(places[1].board())
+        doc = await stack.enter_async_context(board.document(KEY))
+        await js.do("open", name="ann", **places[0].room())
+        await js.until("ann", synced=True)
+        doc.tell({"name": "python"})
+        await js.until("ann", present=["ann", "python"])
+        await js.do("open", name="ben", **places[1].room())
+        await js.until("ben", present=["ann", "ben", "python"])
+        await js.do("append", name="ann", text="Ann. ")
+        await shows(doc, "Ann. ")
+        doc.text().append("Python. ")
+        await js.until("ann", text="Ann. Python. ")
+        await js.do("append", name="ben", text="Ben.")
+        await shows(doc, "Ann. Python. Ben.")
+        assert doc.undo()
+        assert not doc.undo()
+        for name in ("ann", "ben"):
+            await js.until(name, text="Ann. Ben.")
+        await js.do("close", name="ann")
+        await js.until("ben", present=["ben", "python"])
 
 
 async def test_everybody_ends_equal_through_kill_and_restore(shell: Shell) -> None:

@@ -106,3 +106,23 @@ async def test_what_was_made_away_from_the_line_may_be_too_large(link: Link, boa
         assert refused.value.cause == "too_large"
     async with board.document(KEY) as doc:
         assert len(doc.text()) == 0
+
+
+async def test_an_imported_document_says_the_same(link: Link, board: Board, tmp_path: Path) -> None:
+    """It is edited on, and what was exported takes the edits in: they have one history."""
+    async with board.document(KEY) as doc:
+        doc.text().append("né 😀 " * 1000)
+        doc.map("facts")["price"] = {"usd_bn": 2900, "raw": b"\x00"}
+        await doc.synced()
+        await board.checkpoint("whole")
+        await board.export("whole", tmp_path / "board.bbx")
+        assert (await board.verify("whole")).ok
+        other = await Client(link).import_board(tmp_path / "board.bbx", "other")
+        async with other.document(KEY) as copy:
+            assert copy.digest() == doc.digest()
+            assert type(copy.map("facts")["price"]["usd_bn"]) is int
+            copy.text().insert(0, "tried: ")
+            await copy.synced()
+            doc.merge(copy)
+            await doc.synced()
+            assert copy.digest() == doc.digest()
