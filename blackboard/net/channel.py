@@ -15,10 +15,10 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from blackboard.errors import (
@@ -27,7 +27,7 @@ from blackboard.errors import (
     RemoteProtocolError,
     Unavailable,
 )
-from blackboard.net.dial import Address, Socket, connect, translated
+from blackboard.net.dial import Address, connect, translated
 from blackboard.types import (
     HANDSHAKE_TIMEOUT_MS,
     REQUEST_TIMEOUT_MS,
@@ -73,6 +73,33 @@ class LostError(Exception):
         self.written = written
 
 
+class Transport(Protocol):
+    """What carries a WebSocket."""
+
+    def abort(self) -> None:
+        """Break the connection now."""
+
+
+class Open(Protocol):
+    """An open WebSocket: what a channel needs of `dial.Socket`."""
+
+    take: Callable[[bytes], None] | None
+
+    @property
+    def transport(self) -> Transport:
+        """What carries it."""
+
+    async def recv(self) -> str | bytes:
+        """The next message. Errors: ConnectionClosed."""
+
+    async def send(self, message: bytes) -> None:
+        """Send a message, when there is room for it. Errors: ConnectionClosed."""
+
+
+Dial = Callable[[Address, str | None], AbstractAsyncContextManager[Open]]
+"""How a WebSocket to an address is made, with a token. Errors: those that `translated` knows."""
+
+
 class Watching(Protocol):
     """What a channel needs of a stream."""
 
@@ -97,12 +124,15 @@ class _Request:
 class Channel:
     """A connection to the service that outlives its sockets."""
 
-    def __init__(self, address: Address, *, patience_ms: Milliseconds) -> None:
+    def __init__(
+        self, address: Address, *, patience_ms: Milliseconds, dial: Dial = connect
+    ) -> None:
         self.url = address.websocket
         self.patience_ms = patience_ms
         self.agent = ""
         """The name under which the connection acts."""
         self._address, self._is_closed = address, False
+        self._dial = dial
         self._session: ClientSession | None = None  # set while requests can be sent
         self._requests: dict[int, _Request] = {}
         self._unwritten: list[_Request] = []
@@ -249,7 +279,7 @@ class Channel:
             await self._rest(_pause_s(failures))
             failures += 1
             try:
-                async with connect(self._address, await self._address.fresh_token()) as socket:
+                async with self._dial(self._address, await self._address.fresh_token()) as socket:
                     session = await self._greet(socket)
                     failures = 0
                     await self._serve(socket, session)
@@ -264,7 +294,7 @@ class Channel:
                 await self._demand.wait()
         self._demand.clear()
 
-    async def _greet(self, socket: ClientConnection) -> ClientSession:
+    async def _greet(self, socket: Open) -> ClientSession:
         session = ClientSession(MSGPACK)
         params: dict[str, Any] = {"client": "python"}
         if self._address.agent is not None:
@@ -281,7 +311,7 @@ class Channel:
         self.agent = reading.read_str(events[0].result, "agent")
         return session
 
-    async def _serve(self, socket: Socket, session: ClientSession) -> None:
+    async def _serve(self, socket: Open, session: ClientSession) -> None:
         self._session = session
         self._advance()
         if self._first is not None and not self._first.done():
@@ -329,7 +359,7 @@ class Channel:
             # for, and if that is no better the caller is told why.
             log.warning("the token was not refreshed: %s", error)
 
-    async def _write(self, socket: ClientConnection, session: ClientSession) -> None:
+    async def _write(self, socket: Open, session: ClientSession) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()

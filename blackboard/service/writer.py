@@ -177,6 +177,8 @@ class Writer:
         if with_held:
             fences = held.fences_of(self.link, self.board, fences)
         epoch = await self.epoch()
+        assert self._epoch is not None
+        number = self._epoch.number
         await self._free.acquire()
         lane = self._lanes.pop()
         lane.step += 1
@@ -195,7 +197,7 @@ class Writer:
         try:
             receipt = await self.link.commit(self.board, commit)
         except _FAILURES as error:
-            receipt = await self._insist(lane, commit, error)
+            receipt = await self._insist(lane, commit, number, error)
         finally:
             self._lanes.append(lane)
             self._free.release()
@@ -204,8 +206,11 @@ class Writer:
             held.note_commit(self.link, self.board, receipt.revision)
         return receipt
 
-    async def _insist(self, lane: _Lane, commit: Commit, failure: _Failure) -> Receipt:
-        """Send `commit` again until there is an answer, or nobody to ask for too long.
+    async def _insist(
+        self, lane: _Lane, commit: Commit, number: int, failure: _Failure
+    ) -> Receipt:
+        """Send `commit`, of epoch `number`, again until there is an answer, or nobody to ask for
+        too long.
 
         It is a retry (`retry_since`) only once an attempt may have got through: for a first attempt
         no engine doubts whether its answer was pushed out. A refusal of a retry is believed once no
@@ -217,7 +222,8 @@ class Writer:
         since = commit.known
         for pause_ms in chain(_BACKOFF_MS, repeat(_BACKOFF_MS[-1])):
             if isinstance(failure, StaleEpoch):
-                commit = replace(commit, epoch=self._adopt(failure))
+                commit = replace(commit, epoch=self._adopt(failure, number))
+                number = failure.number
             else:
                 if isinstance(failure, OutcomeUnknown):
                     if failure.final:
@@ -278,9 +284,14 @@ class Writer:
                 raise uncertain
             await asyncio.sleep(random.uniform(0.5, 1.0) * pause_ms / 1000)
 
-    def _adopt(self, error: StaleEpoch) -> str:
-        """The new epoch, if the engine merely came back and lost nothing that was seen here."""
-        if error.cause != "engine" or self.seen > error.from_revision:
+    def _adopt(self, error: StaleEpoch, number: int) -> str:
+        """The new epoch, if the engine merely came back and lost nothing that was seen here.
+
+        It must be the next one after `number`, that of the commit: what an epoch between the two
+        lost, or whether it was a restore, nobody tells.
+        """
+        is_next = error.number == number + 1
+        if error.cause != "engine" or not is_next or self.seen > error.from_revision:
             raise error
         self._epoch = Epoch(error.number, error.current, error.cause, error.from_revision)
         return error.current

@@ -186,7 +186,8 @@ class _Driver:
 
     def _execute(self, command: tuple[Argument, ...], reply: "asyncio.Future[Any]") -> None:
         """The command arrived: the server executes it, also for a process that is gone."""
-        engine, result, failure = self._engine, None, None
+        engine, result = self._engine, None
+        failure: Exception | None = None
         if command[1:2] in ((COMPACT.sha,), (COMPACT.text,)):
             engine.before_trim()
         try:
@@ -196,7 +197,7 @@ class _Driver:
         except ResponseError as error:
             failure = Corrupt(what="engine", reason=str(error))
         shown = repr(failure or result).encode()
-        engine.trace.note("call", f"{self._process.name} {command[0]} {short(shown)}")
+        engine.trace.note("call", f"{self._process.name} {command[0]!s} {short(shown)}")
         if str(command[0]).startswith("EVAL"):
             engine.poke()
         if reply.done():
@@ -331,7 +332,7 @@ _server: FakeRedis | None = None
 
 def make_engine(plan: Plan, loop: SimulatedLoop, folder: Path, trace: Trace) -> Engine:
     """The engine of a plan, empty."""
-    global _server  # noqa: PLW0603 - one Lua for all runs: making one takes longer than a run
+    global _server
     if plan.engine == "sqlite":
         return SqliteEngine(plan, loop, folder, trace)
     if _server is None:

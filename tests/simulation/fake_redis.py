@@ -48,7 +48,8 @@ class FakeRedis:
         """One command; the reply, or the error of redis-py that a client would raise."""
         fields = [c if isinstance(c, bytes) else str(c).encode() for c in command]
         self._socket._process_command(fields)
-        reply = self._socket.responses.get_nowait()
+        assert self._socket.responses is not None
+        reply: Any = self._socket.responses.get_nowait()
         if isinstance(reply, Exception):
             raise reply
         return reply
@@ -118,9 +119,7 @@ class _Socket(FakeSocket):
     def _lua_redis_call(self, lua: Any, _: object, op: bytes, *args: Any) -> Any:
         function, signature = self._name_to_func(op.decode().lower())
         fields = [a if type(a) is bytes else b"%.17g" % a for a in args]
-        return self._convert_redis_result(
-            lua, self._run_command(function, signature, fields, True)
-        )
+        return self._convert_redis_result(lua, self._run_command(function, signature, fields, True))
 
     def _get_server_runtime(self, server: FakeServer) -> Any:
         is_new = not hasattr(server, "_lua_runtime")

@@ -1,4 +1,4 @@
-"""Does what a simulated run left behind keep what is promised? With the checkers of tests/guarantees.
+"""Does what a simulated run left behind keep what is promised? By the checkers of guarantees.
 
 What an engine lost is promised to be announced, and nothing of it to come back: whoever saw it is
 told so before anything else is done for him. Each lost timeline is judged by itself, too: until its
@@ -110,7 +110,7 @@ def _timeline(records: Records, witness: Witness, lost: Lost) -> History:
     return History(writes=writes, reads=_before(reads, lost), watches=watches)
 
 
-def _as_of(write: Write, lost: Lost, belongs: bool) -> Write:  # noqa: FBT001 - it is computed
+def _as_of(write: Write, lost: Lost, belongs: bool) -> Write:
     """What was known of a commit when the timeline ended."""
     if write.outcome == "done" and belongs:
         return write

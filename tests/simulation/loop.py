@@ -15,6 +15,8 @@ from concurrent.futures import Executor, Future
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+Call = Callable[[Callable[..., Any], tuple[Any, ...]], Any]
+"""Carries out a call that was meant for a thread."""
 
 owner: contextvars.ContextVar[object] = contextvars.ContextVar("owner", default=None)
 """The simulated process that a task belongs to: tasks inherit it from the task that made them."""
@@ -61,7 +63,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """A numbered future."""
         return _Future(self)
 
-    def run_in_executor(
+    def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., T], *args: Any
     ) -> "asyncio.Future[T]":
         """Run `func` later in this very thread, whichever executor is asked for."""
@@ -149,7 +151,7 @@ class SimulatedExecutor(Executor):
         self,
         loop: SimulatedLoop,
         delay_s: Callable[[], float] = lambda: 0.0,
-        call: Callable[[Callable[..., Any], tuple[Any, ...]], Any] = lambda work, given: work(*given),
+        call: Call = lambda work, given: work(*given),
     ) -> None:
         self._loop = loop
         self._delay_s = delay_s
@@ -181,7 +183,12 @@ async def rest(seconds: float) -> None:
     """Let simulated time pass."""
     loop = asyncio.get_running_loop()
     over = loop.create_future()
-    timer = loop.call_later(seconds, lambda: over.done() or over.set_result(None))
+
+    def wake() -> None:
+        if not over.done():
+            over.set_result(None)
+
+    timer = loop.call_later(seconds, wake)
     try:
         await over
     finally:

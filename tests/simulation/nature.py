@@ -29,7 +29,9 @@ _CALL_S: Final = 0.0002
 def nature(seed: int, loop: SimulatedLoop) -> Iterator[None]:
     """Let everything in this block come from `seed` and happen in `loop`."""
     dice = random.Random(f"nature {seed}")
-    now_ns = lambda: int((BEGAN_MS / 1000 + loop.time()) * 1e9)  # noqa: E731 - replaces a function
+
+    def now_ns() -> int:
+        return int((BEGAN_MS / 1000 + loop.time()) * 1e9)
 
     async def now_ms(_: Database, __: AsyncConnection) -> Milliseconds:
         return now_ns() // 1_000_000

@@ -40,6 +40,8 @@ class Planted:
     replacement: Callable[[], Replacement]
     engine: str | None = None
     has_past: bool | None = None
+    first: int = 0
+    """From which seed on it is looked for."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -172,14 +174,12 @@ PLANTED: Final = (
     Planted("a watch is resumed one revision too late", _one_too_late),
     Planted("the last change of a revision is not told", _torn),
     Planted("a loss is not told", _silent_loss),
-    Planted("epochs in between are passed over", _only_next, "sqlite"),
+    Planted("epochs in between are passed over", _only_next, "sqlite", first=100),
     Planted("leases are not swept", _never_swept, "sqlite"),
     Planted("a restore leaves inboxes as they are", _inboxes_stay, has_past=True),
     *(
         Planted(f"commit.lua: {name}", _script(name), "redis")
         for name in ("a duplicate is applied again", "fences are not checked")
     ),
-    Planted(
-        "commit.lua: the old epoch goes on", _script("the old epoch goes on"), "redis", has_past=True
-    ),
+    Planted("commit.lua: an epoch goes on", _script("the old epoch goes on"), "redis", True),
 )

@@ -1,4 +1,4 @@
-"""The processes of services in a simulated run: real ones, but for the engine, network and clock."""
+"""The processes of services in a simulated run: real, but for the engine, network and clock."""
 
 import asyncio
 import contextlib
@@ -180,6 +180,4 @@ async def open_archive(folder: Path, copy_of: Path | None = None) -> Archive:
         for name in ("archive.db", _KEY):
             shutil.copy(copy_of / name, folder / name)
     seal = Seal(make_key(folder / _KEY))
-    return await SqlArchive.open(
-        archive_url(folder), blobs=str(folder / "blobs"), sealer=seal
-    )
+    return await SqlArchive.open(archive_url(folder), blobs=str(folder / "blobs"), sealer=seal)

@@ -195,8 +195,8 @@ async def judge_team(
     if lost:
         found["Exactly once"] = lost
     for new, name in branches:
-        side, source = await _content(Board(board._link, new)), await _content(board, taken[name])
-        if side != source:
+        side = await _content(Board(board._link, new))
+        if side != await _content(board, taken[name]):
             found.setdefault("Branch", []).append(f"{new} is not what {name} held")
     return found
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from blackboard.errors import BlackboardError
 from blackboard.service.sweeper import Sweeper
+from blackboard.types import SWEEP_INTERVAL_MS
 from tests.guarantees.cut_team import AGENTS
 from tests.simulation import judge
 from tests.simulation.actors import Locker, Stage, Watcher, Writer
@@ -204,15 +205,14 @@ class World:
 
     async def _judge_past(self) -> judge.Findings:
         async with self.stage.board("end") as board:
-            return await judge_team(
-                board, self.ghost, self.witness.log(), self.chronicler.branches
-            )
+            return await judge_team(board, self.ghost, self.witness.log(), self.chronicler.branches)
 
     def _judge_leases(self) -> judge.Findings:
         if self.plan.has_past:
             return {}
+        began_ms, swept_ms = BEGAN_MS, SWEEP_INTERVAL_MS  # until its first sweep it does nothing
         outages = [
-            (BEGAN_MS + int(gone_s * 1000), BEGAN_MS + int(back_s * 1000))
+            (began_ms + int(gone_s * 1000), began_ms + int(back_s * 1000) + swept_ms)
             for gone_s, back_s in self.site.outages
         ]
         clock = self.engine.clock

@@ -229,18 +229,18 @@ async def test_when_nobody_answers_for_too_long_it_says_what_is_known(
     assert (await writer.commit(ADD_ONE)).results in ((1,), (2,))
 
 
-def stale(from_revision: int, *, cause: str = "engine") -> Fault:
+def stale(from_revision: int, *, cause: str = "engine", number: int = 2) -> Fault:
     """The answer of a board whose epoch is another one, which counts up to `from_revision`."""
 
     async def answer(commit: Commit, _: Deliver) -> Receipt:
-        raise StaleEpoch(commit.epoch, "new", 2, cause, from_revision, head=1_000)
+        raise StaleEpoch(commit.epoch, "new", number, cause, from_revision, head=1_000)
 
     return answer
 
 
 async def test_an_epoch_that_lost_nothing_seen_is_adopted(writer: Writer, link: LossyLink) -> None:
     await writer.commit(ADD_ONE)
-    link.prepare(stale(1), stale(1))
+    link.prepare(stale(1), stale(1, number=3))
     with pytest.raises(StaleEpoch) as refused:  # the real board is not in the new epoch
         await writer.commit(ADD_ONE)
     assert [commit.epoch for commit in link.attempts[1:]] == ["new", "new"]
@@ -258,6 +258,18 @@ async def test_an_epoch_that_lost_something_seen_or_was_restored_is_not(
     with pytest.raises(StaleEpoch):
         await writer.commit(ADD_ONE)
     assert len(link.attempts) == 1
+
+
+async def test_an_epoch_behind_another_one_is_not_adopted(writer: Writer, link: LossyLink) -> None:
+    """The one in between may have lost what was seen, or have been a restore."""
+    await writer.commit(ADD_ONE)
+    link.prepare(stale(1_000, number=3))
+    with pytest.raises(StaleEpoch):
+        await writer.commit(ADD_ONE)
+    assert len(link.attempts) == 1
+    await writer.refresh()
+    link.prepare()
+    assert (await writer.commit(ADD_ONE)).results == (2,)
 
 
 @pytest.mark.parametrize(("seen", "is_told"), [(1, False), (2, True)])
