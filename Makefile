@@ -56,6 +56,7 @@ bench: $(STAMP) ## Measure beside other stores, and print a table
 	@$(RUN)python -m bench
 	@$(RUN)python -m bench.locks
 	@$(RUN)python -m bench.agents
+	@$(RUN)python -m bench.documents
 
 constraints: ## Write constraints.txt from the newest versions that we admit
 	@tools/write_constraints.sh
