@@ -24,10 +24,12 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 from blackboard.errors import (
     BlackboardError,
     LocalProtocolError,
+    Overloaded,
     RemoteProtocolError,
     Unavailable,
 )
 from blackboard.net.dial import Address, connect, translated
+from blackboard.service.pauses import pause_s
 from blackboard.types import (
     HANDSHAKE_TIMEOUT_MS,
     REQUEST_TIMEOUT_MS,
@@ -233,11 +235,13 @@ class Channel:
             try:
                 return await attempt()
             except (LostError, Unavailable) as error:
-                pause_s = _pause_s(failures)
-                if self._refusal is not None or loop.time() + pause_s > deadline:
+                rest_s = pause_s(error, _backoff_ms(failures))
+                if self._refusal is not None or loop.time() + rest_s > deadline:
+                    if isinstance(error, Overloaded):
+                        raise
                     raise Unavailable(what=self.url, reason=str(error)) from error
             failures += 1
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(rest_s)
 
     async def _ready(self) -> ClientSession:
         """The session, once one more request can be sent. Errors: Unavailable; the refusal."""
@@ -276,7 +280,7 @@ class Channel:
     async def _keep(self) -> None:
         failures = 0
         while self._refusal is None:
-            await self._rest(_pause_s(failures))
+            await self._rest(random.uniform(0.5, 1.0) * _backoff_ms(failures) / 1000)
             failures += 1
             try:
                 async with self._dial(self._address, await self._address.fresh_token()) as socket:

@@ -13,7 +13,6 @@ Invariants
 """
 
 import asyncio
-import random
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -45,6 +44,7 @@ from blackboard.errors import (
 )
 from blackboard.service import held
 from blackboard.service.link import Link
+from blackboard.service.pauses import pause_s
 from blackboard.service.views import Receipt
 from blackboard.store.base import LOCK_MASTERS
 from blackboard.types import (
@@ -60,8 +60,7 @@ Deliver = Callable[[], Awaitable[Sequence[Op]]]
 """Tells what an agent knows that is not on the board yet, as operations that put it there."""
 
 _BACKOFF_MS = (10, 30, 100, 300, 1_000)
-"""Pauses between attempts; the last one repeats. Each is shortened at random, so that writers that
-failed together do not come back together."""
+"""Pauses between attempts; the last one repeats. See `pause_s`."""
 
 
 _FAILURES = (AttemptTooOld, OutcomeUnknown, StaleEpoch, Unavailable)
@@ -235,11 +234,12 @@ class Writer:
                     since = failure.head
                     self.saw(since)
                     commit = replace(commit, known=since)
-                if loop.time() + pause_ms / 1000 > deadline:
+                rest_s = pause_s(failure, pause_ms)
+                if loop.time() + rest_s > deadline:
                     raise uncertain or failure
                 if uncertain is None and _is_no_majority(failure):
                     raise failure
-                await asyncio.sleep(random.uniform(0.5, 1.0) * pause_ms / 1000)
+                await asyncio.sleep(rest_s)
             try:
                 return await self.link.commit(self.board, commit)
             except _FAILURES as error:
@@ -265,6 +265,7 @@ class Writer:
         name = replace(refused.id, step=lane.step)
         mark = Commit(name, refused.epoch, (op,), note="after a refused retry", known=refused.known)
         for pause_ms in chain(_BACKOFF_MS, repeat(_BACKOFF_MS[-1])):
+            failure: Exception = uncertain
             try:
                 self.saw((await self.link.commit(self.board, mark)).revision)
                 return
@@ -276,13 +277,14 @@ class Writer:
                 if error.final:
                     raise uncertain from error
                 mark = replace(mark, retry_since=refused.known)
-            except (SnapshotFirst, Unavailable):
-                pass  # a barrier passes: what it waits for is brought elsewhere
+            except (SnapshotFirst, Unavailable) as error:
+                failure = error  # a barrier passes: what it waits for is brought elsewhere
             except Rejected as error:
                 raise uncertain from error
-            if loop.time() + pause_ms / 1000 > deadline:
+            rest_s = pause_s(failure, pause_ms)
+            if loop.time() + rest_s > deadline:
                 raise uncertain
-            await asyncio.sleep(random.uniform(0.5, 1.0) * pause_ms / 1000)
+            await asyncio.sleep(rest_s)
 
     def _adopt(self, error: StaleEpoch, number: int) -> str:
         """The new epoch, if the engine merely came back and lost nothing that was seen here.

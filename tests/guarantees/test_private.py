@@ -5,6 +5,7 @@ recorded at the socket, byte by byte, and searched; so are /metrics and everythi
 """
 
 import urllib.request
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
 from anyio.to_thread import run_sync
 
 import blackboard
@@ -28,7 +30,7 @@ from tests.guarantees.processes import HOUR_MS, ServiceProcess
 from tests.guarantees.recorder import Recorder
 from tests.guarantees.secrets_of import BOARD, OWNERS, PLACES, canary, keeper, reader
 
-PATIENCE_S = 30
+PATIENCE_S = 120
 FORK = "fork-keeper"
 NEVER_ANSWERED = {"import_begin", "import_page", "import_end", "erase", "rewrap"}
 """Without an export, and without a master key, not even the operator gets an answer to these; and
@@ -46,6 +48,8 @@ class Visitor:
     board: Board
     tap: Recorder
     watches: list[Watch] = field(default_factory=list)
+    posted: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Answers to what was asked by HTTP, by method and code."""
 
     async def ask(self, service: ServiceProcess, board: str) -> dict[str, list[Any]]:
         """Ask for everything about `board`, by every method; how each was answered."""
@@ -64,7 +68,26 @@ class Visitor:
         patterns = ("**", "private/*/notes", "inbox/**")
         found["watch"] = await secrets_of.outcomes([partial(_watch, there, p) for p in patterns])
         found["commit"] = await secrets_of.outcomes(secrets_of.of_a_key(there))
+        if board == BOARD:
+            await self._post(token, asked)
         return found
+
+    async def _post(self, token: str, asked: secrets_of.Asked) -> None:
+        """Ask the same by HTTP, a batch for each method; what comes back is recorded as well."""
+        headers = {"Authorization": f"Bearer {token}"}
+        url = f"http://127.0.0.1:{self.tap.port}/v1/rpc"
+        agent = {"agent": self.client.link.agent}
+        async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http:
+            for method, several in asked.items():
+                batch = [
+                    {"jsonrpc": "2.0", "id": number, "method": method, "params": params | agent}
+                    for number, params in enumerate(several)
+                ]
+                response = await http.post(url, json=batch, headers=headers)
+                answers = response.json()
+                assert [answer["id"] for answer in answers] == list(range(len(batch))), method
+                for answer in answers:
+                    self.posted[method, _code(answer)] += 1
 
     def leaked(self) -> list[str]:
         """The canaries of others in what was received."""
@@ -83,6 +106,10 @@ class Visitor:
             for place in PLACES
             if canary(owner, place).encode() not in self.tap.received
         ]
+
+
+def _code(answer: dict[str, Any]) -> str:
+    return str(answer["error"]["data"]["code"]) if "error" in answer else "ok"
 
 
 async def _open_document(board: Board, owner: str) -> None:
@@ -107,6 +134,12 @@ class Visitors:
         self.service = service
         self._stack = stack
         self.all: list[Visitor] = []
+
+    async def begin(self) -> None:
+        """Begin the board: those who may only read could not even watch one that there is not."""
+        token = issue(self.service.secret, access.operator(), HOUR_MS)
+        async with blackboard.connect(self.service.url, token=token) as client:
+            await client.board(BOARD).head()
 
     async def come(
         self, name: str, principal: Principal, *may_see: str, agent: str | None = None
@@ -167,6 +200,7 @@ async def test_no_way_out_leads_from_one_agent_to_another(tmp_path: Path) -> Non
     for visitor in team.all:
         assert visitor.missing() == [], visitor.name
     _check_answers(answers)
+    _check_posted(team.all)
     told = log.read_bytes()
     assert b"blackboard_" in metrics
     assert [text for text in _all_canaries() if text.encode() in metrics + told] == []
@@ -175,6 +209,7 @@ async def test_no_way_out_leads_from_one_agent_to_another(tmp_path: Path) -> Non
 async def _visit(team: Visitors) -> list[dict[str, list[Any]]]:
     """Everybody is there while it happens, and asks about it afterwards; the operator comes last,
     for it changes what the others look for. Returns how each was answered."""
+    await team.begin()
     await team.come("reader", reader)
     await team.come("keeper", keeper)
     await team.come("operator as bob", access.operator(), "bob", agent="bob")
@@ -207,3 +242,14 @@ def _check_answers(answers: list[dict[str, list[Any]]]) -> None:
     *_, of_operator = answers
     refused = {method for method, found in of_operator.items() if None not in found}
     assert refused == NEVER_ANSWERED, {m: of_operator[m] for m in refused - NEVER_ANSWERED}
+
+
+def _check_posted(visitors: list[Visitor]) -> None:
+    """That what was posted was understood, too: the operator was answered, the others refused."""
+    *others, operator = visitors
+    asked = {method for method, _ in operator.posted}
+    assert asked == set(access.METHODS) - {"commit", "watch", "document"}
+    answered = {method for method, code in operator.posted if code == "ok"}
+    assert asked - answered == NEVER_ANSWERED | {"refresh"}, operator.posted
+    for visitor in others:
+        assert ("audit", "access_denied") in visitor.posted, visitor.name
