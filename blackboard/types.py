@@ -167,7 +167,7 @@ ARCHIVE_PAUSE_MS: Final = 100
 ARCHIVE_PAGE_ENTRIES: Final = 1_024
 """Log entries archived in one transaction."""
 ARCHIVE_WARM_BOARDS: Final = 16
-"""Boards of which the archiver remembers where it stopped; others cost it some queries each time."""
+"""Boards of which the archiver knows where it stopped; others cost it some queries each time."""
 ARCHIVE_WARM_KEYS: Final = 8_192
 """Keys that it remembers of each: about two megabytes."""
 ARCHIVE_WARM_NAMESPACES: Final = 512

@@ -344,3 +344,15 @@ async def test_a_caller_that_gives_up_does_not_stop_the_write(store: SqliteStore
     assert isinstance(outcome, Committed)
     assert (outcome.revision, outcome.results) == (1, (1,))
     assert (await store.open(BOARD)).revision == 1
+
+
+async def test_entries_of_a_kilobyte_fill_their_pages(tmp_path: Path) -> None:
+    """They once took a page each: log and entries together are less than three times the input."""
+    store = await SqliteStore.at(tmp_path, "memory")
+    writer = await Writer.open(store, BOARD)
+    value = packed(bytes(1_024))
+    for _ in range(4):
+        await writer.send_all([writer.make(Append("public/steps", value)) for _ in range(100)])
+    await store.aclose()
+    [file] = (tmp_path / "boards").glob("*.db")
+    assert file.stat().st_size < 3 * 400 * 1_024
