@@ -72,7 +72,7 @@ class RedisCluster3:
         async with AsyncExitStack() as stack:
             bus_ports = [free_port() for _ in range(3)]
             for bus_port in bus_ports:
-                node = RedisProcess(self._binary, settings=_cluster_settings(bus_port))
+                node = _cluster_node(self._binary, bus_port)
                 self.nodes.append(await stack.enter_async_context(node))
             await self._join(bus_ports)
             await self.wait_until_ok()
@@ -109,14 +109,21 @@ class RedisCluster3:
             await ask(self.nodes[0], "CLUSTER MEET", "127.0.0.1", node.port, bus_port)
 
 
-def _cluster_settings(bus_port: int) -> RedisSettings:
+def cluster_node(binary: Path) -> tuple[RedisProcess, int]:
+    """A node of no cluster yet, and the port of its bus."""
+    bus_port = free_port()
+    return _cluster_node(binary, bus_port), bus_port
+
+
+def _cluster_node(binary: Path, bus_port: int) -> RedisProcess:
     options = {
         "cluster-enabled": "yes",
         "cluster-port": str(bus_port),
         "cluster-node-timeout": "2000",
         "cluster-require-full-coverage": "no",
+        "repl-diskless-sync-delay": "0",
     }
-    return RedisSettings(options=options)
+    return RedisProcess(binary, settings=RedisSettings(options=options))
 
 
 async def ask(node: RedisProcess, command: str, *arguments: str | int) -> object:

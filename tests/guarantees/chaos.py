@@ -21,9 +21,9 @@ from tests.guarantees.history import History
 from tests.guarantees.lease_history import Acquired, LeaseHistory, Relied, moments
 from tests.guarantees.lease_record import acquired_of, miscounted, relied_of, whole_log
 from tests.guarantees.lease_worker import BOARD as LEASES
-from tests.guarantees.nemesis import MAIN, PATIENCE_S, Nemesis
-from tests.guarantees.rollback import Loss, announced, explained, surviving
-from tests.guarantees.stage import Scene, Stage
+from tests.guarantees.nemesis import PATIENCE_S, Nemesis
+from tests.guarantees.rollback import Loss, announced, explained, losses, surviving
+from tests.guarantees.stage import CLUSTER, MAIN, Scene, Stage
 
 WRITERS = ("ada", "bob", "eve", "joe")
 WATCHED = ("", "public/pair/", "public/own/", "public/counter/")
@@ -97,7 +97,7 @@ class Round:
         for name, found in checkers.check(kept).items():
             self._note(name, found)
         self._note("Announced", announced(history))
-        self._note("Explained", explained(history, nemesis.kept[MAIN]))
+        self._note("Explained", explained(history, self._kept(nemesis, MAIN, losses(history))))
         self._note("Private", recorder.leaks)
 
     async def _judge_leases(self, stage: Stage, nemesis: Nemesis, board: Board) -> None:
@@ -109,29 +109,35 @@ class Round:
             log,
             [one for worker in workers for one in acquired_of(worker)],
             [one for worker in workers for one in relied_of(worker)],
-            nemesis.kept[LEASES],
+            self._kept(nemesis, LEASES, engine_losses(log)),
         )
         self.commits += sum(one.outcome == "done" for one in history.relied)
         for name, found in lease_checkers.check(history).items():
             self._note(name, found)
         self._note("Restored whole", miscounted(log))
 
+    def _kept(self, nemesis: Nemesis, board: str, seen: list[Loss]) -> list[int]:
+        """What promotions left. A cluster promotes when it wants to: every epoch may be one."""
+        if self.scene.engine == CLUSTER:
+            return [loss.kept for loss in seen]
+        return nemesis.kept[board]
+
     def _note(self, name: str, found: list[str]) -> None:
         if found:
             self.violations.setdefault(name, []).extend(found)
+
+
+def engine_losses(log: list[LogEntry]) -> list[Loss]:
+    """What each epoch that the engine began may have lost; restores lose nothing."""
+    begun = [entry for entry in log if entry.epoch is not None and entry.epoch.cause == ENGINE]
+    return [Loss(e.epoch.from_revision, e.revision) for e in begun if e.epoch is not None]
 
 
 def _lease_history(
     log: list[LogEntry], acquired: list[Acquired], relied: list[Relied], kept: list[int]
 ) -> LeaseHistory:
     """What is to be checked: without what promotions rolled back that left revisions `kept`."""
-    gone = [
-        Loss(entry.epoch.from_revision, entry.revision)
-        for entry in log
-        if entry.epoch is not None
-        and entry.epoch.cause == ENGINE
-        and entry.epoch.from_revision in kept
-    ]
+    gone = [loss for loss in engine_losses(log) if loss.kept in kept]
 
     def counts(revision: int) -> bool:
         return not any(loss.has(revision) for loss in gone)

@@ -18,7 +18,7 @@ from blackboard.service import access
 from blackboard.service.board import Board
 from tests.faults.tcp_proxy import TcpProxy
 from tests.guarantees.lease_worker import BOARD as LEASES
-from tests.guarantees.stage import Stage
+from tests.guarantees.stage import MAIN, Stage
 from tests.servers import ask
 from tests.waiting import let_pass
 
@@ -29,7 +29,6 @@ PATIENCE_S = 120.0
 """What healing never takes, on the slowest machine."""
 RESTORED_FROM = 50
 """A restore goes back by up to so many revisions."""
-MAIN = "main"
 
 Fault = Callable[[], AbstractAsyncContextManager[None]]
 
@@ -45,7 +44,8 @@ class Nemesis:
         """The last revision of each board that survived each promotion."""
         self._stage = stage
         self._dice = random.Random(f"nemesis {seed}")
-        self._kinds = self._named()
+        kinds = stage.scene.kinds
+        self._kinds = {k: f for k, f in self._named().items() if not kinds or k in kinds}
 
     def _named(self) -> dict[str, Fault]:
         kinds: dict[str, Fault] = {
@@ -62,6 +62,8 @@ class Nemesis:
             "freeze lock master": self._freeze_master,
             "restore": self._restore,
         }
+        if self._stage.cluster is not None:
+            return kinds | {"move slot": self._move_slot, "fail over": self._fail_over}
         if self._stage.redis is None:
             return kinds | {"fill disk": self._fill_disk}
         return kinds | {
@@ -164,6 +166,18 @@ class Nemesis:
         for line in self._stage.lines:
             line.lead_to(pair.primary.port)
         await pair.attach()
+
+    @asynccontextmanager
+    async def _move_slot(self) -> AsyncIterator[None]:
+        assert self._stage.cluster is not None
+        await self._stage.cluster.move_and_back()
+        yield
+
+    @asynccontextmanager
+    async def _fail_over(self) -> AsyncIterator[None]:
+        assert self._stage.cluster is not None
+        await self._stage.cluster.fail_over()
+        yield
 
     # --- the ways ---------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from blackboard.service.seal import make_key
 from blackboard.store.redis_process import free_port
 from tests.source_tree import ROOT
 
-READY_S = 30.0
+READY_S = 60.0
 HOUR_MS = 3_600_000
 
 

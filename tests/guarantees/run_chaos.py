@@ -4,7 +4,8 @@ Rounds follow each other, each on a new stage with a seed of its own, the engine
 a table of what was tried; exits with 1 if a promise was broken. Environment variables:
 
 - BLACKBOARD_CHAOS_SECONDS: how long in all, without building the stages; 60 unless it is said
-- BLACKBOARD_CHAOS_ENGINE: "redis" or "embedded" instead of both
+- BLACKBOARD_CHAOS_ENGINE: "redis", "embedded" or "cluster" instead of all three
+- BLACKBOARD_CHAOS_FAULTS: only these kinds of faults, with commas, such as "restore,kill engine"
 - BLACKBOARD_TEST_SEED: the seed of the first round; each one after it has the next number
 - BLACKBOARD_PROOF_DIR: a directory for the figures as JSON, a file for each run
 """
@@ -28,9 +29,10 @@ from tests.guarantees.stage import ENGINES, Scene
 from tests.servers import server_binaries
 
 SECONDS = float(os.environ.get("BLACKBOARD_CHAOS_SECONDS") or 60)
-ROUND_SECONDS = 30.0
+ROUND_SECONDS = 20.0
 """What one history holds: a long run is many rounds, each of them judged and forgotten."""
 ENGINE = os.environ.get("BLACKBOARD_CHAOS_ENGINE")
+KINDS = tuple(filter(None, os.environ.get("BLACKBOARD_CHAOS_FAULTS", "").split(",")))
 SEED = int(os.environ.get("BLACKBOARD_TEST_SEED") or random.SystemRandom().randrange(2**31))
 PROOF = os.environ.get("BLACKBOARD_PROOF_DIR")
 SHOWN_MAX = 5
@@ -58,7 +60,8 @@ def main() -> int:
 def play(engine: str, seed: int, seconds: float) -> Round:
     """One round; what it left behind is kept only if a promise was broken."""
     directory = Path(tempfile.mkdtemp(prefix=f"chaos-{engine}-{seed}-"))
-    played = Round(Scene(engine, server_binaries()[0].path, directory), seed, seconds)
+    scene = Scene(engine, server_binaries()[0].path, directory, KINDS)
+    played = Round(scene, seed, seconds)
     try:
         anyio.run(played.play, progress)
     except BaseException:
@@ -79,6 +82,7 @@ def replay(played: Round) -> str:
         f"again: make chaos BLACKBOARD_TEST_SEED={played.seed}"
         f" BLACKBOARD_CHAOS_ENGINE={played.scene.engine}"
         f" BLACKBOARD_CHAOS_SECONDS={played.seconds:.0f}"
+        + (f' BLACKBOARD_CHAOS_FAULTS="{",".join(KINDS)}"' if KINDS else "")
     )
 
 

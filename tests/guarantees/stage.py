@@ -19,12 +19,15 @@ from blackboard.service.board import Client
 from blackboard.store.redis_process import RedisProcess
 from tests.faults.tcp_proxy import FRAME, TcpProxy
 from tests.guarantees.processes import HOUR_MS, ServiceProcess
+from tests.guarantees.redis_failover import FailoverCluster
 from tests.guarantees.redis_pair import RedisPair
 from tests.guarantees.worker_process import WorkerProcess
 from tests.lock_masters import lock_masters
 
-EMBEDDED, REDIS = "embedded", "redis"
-ENGINES = (REDIS, EMBEDDED)
+EMBEDDED, REDIS, CLUSTER = "embedded", "redis", "cluster"
+ENGINES = (REDIS, EMBEDDED, CLUSTER)
+MAIN = "main"
+"""The board with everybody's traffic; that of the workers is another one."""
 WORKERS = 3
 WORKER_TTL_MS = 1_000
 MASTERS = 3
@@ -34,11 +37,15 @@ SERVICES = 2
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What to build: an engine of ENGINES, a Redis binary (for lock masters too), a directory."""
+    """What to build: an engine of ENGINES, a Redis binary (for lock masters too), a directory.
+
+    Only faults of `kinds` are inflicted; all that the engine has, if it is empty.
+    """
 
     engine: str
     binary: Path
     directory: Path
+    kinds: tuple[str, ...] = ()
 
 
 class Stage:
@@ -48,7 +55,9 @@ class Stage:
         self.scene = scene
         self.secret = new_secret()
         self.redis: RedisPair | None = None
-        """None with the embedded engine."""
+        """None with another engine."""
+        self.cluster: FailoverCluster | None = None
+        """None with another engine."""
         self.services: list[ServiceProcess] = []
         self.doors: list[TcpProxy] = []
         self.lines: list[TcpProxy] = []
@@ -65,7 +74,10 @@ class Stage:
             self.masters = await stack.enter_async_context(lock_masters(self.scene.binary, MASTERS))
             if self.scene.engine == REDIS:
                 self.redis = await stack.enter_async_context(RedisPair(self.scene.binary))
-            for number in range(SERVICES if self.redis else 1):
+            if self.scene.engine == CLUSTER:
+                cluster = FailoverCluster(self.scene.binary, MAIN)
+                self.cluster = await stack.enter_async_context(cluster)
+            for number in range(1 if self.scene.engine == EMBEDDED else SERVICES):
                 await self._add_service(number)
             for number in range(WORKERS):
                 await self.hire(number)
@@ -86,11 +98,13 @@ class Stage:
             line = await self._stack.enter_async_context(TcpProxy(self.redis.primary.port))
             self.lines.append(line)
             engine = f"redis://127.0.0.1:{line.port}/0"
+        if self.cluster is not None:
+            engine = self.cluster.url
         service = ServiceProcess(
             engine,
             self.scene.directory / "data",  # with the archive, which services over Redis share
             secret=self.secret,
-            archived=self.redis is not None,
+            archived=self.scene.engine != EMBEDDED,
             log=self.scene.directory / f"service{number}.log",
             lock_masters=tuple(master.url for master in self.masters),
         )

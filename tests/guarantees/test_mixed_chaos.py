@@ -14,10 +14,10 @@ from tests.guarantees.chaos import Round
 from tests.guarantees.history import Entry, History, Mark, Watched, Write
 from tests.guarantees.planting import Faults
 from tests.guarantees.rollback import TOLD, announced, explained, surviving
-from tests.guarantees.stage import EMBEDDED, REDIS, Scene
+from tests.guarantees.stage import CLUSTER, EMBEDDED, REDIS, Scene
 from tests.servers import server_binaries
 
-SECONDS = float(os.environ.get("BLACKBOARD_CHAOS_SECONDS") or 8)
+SECONDS = float(os.environ.get("BLACKBOARD_CHAOS_SECONDS") or 6)
 PATIENCE_S = 300
 KEPT, LOST = 5, 7
 """In the hand-made history: the last revision that survived, and one that did not."""
@@ -31,10 +31,16 @@ def say(text: str) -> None:
 @pytest.mark.slow
 @pytest.mark.redis
 @pytest.mark.timeout(PATIENCE_S + 2 * SECONDS)
-@pytest.mark.parametrize("engine", [REDIS, EMBEDDED])
-async def test_every_promise_holds_whatever_breaks(engine: str, tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("engine", "kinds"),
+    [(REDIS, ()), (EMBEDDED, ()), (CLUSTER, ("move slot", "fail over"))],
+    ids=[REDIS, EMBEDDED, CLUSTER],
+)
+async def test_every_promise_holds_whatever_breaks(
+    engine: str, kinds: tuple[str, ...], tmp_path: Path, seed: int
+) -> None:
     """Of processes, ways, memory, disk, replicas and time; the faults come from the seed."""
-    played = Round(Scene(engine, server_binaries()[0].path, tmp_path), seed, SECONDS)
+    played = Round(Scene(engine, server_binaries()[0].path, tmp_path, kinds), seed, SECONDS)
     await played.play(say)
     assert played.violations == {}
     assert sum(played.faults.values()) > 0
