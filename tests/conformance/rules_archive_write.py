@@ -356,6 +356,19 @@ class WritingRules:
         assert row[0] == 1
         assert await findings(archive, story) == []
 
+    async def test_pruning_keeps_the_digest_of_where_it_ends(self, archive: Archive) -> None:
+        """In the middle of an append, with nothing left of what changed since the last digest."""
+        story = Story()
+        story.tell(Put("public/a", ONE), Put("public/b", ONE))
+        await story.archive_into(archive, BOARD)
+        story.tell(Delete("public/b"))
+        story.tell(Put("public/c", ONE))
+        await story.archive_into(archive, BOARD)
+        assert await archive.prune(BOARD, [], 2) == 2
+        facts = await archive.facts_at(Point(BOARD, 2))
+        assert facts.digests == story.digests(2)
+        assert await findings(archive, story) == []
+
     async def test_settling_says_how_far(self, archive: Archive) -> None:
         """What is archived by then outlives a power loss."""
         story = Story()
