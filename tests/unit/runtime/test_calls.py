@@ -27,7 +27,7 @@ from blackboard.types import (
     CALL_ATTEMPTS_MAX,
     CALL_PAUSE_MS_MAX,
     CALL_REASON_BYTES_MAX,
-    VALUE_BYTES_MAX,
+    LARGE_BYTES_MAX,
 )
 from blackboard.wire.codec import decode_value
 
@@ -127,7 +127,7 @@ def test_results_come_back_as_their_annotation_says() -> None:
     with pytest.raises(InvalidRequest):
         plain_result(quote(), None)
     with pytest.raises(LimitExceeded):
-        plain_result(b"x" * VALUE_BYTES_MAX, None)
+        plain_result(b"x" * LARGE_BYTES_MAX, None)
 
 
 def test_an_annotation_that_says_nothing_is_none() -> None:
