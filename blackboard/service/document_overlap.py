@@ -16,7 +16,7 @@ from pycrdt import Text
 
 from blackboard.service.document_types import Delta, text_deltas
 
-RANGES_MAX = 256
+RANGES_MAX = 64
 """Own edits on their way that are kept in mind, per text; of more, the oldest are forgotten."""
 TEXTS_MAX = 1_024
 """Texts in lists and maps that are kept in mind; of more, the oldest are forgotten."""
@@ -112,7 +112,12 @@ class OwnEdits:
     def made(self, deltas: Sequence[Delta], batch: int) -> None:
         """Take in an edit of one's own, which is sent with `batch`."""
         self._move(deltas)
-        self._ranges += [_Range(start, end, batch) for start, end in _regions(deltas)]
+        for start, end in _regions(deltas):
+            last = self._ranges[-1] if self._ranges else None
+            if last and last.batch == batch and start <= last.end and last.start <= end:
+                last.start, last.end, last.clock = min(start, last.start), max(end, last.end), None
+            else:
+                self._ranges.append(_Range(start, end, batch))
         del self._ranges[:-RANGES_MAX]
 
     def reached(self, clock: int) -> None:

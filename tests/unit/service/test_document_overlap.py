@@ -79,6 +79,19 @@ def test_only_so_many_own_edits_are_kept_in_mind() -> None:
     assert edits.met([Delta(retain=2 * RANGES_MAX + 2), Delta(insert="x")]) is None
 
 
+def test_what_is_typed_in_one_go_is_one_region() -> None:
+    """So that typing costs the same however much of it is on its way."""
+    edits = OwnEdits()
+    for place in range(3 * RANGES_MAX):
+        edits.made([Delta(retain=place), Delta(insert="a")], 1)
+        edits.reached(place + 1)
+    assert len(edits._ranges) == 1
+    assert edits.met([Delta(retain=5), Delta(insert="x")]) == (0, 3 * RANGES_MAX + 1)
+    edits.made([Delta(insert="apart, and later")], 2)
+    edits.committed(1)
+    assert edits.met([Delta(retain=40), Delta(insert="x")]) is None
+
+
 class Replicas:
     """A replica whose edits are on their way, and somebody else's."""
 
