@@ -45,6 +45,8 @@ from blackboard.types import (
 
 log = logging.getLogger(__name__)
 _FIRST_RETRY_MS = 100
+_LOOK_MS = 20
+"""Between two looks how far another process has come, while somebody waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,15 +184,16 @@ class Archiver:
                 board.wake.clear()
                 board.wanted.clear()
                 if await self._advance(board):
-                    # While another process has the lease there is nothing to do but to look.
-                    is_ours = board.fence is not None
-                    pause_ms = 0 if board.waiters and is_ours else ARCHIVE_PAUSE_MS
+                    pause_ms = 0 if board.waiters else ARCHIVE_PAUSE_MS
                 board.failures = 0
             except BlackboardError as error:
                 pause_ms = self._failed(board, error)
                 await asyncio.sleep(pause_ms / 1000)
                 continue
             heed_cancellation()
+            if pause_ms == 0 and board.fence is None:  # another process is at it, or is dead
+                await asyncio.sleep(_LOOK_MS / 1000)
+                continue
             # What comes while nobody waits shares a transaction.
             called = board.wanted if pause_ms <= ARCHIVE_PAUSE_MS else board.wake
             with contextlib.suppress(TimeoutError):

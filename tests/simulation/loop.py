@@ -159,7 +159,9 @@ class SimulatedExecutor(Executor):
         self._free_s = 0.0
         self._is_killed = False
 
-    def submit(self, work: Callable[..., T], /, *args: Any) -> "Future[T]":  # type: ignore[override]
+    def submit(  # type: ignore[override]
+        self, work: Callable[..., T], /, *args: Any
+    ) -> "Future[T]":
         """Call `work` when its turn comes."""
         done: Future[T] = Future()
         self._free_s = max(self._free_s, self._loop.time()) + self._delay_s()

@@ -12,7 +12,7 @@ import pytest
 from blackboard.core.commit import Entry, LogEntry, Put
 from blackboard.errors import Unavailable
 from blackboard.service import access
-from blackboard.service.archiver import Archiver
+from blackboard.service.archiver import _LOOK_MS, Archiver
 from blackboard.service.board import Board, Client
 from blackboard.service.embedded import archive_beside
 from blackboard.service.host import Host
@@ -226,6 +226,28 @@ async def test_waiting_for_the_archive_is_bounded(host: Host) -> None:
     await client(host).put("public/a", 1)
     with pytest.raises(Unavailable, match="not yet at 1"):
         await host.archiver.reached(BOARD, 1, timeout_ms=50)
+
+
+async def test_who_waits_for_another_archiver_asks_with_pauses(
+    store: SqliteStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease of another process may be that of a dead one, and last: nobody hammers at it."""
+    await (await Writer.open(store, BOARD)).commit(Put("public/a", ONE))
+    assert await archive.take(BOARD, "another", 60_000) is not None
+    asked, take, wait_ms = 0, archive.take, 400
+
+    async def counted(board: str, owner: str, ttl_ms: int) -> int | None:
+        nonlocal asked
+        asked += 1
+        return await take(board, owner, ttl_ms)
+
+    monkeypatch.setattr(archive, "take", counted)
+    archiver = Archiver(store, archive)
+    with pytest.raises(Unavailable):
+        await archiver.reached(BOARD, 1, timeout_ms=wait_ms)
+    monkeypatch.undo()
+    await archiver.aclose()
+    assert 0 < asked <= wait_ms // _LOOK_MS + 2
 
 
 async def test_the_lag_is_the_age_of_what_is_not_archived(tmp_path: Path, host: Host) -> None:
