@@ -132,8 +132,8 @@ async def test_who_was_not_let_in_is_in_the_audit(guarded: Served) -> None:
         assert (await http.post(f"{url}/v1/rpc", json={}, headers=evil)).status_code == 403
     gone = guarded.token(access.agent("bob"))
     await guarded.service.link(access.operator()).revoke(principal="bob")
+    headers = {"Authorization": f"Bearer {gone}"}
     with pytest.raises(InvalidStatus):
-        headers = {"Authorization": f"Bearer {gone}"}
         await _handshake(guarded, "127.0.0.1", "blackboard.v1+json", headers)
     found = [record for _, record in await guarded.service.host.audit.read(None, 100)]
     assert [(r.principal, r.verb, r.outcome) for r in found] == [
