@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 from bench.figures import quantile
@@ -160,7 +161,7 @@ class Load:
             await self._pause(self._rate / (2 * READERS))
             key = f"public/k/{self._dice.randrange(KEYS)}"
             if self._dice.random() < 0.95:
-                await self._again("read", lambda key=key: board.get(key))  # type: ignore[misc]
+                await self._again("read", partial(board.get, key))
             else:
                 await self._again("list", lambda: board.list("public/count/**"))
 
@@ -210,7 +211,7 @@ class Load:
             await asyncio.sleep(CHECKPOINT_S)
             self._checkpoints += 1
             name = f"c{self._checkpoints}"
-            await self._again("checkpoint", lambda name=name: board.checkpoint(name))  # type: ignore[misc]
+            await self._again("checkpoint", partial(board.checkpoint, name))
             if time.monotonic() - pruned_s >= PRUNE_S:
                 await self._again("prune", lambda: board.prune(KEPT))
                 pruned_s = time.monotonic()

@@ -68,7 +68,7 @@ MUTANTS = (
         "blackboard/store/sqlite_rows.py",
         "        answers.setdefault(lane, state.answers.get(lane))\n",
         "        lane and answers\n",
-        f"{UNIT}/store/test_sqlite_rows.py",
+        f"{UNIT}/store/test_sqlite_file.py",
     ),
     Mutant(
         "a first attempt that comes late is applied",
@@ -129,14 +129,14 @@ MUTANTS = (
         "        while len(self._ops) > 1:\n"
         "            await self._board.commit([self._ops.pop(0)])\n"
         "        grounds = [(key, at)",
-        f"{BOARD} -k step",
+        f"{BOARD} -k one_commit",
     ),
     Mutant(
         "a listing is not conditioned",
         "blackboard/service/step.py",
         "conditions += [PrefixUnchanged(p, since) for p, since in self._listed.items()]",
         "pass",
-        f"{BOARD} -k step",
+        f"{BOARD} -k listed",
     ),
     # --- watching ---------------------------------------------------------------------------------
     Mutant(
@@ -158,14 +158,14 @@ MUTANTS = (
         "blackboard/service/sweeper.py",
         "if entry.revision <= archived]",
         "if archived >= 0]",
-        f"{UNIT}/service/test_sweeping.py {UNIT}/service/test_sweeper.py",
+        f"{UNIT}/service/test_archiver.py",
     ),
     Mutant(
         "a pattern is taken for a narrower one",
         "blackboard/service/access.py",
         "            return len(narrow) > place\n",
         "            return True\n",
-        f"{UNIT}/service/test_access.py",
+        f"{UNIT}/net/test_tokens.py",
     ),
     # --- cuts and restores ------------------------------------------------------------------------
     Mutant(
@@ -180,14 +180,14 @@ MUTANTS = (
         "blackboard/service/checkpoints.py",
         "if answers.not_fresh and not wish.stale_ok:",
         "if False:",
-        f"{BOARD} -k checkpoint",
+        f"{BOARD} -k deliver",
     ),
     Mutant(
         "a barrier ignores late writers",
         MODEL,
         "            _check_barrier(commit, asked, now_ms)\n",
         "            pass\n",
-        f"{BOARD} -k checkpoint",
+        "tests/conformance/test_store_sqlite.py -k who_is_waited_for",
     ),
     Mutant(
         "replicas of a document share an identity",
@@ -202,7 +202,7 @@ MUTANTS = (
         "blackboard/store/redis_facts.py",
         'if info.get("role", "master") != "master":',
         "if False:",
-        f"{UNIT}/store/test_redis_facts.py",
+        f"{UNIT}/store/test_redis_facts.py -k replica",
     ),
     Mutant(
         "a sealed value may lie anywhere",
@@ -224,6 +224,20 @@ MUTANTS = (
         "        self._writers.submit(self._write, group, writes)\n",
         "        self._writers.submit(self._write, group, writes)\n        self._finish(group)\n",
         "tests/faults/test_power_sqlite.py -k acknowledged",
+    ),
+    Mutant(
+        "the log is cut before the archive is synced",
+        "blackboard/store/archive_sql.py",
+        "        await self._database.sync()\n",
+        "",
+        "tests/faults/test_power_archive.py",
+    ),
+    Mutant(
+        "blobs are left to the kernel",
+        "blackboard/store/blobs.py",
+        "    for synced in (file, file.parent, directory):\n",
+        "    for synced in ():\n",
+        f"{UNIT}/store/test_blobs.py -k outlives",
     ),
     Mutant(
         "a checksum is of keys and values only",

@@ -2,7 +2,8 @@
 
 Invariants
 - A blob's name is the SHA-256 of its content: it is written once and never changes.
-- It is there before anything names it; what is read is checked against its name.
+- It is there, in a directory also after a power loss, before anything names it; what is read is
+  checked against its name.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from obstore.exceptions import BaseError
 from obstore.store import LocalStore, ObjectStore, from_url
 
 from blackboard.errors import Corrupt, InvalidRequest, Unavailable
+from blackboard.store.sqlite_file import sync_path
 from blackboard.types import BLOB_CALLS_MAX, BLOB_GRACE_MS, ENGINE_RETRY_MS, ENGINE_TIMEOUT_MS
 
 _TIMEOUT: Final = timedelta(milliseconds=ENGINE_TIMEOUT_MS)
@@ -28,9 +30,10 @@ _RETRY: Final = timedelta(milliseconds=ENGINE_RETRY_MS)
 class Blobs:
     """An object store with blobs in it."""
 
-    def __init__(self, store: ObjectStore, where: str) -> None:
+    def __init__(self, store: ObjectStore, where: str, directory: Path | None = None) -> None:
         self._store = store
         self._where = where
+        self._directory = directory
         self._calls = asyncio.Semaphore(BLOB_CALLS_MAX)
 
     @classmethod
@@ -45,7 +48,7 @@ class Blobs:
             if parts.scheme in ("", "file"):
                 path = Path(unquote(parts.path))
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
-                return cls(LocalStore(path), str(path))
+                return cls(LocalStore(path), str(path), path)
             # Options of ours would hide this one of the environment, which a local server needs.
             plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true"
             options = {"timeout": _TIMEOUT, "connect_timeout": _TIMEOUT, "allow_http": plain}
@@ -68,6 +71,8 @@ class Blobs:
         try:
             async with self._calls:
                 await obstore.put_async(self._store, _path(name), value)
+                if self._directory is not None:
+                    await asyncio.to_thread(_sync, self._directory, _path(name))
         except (BaseError, OSError, ValueError) as error:
             raise self._unavailable(error) from error
         return name
@@ -110,6 +115,13 @@ class Blobs:
     def _unavailable(self, error: Exception) -> Unavailable:
         reason = str(error).partition("\n")[0]
         return Unavailable(what=f"blobs at {self._where}", reason=reason)
+
+
+def _sync(directory: Path, path: str) -> None:
+    """A local file is only handed to the kernel: sync it, and the directories that name it."""
+    file = directory / path
+    for synced in (file, file.parent, directory):
+        sync_path(synced)
 
 
 def _path(name: bytes) -> str:

@@ -71,6 +71,7 @@ _OPEN = ctypes.CFUNCTYPE(
     ctypes.c_int,
     ctypes.c_void_p,
 )
+_DELETE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
 _WRITE = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 )
@@ -89,7 +90,8 @@ class _Vfs(ctypes.Structure):
         ("name", ctypes.c_char_p),
         ("data", ctypes.c_void_p),
         ("open", ctypes.c_void_p),
-        ("others", ctypes.c_void_p * 15),
+        ("delete", ctypes.c_void_p),
+        ("others", ctypes.c_void_p * 14),
     )
 
 
@@ -182,9 +184,18 @@ def recorded() -> Iterator[Recorder]:
             recorder.note_open(name, file)
         return result
 
-    opener = _OPEN(open_file)
+    delete_below = _DELETE(below.contents.delete)
+
+    def delete_file(vfs: int, name: int, sync: int) -> int:
+        path = ctypes.string_at(name).decode()
+        # Before a new file of that name is synced, its directory is: the old one stays away.
+        recorder.events += (Cut(path, 0), Synced(path))
+        return int(delete_below(vfs, name, sync))
+
+    callbacks = _OPEN(open_file), _DELETE(delete_file)
     ours = _Vfs.from_buffer_copy(below.contents)
-    ours.name, ours.open = b"recorded", ctypes.cast(opener, ctypes.c_void_p).value
+    ours.name = b"recorded"
+    ours.open, ours.delete = (ctypes.cast(one, ctypes.c_void_p).value for one in callbacks)
     library.sqlite3_vfs_register(ctypes.byref(ours), 1)
     try:
         yield recorder

@@ -48,6 +48,24 @@ async def test_a_directory(local: Blobs, tmp_path: Path) -> None:
     assert await again.get(hashlib.sha256(VALUES[1]).digest()) == VALUES[1]
 
 
+async def test_a_blob_in_a_directory_outlives_a_power_loss(
+    local: Blobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is synced, and so are the directories in which it was made, when `put` returns."""
+    synced = set()
+    real = os.fsync
+
+    def fsync(file: int) -> None:
+        real(file)
+        synced.add(os.fstat(file).st_ino)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    name = (await local.put(VALUES[1])).hex()
+    file = tmp_path / "deep" / "blobs" / name[:2] / name
+    for path in (file, file.parent, file.parent.parent):
+        assert path.stat().st_ino in synced, path
+
+
 async def test_s3(s3_blobs: Blobs) -> None:
     """A bucket of a server that speaks S3's API."""
     await check(s3_blobs)

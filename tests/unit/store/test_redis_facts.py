@@ -58,6 +58,18 @@ async def test_a_server_that_evicts_is_refused(redis_binary: Path) -> None:
         await store.aclose()
 
 
+async def test_a_replica_is_refused(redis_server: RedisProcess, redis_binary: Path) -> None:
+    """It may be behind, and what it is given is not kept."""
+    async with RedisProcess(redis_binary) as server:
+        async with Redis.from_url(server.url) as redis:
+            await redis.execute_command("REPLICAOF", "127.0.0.1", redis_server.port)
+        store = RedisStore.connect(server.url)
+        with pytest.raises(EngineRefused) as refused:
+            await store.facts()
+        assert refused.value.fields() == {"setting": "role", "value": "slave", "needed": "master"}
+        await store.aclose()
+
+
 async def test_old_versions_are_warned_of(redis_store: RedisStore) -> None:
     """Redis 7.0 has no fix for the holes in Lua; Valkey 9 has."""
     facts = await redis_store.facts()
