@@ -11,7 +11,7 @@ PYTHON_FOLDERS := $(foreach folder,blackboard agents demos bench tests tools,\
 RUN := .venv/bin/
 STAMP := .venv/.installed
 
-.PHONY: help venv servers demo lint types test check chaos mutants proof bench constraints clean
+.PHONY: help venv servers demo lint types test check chaos mutants proof audit bench constraints clean
 
 help: ## List the verbs
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -50,6 +50,9 @@ mutants: $(STAMP) servers ## Seed faults into a copy of the code, and see that t
 
 proof: $(STAMP) servers ## Try to break every promise, and print what was tried (BLACKBOARD_PROOF_MINUTES=10)
 	@$(RUN)python -m tests.proof
+
+audit: $(STAMP) ## Look for known holes in the versions that we test with
+	@tools/audit.sh
 
 bench: $(STAMP) ## Measure beside other stores, and print a table
 	@$(RUN)python -m pip --disable-pip-version-check install --quiet -r bench/requirements.txt

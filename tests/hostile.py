@@ -15,6 +15,7 @@ from tests.proof import Layer
 from tests.source_tree import ROOT
 
 TESTS = (
+    "tests/unit/test_fuzz.py",
     "tests/unit/wire/test_session_garbage.py",
     "tests/unit/wire/test_frames.py",
     "tests/unit/wire/test_codec.py",

@@ -24,7 +24,14 @@ from blackboard.service.origin import origin_entry
 from blackboard.store.archive import Point
 from blackboard.store.base import Store
 from blackboard.store.sealed import SealedStore
-from blackboard.types import IMPORT_IDLE_MS, IMPORTS_MAX, REVISION_MAX, VALUE_BYTES_MAX, Key
+from blackboard.types import (
+    IMPORT_IDLE_MS,
+    IMPORTS_MAX,
+    INTEGER_MAX,
+    REVISION_MAX,
+    VALUE_BYTES_MAX,
+    Key,
+)
 from blackboard.wire.frames import SEALED, SEALED_BYTES_MAX
 
 _END: Final[tuple[Entry, ...]] = ()
@@ -181,6 +188,10 @@ def _check_entry(entry: Entry, manifest: Manifest) -> None:
         raise InvalidRequest(field="key", reason=f"{entry.key} is the service's own")
     if not 1 <= entry.create_revision <= entry.mod_revision <= manifest.revision:
         raise InvalidRequest(field="revision", reason=f"{entry.key} is not of that checkpoint")
+    if not all(
+        0 <= time_ms <= INTEGER_MAX for time_ms in (entry.time_ms, entry.expires_at_ms or 0)
+    ):
+        raise InvalidRequest(field="time_ms", reason=f"of {entry.key} is no time")
     limit = SEALED_BYTES_MAX if entry.value.startswith(SEALED) else VALUE_BYTES_MAX
     if len(entry.value) > limit:
         raise LimitExceeded("VALUE_BYTES_MAX", len(entry.value), VALUE_BYTES_MAX, entry.key)

@@ -24,6 +24,7 @@ import hashlib
 import json
 import os
 import secrets
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -54,7 +55,16 @@ _MEMBERS: Final = (_MANIFEST, _SIGNATURE, _ITEMS, _ENTRIES)
 _SIGNATURE_BYTES_MAX: Final = 1024
 _CHUNK_BYTES: Final = 64 * 1024
 _SEAL_BYTES: Final = 64
-_UNREADABLE: Final = (zipfile.BadZipFile, zlib.error, EOFError)
+_UNREADABLE: Final = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    NotImplementedError,  # a version or a kind of compression of which it knows nothing
+    RuntimeError,  # an encrypted member
+    OverflowError,
+    UnicodeDecodeError,
+    struct.error,
+)
 """What `zipfile` raises for bytes that are no archive."""
 
 
@@ -112,6 +122,13 @@ def _seal_of(path: Path) -> str:
             digest.update(chunk)
             left -= len(chunk)
     return digest.hexdigest()
+
+
+def _end_of(path: Path) -> str:
+    """The last _SEAL_BYTES bytes of a file, where its seal is."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _SEAL_BYTES))
+        return file.read(_SEAL_BYTES).decode("latin-1")
 
 
 async def import_board(link: Link, path: Path, board: str, note: str) -> None:
@@ -210,13 +227,12 @@ class _Reading:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if _end_of(path) != _seal_of(path):  # before anything of it is read in earnest
+            raise self._corrupt("it is not what was exported")
         try:
             self._zip = zipfile.ZipFile(path)
         except _UNREADABLE as error:
             raise self._corrupt(str(error)) from error
-        if self._zip.comment.decode("latin-1") != _seal_of(path):
-            self._zip.close()
-            raise self._corrupt("it is not what was exported")
         self._header = self._read_header()
         self.manifest = self._whole(_MANIFEST, MANIFEST_BYTES_MAX)
         self.signature = self._whole(_SIGNATURE, _SIGNATURE_BYTES_MAX)
@@ -246,6 +262,7 @@ class _Reading:
         try:
             key, value, mod, created, author, time_ms, expires = packed
             shapes = [(key, str), (value, bytes), (mod, int), (created, int), (author, str)]
+            shapes += [(time_ms, int), (0 if expires is None else expires, int)]
             if not all(type(found) is wanted for found, wanted in shapes):
                 raise TypeError("not an entry")
             return Entry(key, value, mod, created, author, time_ms, expires)
@@ -265,9 +282,10 @@ class _Reading:
 
     def _read_items(self) -> Iterator[tuple[str, int]]:
         for count, item in enumerate(self._unpacked(_ITEMS)):
-            if count >= EXPORT_ITEMS_MAX or type(item) is not list or len(item) != 2:
+            is_pair = type(item) is list and [type(part) for part in item] == [str, int]
+            if count >= EXPORT_ITEMS_MAX or not is_pair:
                 raise self._corrupt(f"{_ITEMS}: item {count}")
-            yield str(item[0]), int(item[1])
+            yield item[0], item[1]
 
     def _unpacked(self, member: str) -> Iterator[Any]:
         """The objects of a member, one by one; its SHA-256 is checked at the end."""

@@ -48,6 +48,7 @@ from blackboard.types import (
     COMMIT_BYTES_MAX,
     LARGE_BYTES_MAX,
     RESTORE_BYTES_MAX,
+    RESTORE_CHANGES_MAX,
     VALUE_BYTES_MAX,
     VALUE_DEPTH_MAX,
     VALUE_INLINE_BYTES_MAX,
@@ -264,10 +265,15 @@ def encode_results(results: Sequence[Result]) -> bytes:
 
 
 def decode_results(encoded: bytes) -> tuple[Result, ...]:
-    """The inverse of `encode_results`; also reads what commit.lua packed."""
-    found = msgpack.unpackb(encoded, raw=False)
-    if isinstance(found, int):
+    """The inverse of `encode_results`; also reads what commit.lua packed. Errors: Corrupt."""
+    try:
+        found = msgpack.unpackb(encoded, raw=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise Corrupt(what="results", reason=str(error)) from error
+    if type(found) is int and 0 <= found <= 2 * RESTORE_CHANGES_MAX:
         return (None,) * found
+    if type(found) is not list:
+        raise Corrupt(what="results", reason="neither a count nor a list")
     return tuple(_decode_result(item) for item in found)
 
 

@@ -31,7 +31,22 @@ from tests.conformance.rules_runtime_restore import AgentRestoreRules
 from tests.conformance.team import Team
 
 
+class BoardAgents:
+    """Who the rules are tried with. The subclass provides `team`."""
+
+    @pytest.fixture
+    async def ada(self, team: Team) -> Board:
+        """The board as agent ada."""
+        return await team.board("ada")
+
+    @pytest.fixture
+    async def bob(self, team: Team) -> Board:
+        """The board as agent bob."""
+        return await team.board("bob")
+
+
 class BoardSuite(
+    BoardAgents,
     BoardWriteRules,
     BoardReadRules,
     StepRules,
@@ -57,13 +72,3 @@ class BoardSuite(
     AgentRestoreRules,
 ):
     """Every rule. The subclass provides `team`."""
-
-    @pytest.fixture
-    async def ada(self, team: Team) -> Board:
-        """The board as agent ada."""
-        return await team.board("ada")
-
-    @pytest.fixture
-    async def bob(self, team: Team) -> Board:
-        """The board as agent bob."""
-        return await team.board("bob")

@@ -1,19 +1,56 @@
-"""The Board of a service that seals what is private, over the embedded engine and its archive."""
+"""The Board of a service that seals what is private, over both engines and an archive.
 
-from collections.abc import AsyncIterator
+Over Redis the rules are tried in which values go through the engine; all of them with
+BLACKBOARD_TEST_SEALED=all.
+"""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from blackboard.service.access import Principal
 from blackboard.service.board import Client
 from blackboard.service.embedded import archive_beside
 from blackboard.service.encryption import sealed
 from blackboard.service.service import Service
+from blackboard.store.base import Store
 from blackboard.store.master_key import LocalWrapper, new_master_key
+from blackboard.store.redis import RedisStore
+from blackboard.store.redis_process import RedisProcess
 from blackboard.store.sqlite import SqliteStore
-from tests.conformance.board_suite import BoardSuite
+from tests.conformance.board_suite import BoardAgents, BoardSuite
+from tests.conformance.rules_board_branch import BranchRules
+from tests.conformance.rules_board_read import BoardReadRules
+from tests.conformance.rules_board_restore import RestoreRules
+from tests.conformance.rules_board_write import BoardWriteRules
 from tests.conformance.team import Team
+from tests.redis_accounts import make_account
+from tests.servers import server_binaries
+
+
+class _Few(BoardAgents, BoardWriteRules, BoardReadRules, RestoreRules, BranchRules):
+    """The rules in which values go through the engine in every way."""
+
+
+_Rules: Any = BoardSuite if os.environ.get("BLACKBOARD_TEST_SEALED") else _Few
+
+
+@asynccontextmanager
+async def sealing(raw: Store, directory: Path) -> AsyncIterator[Team]:
+    """A service that seals, in front of `raw` and an archive in `directory`."""
+    wrapper = LocalWrapper.of(new_master_key())
+    store, archive = await sealed(raw, await archive_beside(directory), wrapper)
+    async with Service(store, archive=archive) as service:
+
+        async def connect(principal: Principal) -> Client:
+            return Client(service.link(principal))
+
+        yield Team(service, connect)
 
 
 class TestBoardSealed(BoardSuite):
@@ -22,12 +59,30 @@ class TestBoardSealed(BoardSuite):
     @pytest.fixture
     async def team(self, tmp_path: Path) -> AsyncIterator[Team]:
         """A service over an empty directory."""
-        wrapper = LocalWrapper.of(new_master_key())
-        raw, beside = await SqliteStore.at(tmp_path, "memory"), await archive_beside(tmp_path)
-        store, archive = await sealed(raw, beside, wrapper)
-        async with Service(store, archive=archive) as service:
+        async with sealing(await SqliteStore.at(tmp_path, "memory"), tmp_path) as team:
+            yield team
 
-            async def connect(principal: Principal) -> Client:
-                return Client(service.link(principal))
 
-            yield Team(service, connect)
+@pytest.fixture(scope="module")
+def one_server() -> Iterator[RedisProcess]:
+    """A server of one kind: what seals is in front of it, and the same for all of them."""
+    binary = server_binaries()[0].path
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(RedisProcess(binary)) as server,
+    ):
+        yield server
+
+
+@pytest.mark.redis
+class TestBoardSealedRedis(_Rules):  # type: ignore[misc]
+    """Nor over Redis, as the account that may do what is needed only."""
+
+    @pytest.fixture
+    async def team(self, one_server: RedisProcess, tmp_path: Path) -> AsyncIterator[Team]:
+        """A service over the server, which other tests use, too."""
+        store = RedisStore.connect(make_account(one_server.url))
+        for board in await store.boards():
+            await store.drop(board)
+        async with sealing(store, tmp_path) as team:
+            yield team
