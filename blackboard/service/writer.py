@@ -205,9 +205,7 @@ class Writer:
             held.note_commit(self.link, self.board, receipt.revision)
         return receipt
 
-    async def _insist(
-        self, lane: _Lane, commit: Commit, number: int, failure: _Failure
-    ) -> Receipt:
+    async def _insist(self, lane: _Lane, commit: Commit, number: int, failure: _Failure) -> Receipt:
         """Send `commit`, of epoch `number`, again until there is an answer, or nobody to ask for
         too long.
 

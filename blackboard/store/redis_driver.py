@@ -72,6 +72,9 @@ class Driver(Protocol):
     async def send(self, trial: "Trial", key: str, *command: Argument) -> Any:
         """Send one command, once, and return its reply; `key` is one that the command names."""
 
+    def listening(self, key: str) -> contextlib.AbstractAsyncContextManager["Listening"]:
+        """A connection that serves nothing else, to the server of `key`."""
+
     async def ask_all(self, *command: Argument) -> list[Any]:
         """Send a command to every server there is: one reply each."""
 
@@ -314,6 +317,8 @@ class Cluster:
         try:
             await self._client.initialize()
             node = self._client.get_node_from_key(key)
+            if node is None:
+                raise NotNowError("nobody owns the slot")
             connection = node.connection_class(**node.connection_kwargs)
             try:
                 await connection.connect()

@@ -121,7 +121,7 @@ class Drawing:
     condition_one_in = 2
     fence_one_in = 4
     leases: tuple[Key, ...] = LEASES
-    lease_ttls = (HOUR_MS, 0, 0)
+    lease_ttls: tuple[int, ...] = (HOUR_MS, 0, 0)
 
     def __init__(self, draw: Draw[object], state: State) -> None:
         self._draw = draw

@@ -17,7 +17,13 @@ from redis.exceptions import NoScriptError, ResponseError
 from blackboard.errors import Corrupt, Unavailable
 from blackboard.store.base import Store
 from blackboard.store.redis import RedisStore
-from blackboard.store.redis_driver import Argument, NotNowError, ScriptMissingError, Trial
+from blackboard.store.redis_driver import (
+    Argument,
+    Listening,
+    NotNowError,
+    ScriptMissingError,
+    Trial,
+)
 from blackboard.store.redis_scripts import COMMIT, COMPACT
 from blackboard.store.sqlite import SqliteStore
 from blackboard.store.sqlite_board import Threads
@@ -220,6 +226,10 @@ class _Driver:
 
     def _newer(self, stream: str, after: str) -> Any:
         return self._engine.server.execute("XRANGE", stream, f"({after}", "+", "COUNT", 1)
+
+    def listening(self, key: str) -> contextlib.AbstractAsyncContextManager[Listening]:
+        """What is only whispered is no part of a board's history, and not simulated."""
+        raise NotNowError("nobody whispers here")
 
     async def ask_all(self, *command: Argument) -> list[Any]:
         """As `OneServer.ask_all`."""

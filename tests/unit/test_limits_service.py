@@ -33,12 +33,14 @@ from blackboard.runtime.supervisor import Care, Crashes
 from blackboard.service import access, audit, board, checkpoints, feed, importing, writer
 from blackboard.service.access import Credential, Principal, Right
 from blackboard.service.audit import AUDIT_BOARD
+from blackboard.service.audit_record import AuditRecord
 from blackboard.service.board import Board, Client
 from blackboard.service.embedded import archive_beside
 from blackboard.service.feed import Feed, View
 from blackboard.service.importing import Imports
 from blackboard.service.local import LocalLink
 from blackboard.service.moments import ImportWish
+from blackboard.service.repeats import OTHERS, Repeats
 from blackboard.service.service import Service
 from blackboard.store import master_key
 from blackboard.store.sqlite import SqliteStore
@@ -395,3 +397,20 @@ def test_an_overlap_names_so_many_clients(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(ysync, "OVERLAP_CLIENTS_MAX", most - 1)
     with pytest.raises(LimitExceeded):
         ysync.read_frame(frame)
+
+
+def test_refusals_that_are_recorded_one_by_one_have_edges() -> None:
+    """AUDIT_REFUSALS_MAX of all in a window, and AUDIT_KINDS_MAX kinds that are told apart."""
+    found = Repeats()
+
+    def refused(number: int) -> int:
+        one = AuditRecord(0, f"agent{number}", "id", "read", "main", "public/a", "access_denied")
+        return len(found.take(one))
+
+    kinds = limits.AUDIT_KINDS_MAX
+    assert sum(refused(number) for number in range(2 * kinds)) == kinds
+    counted = found.counted()
+    assert [(record.verb, record.count) for record in counted] == [(OTHERS, kinds)]
+    most = limits.AUDIT_REFUSALS_MAX
+    rest = sum(refused(number % kinds) for number in range(2 * most))
+    assert kinds + rest == most

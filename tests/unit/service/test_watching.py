@@ -131,4 +131,4 @@ async def test_what_a_watch_told_counts_as_seen(board: Board) -> None:
         await anext(watch)
         await anext(watch)
     with pytest.raises(StaleEpoch):
-        board._writer._adopt(StaleEpoch("old", "new", 2, "engine", from_revision=1, head=9))
+        board._writer._adopt(StaleEpoch("old", "new", 2, "engine", from_revision=1, head=9), 1)
