@@ -23,7 +23,7 @@ from blackboard.types import Milliseconds
 VERSION: Final = (7, 2)
 _BOARD_OF: Final = 0
 """The number of the database that is used."""
-_STRUCTS: dict[bytes, tuple[struct.Struct, bool]] = {}
+_STRUCTS: dict[bytes, struct.Struct] = {}
 _FORMS: Final = {b"I1": "B", b"I2": "H", b"I4": "I", b"I8": "Q", b"B": "B"} | {
     b"i1": "b",
     b"i2": "h",
@@ -179,22 +179,22 @@ def _to_lua(lua: Any, value: Any) -> Any:
     return value
 
 
-def _struct(form: bytes) -> tuple[struct.Struct, bool]:
+def _struct(form: bytes) -> struct.Struct:
     found = _STRUCTS.get(form)
     if found is None:
         text, rest = ">", form.removeprefix(b">")
         while rest:
             part = rest[:2] if rest[:2] in _FORMS else rest[:1]
             text, rest = text + _FORMS[part], rest[len(part) :]
-        found = _STRUCTS[form] = (struct.Struct(text), True)
+        found = _STRUCTS[form] = struct.Struct(text)
     return found
 
 
 def _struct_pack(form: bytes, *values: Any) -> bytes:
-    return _struct(form)[0].pack(*(int(value) for value in values))
+    return _struct(form).pack(*(int(value) for value in values))
 
 
 def _struct_unpack(form: bytes, packed: bytes, at: float = 1) -> tuple[Any, ...]:
     """The values, then the position behind them, counted from 1."""
-    layout, start = _struct(form)[0], int(at) - 1
+    layout, start = _struct(form), int(at) - 1
     return (*layout.unpack_from(packed, start), start + layout.size + 1)

@@ -21,7 +21,7 @@ from tests.simulation.planted import PLANTED, Planted
 from tests.simulation.world import simulate
 from tests.source_tree import ROOT
 
-SIMULATIONS = int(os.environ.get("BLACKBOARD_TEST_SIMULATIONS", "300"))
+SIMULATIONS = int(os.environ.get("BLACKBOARD_TEST_SIMULATIONS", "250"))
 SEEDS_MAX = 200
 """Within which a planted fault must be found."""
 REPLAYED = 6
