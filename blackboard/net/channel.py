@@ -312,6 +312,8 @@ class Channel:
             raise events[0].error
         if not isinstance(events[0], Answered):
             raise RemoteProtocolError("something else came before the answer to hello")
+        if any(isinstance(event, Draining) for event in events[1:]):  # in the same frame
+            raise Unavailable(what=self.url, reason="the service is stopping")
         self.agent = reading.read_str(events[0].result, "agent")
         return session
 

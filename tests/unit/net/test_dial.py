@@ -68,3 +68,22 @@ async def test_what_is_no_frame_ends_the_connection() -> None:
         async with blackboard.connect(url, token="t", patience_ms=300) as client:
             with pytest.raises(Unavailable, match="not msgpack"):
                 await client.board("b").head()
+
+
+async def test_a_service_that_stops_while_it_greets_is_unavailable() -> None:
+    """Both messages in one frame: no request is sent on that connection any more."""
+
+    async def leaving(peer: ServerConnection) -> None:
+        async for frame in peer:
+            assert isinstance(frame, bytes)
+            (request,) = MSGPACK.split(frame)
+            welcome = MSGPACK.pack({"id": request["id"], "result": {"agent": "ada"}})
+            draining = MSGPACK.pack({"method": "draining", "params": {}})
+            await peer.send(MSGPACK.join([welcome, draining]))
+
+    subprotocols = [Subprotocol("blackboard.v1+msgpack")]
+    async with serve(leaving, "127.0.0.1", 0, subprotocols=subprotocols) as server:
+        url = f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
+        with pytest.raises(Unavailable, match="stopping"):
+            async with blackboard.connect(url, token="t", patience_ms=300) as client:
+                await client.board("b").head()
