@@ -362,7 +362,7 @@ def connect(url: str) -> tuple[Driver, str]:
         shown = f"{parts.hostname or ''}:{parts.port or 6379}{parts.path}"
         if kind == "cluster" and scheme in ("redis", "rediss"):
             return Cluster(url.replace("+cluster", "", 1)), shown
-        if not kind:
+        if not kind and scheme in ("redis", "rediss", "unix"):
             return OneServer(url), parts.path if scheme == "unix" else shown
     except (ValueError, RedisError) as error:
         raise InvalidRequest(field="url", reason=_NO_URL) from error
