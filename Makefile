@@ -11,7 +11,7 @@ PYTHON_FOLDERS := $(foreach folder,blackboard agents demos bench tests tools,\
 RUN := .venv/bin/
 STAMP := .venv/.installed
 
-.PHONY: help venv servers demo lint types test check chaos mutants proof audit bench constraints clean
+.PHONY: help venv servers demo lint types test check versions chaos mutants proof audit bench constraints clean
 
 help: ## List the verbs
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -41,6 +41,9 @@ test: $(STAMP) servers lint types ## Check everything, as CI does
 
 check: $(STAMP) lint types ## Check what is quick: style, types, floors, unit tests without a server
 	$(RUN)pytest -q tests/test_*.py tests/unit -m "not redis and not slow"
+
+versions: servers ## Run the quick checks under every Python from 3.11 on that is here
+	@tools/versions.sh
 
 chaos: $(STAMP) servers ## Break everything at once for a minute (BLACKBOARD_CHAOS_SECONDS=...)
 	@$(RUN)python -m tests.guarantees.run_chaos
