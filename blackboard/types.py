@@ -27,6 +27,9 @@ INTEGER_MAX: Final = 2**53 - 1
 EPOCH_JUMP: Final = 2**24
 """Revisions skipped when an engine came back and may have lost some: more than a second of commits
 at any speed that an engine reaches, so that a lost revision is never issued again."""
+EPOCH_SPREAD: Final = 2**34
+"""Of so many more revisions a random number is skipped, where an engine can split in two (a primary
+that comes back, and its replica that was promoted): neither issues the revisions of the other."""
 
 # --- keys -----------------------------------------------------------------------------------------
 KEY_BYTES_MAX: Final = 1024

@@ -19,7 +19,7 @@ from blackboard.core.commit import Head
 from blackboard.errors import Unavailable
 from blackboard.store.keys import board_keys, read_head
 from blackboard.store.redis_driver import Argument, Driver, ScriptMissingError, Trial, repeated
-from blackboard.types import EPOCH_JUMP, Revision
+from blackboard.types import EPOCH_JUMP, EPOCH_SPREAD, Revision
 
 _EPOCH_ID_BYTES: Final = 12
 
@@ -121,7 +121,8 @@ class Scripts:
 
     async def _open(self, trial: Trial, board: str) -> Head:
         name = secrets.token_urlsafe(_EPOCH_ID_BYTES)
-        reply = await self._once(trial, board, OPEN, [name, EPOCH_JUMP, self.seen(board)])
+        jump = EPOCH_JUMP + secrets.randbelow(EPOCH_SPREAD)
+        reply = await self._once(trial, board, OPEN, [name, jump, self.seen(board)])
         if not reply:
             raise Unavailable(what=f"board {board}", reason="it is being made")
         head = read_head(reply)

@@ -14,13 +14,18 @@ from pathlib import Path
 import anyio
 import pytest
 
+from blackboard.core.commit import Increment
 from blackboard.errors import Fenced, LeaseLost, RolledBack, StaleEpoch
 from blackboard.service import access
 from blackboard.service.board import Board
+from blackboard.store.redis import RedisStore
+from blackboard.store.redis_process import RedisProcess
 from blackboard.types import EPOCH_JUMP
+from tests.conformance.writer import Writer
 from tests.faults.tcp_proxy import TcpProxy
 from tests.guarantees.processes import ServiceProcess
 from tests.guarantees.redis_pair import RedisPair
+from tests.servers import ask
 
 SOON_S = 60.0
 """What a hang would exceed."""
@@ -160,3 +165,33 @@ async def test_a_lock_that_was_granted_in_what_was_lost_holds_nothing(failover: 
         await keep_it()
     await taking
     assert await bob.get("public/by") == "bob"
+
+
+async def test_a_primary_that_comes_back_and_its_promoted_replica_issue_other_revisions(
+    redis_binary: Path,
+) -> None:
+    """Neither knows of the other, and both begin an epoch behind the same revision."""
+    async with RedisPair(redis_binary) as pair:
+        assert pair.replica is not None
+        store = RedisStore.connect(pair.primary.url)
+        ada = await Writer.open(store, "main")
+        for _ in range(KEPT):
+            await ada.commit(Increment(COUNT, 1))
+        await pair.sync()
+        pair.part()
+        await store.aclose()
+        await pair.primary.kill()
+        await pair.primary.restart()
+        await ask(pair.replica, "REPLICAOF", "NO", "ONE")
+        issued = [await revisions_after(server) for server in (pair.primary, pair.replica)]
+    assert set(issued[0]).isdisjoint(issued[1])
+
+
+async def revisions_after(server: RedisProcess) -> list[int]:
+    """What a server issues that a new process opens the board on."""
+    store = RedisStore.connect(server.url)
+    try:
+        bob = await Writer.open(store, "main", "bob")
+        return [(await bob.commit(Increment(COUNT, 1))).revision for _ in range(LOST)]
+    finally:
+        await store.aclose()

@@ -15,7 +15,7 @@ from blackboard.store import redis_driver
 from blackboard.store.keys import board_keys
 from blackboard.store.redis import RedisStore
 from blackboard.store.redis_process import RedisProcess, RedisSettings, free_port
-from blackboard.types import EPOCH_JUMP
+from blackboard.types import EPOCH_JUMP, EPOCH_SPREAD
 from blackboard.wire.codec import Prepared, prepare
 from tests.conformance.rules_log import whole_log
 from tests.conformance.writer import Writer, packed
@@ -204,13 +204,15 @@ async def test_a_server_that_came_back_begins_an_epoch(
     refused = await ada.attempt(Increment(COUNT, 1))
     assert isinstance(refused, StaleEpoch)
     assert (refused.yours, refused.number, refused.cause) == (old, 2, "engine")
-    assert (refused.from_revision, refused.head) == (2, 2 + EPOCH_JUMP)
+    begun = refused.head
+    assert refused.from_revision == 2
+    assert EPOCH_JUMP <= begun - 2 < EPOCH_JUMP + EPOCH_SPREAD
     page = await store.log(BOARD, 2, limit=10)
     assert [(e.revision, e.epoch) for e in page.entries] == [
-        (2 + EPOCH_JUMP, Epoch(2, refused.current, "engine", 2, 2 + EPOCH_JUMP))
+        (begun, Epoch(2, refused.current, "engine", 2, begun))
     ]
     ada.epoch = refused.current
-    assert (await ada.commit(Increment(COUNT, 1))).revision == 3 + EPOCH_JUMP
+    assert (await ada.commit(Increment(COUNT, 1))).revision == begun + 1
 
 
 async def test_every_kind_of_call_notices_a_server_that_came_back(
@@ -276,7 +278,7 @@ async def test_revisions_are_not_issued_again_by_a_server_that_lost_everything(
         refused = await ada.attempt(Increment(COUNT, 1))
         assert isinstance(refused, StaleEpoch)
         assert (refused.cause, refused.from_revision) == ("engine", 0)
-        assert refused.head == 5 + EPOCH_JUMP
+        assert EPOCH_JUMP <= refused.head - 5 < EPOCH_JUMP + EPOCH_SPREAD
         await store.aclose()
 
 
@@ -328,7 +330,9 @@ async def test_kill_under_load_loses_no_acknowledged_commit_and_doubles_none(
     assert sorted(acknowledged) == [e.revision for e in log if e.epoch is None]
     assert [e.epoch.number for e in log if e.epoch] == [2, 3, 4]
     gaps = [b.revision - a.revision for a, b in pairwise(log)]
-    assert sorted(set(gaps)) == [1, EPOCH_JUMP]
+    jumps = [gap for gap in gaps if gap != 1]
+    assert len(jumps) == 3
+    assert all(EPOCH_JUMP <= jump < EPOCH_JUMP + EPOCH_SPREAD for jump in jumps)
 
 
 # --- another history ------------------------------------------------------------------------------
