@@ -21,6 +21,7 @@ def test_the_port_is_small() -> None:
                 "hold",
                 "seed",
                 "drop",
+                "exists",
                 "read",
                 "list",
                 "log",

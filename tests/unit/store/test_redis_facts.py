@@ -82,11 +82,13 @@ async def test_an_account_without_config_counts_as_weakest(redis_binary: Path) -
     async with RedisProcess(redis_binary) as server:
         async with Redis.from_url(server.url) as redis:
             await redis.execute_command(
-                *("ACL", "SETUSER", "board", "on", ">secret", "~*", "+@all", "-config")
+                *("ACL", "SETUSER", "board", "on", ">secret", "~*", "&*", "+@all", "-config")
             )
         store = RedisStore.connect(server.url.replace("redis://", "redis://board:secret@"))
-        facts = await store.facts()
+        try:
+            facts = await store.facts()
+        finally:
+            await store.aclose()
         assert facts.level == "memory"
         assert any("does not tell" in text for text in facts.warnings)
         assert "secret" not in facts.location
-        await store.aclose()
