@@ -64,7 +64,8 @@ class RedisPair:
         assert isinstance(there, dict)
         assert isinstance(here, dict)
         is_up = here.get("master_link_status") == "up"
-        return is_up and here["slave_repl_offset"] >= there["master_repl_offset"]
+        told = there.get("slave0", {}).get("offset", -1)  # what the primary was told of
+        return is_up and min(told, here["slave_repl_offset"]) >= there["master_repl_offset"]
 
     def part(self) -> None:
         """Nothing reaches the replica any more; the primary goes on and does not know."""
