@@ -152,6 +152,7 @@ class Channel:
         """Connect for the first time. Errors: those of `blackboard.connect`."""
         self._first = asyncio.get_running_loop().create_future()
         self._keeper = asyncio.create_task(self._keep(), name=f"connection to {self.url}")
+        self._keeper.add_done_callback(self._ended)
         try:
             await self._first
         except BaseException:
@@ -289,6 +290,13 @@ class Channel:
                     await self._serve(socket, session)
             except (OSError, TimeoutError, WebSocketException, BlackboardError) as error:
                 self._lose(translated(error, self.url))
+
+    def _ended(self, keeper: "asyncio.Task[None]") -> None:
+        """Nobody waits for a connection that a fault of ours has ended."""
+        error = None if keeper.cancelled() else keeper.exception()
+        if error is not None:
+            log.error("the connection failed", exc_info=error)
+            self._lose(LocalProtocolError(reason=f"the connection failed: {error!r}"))
 
     async def _rest(self, pause_s: float) -> None:
         """Pause before connecting again; a new request cuts a long pause short."""

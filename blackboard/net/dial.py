@@ -50,11 +50,20 @@ class Address:
     this machine trusts."""
 
     async def fresh_token(self) -> str | None:
-        """The token to come with now: a source is asked each time."""
+        """The token to come with now: a source is asked each time.
+
+        Errors: Unavailable when the source raises something: it may have one the next time.
+        """
         if self.token is None or isinstance(self.token, str):
             return self.token
-        found = self.token()
-        return found if isinstance(found, str) else await found
+        try:
+            found = self.token()
+            return found if isinstance(found, str) else await found
+        except BlackboardError:
+            raise
+        except Exception as error:  # of somebody else's code, which may raise anything
+            reason = f"{type(error).__name__}: {error}"
+            raise Unavailable(what="the source of tokens", reason=reason) from error
 
     @property
     def websocket(self) -> str:

@@ -1,6 +1,8 @@
 """Whole messages go straight on, and fragments, as a proxy may make them, are put together."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -9,7 +11,9 @@ from websockets.typing import Subprotocol
 
 import blackboard
 from blackboard.core.commit import Epoch, Head
-from blackboard.errors import Unavailable
+from blackboard.errors import LocalProtocolError, Unavailable
+from blackboard.net.channel import Channel, Open
+from blackboard.net.dial import Address
 from blackboard.wire.answers import write_head
 from blackboard.wire.frames import MSGPACK
 
@@ -87,3 +91,15 @@ async def test_a_service_that_stops_while_it_greets_is_unavailable() -> None:
         with pytest.raises(Unavailable, match="stopping"):
             async with blackboard.connect(url, token="t", patience_ms=300) as client:
                 await client.board("b").head()
+
+
+async def test_nobody_waits_for_a_connection_that_a_fault_of_ours_ended() -> None:
+    @asynccontextmanager
+    async def broken(_address: Address, _token: str | None) -> AsyncIterator[Open]:
+        raise NameError("a fault of ours")
+        yield
+
+    channel = Channel(Address("ws://127.0.0.1:1", "t"), patience_ms=300, dial=broken)
+    with pytest.raises(LocalProtocolError, match="a fault of ours"):
+        async with asyncio.timeout(10):
+            await channel.open()

@@ -10,7 +10,13 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 import blackboard
-from blackboard.errors import AccessDenied, BlackboardError, InvalidRequest, Unauthenticated
+from blackboard.errors import (
+    AccessDenied,
+    BlackboardError,
+    InvalidRequest,
+    Unauthenticated,
+    Unavailable,
+)
 from blackboard.net import gate
 from blackboard.net.documents_client import document_token
 from blackboard.net.tokens import attenuate, unverified
@@ -328,3 +334,23 @@ async def test_what_a_source_raises_reaches_who_connects(served: Served) -> None
     with pytest.raises(BlackboardError):
         async with asyncio.timeout(10), blackboard.connect(served.url, token=lambda: stale):
             pass
+
+
+async def test_a_source_that_fails_is_told_and_asked_again(served: Served) -> None:
+    """Whatever it raises: nobody waits for ever, and the next attempt may have a token."""
+    answers: list[str | None] = [None, served.token(ADA), None, served.token(ADA)]
+
+    async def source() -> str:
+        found = answers.pop(0)
+        if found is None:
+            raise KeyError("no token yet")
+        return found
+
+    with pytest.raises(Unavailable, match="KeyError"):
+        async with asyncio.timeout(PATIENCE_S), blackboard.connect(served.url, token=source):
+            pass
+    async with blackboard.connect(served.url, token=source) as client:
+        for connection in list(served.gate._open):
+            connection.drain()
+        assert await client.board().increment("public/n") == 1
+    assert not answers
