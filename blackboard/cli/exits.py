@@ -5,6 +5,7 @@ Invariants
 - an error is written to stderr, never to stdout: what a pipe reads is data only.
 """
 
+import math
 import os
 import re
 import sys
@@ -44,7 +45,7 @@ MEANING: Mapping[Exit, str] = {
     Exit.OK: "done",
     Exit.ERROR: "another error",
     Exit.USAGE: "wrong arguments, or a request that nobody could accept",
-    Exit.NOT_FOUND: "no such key, checkpoint, context or data directory",
+    Exit.NOT_FOUND: "no such key, board, checkpoint, context or data directory",
     Exit.CONFLICT: "a condition did not hold; nothing changed",
     Exit.DENIED: "no valid token, or no right to do that",
     Exit.UNAVAILABLE: "the service or the engine cannot be reached; nothing changed, try again",
@@ -77,9 +78,12 @@ EXIT_OF: Mapping[str, Exit] = {
     "resync": Exit.ERROR,
     "head_moved": Exit.CONFLICT,
     "snapshot_first": Exit.CONFLICT,
+    "no_such_board": Exit.NOT_FOUND,
     "no_such_checkpoint": Exit.NOT_FOUND,
     "barrier_missed": Exit.CONFLICT,
     "unavailable": Exit.UNAVAILABLE,
+    "overloaded": Exit.UNAVAILABLE,
+    "rate_limited": Exit.UNAVAILABLE,
     "outcome_unknown": Exit.ERROR,
     "local_protocol_error": Exit.ERROR,
     "remote_protocol_error": Exit.ERROR,
@@ -201,6 +205,13 @@ def _of_the_service(error: errors.BlackboardError) -> tuple[str, str] | None:
             return f"not let in: {error.reason}", (
                 "Give a valid token: --token, BLACKBOARD_TOKEN or blackboard context add."
             )
+        case errors.NoSuchBoard():
+            return f"there is no board {error.board}", (
+                "The first commit makes it: is the name right, or may your token only read?"
+            )
+        case errors.Overloaded():
+            seconds = math.ceil(error.retry_after_ms / 1_000)
+            return f"not now: {_plain(error.reason)}", f"Try again in {seconds} s."
         case errors.Unavailable():
             return f"cannot reach {error.what}: {_plain(error.reason)}", _way_to(error)
         case errors.DataDirectoryInUse():

@@ -33,6 +33,9 @@ def test_a_token_is_made_of_a_role(shell: Shell, service: Running) -> None:
     again = shell.json("token", "create", "eve", "--role", "auditor")
     assert (again["grants"], again["ids"] != made["ids"]) == (made["grants"], True)
     reader = shell.json("token", "create", "eve", "--role", "reader")["token"]
-    shell.error("set", "public/a", "1", "--token", reader, code=5)
+    told = shell.error("set", "public/a", "1", "--token", reader, code=3)
+    assert "no board" in told["message"]  # a reader makes none
+    shell.run("set", "public/a", "1")
+    shell.error("set", "public/a", "2", "--token", reader, code=5)
     shell.error("token", "create", "eve", "--role", "king", code=2)
     shell.error("token", "create", "eve", "--role", "reader", "--grant", "**=all", code=2)

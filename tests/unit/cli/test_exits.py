@@ -39,6 +39,8 @@ def test_every_exit_code_has_a_meaning() -> None:
         (errors.AccessDenied("bob", "read", "private/eve/x"), 5),
         (errors.Unauthenticated("expired"), 5),
         (errors.Unavailable("service", "refused"), 6),
+        (errors.Overloaded("service", "late", 1_000), 6),
+        (errors.NoSuchBoard("mian"), 3),
         (errors.DataDirectoryInUse("data", 7, "ws://127.0.0.1:1"), 6),
         (errors.Corrupt("file", "flipped"), 1),
         (errors.OutcomeUnknown("bob", 0, "i", step=1, reason="gone"), 1),
@@ -47,6 +49,11 @@ def test_every_exit_code_has_a_meaning() -> None:
 def test_exit_codes(error: errors.BlackboardError, code: int) -> None:
     """The codes that scripts rely on."""
     assert explain(error).exit == code
+
+
+def test_who_asks_for_too_much_is_told_when_to_come_again() -> None:
+    told = explain(errors.RateLimited("10 requests a second", "bob asks for more", 1_200))
+    assert (told.message, told.fix) == ("not now: bob asks for more", "Try again in 2 s.")
 
 
 def test_a_conflict_says_what_to_try() -> None:
