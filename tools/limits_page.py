@@ -24,7 +24,13 @@ set otherwise. This page is written from that file by `python -m tools.limits_pa
 """
 _COLUMNS = "| limit | value | what it bounds, and why |\n| --- | ---: | --- |\n"
 _SIZES = ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
-_TIMES = ((365 * 24 * 3600 * 1000, "years"), (60_000, "min"), (1000, "s"))
+_TIMES = (
+    (365 * 24 * 3600 * 1000, "years"),
+    (24 * 3600 * 1000, "days"),
+    (3600 * 1000, "h"),
+    (60_000, "min"),
+    (1000, "s"),
+)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ def audit(
     """Show who was refused, and who did what to a whole board."""
     from dataclasses import asdict
 
-    from blackboard.cli import session, show
+    from blackboard.cli import screen, session, show
     from blackboard.service.audit import findings, missing
 
     before = [] if against is None else _read(against)
@@ -68,6 +68,8 @@ def audit(
                 f"{show.clock(r.time_ms, now)}  {r.principal}  {r.verb}  {r.board}  {r.what}"
                 f"  {r.outcome}" + ("" if r.count == 1 else f"  ({r.count} times)")
             )
+        if verify and not found:
+            screen.say(f"{len(records)} records, each as it was written")
     if found:
         raise CommandError("corrupt", Exit.ERROR, f"the audit was changed: {found[0]}")
 

@@ -33,7 +33,7 @@ _FREE_WARN_BYTES: Final = 2 * 1024**3
 _SKEW_MAX_S: Final = 5
 _HTTP_TIMEOUT_S: Final = 3
 _ANSWER_BYTES_MAX: Final = 64 * 1024
-_TOKEN_LEFT_MIN_MS: Final = 24 * 3_600_000
+_TOKEN_LEFT_MIN_MS: Final = 15 * 60_000  # a new one lives for an hour unless it is said
 
 
 class Status(StrEnum):

@@ -48,7 +48,10 @@ MEANING: Mapping[Exit, str] = {
     Exit.NOT_FOUND: "no such key, board, checkpoint, context or data directory",
     Exit.CONFLICT: "a condition did not hold; nothing changed",
     Exit.DENIED: "no valid token, or no right to do that",
-    Exit.UNAVAILABLE: "the service or the engine cannot be reached; nothing changed, try again",
+    Exit.UNAVAILABLE: (
+        "the service or the engine cannot be reached, or has too much to do; nothing changed, "
+        "try again"
+    ),
     Exit.LEASE_LOST: "the lock was lost; the command under it was ended",
     Exit.NOT_EXECUTABLE: "the command to run under a lock cannot be run",
     Exit.COMMAND_NOT_FOUND: "there is no such command to run under a lock",
