@@ -51,7 +51,7 @@ async def test_what_the_log_was_cut_for_is_in_the_archive(tmp_path: Path, seed: 
             events = [e for e in recorder.events if not _is_index(e)]
             shutil.copytree(blobs, tmp_path / "kept", dirs_exist_ok=True)
     first = next(n for n, event in enumerate(events) if isinstance(event, Told))
-    moments = Counter(dice.randint(first, len(events)) for _ in range(CUTS))
+    moments = Counter(dice.randint(first + 1, len(events)) for _ in range(CUTS))
     power = Power({})
     with Layer("power", seeds=[seed]) as layer:
         for at in range(len(events) + 1):
