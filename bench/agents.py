@@ -27,11 +27,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from rich.console import Console
-
 from bench.agent_peers import LANGGRAPH
 from bench.agent_rows import OURS, AgentRow, OursRow, cpu_seconds
-from bench.coordination import explain, show, words
+from bench.coordination import explain, print_run, words
 from bench.figures import Figures, Results, quantile
 from bench.machine import gather_facts
 from bench.report import Table, cell_table, verdict_table
@@ -178,14 +176,7 @@ async def run(options: argparse.Namespace) -> int:
         rows = await start_rows(lab, options.only, troubles)
         facts = gather_facts(lab.folder)
         results, failed = await measure(rows, rounds, steps)
-    for line in facts.lines():
-        print(f"- {line}")
-    print()
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    for table in tables(results):
-        show(console, table, as_markdown=options.markdown)
-    for name, reason in troubles.items():
-        print(f"- {name}: {reason}")
+    print_run(facts, tables(results), troubles, as_markdown=options.markdown)
     return 1 if failed else 0
 
 

@@ -21,7 +21,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -148,6 +148,20 @@ def show(console: Console, table: Table, *, as_markdown: bool) -> None:
     for line in table.rows:
         shown.add_row(*line)
     console.print(shown)
+
+
+def print_run(
+    facts: Facts, tables: Sequence[Table], troubles: Mapping[str, str], *, as_markdown: bool
+) -> None:
+    """Print the facts of the machine, the tables, and which rows could not run, and why."""
+    for line in facts.lines():
+        print(f"- {line}")
+    print()
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    for table in tables:
+        show(console, table, as_markdown=as_markdown)
+    for name, reason in troubles.items():
+        print(f"- {name}: {reason}")
 
 
 def report(run: Run, facts: Facts, options: argparse.Namespace) -> None:

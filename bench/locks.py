@@ -24,9 +24,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rich.console import Console
-
-from bench.coordination import explain, show, words
+from bench.coordination import explain, print_run, words
 from bench.figures import Figures, Results, quantile
 from bench.machine import gather_facts
 from bench.ours import serve_ours
@@ -300,14 +298,7 @@ async def run(options: argparse.Namespace) -> int:
     finally:
         lab.close()
         shutil.rmtree(folder, ignore_errors=True)
-    for line in facts.lines():
-        print(f"- {line}")
-    print()
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    for table in tables(results):
-        show(console, table, as_markdown=options.markdown)
-    for name, reason in troubles.items():
-        print(f"- {name}: {reason}")
+    print_run(facts, tables(results), troubles, as_markdown=options.markdown)
     return 1 if failed else 0
 
 
