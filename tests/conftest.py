@@ -21,9 +21,22 @@ from tests.redis_accounts import make_account
 from tests.s3 import S3
 from tests.servers import RedisCluster3, ServerBinary, server_binaries
 
-SEED = int(os.environ.get("BLACKBOARD_TEST_SEED") or random.SystemRandom().randrange(2**32))
-"""Everything random in a test run comes from this number; the header of the report prints it."""
+SEED_DEFAULT = 20_261_122
 
+
+def seed_of(wish: str | None) -> int:
+    """The seed that BLACKBOARD_TEST_SEED asks for: a number, `random`, or nothing."""
+    if wish == "random":
+        return random.SystemRandom().randrange(2**32)
+    return int(wish or SEED_DEFAULT)
+
+
+SEED = seed_of(os.environ.get("BLACKBOARD_TEST_SEED"))
+"""Everything random in a test run comes from this number; the header of the report prints it.
+
+It is the same in every run unless asked otherwise, so that a red test speaks of the change and not
+of luck (docs/decisions/0027-the-same-dice.md). Chaos, proof and fuzzers draw new ones.
+"""
 # A shell that runs the tests in the background makes them, and all that they start, ignore the
 # Ctrl-C that some of them are sent.
 signal.signal(signal.SIGINT, signal.default_int_handler)
