@@ -135,6 +135,7 @@ class Channel:
         """The name under which the connection acts."""
         self._address, self._is_closed = address, False
         self._dial = dial
+        self._loop = asyncio.get_running_loop()
         self._session: ClientSession | None = None  # set while requests can be sent
         self._requests: dict[int, _Request] = {}
         self._unwritten: list[_Request] = []
@@ -150,7 +151,7 @@ class Channel:
 
     async def open(self) -> None:
         """Connect for the first time. Errors: those of `blackboard.connect`."""
-        self._first = asyncio.get_running_loop().create_future()
+        self._first = self._loop.create_future()
         self._keeper = asyncio.create_task(self._keep(), name=f"connection to {self.url}")
         self._keeper.add_done_callback(self._ended)
         try:
@@ -189,7 +190,7 @@ class Channel:
         """
         session = await self._ready()
         number = session.send_request(method, params)
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         request = _Request(loop.create_future(), timeout_ms, loop.time() + timeout_ms / 1000)
         self._requests[number] = request
         self._unwritten.append(request)
@@ -205,11 +206,11 @@ class Channel:
         if self._timer is None or deadline_s < self._timer.when():
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_at(deadline_s, self._time_out)
+            self._timer = self._loop.call_at(deadline_s, self._time_out)
 
     def _time_out(self) -> None:
         """End the requests that waited too long."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = self._loop.time()
         self._timer = None
         for request in self._requests.values():
             if request.deadline_s > now_s:
@@ -229,15 +230,14 @@ class Channel:
 
         Errors: Unavailable then; every other error of `attempt` at once.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.patience_ms / 1000
+        deadline = self._loop.time() + self.patience_ms / 1000
         failures = 0
         while True:
             try:
                 return await attempt()
             except (LostError, Unavailable) as error:
                 rest_s = pause_s(error, _backoff_ms(failures))
-                if self._refusal is not None or loop.time() + rest_s > deadline:
+                if self._refusal is not None or self._loop.time() + rest_s > deadline:
                     if isinstance(error, Overloaded):
                         raise
                     raise Unavailable(what=self.url, reason=str(error)) from error

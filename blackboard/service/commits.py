@@ -53,6 +53,8 @@ class CommitQueue:
     _in_flight: int = 0
     _workers: "set[asyncio.Task[None]]" = field(default_factory=set)
     _flights: "set[asyncio.Future[None]]" = field(default_factory=set)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    """Kept: until Python 3.12 each question for the running loop is a system call (getpid)."""
 
     def submit(
         self, prepared: Prepared, permit: Permit | None = None
@@ -66,8 +68,7 @@ class CommitQueue:
             what, reason = f"board {self.board}", "too many commits are waiting"
             raise Overloaded(what, reason, OVERLOAD_RETRY_MS)
         self.load.check_backlog()
-        outcome: asyncio.Future[Outcome | BlackboardError]
-        outcome = asyncio.get_running_loop().create_future()
+        outcome: asyncio.Future[Outcome | BlackboardError] = self._loop.create_future()
         self._waiting.append((prepared, outcome, permit))
         self.load.backlog_bytes += prepared.size
         if len(self._workers) < FLIGHTS_MAX:
@@ -128,7 +129,7 @@ class CommitQueue:
     async def _commit(self, batch: list[Waiting]) -> list[Outcome | BlackboardError]:
         commits = [prepared for prepared, _, _ in batch]
         outcomes: list[Outcome | BlackboardError]
-        flight: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        flight: asyncio.Future[None] = self._loop.create_future()
         self._flights.add(flight)
         self._in_flight += 1
         try:

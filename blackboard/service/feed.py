@@ -89,6 +89,7 @@ class Feed:
         # Futures in place of an Event, which takes twice as long to wait for. Those of watchers
         # that were cancelled stay until the next poke, a second at most.
         self._waiting: list[asyncio.Future[None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None  # while there is a reader
         self._shared: dict[tuple[View, Position], tuple[Delivery, Position]] = {}
         self._tail: asyncio.Task[None] | None = None
         self._failure: BlackboardError | None = None
@@ -151,7 +152,7 @@ class Feed:
         if self._failure is not None:
             # One error for all would share a traceback among tasks: each gets its own.
             raise type(self._failure)(**self._failure.fields())
-        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        woken: asyncio.Future[None] = asyncio.Future(loop=self._loop)
         self._waiting.append(woken)
         await woken
 
@@ -176,6 +177,7 @@ class Feed:
     def _start(self, head: Head) -> None:
         if self._tail is None:
             self._failure = None
+            self._loop = asyncio.get_running_loop()
             self._after = self._newest = head.revision
             self._tail = asyncio.create_task(self._follow(), name=f"feed of {self.board}")
             self._tail.add_done_callback(self._ended)

@@ -71,6 +71,7 @@ class Revocations:
         self._before: dict[Key, Milliseconds] = {}
         """By record of a principal: tokens issued up to then are revoked."""
         self._heard_s = float("-inf")
+        self._loop: asyncio.AbstractEventLoop | None = None  # once something was heard
         self._known = asyncio.Event()
         self._follower: asyncio.Task[None] | None = None
         self._incarnation, self._step = secrets.token_hex(8), 0
@@ -138,7 +139,7 @@ class Revocations:
         return principal.expires_at_ms is not None and principal.expires_at_ms <= _now_ms()
 
     def _is_stale(self) -> bool:
-        return asyncio.get_running_loop().time() - self._heard_s > ACCESS_STALE_MS / 1000
+        return self._loop is None or self._loop.time() - self._heard_s > ACCESS_STALE_MS / 1000
 
     # --- revoking ---------------------------------------------------------------------------------
 
@@ -221,7 +222,8 @@ class Revocations:
                 self._tell()
 
     def _heard(self) -> None:
-        self._heard_s = asyncio.get_running_loop().time()
+        self._loop = asyncio.get_running_loop()
+        self._heard_s = self._loop.time()
         self._known.set()
 
     def _note_all(self, found: Iterable[Entry | Change]) -> None:
