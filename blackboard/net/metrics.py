@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from blackboard.service.host import ServiceStatistics
+from blackboard.service.host import ServiceStatistics, SweeperStatistics
+from blackboard.store.base import VoteCounts
 
 
 @dataclass(slots=True)
@@ -95,6 +96,9 @@ class Metrics:
         yield GaugeMetricFamily("blackboard_loop_lag_seconds", about, lag_s)
         about = "Commits that wait for an engine"
         yield GaugeMetricFamily("blackboard_backlog_bytes", about, service.backlog_bytes)
+        yield from _sweeper_metrics(service.sweeper)
+        if service.votes is not None:
+            yield _votes_metric(service.votes)
         archive = service.archive
         if archive is not None:
             about = "Revisions by which the archive is behind, at most"
@@ -106,3 +110,21 @@ class Metrics:
             yield GaugeMetricFamily("blackboard_archive_failing", about, archive.failing)
             about = "Log entries archived here"
             yield CounterMetricFamily("blackboard_archive_appended", about, archive.appended)
+
+
+def _sweeper_metrics(sweeper: SweeperStatistics) -> Iterator[Metric]:
+    about = "Looks of the sweeper at all boards open here"
+    yield CounterMetricFamily("blackboard_sweeper_rounds", about, sweeper.rounds)
+    about = "Entries and leases that ran out and were ended here"
+    yield CounterMetricFamily("blackboard_sweeper_expired", about, sweeper.expired)
+    about = "Entries and leases that the sweeper came too late for"
+    yield CounterMetricFamily("blackboard_sweeper_refused", about, sweeper.refused)
+
+
+def _votes_metric(votes: VoteCounts) -> Metric:
+    about = "Answers of lock masters that were asked for a vote"
+    told = CounterMetricFamily("blackboard_lock_votes", about, labels=("answer",))
+    told.add_metric(("granted",), votes.granted)
+    told.add_metric(("refused",), votes.refused)
+    told.add_metric(("unreachable",), votes.unreachable)
+    return told

@@ -23,7 +23,7 @@ from blackboard.service.load import Load
 from blackboard.service.rates import Meters, Rates
 from blackboard.service.revocations import Permit, Revocations
 from blackboard.store.archive import Archive
-from blackboard.store.base import EngineFacts, Store
+from blackboard.store.base import EngineFacts, Store, VoteCounts
 from blackboard.store.sealed import SealedStore
 from blackboard.types import BOARDS_MAX, BOARDS_PER_PRINCIPAL_MAX
 
@@ -31,6 +31,18 @@ if TYPE_CHECKING:  # pottery is needed only where lock masters are configured
     from blackboard.store.redlock import LockMasters
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SweeperStatistics:
+    """What the sweeper of this process did since it started."""
+
+    rounds: int = 0
+    """Times that it went over all boards open here."""
+    expired: int = 0
+    """Entries and leases that it ended."""
+    refused: int = 0
+    """Those that it came too late for: renewed, or ended by another process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +58,9 @@ class ServiceStatistics:
     """None without an archive."""
     lag_ms: float = 0
     backlog_bytes: int = 0
+    sweeper: SweeperStatistics = SweeperStatistics()
+    votes: VoteCounts | None = None
+    """None without lock masters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +233,7 @@ class Host:
             archive=None if self.archiver is None else self.archiver.statistics(),
             lag_ms=self.load.lag_ms,
             backlog_bytes=self.load.backlog_bytes,
+            votes=None if self.lock_masters is None else self.lock_masters.counts(),
         )
 
     async def settled(self) -> None:

@@ -8,6 +8,7 @@ import logging
 import random
 import secrets
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,7 @@ class Service:
         self._log_kept_revisions = log_kept_revisions
         self._automatic = automatic or Automatic()
         self._checkpoints = AutomaticCheckpoints(self.host, self._automatic)
+        self._sweeper = Sweeper(self.host, secrets.token_hex(8))
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "Service":
@@ -67,7 +69,7 @@ class Service:
             await self.host.aclose()
             raise
         self.host.note_start()
-        sweeper = Sweeper(self.host, secrets.token_hex(8))
+        sweeper = self._sweeper
 
         async def trim() -> None:
             await sweeper.trim(self._log_kept_revisions)
@@ -121,7 +123,7 @@ class Service:
 
     def statistics(self) -> ServiceStatistics:
         """A snapshot of what this process does and did."""
-        return self.host.statistics()
+        return replace(self.host.statistics(), sweeper=self._sweeper.statistics())
 
     def drain(self) -> None:
         """Take no new requests; commits that wait are still carried out."""

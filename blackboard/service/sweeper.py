@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from blackboard.core import history
 from blackboard.core.commit import Commit, CommitId, Delete, Entry, Expire, KeyAt, Lease, Op
 from blackboard.errors import BlackboardError
-from blackboard.service.host import Host
+from blackboard.service.host import Host, SweeperStatistics
 from blackboard.service.presence import entries_that_end_with
 from blackboard.types import LANES_MAX, LOG_ENTRIES_MAX, REVISION_MAX, SWEEP_ENTRIES_MAX
 from blackboard.wire.codec import SYSTEM_AGENT
@@ -36,6 +36,11 @@ class Sweeper:
         """Entries and leases that this process has ended."""
         self.refused = 0
         """Those that it came too late for."""
+        self._rounds = 0
+
+    def statistics(self) -> SweeperStatistics:
+        """What it did until now."""
+        return SweeperStatistics(self._rounds, self.expired, self.refused)
 
     async def sweep(self) -> None:
         """End the leases that ran out on every open board, then remove its expired entries.
@@ -45,6 +50,7 @@ class Sweeper:
         for board in self._host.boards():
             with _told(board):
                 await self._sweep(board)
+        self._rounds += 1
 
     async def _sweep(self, board: str) -> None:
         over = await self._host.store.leases(board, due=True)

@@ -33,6 +33,18 @@ LOCK_MASTERS: Final = "lock masters"
 """What is Unavailable when no majority of the servers that vote on leases answers."""
 
 
+@dataclass(slots=True)
+class VoteCounts:
+    """What lock masters said when they were asked for a vote, one answer of one master each."""
+
+    granted: int = 0
+    """The vote was given, or prolonged."""
+    refused: int = 0
+    """Another owner had it."""
+    unreachable: int = 0
+    """No answer came in time, or an error in its place."""
+
+
 REPLICA: Final = "replica"
 """The level of a commit that so many replicas had, as were asked for, before it was answered."""
 

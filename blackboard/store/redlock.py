@@ -19,6 +19,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -29,7 +30,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from blackboard.errors import InvalidRequest, Unavailable
-from blackboard.store.base import LOCK_MASTERS
+from blackboard.store.base import LOCK_MASTERS, VoteCounts
 from blackboard.types import LOCK_MASTER_CALLS_MAX, LOCK_MASTER_TIMEOUT_MS, Milliseconds
 
 _dumps = json.dumps
@@ -62,9 +63,10 @@ return owner and 2 or 1
 class _Master(Redis):
     """A client of one master, for one call; every command ends in time, connecting included."""
 
-    def __init__(self, pool: ConnectionPool, timeout_s: float) -> None:
+    def __init__(self, pool: ConnectionPool, timeout_s: float, counts: VoteCounts) -> None:
         super().__init__(connection_pool=pool)
         self._timeout_s = timeout_s
+        self._counts = counts
         self.is_anew = False
 
     async def set(  # type: ignore[override]
@@ -74,8 +76,14 @@ class _Master(Redis):
 
         pottery's plain NX would fail against the owner's own vote, and then take it back.
         """
-        vote = await self.in_time(self.eval(_GET_VOTE, 1, name, value, str(px)))
+        try:
+            vote = await self.in_time(self.eval(_GET_VOTE, 1, name, value, str(px)))
+        except RedisError:
+            self._counts.unreachable += 1
+            raise
         self.is_anew = vote == 1
+        self._counts.granted += bool(vote)
+        self._counts.refused += not vote
         return bool(vote)
 
     async def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:
@@ -127,6 +135,7 @@ class LockMasters:
         """Nothing is sent yet. Errors: InvalidRequest for a URL that is none."""
         self._calls = asyncio.Semaphore(LOCK_MASTER_CALLS_MAX)
         self._undoing: set[asyncio.Task[None]] = set()
+        self._counts = VoteCounts()
         try:
             self._pools = {_shown(url): _pool(url) for url in urls}
         except (ValueError, RedisError) as error:
@@ -177,6 +186,10 @@ class LockMasters:
             self._in_background(_ended(giving))
             raise
 
+    def counts(self) -> VoteCounts:
+        """How the masters have answered until now: a copy."""
+        return replace(self._counts)
+
     async def aclose(self) -> None:
         """Finish what is being undone, and close all connections."""
         await asyncio.gather(*self._undoing)
@@ -218,7 +231,7 @@ class LockMasters:
     def _vote(self, name: str, owner: str, ttl_ms: Milliseconds) -> _Vote:
         """A lock of pottery for one call, over clients that answer in a small part of `ttl_ms`."""
         timeout_s = min(LOCK_MASTER_TIMEOUT_MS, ttl_ms / _TIMEOUT_SHARE) / 1000
-        masters = [_Master(pool, timeout_s) for pool in self._pools.values()]
+        masters = [_Master(pool, timeout_s, self._counts) for pool in self._pools.values()]
         return _Vote(name, masters, owner, ttl_ms)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -234,7 +247,7 @@ async def _ended(task: asyncio.Task[None]) -> None:
 async def _run_id(pool: ConnectionPool) -> str:
     """The random name of the server's run; "" when it does not answer."""
     try:
-        master = _Master(pool, LOCK_MASTER_TIMEOUT_MS / 1000)
+        master = _Master(pool, LOCK_MASTER_TIMEOUT_MS / 1000, VoteCounts())
         told = await master.in_time(master.info("server"))
     except RedisError:
         return ""
