@@ -17,6 +17,7 @@ from blackboard.service import access
 from blackboard.service.access import Principal
 from blackboard.service.service import Service
 from tests.certificates import Pair
+from tests.waiting import TIMEOUT_S
 
 TOKEN_TTL_MS = 3_600_000
 
@@ -70,7 +71,7 @@ async def serving(
         serve_app(app, listener, settings=settings, started=started.set, signals=False)
     )
     try:
-        await asyncio.wait_for(started.wait(), 10)
+        await asyncio.wait_for(started.wait(), TIMEOUT_S)
         yield Served(service, app, listener.getsockname()[1], secret, pair is not None)
     finally:
         running.cancel()

@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 POLL_S = 0.01
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
+"""How long a test waits for what has to come: it is no subject of any test, only a bound."""
 
 
 async def wait_until(

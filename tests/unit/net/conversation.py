@@ -9,8 +9,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from blackboard.wire.frames import JSON, SUBPROTOCOLS, Encoding
+from tests.waiting import TIMEOUT_S
 
-PATIENCE_S = 20.0
+PATIENCE_S = TIMEOUT_S
 
 
 class Talk:

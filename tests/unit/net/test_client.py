@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sized
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -21,9 +21,14 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
 )
-from blackboard.net import stream
-from blackboard.net.channel import Channel
-from blackboard.net.client import BOARD_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE, connect
+from blackboard.net import channel, stream
+from blackboard.net.client import (
+    BOARD_VARIABLE,
+    TOKEN_VARIABLE,
+    URL_VARIABLE,
+    RemoteLink,
+    connect,
+)
 from blackboard.net.dial import Address
 from blackboard.service import access
 from blackboard.service.board import Client
@@ -56,7 +61,7 @@ async def line(served: Served) -> AsyncIterator[Line]:
 @pytest.fixture
 async def client(served: Served, line: Line) -> AsyncIterator[Client]:
     """The operator, over that line."""
-    async with connect(line.url, token=served.token(), patience_ms=10_000) as client:
+    async with connect(line.url, token=served.token(), patience_ms=60_000) as client:
         yield client
 
 
@@ -251,11 +256,14 @@ async def test_a_lost_commit_says_what_is_known(
     assert (receipt.revision, receipt.duplicate) == (2, True)
 
 
-async def test_patience_ends(served: Served, line: Line) -> None:
+async def test_patience_ends(served: Served, line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing waits for ever for a service that does not come back; nothing of it is applied."""
-    async with connect(line.url, token=served.token(), patience_ms=300) as client:
-        board = client.board("b")
+    monkeypatch.setattr(channel, "_BACKOFF_MS", (0, 3_600_000))
+    async with connect(line.url, token=served.token(), patience_ms=60_000) as client:
+        assert isinstance(client.link, RemoteLink)
+        board, held = client.board("b"), client.link._channel
         async with board.watch("public/**") as watch:
+            held.patience_ms = 300
             line.kill()
             for attempt in (
                 board.get("public/a"),
@@ -265,6 +273,7 @@ async def test_patience_ends(served: Served, line: Line) -> None:
                 with pytest.raises(Unavailable):
                     await asyncio.wait_for(attempt, PATIENCE_S)
         line.revive()
+        held.patience_ms = 60_000
         assert await board.get("public/a", 7) == 7  # a new request does not wait out a pause
 
 
@@ -272,7 +281,6 @@ async def test_a_slow_service_is_a_lost_answer(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request that takes too long is given up; its late answer harms nobody."""
-    monkeypatch.setattr(Channel.ask, "__defaults__", (50,))
     release = asyncio.Event()
     commit = LocalLink.commit
 
@@ -283,18 +291,21 @@ async def test_a_slow_service_is_a_lost_answer(
     monkeypatch.setattr(LocalLink, "commit", slow)
     async with connect(served.url, token=served.token()) as client:
         wanted = Commit(CommitId("operator", 0, "i", 1), "e", (Put("public/a", b"\x01"),))
-        with pytest.raises(OutcomeUnknown, match="no answer"):
-            await client.link.commit("b", wanted)
+        with monkeypatch.context() as hasty:
+            hasty.setattr(RemoteLink, "_answer_ms", 50)
+            with pytest.raises(OutcomeUnknown, match="no answer"):
+                await client.link.commit("b", wanted)
         release.set()
         assert await client.boards() == []
 
 
 async def test_a_token_that_expires(served: Served) -> None:
     """The calls after it say so, and so does a watch."""
-    token = served.token(access.agent("ada"), ttl_ms=2000)
-    async with connect(served.url, token=token) as client:
+    async with connect(served.url, token=served.token(access.agent("ada"))) as client:
         board = client.board("b")
         async with board.watch("public/**") as watch:
+            (held,) = served.gate._open
+            held._expire_at(0)
             with pytest.raises(Unauthenticated):
                 await take(watch, 1)
         with pytest.raises(Unauthenticated):
@@ -329,11 +340,12 @@ async def test_a_watch_does_not_notice_cuts(client: Client, line: Line, served: 
             for number in range(40):
                 await source.put("public/a", number)
                 if number % 7 == 3:
+                    await seen.head()  # it is connected again: there is something to cut
                     line.cut()
                 if number % 10 == 9:
                     found += await take(watch, number + 1 - len(found))
             assert found == list(range(40))
-    assert line.connections > 5
+    assert line.connections > 6
 
 
 async def test_a_watch_that_begins_now_begins_there_after_a_cut(
@@ -359,7 +371,7 @@ async def test_a_mark_that_was_asked_for_comes_after_a_cut(client: Client, line:
         await asyncio.wait([waiting], timeout=0.05)
         line.cut()
         line.speak()
-        assert await asyncio.wait_for(waiting, 4) == []
+        assert await asyncio.wait_for(waiting, PATIENCE_S) == []
 
 
 async def test_a_slow_watcher_costs_little_and_misses_nothing(
@@ -374,8 +386,12 @@ async def test_a_slow_watcher_costs_little_and_misses_nothing(
         for number in range(100):
             await board.put("public/a", number)
             assert len(held._buffer) <= 11
-        assert len(held._buffer) == 11
+        await wait_until(lambda: _has(held._buffer, 11))
         assert await take(watch, 100) == list(range(100))
+
+
+async def _has(buffer: Sized, count: int) -> bool:
+    return len(buffer) == count
 
 
 async def test_a_watch_of_what_is_gone(client: Client, service: Service) -> None:

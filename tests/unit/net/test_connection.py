@@ -7,6 +7,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from blackboard.net import connection
+from blackboard.net.tokens import unverified
 from blackboard.service import access
 from blackboard.service.local import LocalLink
 from blackboard.types import OUTGOING_BYTES_MAX, REQUESTS_IN_FLIGHT_MAX, WATCHES_PER_CONNECTION_MAX
@@ -80,11 +81,21 @@ async def test_a_connection_has_to_greet_in_time(
         assert await talk.closed() == 4401
 
 
-async def test_a_token_that_expires_closes_its_connection(served: Served) -> None:
-    """In the middle of it."""
-    token = served.token(access.agent("ada"), ttl_ms=2000)
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_token_that_expires_closes_its_connection(
+    served: Served, monkeypatch: pytest.MonkeyPatch, later: bool
+) -> None:
+    """The one that it came with, or the one that it went on with; not before its end."""
+    token = served.token(access.agent("ada"))
+    end_ms = unverified(token).expires_at_ms
+    assert end_ms is not None
+    if not later:
+        monkeypatch.setattr(connection, "date_ms", lambda: end_ms - 50)
     async with talking(served.url, token, greeting={}) as talk:
-        assert (await talk.ask(1, "boards", {}))["result"] == []
+        if later:
+            assert (await talk.ask(1, "boards", {}))["result"] == []
+            monkeypatch.setattr(connection, "date_ms", lambda: end_ms - 50)
+            await talk.send({"id": 2, "method": "refresh", "params": {"token": token}})
         assert await talk.closed() == 4401
         assert talk.socket.close_reason == "the token has expired"
 
@@ -310,14 +321,16 @@ async def test_a_peer_that_does_not_read_is_closed(
 ) -> None:
     """With 4408 if it reads again in time; what it did read before is whole."""
     monkeypatch.setattr(connection, "SEND_TIMEOUT_MS", 400)
+    monkeypatch.setattr(connection, "_CLOSE_TIMEOUT_S", PATIENCE_S)
     async with talking(served.url, served.token(), greeting={}) as stalled:
         await put(stalled, 1, "public/a", "x" * 1_000_000)
+        (held,) = served.gate._open
         stalled.socket.transport.pause_reading()
         reading = {"board": "b", "keys": ["public/a"]}
         for number in range(60):
             await stalled.send({"id": number, "method": "read", "params": reading})
-        await wait_until(lambda: _true(served.gate.waiting_bytes > 0))
-        await wait_until(lambda: _true(served.gate.waiting_bytes == 0), timeout_s=PATIENCE_S)
+        # Nothing waits now and then before the socket is full, too: that says nothing.
+        await wait_until(lambda: _true(held._ended.done()))
         stalled.socket.transport.resume_reading()
         numbers = await _numbers(stalled)
         assert 0 < len(numbers) < 60

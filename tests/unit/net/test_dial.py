@@ -12,6 +12,7 @@ from websockets.typing import Subprotocol
 import blackboard
 from blackboard.core.commit import Epoch, Head
 from blackboard.errors import LocalProtocolError, Unavailable
+from blackboard.net import channel
 from blackboard.net.channel import Channel, Open
 from blackboard.net.dial import Address
 from blackboard.wire.answers import write_head
@@ -56,10 +57,15 @@ async def test_fragments_are_put_together() -> None:
             assert told == HEADS
 
 
-async def test_what_is_no_frame_ends_the_connection() -> None:
+async def test_what_is_no_frame_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client comes again, and says why once it has no patience left."""
+    monkeypatch.setattr(channel, "_BACKOFF_MS", (0, 3_600_000))
+
+    connections = 0
 
     async def rude(peer: ServerConnection) -> None:
+        nonlocal connections
+        connections += 1
         async for frame in peer:
             assert isinstance(frame, bytes)
             (request,) = MSGPACK.split(frame)
@@ -69,9 +75,10 @@ async def test_what_is_no_frame_ends_the_connection() -> None:
     subprotocols = [Subprotocol("blackboard.v1+msgpack")]
     async with serve(rude, "127.0.0.1", 0, subprotocols=subprotocols) as server:
         url = f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
-        async with blackboard.connect(url, token="t", patience_ms=300) as client:
+        async with blackboard.connect(url, token="t", patience_ms=60_000) as client:
             with pytest.raises(Unavailable, match="not msgpack"):
                 await client.board("b").head()
+        assert connections == 2
 
 
 async def test_a_service_that_stops_while_it_greets_is_unavailable() -> None:
@@ -99,7 +106,7 @@ async def test_nobody_waits_for_a_connection_that_a_fault_of_ours_ended() -> Non
         raise NameError("a fault of ours")
         yield
 
-    channel = Channel(Address("ws://127.0.0.1:1", "t"), patience_ms=300, dial=broken)
+    opened = Channel(Address("ws://127.0.0.1:1", "t"), patience_ms=300, dial=broken)
     with pytest.raises(LocalProtocolError, match="a fault of ours"):
-        async with asyncio.timeout(10):
-            await channel.open()
+        async with asyncio.timeout(60):
+            await opened.open()

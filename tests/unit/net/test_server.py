@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -109,8 +110,11 @@ async def test_it_stops_in_good_order(tmp_path: Path, how: signal.Signals) -> No
                     "ops": [{"kind": "put", "key": f"public/{number}", "value": number}],
                 }
                 await talk.send({"id": 1000 + number, "method": "commit", "params": commit})
+            messages = [await talk.receive()]
+            while messages[-1].get("method") != "changes":
+                messages.append(await talk.receive())
             stopping = asyncio.create_task(child.stop(how))
-            messages = await _everything(talk)
+            messages += await _everything(talk)
             assert talk.socket.close_code == 1012
         assert await stopping == 0
     answered = [m for m in messages if m.get("id", 0) >= 1000 and "result" in m]
@@ -140,10 +144,9 @@ async def _everything(talk: Any) -> list[Any]:
 
 async def test_a_client_finds_the_next_service(tmp_path: Path) -> None:
     """It waits out the restart; what it asked meanwhile is done."""
-    with closing(listen("127.0.0.1", 0)) as reserved:
-        port = reserved.getsockname()[1]
     async with AsyncExitStack() as stack:
-        first = await stack.enter_async_context(running(tmp_path, {"port": port}))
+        first = await stack.enter_async_context(running(tmp_path))
+        port = urlsplit(first.url).port
         token = token_in(tmp_path)
         client = await stack.enter_async_context(connect(first.url, token=token))
         board = client.board("b")
