@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import platform
+import random
 import shlex
 import sqlite3
 import subprocess
@@ -72,8 +73,8 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to run a layer: `share` of the time; `command` and `variables` may hold `{seconds}`, and
-    `{cuts}`, of which there is one for each second."""
+    """How to run a layer: `share` of the time; `command` and `variables` may hold `{seconds}`,
+    `{cuts}`, of which there is one for each second, and `{seed}`, another number in each run."""
 
     layer: str
     about: str
@@ -86,6 +87,7 @@ class Plan:
         amounts = {
             "seconds": int(seconds),
             "cuts": int(max(60, seconds)),
+            "seed": random.SystemRandom().randrange(2**31),
         }
         variables = {name: text.format(**amounts) for name, text in self.variables.items()}
         words = [sys.executable, *shlex.split(self.command.format(**amounts))]
@@ -132,7 +134,8 @@ PLANS = (
         0.1,
         "-m pytest -q -p no:cacheprovider tests/faults/test_power_sqlite.py"
         " tests/faults/test_power_archive.py tests/faults/test_power_redis.py",
-        {"BLACKBOARD_TEST_CUTS": "{cuts}"},
+        # What pytest runs throws the same dice each time unless it is told others.
+        {"BLACKBOARD_TEST_CUTS": "{cuts}", "BLACKBOARD_TEST_SEED": "{seed}"},
     ),
     Plan("mutants", "faults seeded into a copy of the code", 0.15, "-m tests.mutants"),
     Plan(

@@ -152,15 +152,20 @@ def atomic(history: History) -> list[str]:
 def no_lost_update(history: History) -> list[str]:
     """Between what a commit expected of a key and the commit itself nobody changed the key."""
     changed: dict[str, list[int]] = defaultdict(list)
+    removed: set[tuple[str, int]] = set()
     for entry in history.log:
-        for key, _ in entry.changes:
+        for key, value in entry.changes:
             changed[key].append(entry.revision)
+            if value is None:
+                removed.add((key, entry.revision))
     found = []
     for write in history.writes:
         if write.outcome == "done" and write.expected is not None:
             revisions = changed[write.keys[0]]
             before = revisions[: bisect_left(revisions, write.revision)]
             last = before[-1] if before else 0
+            if (write.keys[0], last) in removed:
+                last = 0  # what is not there is expected as if it never was
             if last != write.expected:
                 found.append(f"{write.value} expected {write.expected}, but {last} was there")
     return found

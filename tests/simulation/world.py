@@ -168,19 +168,22 @@ class World:
 
     async def _fail_over(self) -> None:
         """A replica that is behind takes over; on the embedded engine the power fails."""
+        marked_s = self.loop.time()  # what is swept from here on will be as if it never was
         self.engine.mark()
         await rest(self.dice.random() * _BETWEEN_S)
         self.witness.collect()
         if self.plan.engine == "redis":
             if self.engine.fail_over():
                 self.witness.lose(self.loop.time())
+                self.site.outages.append((marked_s, self.loop.time()))
             return
         [process] = self.site.processes
         process.kill()
+        gone_s = self.loop.time()
         if self.engine.fail_over():
             self.trace.note("power loss")
-            self.witness.lose(self.loop.time())
-        gone_s = self.loop.time()
+            self.witness.lose(gone_s)
+            gone_s = marked_s
         await self.site.come_back(process)
         self.site.outages.append((gone_s, self.loop.time()))
 
