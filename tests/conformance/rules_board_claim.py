@@ -23,12 +23,17 @@ from blackboard.service.attempts import Record, dead_key, tries_key
 from blackboard.service.board import Board
 from blackboard.service.claim import Task
 from tests.conformance.team import PATIENCE_S, Team
+from tests.conformance.workers import Block
+from tests.waiting import wait_until
 
 TASKS = "public/tasks/*"
 ONE, TWO, THREE = "public/tasks/1", "public/tasks/2", "public/tasks/3"
 PATIENCE_MS = int(PATIENCE_S * 1000)
 HOUR_MS = 3_600_000
 SHORT_MS = 300
+"""Short enough to see it run out."""
+RENEWED_MS = 1_500
+"""Long enough to be renewed in time by a machine that is busy with something else."""
 
 
 class Broken(Exception):
@@ -229,12 +234,16 @@ class EndingRules:
 
     async def test_a_task_can_be_delayed(self, ada: Board) -> None:
         await ada.put(ONE, 1)
-        await fail(ada, delay_ms=SHORT_MS)
+        await fail(ada, delay_ms=HOUR_MS)
         [claimed] = await ada.claims()
         assert (claimed.state, claimed.holder) == ("delayed", None)
-        assert claimed.until_ms == (await ada.log())[-1].time_ms + SHORT_MS
+        assert claimed.until_ms == (await ada.log())[-1].time_ms + HOUR_MS
         with pytest.raises(NothingToClaim):
             await ada.claim(TASKS, timeout_ms=0).__aenter__()
+
+    async def test_a_delay_ends(self, ada: Board) -> None:
+        await ada.put(ONE, 1)
+        await fail(ada, delay_ms=SHORT_MS)
         async with ada.claim(TASKS, timeout_ms=PATIENCE_MS) as task:
             assert task.attempt == 2
             times = [r.time_ms for r in await ada.log() if r.note.startswith(("claimed", "ret"))]
@@ -310,20 +319,25 @@ class LosingRules:
     async def test_a_task_that_kills_its_claimers_is_dead(self, ada: Board) -> None:
         await ada.put(ONE, "poison")
         await take_and_die(ada, ONE, tries=5)
-        with pytest.raises(NothingToClaim):
-            await ada.claim(TASKS, timeout_ms=2_000).__aenter__()
-        assert await ada.get(dead_key(ONE)) == "poison"
+
+        async def is_dead() -> bool:
+            return bool(await ada.get(dead_key(ONE)) == "poison")
+
+        waiting = Block(ada.claim(TASKS))
+        await wait_until(is_dead, timeout_s=PATIENCE_S)
+        await waiting.cancel()
+        assert not waiting.inside.is_set()
         [claimed] = await ada.claims()
         assert (claimed.state, claimed.last_error) == ("dead", "its claimers died")
 
     async def test_a_claim_is_renewed(self, ada: Board, bob: Board) -> None:
         await ada.put(ONE, 1)
-        async with bob.watch(ONE) as watch, ada.claim(TASKS, ttl_ms=SHORT_MS) as task:
+        async with bob.watch(ONE) as watch, ada.claim(TASKS, ttl_ms=RENEWED_MS) as task:
             kinds: list[str] = []
             with anyio.fail_after(PATIENCE_S):
-                while kinds.count("renew") < 4:
+                while kinds.count("renew") < 2:
                     kinds += [c.kind for c in (await anext(watch)).changes]
-            assert kinds == ["grant"] + ["renew"] * 4
+            assert kinds == ["grant", "renew", "renew"]
             await ada.put("public/work", task.value)
 
     async def test_the_commits_of_the_block_carry_the_fence(self, ada: Board, team: Team) -> None:
@@ -348,15 +362,16 @@ class LosingRules:
     async def test_who_loses_a_task_is_told_at_once(self, ada: Board, team: Team) -> None:
         await ada.put(ONE, 1)
         with anyio.fail_after(PATIENCE_S), pytest.raises(LeaseLost):
-            async with ada.claim(TASKS, ttl_ms=SHORT_MS):
+            async with ada.claim(TASKS, ttl_ms=RENEWED_MS):
                 await steal(await team.operator())
                 await anyio.sleep_forever()
         assert [lease.holder for lease in await ada.leases()] == ["thief~1"]
 
     async def test_a_cancelled_block_returns_its_task(self, ada: Board) -> None:
         await ada.put(ONE, 1)
-        with anyio.move_on_after(0.05) as scope:
+        with anyio.CancelScope() as scope:
             async with ada.claim(TASKS):
+                scope.cancel()
                 await anyio.sleep_forever()
         assert scope.cancelled_caught
         [claimed] = await ada.claims()

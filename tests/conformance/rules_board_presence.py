@@ -10,6 +10,9 @@ from tests.conformance.team import Team, take
 from tests.conformance.workers import Block, finished, lease_of, queued
 
 SHORT_MS = 300
+"""Short enough to see it run out."""
+RENEWED_MS = 1_200
+"""Long enough to be renewed in time by a machine that is busy with something else."""
 HOUR_MS = 3_600_000
 ADA = identity_key("ada")
 
@@ -43,13 +46,13 @@ class PresenceRules:
     async def test_a_heartbeat_tells_what_has_changed_and_else_nothing(self, ada: Board) -> None:
         async with (
             ada.watch(ADA, presence_key("ada")) as watch,
-            ada.attach(ttl_ms=SHORT_MS),
+            ada.attach(ttl_ms=RENEWED_MS),
         ):
-            begin = await take(watch, 5)
+            begin = await take(watch, 4)
             receipt = await ada.put("public/x", 1)
-            more = await take(watch, 4)
+            more = await take(watch, 3)
         kinds = [[change.kind for change in revised.changes] for revised in begin + more]
-        assert kinds[:5] == [["grant"], ["put"], ["renew"], ["renew"], ["renew"]]
+        assert kinds[:4] == [["grant"], ["put"], ["renew"], ["renew"]]
         told = [r for r in more if len(r.changes) == 2]
         assert len(told) == 1
         assert told[0].changes[1].value["step"] == receipt.revision
@@ -97,7 +100,7 @@ class PresenceRules:
         assert await ada.agents() == ()
 
     async def test_who_is_taken_over_is_told_while_it_waits(self, ada: Board) -> None:
-        first = Block(ada.attach(ttl_ms=SHORT_MS))
+        first = Block(ada.attach(ttl_ms=RENEWED_MS))
         await first.entered()
         second = Block(ada.attach(if_taken="take_over"))
         await second.entered()

@@ -13,7 +13,7 @@ from blackboard.service.service import Service
 from blackboard.service.views import Revised
 from blackboard.service.watching import Watch
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """How long a test waits for what must come; a machine under load is slow now and then."""
 _numbers = count()
 

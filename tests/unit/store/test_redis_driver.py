@@ -71,7 +71,7 @@ async def test_a_cancelled_attempt_never_answers_the_next(redis_url: str) -> Non
     """Its connection is closed: a reply that comes late belongs to nobody."""
     driver, trial = OneServer(redis_url), Trial()
     for number in range(50):
-        with anyio.move_on_after(0.0005):
+        with anyio.move_on_after(0.0005 * number):
             await driver.send(trial, "", "BLPOP", "nothing", 1)
         assert await driver.send(Trial(), "", "ECHO", number) == b"%d" % number
     assert trial.maybe_executed  # at least one was cancelled while it waited for its answer
@@ -106,14 +106,14 @@ async def test_a_wrong_password_is_not_tried_again(redis_binary: Path) -> None:
     """Waiting does not make it right."""
     async with RedisProcess(redis_binary) as server:
         driver = OneServer(server.url.replace("redis://", "redis://ada:wrong@"))
-        with anyio.fail_after(5), pytest.raises(Unavailable):
+        with anyio.fail_after(60), pytest.raises(Unavailable):
             await repeated(lambda: driver.send(Trial(), "", "PING"))
         await driver.aclose()
 
 
 async def test_attempts_end_when_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether an attempt fails or hangs."""
-    monkeypatch.setattr(redis_driver, "ENGINE_RETRY_MS", 100)
+    monkeypatch.setattr(redis_driver, "ENGINE_RETRY_MS", 1_000)
     attempts = 0
 
     async def fails() -> None:
@@ -121,11 +121,11 @@ async def test_attempts_end_when_time_is_up(monkeypatch: pytest.MonkeyPatch) -> 
         attempts += 1
         raise NotNowError("later")
 
-    with anyio.fail_after(5), pytest.raises(Unavailable) as refused:
+    with anyio.fail_after(60), pytest.raises(Unavailable) as refused:
         await repeated(fails)
     assert refused.value.reason == "later"
-    assert 2 <= attempts <= 10
-    with anyio.fail_after(5), pytest.raises(Unavailable):
+    assert 2 <= attempts <= 20
+    with anyio.fail_after(60), pytest.raises(Unavailable):
         await repeated(anyio.sleep_forever)
 
 
@@ -143,7 +143,7 @@ async def test_a_cancellation_that_an_attempt_swallowed_counts() -> None:
     task = asyncio.create_task(repeated(swallows))
     await waiting.wait()
     task.cancel()
-    with anyio.fail_after(5), pytest.raises(asyncio.CancelledError):
+    with anyio.fail_after(60), pytest.raises(asyncio.CancelledError):
         await task
 
 
