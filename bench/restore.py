@@ -40,6 +40,8 @@ AGENTS = 8
 PACE_S = 0.02
 """Each agent's time from one commit to the next."""
 CALM_S = 20.0
+REST_S = 0.25
+"""From the changes to the restore that takes them back."""
 TAIL_S = 0.25
 """After a restore; what is noticed then still counts."""
 OPERATIONS = 1_000
@@ -140,6 +142,7 @@ async def measure(service: Service, keys: int, changed: int, rounds: int) -> dic
         await asyncio.sleep(CALM_S)
         for _ in range(rounds):
             await spoil(operator, keys, changed, draw)
+            await asyncio.sleep(REST_S)  # what waited for these large commits is not the restore's
             latencies.restoring = True
             began_s = time.perf_counter()
             async with spent.noted():

@@ -343,7 +343,9 @@ class _Attempt:
             )
             if not page:
                 return
-            for each in page:
+            for number, each in enumerate(page):
+                if number % _KEYS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
                 if namespace_of(each.key) != SYSTEM:
                     yield each.key, _content(each.before), _content(each.after)
             after = page[-1].key

@@ -25,8 +25,9 @@ from blackboard.types import Key, Revision
 
 CHECKPOINTS: Final = f"{SYSTEM}/checkpoints/"
 DECLARED: Final = "public/~declared"
-STEP_CHANGES: Final = 64
-"""Changes that are taken in without a pause: two milliseconds."""
+STEP_CHANGES: Final = 32
+"""Changes that are taken in without a pause: a millisecond. A commit of somebody else takes half a
+dozen turns of the event loop, and waits for such a step in each of them."""
 
 
 class Known(Struct, frozen=True, gc=False):
@@ -60,7 +61,7 @@ class Fold:
             pass
 
     def steps_of(self, entry: LogEntry) -> Iterator[None]:
-        """Archive one more entry, in steps of two milliseconds: a restore has many changes.
+        """Archive one more entry, in steps of a millisecond: a restore has many changes.
 
         Not done before the last step.
         """
@@ -120,7 +121,7 @@ class Fold:
             pass
 
     def steps_to_settle(self, revision: Revision) -> Iterator[None]:
-        """As `settle`, in steps of two milliseconds. Not done before the last step."""
+        """As `settle`, in steps of a millisecond. Not done before the last step."""
         touched: dict[str, None] = {}
         for number, (key, before) in enumerate(self.counted.items(), 1):
             namespace = namespace_of(key)
