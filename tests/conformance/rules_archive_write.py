@@ -15,7 +15,7 @@ from blackboard.wire.codec import encode_value
 from tests.conformance.rules_archive import BOARD, ONE, state_at, whole_log
 from tests.conformance.story import Story, listing
 
-TTL_MS = 60_000
+TTL_MS = 600_000
 
 
 async def findings(archive: Archive, story: Story, board: str = BOARD) -> list[str]:

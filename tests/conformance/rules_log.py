@@ -118,7 +118,7 @@ class LogRules:
             page = await store.log(board, 1, limit=10, wait_ms=HOUR_MS)
             found.extend(entry.revision for entry in page.entries)
 
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:
                 for _ in range(3):
                     tasks.start_soon(wait)
@@ -131,14 +131,14 @@ class LogRules:
     ) -> None:
         ada = await Writer.open(store, board)
         await ada.commit(Put("public/a", ONE))
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             page = await store.log(board, 1, limit=10, wait_ms=20)
         assert (page.entries, page.head.revision) == ((), 1)
 
     async def test_waiting_does_not_delay_what_is_there(self, store: Store, board: str) -> None:
         ada = await Writer.open(store, board)
         await ada.commit(Put("public/a", ONE))
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             assert len((await store.log(board, 0, limit=10, wait_ms=HOUR_MS)).entries) == 1
 
     # --- the low-water mark -----------------------------------------------------------------------

@@ -146,7 +146,7 @@ class StoreRules:
         self, store: Store, board: str
     ) -> None:
         ada = await Writer.open(store, board)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:
                 for number in range(20):
                     tasks.start_soon(partial(store.log, f"{board}", 0, limit=1, wait_ms=60_000))

@@ -124,7 +124,7 @@ class Story(Trial):
     async def archive_into(self, archive: Archive, board: str, *, page: int = 7) -> Mark:
         """Archive everything that is not archived yet, a few entries at a time."""
         mark = await archive.mark(board)
-        fence = await archive.take(board, "tester", 60_000)
+        fence = await archive.take(board, "tester", 600_000)
         assert fence is not None
         if mark is None:
             mark = await archive.join(board, fence, Head(0, self.epochs[0], 1), listing())

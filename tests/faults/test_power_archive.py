@@ -28,13 +28,14 @@ SETTLED_ONE_IN = 4
 async def tell_all(place: Place, story: Story, told: list[object], dice: random.Random) -> None:
     """Archive the story; note up to where the board's log may be cut."""
     archive = await place.open()
-    fence = await archive.take(BOARD, "ada", 60_000)
+    fence = await archive.take(BOARD, "ada", 600_000)
     assert fence is not None
     mark = await archive.join(BOARD, fence, Head(0, story.epochs[0], 1), listing())
     while mark.revision < story.head:
         page = story.log[mark.revision : mark.revision + dice.randint(1, 4)]
         mark = await archive.append(BOARD, fence, mark.revision, page)
-        if dice.randrange(SETTLED_ONE_IN) == 0:
+        is_first = not any(isinstance(one, Told) for one in told)
+        if dice.randrange(SETTLED_ONE_IN) == 0 or is_first:
             told.append(Told(await archive.settle(BOARD), b""))
 
 

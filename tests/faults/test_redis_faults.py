@@ -1,6 +1,8 @@
 """Redis and Valkey servers that die, hang, come back with less, and replies that are lost."""
 
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,27 +10,28 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from blackboard import types as limits
 from blackboard.core.commit import Committed, Epoch, Increment, Put
 from blackboard.errors import OutcomeUnknown, StaleEpoch, Unavailable
 from blackboard.store import redis_driver
 from blackboard.store.keys import board_keys
 from blackboard.store.redis import RedisStore
-from blackboard.store.redis_process import RedisProcess, RedisSettings, free_port
+from blackboard.store.redis_process import RedisProcess, RedisSettings
 from blackboard.types import EPOCH_JUMP, EPOCH_SPREAD
 from blackboard.wire.codec import Prepared, prepare
 from tests.conformance.rules_log import whole_log
 from tests.conformance.writer import Writer, packed
 from tests.faults.tcp_proxy import TcpProxy
-from tests.servers import RedisCluster3, ask
+from tests.servers import SLOTS, RedisCluster3, ask
 from tests.waiting import wait_until
 
 BOARD = "faults"
 COUNT = "public/count"
 SHORT_MS = 1_200
 """ENGINE_RETRY_MS in tests that wait for it to pass."""
-SOON_S = 15
+SOON_S = 60
 """What a hang would exceed."""
+LONG_S = 100
+"""What hundreds of synced commits take at most, on the slowest disk."""
 
 
 @pytest.fixture
@@ -48,10 +51,12 @@ async def store(server: RedisProcess) -> AsyncIterator[RedisStore]:
     await store.aclose()
 
 
-@pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give up after SHORT_MS."""
-    monkeypatch.setattr(redis_driver, "ENGINE_RETRY_MS", SHORT_MS)
+@contextmanager
+def hurried() -> Iterator[None]:
+    """Give up after SHORT_MS: only where nobody answers, for a slow machine may need as long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(redis_driver, "ENGINE_RETRY_MS", SHORT_MS)
+        yield
 
 
 async def count_of(store: RedisStore) -> bytes:
@@ -118,7 +123,6 @@ async def test_a_lost_answer_that_was_pushed_out_is_unknown_and_not_applied_agai
         await through_proxy.aclose()
 
 
-@pytest.mark.usefixtures("hurried")
 async def test_a_commit_that_is_never_answered_is_unknown_until_asked_again(
     server: RedisProcess, store: RedisStore
 ) -> None:
@@ -128,7 +132,7 @@ async def test_a_commit_that_is_never_answered_is_unknown_until_asked_again(
         ada = await Writer.open(through_proxy, BOARD)
         step = ada.make(Increment(COUNT, 1))
         proxy.drop_replies(1000)
-        with anyio.fail_after(SOON_S):
+        with anyio.fail_after(SOON_S), hurried():
             [outcome] = await through_proxy.commit(BOARD, [prepare(step)])
         assert isinstance(outcome, OutcomeUnknown)
         assert (outcome.agent, outcome.step) == ("ada", 1)
@@ -141,20 +145,20 @@ async def test_a_commit_that_is_never_answered_is_unknown_until_asked_again(
 # --- servers that are away ------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("hurried")
 async def test_a_server_that_is_not_there_is_unavailable() -> None:
     """Nothing was sent, so the outcome is known: not done."""
-    store = RedisStore.connect(f"redis://127.0.0.1:{free_port()}/0")
-    with anyio.fail_after(SOON_S), pytest.raises(Unavailable):
-        await store.open(BOARD)
-    with anyio.fail_after(SOON_S), pytest.raises(Unavailable):
-        await store.commit(BOARD, [])
-    with anyio.fail_after(SOON_S), pytest.raises(Unavailable):
-        await store.facts()
-    await store.aclose()
+    with socket.socket() as taken, hurried():
+        taken.bind(("127.0.0.1", 0))  # so that nobody else listens there meanwhile
+        store = RedisStore.connect(f"redis://127.0.0.1:{taken.getsockname()[1]}/0")
+        with anyio.fail_after(SOON_S), pytest.raises(Unavailable):
+            await store.open(BOARD)
+        with anyio.fail_after(SOON_S), pytest.raises(Unavailable):
+            await store.commit(BOARD, [])
+        with anyio.fail_after(SOON_S), pytest.raises(Unavailable):
+            await store.facts()
+        await store.aclose()
 
 
-@pytest.mark.usefixtures("hurried")
 async def test_a_frozen_server_never_hangs_a_caller(
     server: RedisProcess, store: RedisStore
 ) -> None:
@@ -164,12 +168,13 @@ async def test_a_frozen_server_never_hangs_a_caller(
     step = ada.make(Increment(COUNT, 1))
     server.pause()
     try:
-        with anyio.fail_after(SOON_S):
-            assert isinstance(await ada.send(step), OutcomeUnknown)
-        with anyio.fail_after(SOON_S), pytest.raises(Unavailable):
-            await store.read(BOARD, [COUNT])
-        with anyio.fail_after(SOON_S), pytest.raises(Unavailable):
-            await store.log(BOARD, 1, limit=1, wait_ms=100)
+        with hurried():
+            with anyio.fail_after(SOON_S):
+                assert isinstance(await ada.send(step), OutcomeUnknown)
+            with anyio.fail_after(SOON_S), pytest.raises(Unavailable):
+                await store.read(BOARD, [COUNT])
+            with anyio.fail_after(SOON_S), pytest.raises(Unavailable):
+                await store.log(BOARD, 1, limit=1, wait_ms=100)
     finally:
         server.resume()
     found = await ada.send(step)
@@ -312,9 +317,9 @@ async def test_kill_under_load_loses_no_acknowledged_commit_and_doubles_none(
         async def is_enough() -> bool:
             return len(acknowledged) >= enough
 
-        await wait_until(is_enough)
+        await wait_until(is_enough, timeout_s=LONG_S)
 
-    with anyio.fail_after(60):
+    with anyio.fail_after(LONG_S):
         async with anyio.create_task_group() as tasks:
             for number in range(6):
                 tasks.start_soon(count, number)
@@ -346,7 +351,7 @@ async def _is_replica_of(replica: RedisProcess, size: int) -> bool:
 
 
 async def test_a_promoted_replica_begins_an_epoch_and_a_replica_takes_nothing(
-    redis_binary: Path, server: RedisProcess, store: RedisStore, monkeypatch: pytest.MonkeyPatch
+    redis_binary: Path, server: RedisProcess, store: RedisStore
 ) -> None:
     """A store that is led to the promoted server cannot go on as if nothing had happened."""
     ada = await Writer.open(store, BOARD)
@@ -358,11 +363,9 @@ async def test_a_promoted_replica_begins_an_epoch_and_a_replica_takes_nothing(
         ada.epoch = (await store.open(BOARD)).epoch.id
         await ada.commit(Increment(COUNT, 1))
         there = RedisStore.connect(replica.url)
-        monkeypatch.setattr(redis_driver, "ENGINE_RETRY_MS", SHORT_MS)
-        with pytest.raises(Unavailable):
+        with hurried(), pytest.raises(Unavailable):
             await there.open(BOARD)
         await ask(replica, "REPLICAOF", "NO", "ONE")
-        monkeypatch.setattr(redis_driver, "ENGINE_RETRY_MS", limits.ENGINE_RETRY_MS)
         assert (await there.open(BOARD)).epoch.id != ada.epoch
         await there.aclose()
 
@@ -392,7 +395,6 @@ async def test_a_server_that_was_a_replica_in_between_begins_an_epoch(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("hurried")
 async def test_a_dead_node_of_a_cluster_takes_only_its_boards_along(redis_binary: Path) -> None:
     """Boards of the other nodes go on; those of the dead one come back with it, in a new epoch."""
     async with RedisCluster3(redis_binary) as cluster:
@@ -400,24 +402,31 @@ async def test_a_dead_node_of_a_cluster_takes_only_its_boards_along(redis_binary
         writers = [await Writer.open(store, f"board{i}") for i in range(12)]
         for writer in writers:
             await writer.commit(Put("public/a", packed(1)))
+        lost = {w.board for w in writers if await owner_of(cluster, w.board) == 1}
+        assert 0 < len(lost) < len(writers)
         await cluster.nodes[1].kill()
-        alive = dead = 0
         for writer in writers:
             with anyio.fail_after(SOON_S):
-                try:
-                    outcome: object = await writer.attempt(Increment("public/b", 1))
-                except Unavailable as error:
-                    outcome = error
-            alive += isinstance(outcome, Committed)
-            dead += isinstance(outcome, OutcomeUnknown | Unavailable)
-        assert alive + dead == 12
-        assert alive > 0
-        assert dead > 0
+                if writer.board in lost:
+                    with hurried():
+                        await check_unanswered(writer)
+                else:
+                    await writer.commit(Increment("public/b", 1))
         await cluster.nodes[1].restart()
         await cluster.wait_until_ok()
-        epochs = [(await store.open(writer.board)).epoch.number for writer in writers]
-        assert sorted(epochs) == [1] * alive + [2] * dead
+        for writer in writers:
+            begun = 2 if writer.board in lost else 1
+            assert (await store.open(writer.board)).epoch.number == begun
         await store.aclose()
+
+
+async def check_unanswered(writer: Writer) -> None:
+    """Nobody says what became of a commit, or that it was not even sent."""
+    try:
+        outcome: object = await writer.attempt(Increment("public/b", 1))
+    except Unavailable as error:
+        outcome = error
+    assert isinstance(outcome, OutcomeUnknown | Unavailable)
 
 
 @pytest.mark.slow
@@ -444,14 +453,14 @@ async def test_a_board_that_moves_to_another_node_loses_and_doubles_nothing(
         async def has(commits: int) -> bool:
             return len(done) >= commits
 
-        with anyio.fail_after(60):
+        with anyio.fail_after(LONG_S):
             async with anyio.create_task_group() as tasks:
                 for number in range(4):
                     tasks.start_soon(count, number)
-                await wait_until(lambda: has(100))
+                await wait_until(lambda: has(100), timeout_s=LONG_S)
                 await move_slot(cluster, BOARD)
                 before = len(done)
-                await wait_until(lambda: has(before + 100))
+                await wait_until(lambda: has(before + 100), timeout_s=LONG_S)
                 is_over.set()
         assert await count_of(store) == packed(len(done))
         log = await whole_log(store, BOARD)
@@ -463,9 +472,7 @@ async def test_a_board_that_moves_to_another_node_loses_and_doubles_nothing(
 
 async def move_slot(cluster: RedisCluster3, board: str) -> None:
     """Move the slot of `board` to the next node, as an operator does."""
-    slot = await ask(cluster.nodes[0], "CLUSTER", "KEYSLOT", board_keys(board)[0])
-    assert isinstance(slot, int)
-    owner = next(i for i in range(3) if slot < 16_384 * (i + 1) // 3)
+    slot, owner = await slot_of(cluster, board), await owner_of(cluster, board)
     source, target = cluster.nodes[owner], cluster.nodes[(owner + 1) % 3]
     source_id, target_id = await node_id(source), await node_id(target)
     await ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", source_id)
@@ -474,6 +481,19 @@ async def move_slot(cluster: RedisCluster3, board: str) -> None:
     await ask(source, "MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
     for node in (target, source, *cluster.nodes):
         await ask(node, "CLUSTER", "SETSLOT", slot, "NODE", target_id)
+
+
+async def slot_of(cluster: RedisCluster3, board: str) -> int:
+    """The slot in which a board lies."""
+    slot = await ask(cluster.nodes[0], "CLUSTER", "KEYSLOT", board_keys(board)[0])
+    assert isinstance(slot, int)
+    return slot
+
+
+async def owner_of(cluster: RedisCluster3, board: str) -> int:
+    """The number of the node that had that slot in the beginning."""
+    slot = await slot_of(cluster, board)
+    return next(i for i in range(3) if slot < SLOTS * (i + 1) // 3)
 
 
 async def node_id(node: RedisProcess) -> str:
