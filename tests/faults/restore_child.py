@@ -1,7 +1,8 @@
 """A process that makes or restores a board until it is killed: `restore_child.py ENGINE WHAT`.
 
-ENGINE is a directory or a Redis URL. WHAT is "seed": make BRANCH of ENTRIES, a line per page; or
-"restore": restore BOARD from one content to the next for ever, a line per answer.
+ENGINE is a directory or a Redis URL. WHAT is "seed": make BRANCH of ENTRIES, a line per page;
+"half": the same, and stop in the middle of it; or "restore": restore BOARD from one content to the
+next for ever, a line per answer.
 """
 
 import asyncio
@@ -39,6 +40,9 @@ ENTRIES = [
 SEED = Seed(Epoch(1, "branch", BRANCH, 4_000, 4_001), 1_000, (("public/list", 7),))
 
 
+HALF = len(ENTRIES) // PAGE // 2 * PAGE
+
+
 def content(number: int) -> dict[str, bytes]:
     """What restore `number` leaves: a value for each key but for one, which is missing."""
     missing = KEYS[number % len(KEYS)]
@@ -62,10 +66,12 @@ def tell(number: int) -> None:
     sys.stdout.flush()
 
 
-async def pages() -> AsyncIterator[Sequence[Entry]]:
-    """ENTRIES, page by page, each told."""
+async def pages(stop: int = len(ENTRIES)) -> AsyncIterator[Sequence[Entry]]:
+    """ENTRIES, page by page, each told; the one that begins with entry `stop` never comes."""
     for first in range(0, len(ENTRIES), PAGE):
         tell(first)
+        if first == stop:
+            await asyncio.Event().wait()
         yield ENTRIES[first : first + PAGE]
 
 
@@ -88,8 +94,8 @@ async def open_engine(where: str) -> Store:
 async def main(where: str, what: str) -> None:
     """Do what is asked for, and wait to be killed."""
     store = await open_engine(where)
-    if what == "seed":
-        await store.seed(BRANCHED, SEED, pages())
+    if what in ("seed", "half"):
+        await store.seed(BRANCHED, SEED, pages(HALF if what == "half" else len(ENTRIES)))
         tell(len(ENTRIES))
         await asyncio.Event().wait()
     await restore(store)

@@ -30,6 +30,7 @@ from tests.faults.restore_child import (
     BOARD,
     BRANCHED,
     ENTRIES,
+    HALF,
     PAGE,
     SEED,
     content,
@@ -150,8 +151,9 @@ class RestoreFaults:
     async def test_a_branch_is_whole_or_not_there(self, victim: Victim, seed: int) -> None:
         """And can be made anew then."""
         dice, outcomes = random.Random(seed), set()
-        for lines in [PAGES + 1, *(dice.randint(1, PAGES) for _ in range(KILLS))]:
-            await run_and_kill(victim, "seed", lines, dice)
+        rounds = [("seed", dice.randint(1, PAGES)) for _ in range(KILLS)]
+        for what, lines in [("seed", PAGES + 1), ("half", HALF // PAGE + 1), *rounds]:
+            await run_and_kill(victim, what, lines, dice)
             async with opened(victim.where) as store:
                 outcomes.add(await check_branched(store))
                 await store.drop(BRANCHED)

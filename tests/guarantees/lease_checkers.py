@@ -16,8 +16,9 @@ Step = tuple[Moment, ChangeKind | None, Lease, Lease | None]
 """One change of one lease: when, what (None: a restore voided it), as the log has it, and the lease
 as it was before."""
 
-LATE_MS = 1_500
-"""What a loaded machine may need, beyond a sweep, to notice that a lease ran out."""
+LATE_MS = 15_000
+"""What a loaded machine may need, beyond a sweep, to notice that a lease ran out. It tells a lease
+that is ended late from one that is forgotten; how soon it is, is measured elsewhere."""
 _ENDS = (ChangeKind.RELEASE, ChangeKind.EXPIRE, None)
 
 

@@ -170,13 +170,16 @@ async def work(service: ServiceProcess, round_: str) -> list[float]:
     return sorted(took)
 
 
+@pytest.mark.timeout(2 * PATIENCE_S)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
 async def test_hostile_connections_keep_nobody_from_work(tmp_path: Path, seed: int) -> None:
     """Nothing that the team did is lost, memory is bounded, and the process goes on."""
     async with (
         asyncio.timeout(PATIENCE_S),
         ServiceProcess("sqlite", tmp_path / "data") as service,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{service.port}", trust_env=False) as http,
+        httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{service.port}", trust_env=False, timeout=PATIENCE_S
+        ) as http,
     ):
         alone = await work(service, "alone")
         target = Target(service.port, service.pid)

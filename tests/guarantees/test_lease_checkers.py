@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from blackboard.core.commit import ChangeKind, Lease, Waiter
-from tests.guarantees.lease_checkers import LEASE_GUARANTEES, check
+from tests.guarantees.lease_checkers import LATE_MS, LEASE_GUARANTEES, check
 from tests.guarantees.lease_history import Acquired, LeaseHistory, Moment, Relied
 from tests.guarantees.planting import Faults
 
@@ -47,7 +47,7 @@ def good() -> LeaseHistory:
             Relied(b"b1", K, "bob~1", 6, "unknown"),
             Relied(b"b2", K, "bob~1", 6, "unknown"),
         ],
-        ended_ms=9_000,
+        ended_ms=9_000 + LATE_MS,
     )
 
 
@@ -140,7 +140,7 @@ def a_commit_applied_twice(history: LeaseHistory) -> None:
 @fault("L5")
 def a_lease_that_stayed_with_the_dead(history: LeaseHistory) -> None:
     history.log[8:] = [
-        replace(moment, time_ms=moment.time_ms + 3_000) for moment in history.log[8:]
+        replace(moment, time_ms=moment.time_ms + LATE_MS + 2_000) for moment in history.log[8:]
     ]
 
 
@@ -207,5 +207,5 @@ def test_a_ticket_that_ran_out_may_be_passed_over() -> None:
 def test_a_lease_waits_while_no_service_is_there() -> None:
     history = good()
     FAULTS["a_lease_that_stayed_with_the_dead"][1](history)
-    history.outages = [(1_900, 5_000)]
+    history.outages = [(1_900, 5_000 + LATE_MS)]
     assert LEASE_GUARANTEES["L5"](history) == []
