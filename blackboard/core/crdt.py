@@ -12,6 +12,8 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from blackboard.core.varint import Reader, write_number
 from blackboard.errors import InvalidRequest
 from blackboard.types import VALUE_DEPTH_MAX
@@ -22,8 +24,7 @@ EMPTY_UPDATE = b"\0\0"
 EMPTY_STATE = b"\0"
 
 
-@dataclass(frozen=True, slots=True)
-class Struct:
+class Struct(msgspec.Struct, frozen=True, gc=False):
     """`length` units of `client` from `clock` on, written between `left` and `right`.
 
     `is_text` says whether they are characters. A struct without content has no neighbours.
@@ -37,8 +38,7 @@ class Struct:
     is_text: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True, gc=False):
     """`length` units of `client` from `clock` on that an update deletes."""
 
     client: int
@@ -167,8 +167,9 @@ class _Reading:
         return Struct(client, clock, self._content(kind), left, right, kind == _STRING)
 
     def _id(self) -> Id:
-        found = self.reader.number(), self.reader.number()
-        self.needs[found[0]] = max(self.needs.get(found[0], 0), found[1] + 1)
+        client, clock = found = self.reader.number(), self.reader.number()
+        if clock >= self.needs.get(client, 0):
+            self.needs[client] = clock + 1
         return found
 
     def _parent(self, *, has_key: bool) -> None:

@@ -33,6 +33,9 @@ class Reader:
         """An integer of 0..INTEGER_MAX."""
         # Nearly all that an update holds are these: most of the time goes here.
         data, position, end = self.data, self.position, self.end
+        if position < end and data[position] < 0x80:
+            self.position = position + 1
+            return data[position]
         found = shift = 0
         while position < end:
             byte = data[position]

@@ -57,6 +57,8 @@ class Session:
         self._outgoing: deque[bytes] = deque()
         self._outgoing_bytes = 0
         self._answer: bytes | None = None
+        self._told = crdt.EMPTY_STATE
+        """What it knows once it has read its last answer."""
         self._is_greeted = False
         self._is_stale = room.mark is not None  # until it has told what it knows
         self._failure: DocumentRefused | None = None
@@ -199,7 +201,11 @@ class Session:
             self._is_stale = self._room.is_stale(message.state)
         await self._room.caught_up()
         if self._failure is None:
-            self._room.tell(self, message.state)
+            crdt.read_state(message.state)
+            # What still waits for it is not told twice: it may be as large as a document.
+            state = message.state if self._answer is None else self._told
+            self._told = self._room.live.state
+            self._room.tell(self, state)
 
     async def _edit(self, message: Step2 | Edit) -> None:
         """Commit an edit, and those that came right after it."""

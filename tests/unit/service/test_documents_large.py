@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from blackboard.core import crdt
 from blackboard.core.document import document_prefix
 from blackboard.errors import DocumentRefused
-from blackboard.service import access, documents_room
+from blackboard.service import access, documents_room, documents_tail
 from blackboard.service.board import Board, Client
 from blackboard.service.documents_storage import PIECE_BYTES
 from blackboard.service.embedded import archive_beside
@@ -69,11 +70,27 @@ async def test_a_document_is_as_large_as_it_may_be(link: Link, board: Board) -> 
         doc.text().insert(0, "and on ")
 
 
+async def test_who_asks_again_before_reading_the_answer_is_not_told_twice(link: Link) -> None:
+    """As stock clients do: one answer may be as large as a document, two may not wait."""
+    async with Peer().connected(link, BOARD, KEY) as writer:
+        await writer.sync()
+        await fill(writer)
+        async with Peer().connected(link, BOARD, KEY) as reader:
+            for _ in range(2):
+                await reader.send(ysync.write_step1(crdt.EMPTY_STATE))
+            await writer.push(writer.edit("and more "))
+            await writer.sync_again()
+            for _ in range(2):
+                await reader.sync_again()
+            while len(str(reader.text)) < PARTS * len(PART) + len("and more "):
+                await reader.take()
+
+
 async def test_it_is_compacted_into_pieces_and_restored(
     link: Link, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its base is more than one value, and so is the inverse update that brings it all back."""
-    monkeypatch.setattr(documents_room, "DOCUMENT_TAIL_UPDATES", 12)
+    monkeypatch.setattr(documents_tail, "DOCUMENT_TAIL_UPDATES", 12)
     monkeypatch.setattr(documents_room, "_COMPACTION_DELAY_S", 0.0)
     async with Peer().connected(link, BOARD, KEY) as writer:
         await writer.sync()
@@ -83,7 +100,7 @@ async def test_it_is_compacted_into_pieces_and_restored(
             base = await board.get(f"{document_prefix(KEY)}/base")
             return base is not None and base["parts"][1] * PIECE_BYTES > 3 * len(PART)
 
-        await wait_until(compacted, timeout_s=30)
+        await wait_until(compacted)
         await board.checkpoint("whole")
         before = writer.doc.get_state()
         del writer.text[1000:]

@@ -22,7 +22,7 @@ from pycrdt import Map
 import blackboard
 from blackboard import Board, Client
 from blackboard.errors import DocumentRefused
-from blackboard.service import documents_room
+from blackboard.service import documents_room, documents_tail
 from tests.conformance.peers import Peer
 
 EXAMPLES = int(os.environ.get("BLACKBOARD_DOCUMENT_EXAMPLES", "12"))
@@ -73,6 +73,8 @@ class DocumentMachine(RuleBasedStateMachine):
         self.client = client
         self.replicas = [Replica() for _ in range(REPLICAS)]
         self.must: set[str] = set()
+        self.gone: set[str] = set()
+        """Words whose deletion was acknowledged, perhaps before those who wrote them heard so."""
         self.may: set[str] = set()
         """Words whose edit a restore met on its way: nobody was told what became of them."""
         self.checkpoints: dict[str, tuple[object, set[str]]] = {}
@@ -145,7 +147,7 @@ class DocumentMachine(RuleBasedStateMachine):
         content, words = self.checkpoints[name]
         self._settle()
         self.portal.call(self.board.restore, name)
-        self.must = set(words)
+        self.must, self.gone = set(words), set()
         for replica in self.replicas:
             if replica.was_sent:
                 self.may |= replica.written | replica.deleted
@@ -215,7 +217,8 @@ class DocumentMachine(RuleBasedStateMachine):
         self._acknowledged(replica)
 
     def _acknowledged(self, replica: Replica) -> None:
-        self.must = (self.must | replica.written) - replica.deleted
+        self.gone |= replica.deleted
+        self.must = (self.must | replica.written) - self.gone
         replica.written, replica.deleted = set(), set()
         replica.was_edited = replica.was_sent = False
 
@@ -239,7 +242,7 @@ def test_replicas_agree_and_nothing_acknowledged_is_lost(
     portal: BlockingPortal, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever was away, whatever was restored, however often it was compacted."""
-    monkeypatch.setattr(documents_room, "DOCUMENT_TAIL_UPDATES", 6)
+    monkeypatch.setattr(documents_tail, "DOCUMENT_TAIL_UPDATES", 6)
     monkeypatch.setattr(documents_room, "_COMPACTION_DELAY_S", 0.0)
     settings = hypothesis.settings(
         max_examples=EXAMPLES,
