@@ -116,7 +116,7 @@ class Board(Timeline):
     async def head(self) -> Head:
         """Where the board stands: revision, epoch, and the oldest revision that its log holds."""
         head = await self._link.head(self.name)
-        self._writer.saw(head.revision)
+        self._writer.saw(head.revision, head.epoch.id)
         return head
 
     async def log(
@@ -131,7 +131,7 @@ class Board(Timeline):
         while len(found) < limit:
             page = await self._link.log(self.name, after, limit=limit - len(found))
             found += [Revised.of(entry) for entry in page.entries]
-            self._writer.saw(page.through)
+            self._writer.saw(page.through, page.head.epoch.id)
             if page.through <= after or page.through >= page.head.revision:
                 break
             after = page.through
@@ -282,7 +282,7 @@ class Board(Timeline):
         after: Key | None = None
         while True:
             page = await self._link.leases(self.name, pattern, after=after, limit=LIST_ENTRIES_MAX)
-            self._writer.saw(page.revision)
+            self._writer.saw(page.revision, page.epoch)
             found += page.leases
             after = page.next_key
             if after is None:

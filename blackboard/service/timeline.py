@@ -90,7 +90,7 @@ class Timeline:
     async def entries(self, keys: Sequence[Key], *, at: When | None = None) -> dict[Key, Entry]:
         """Up to READ_KEYS_MAX entries, all as of one revision; absent keys are left out."""
         reading = await self._link.read(self.name, keys, at=moment_of(at))
-        self._writer.saw(reading.revision)
+        self._writer.saw(reading.revision, "" if at is not None else reading.epoch)
         return {entry.key: Entry.of(entry) for entry in reading.entries}
 
     async def list(
@@ -105,7 +105,7 @@ class Timeline:
         reading = await self._link.list(
             self.name, pattern, after=after, limit=limit, at=moment_of(at)
         )
-        self._writer.saw(reading.revision)
+        self._writer.saw(reading.revision, "" if at is not None else reading.epoch)
         entries = tuple(Entry.of(entry) for entry in reading.entries)
         return Listing(reading.revision, entries, reading.next_key)
 

@@ -40,7 +40,7 @@ class Watch:
         *,
         revision: Revision | None,
         snapshot: bool,
-        saw: Callable[[Revision], None],
+        saw: Callable[[Revision, str], None],
     ) -> None:
         self.state: dict[Key, Entry] = {}
         """With `snapshot`: the matching entries as of `revision`, by key."""
@@ -180,7 +180,7 @@ class Watch:
         entry = self._pending.popleft()
         epoch = entry.epoch.id if entry.epoch else self._position.epoch
         self._position = Position.of(entry, epoch)
-        self._saw(entry.revision)
+        self._saw(entry.revision, epoch)
         revised = Revised.of(entry, str(self._position))
         if not self._pending:
             self._position = self._through

@@ -92,6 +92,9 @@ class Writer:
         self.board = board
         self.seen: Revision = 0
         self._epoch: Epoch | None = None
+        self._read_in = ""
+        """The epoch in which something was read first; what was read in it goes to `_read_to`."""
+        self._read_to: Revision = 0
         self._incarnation = secrets.token_hex(8)
         first = secrets.randbelow(LANES_MAX)
         # A stack: a writer that does one thing at a time stays on one lane, and two processes of
@@ -116,30 +119,44 @@ class Writer:
     async def _begin(self) -> None:
         seen, head = self.seen, await self.link.head(self.board)
         epoch = head.epoch
-        if 0 < seen < epoch.revision and not await self._is_kept(seen, epoch):
+        is_gone = 0 < seen < epoch.revision and not await self._is_kept(seen, epoch)
+        # What was read since then, in the present epoch, says nothing of what was read before it.
+        if not is_gone and self._read_in not in ("", epoch.id):
+            is_gone = not await self._is_kept(self._read_to, epoch)
+        if is_gone:
             told = (epoch.number, epoch.cause, epoch.from_revision, head.revision)
             raise StaleEpoch("", epoch.id, *told)
         self._epoch = epoch
-        self.saw(head.revision)
+        self.saw(head.revision, epoch.id)
 
     async def _is_kept(self, seen: Revision, epoch: Epoch) -> bool:
         """Whether `epoch` surely is the first one after `seen`, and has all that was there."""
+        if seen > epoch.from_revision:
+            return False
         try:
             page = await self.link.log(self.board, seen, limit=LOG_ENTRIES_MAX)
         except (Compacted, Resync):
             return False
         first = next((entry.epoch for entry in page.entries if entry.epoch), None)
-        return first == epoch and epoch.cause == ENGINE and seen <= epoch.from_revision
+        return first == epoch and epoch.cause == ENGINE
 
     async def refresh(self) -> None:
         """Take the board as it is now: its epoch becomes this writer's."""
         head = await self.link.head(self.board)
+        if head.epoch.id != (self._epoch.id if self._epoch else self._read_in):
+            self.seen = 0  # an engine that split in two may have been far ahead of this epoch
         self._epoch = head.epoch
-        self.saw(head.revision)
+        self.saw(head.revision, head.epoch.id)
 
-    def saw(self, revision: Revision) -> None:
-        """Note that this writer knows the board up to `revision`."""
+    def saw(self, revision: Revision, epoch: str = "") -> None:
+        """Note that this writer knows the board up to `revision`, which was read in `epoch`.
+
+        Without an epoch, it is one that belongs to the past of the board as well.
+        """
         self.seen = max(self.seen, revision)
+        self._read_in = self._read_in or epoch
+        if epoch and epoch == self._read_in:
+            self._read_to = max(self._read_to, revision)
 
     async def commit(self, wish: Wish, *, with_held: bool = True) -> Receipt:
         """Carry out `wish`, exactly once.

@@ -99,10 +99,9 @@ def _present(records: Records, witness: Witness) -> History:
 def _timeline(records: Records, witness: Witness, lost: Lost) -> History:
     """What belongs to a timeline that was lost, up to its end."""
     history = records.history
-    earlier = witness.lost[: witness.lost.index(lost)]
 
     def belongs(revision: int) -> bool:
-        return revision <= lost.head and not any(one.has(revision) for one in earlier)
+        return revision == 0 or revision in lost.revisions
 
     writes = [_as_of(write, lost, belongs(write.revision)) for write in history.writes]
     reads = [read for read in history.reads if belongs(read.revision)]
@@ -141,7 +140,7 @@ def _unannounced(seen: list[Seen], witness: Witness) -> list[str]:
         for one in (one for one in seen if one.client == client):
             if one.kind == "stale":
                 knows = None
-            elif one.kind == "done" and knows is not None and one.revision > knows.head:
+            elif one.kind == "done" and knows is not None and one.revision not in knows.revisions:
                 found.append(f"{client} committed {one.revision} and was never told of the loss")
             knows = witness.loss_of(one.revision) or knows
     return found

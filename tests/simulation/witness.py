@@ -18,16 +18,20 @@ _ALL = 2**53
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A timeline that ended at `ended_s`: of its `log` only what is up to `survived` goes on."""
+    """A timeline that ended at `ended_s`: of its `log` only what is up to `survived` goes on.
+
+    Revisions of the timeline after it may lie before its `head`: how many an epoch skips is chance.
+    """
 
     log: tuple[LogEntry, ...]
     survived: Revision
     head: Revision
     ended_s: float
+    revisions: frozenset[Revision]
 
     def has(self, revision: Revision) -> bool:
         """Whether that revision was lost."""
-        return self.survived < revision <= self.head
+        return self.survived < revision and revision in self.revisions
 
 
 @dataclass(slots=True)
@@ -49,7 +53,8 @@ class Witness:
         log = self.log()
         head = log[-1].revision if log else 0
         if survived < head:
-            self.lost.append(Lost(tuple(log), survived, head, now_s))
+            revisions = frozenset(self.entries)
+            self.lost.append(Lost(tuple(log), survived, head, now_s, revisions))
         self.entries = {r: e for r, e in self.entries.items() if r <= survived}
 
     def log(self) -> list[LogEntry]:

@@ -27,18 +27,17 @@ from blackboard.errors import (
     StepSuperseded,
     Unavailable,
 )
-from blackboard.service import writer as writer_module
 from blackboard.service.access import operator
 from blackboard.service.local import LocalLink
 from blackboard.service.service import Service
 from blackboard.service.views import Receipt
 from blackboard.service.writer import Wish, Writer
 from blackboard.store.sqlite import SqliteStore
-from blackboard.types import LANES_MAX
+from blackboard.types import LANES_MAX, REQUEST_TIMEOUT_MS
 from blackboard.wire.codec import encode_value
 from tests.unit.service.hooked import service_over
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 ADD_ONE = Wish((Increment("public/n", 1),))
 Deliver = Callable[[Commit], Awaitable[Receipt]]
 Fault = Callable[[Commit, Deliver], Awaitable[Receipt]]
@@ -75,6 +74,14 @@ async def lost_answer(commit: Commit, deliver: Deliver) -> Receipt:
 
 async def not_reached(_: Commit, __: Deliver) -> Receipt:
     """It was certainly not carried out."""
+    raise Unavailable("service", "away")
+
+
+async def time_is_up(_: Commit, __: Deliver) -> Receipt:
+    """Nobody was there until REQUEST_TIMEOUT_MS were over: the event loop's clock jumps ahead."""
+    loop = asyncio.get_running_loop()
+    before, jump_s = loop.time, REQUEST_TIMEOUT_MS / 1000
+    loop.time = lambda: before() + jump_s  # type: ignore[method-assign]
     raise Unavailable("service", "away")
 
 
@@ -208,20 +215,18 @@ async def test_a_refusal_is_not_sent_again(writer: Writer, link: LossyLink) -> N
 @pytest.mark.parametrize(
     ("faults", "error"),
     [
-        ([not_reached] * 9, Unavailable),
-        ([lost_answer] + [not_reached] * 9, OutcomeUnknown),
-        ([not_reached, lost_request] + [not_reached] * 9, OutcomeUnknown),
+        ([not_reached, time_is_up], Unavailable),
+        ([lost_answer, not_reached, time_is_up], OutcomeUnknown),
+        ([not_reached, lost_request, time_is_up], OutcomeUnknown),
     ],
 )
 async def test_when_nobody_answers_for_too_long_it_says_what_is_known(
     writer: Writer,
     link: LossyLink,
-    monkeypatch: pytest.MonkeyPatch,
     faults: list[Fault],
     error: type[Exception],
 ) -> None:
     """Once one attempt may have got through, a later "not done" does not undo it."""
-    monkeypatch.setattr(writer_module, "REQUEST_TIMEOUT_MS", 100)
     link.prepare(*faults)
     with anyio.fail_after(PATIENCE_S), pytest.raises(error):
         await writer.commit(ADD_ONE)
@@ -289,6 +294,31 @@ async def test_what_was_read_before_the_first_commit_counts(
                 await reader.commit(ADD_ONE)
             assert (told.value.cause, told.value.from_revision) == ("engine", 1)
             await reader.refresh()
+        assert (await reader.commit(ADD_ONE)).results == (2,)
+
+
+@pytest.mark.parametrize("ahead", [1, 10**12])
+async def test_what_is_read_after_a_loss_does_not_hide_what_was_read_before(
+    tmp_path: Path, ahead: int
+) -> None:
+    """Nor does it matter how far the lost epoch was: that of a server that split off begins
+    anywhere."""
+    store = await SqliteStore.at(tmp_path, "memory")
+    async with Service(store) as service:
+        await Writer(LossyLink(service.host, operator()).prepare(), "main").commit(ADD_ONE)
+        before = await store.open("main")
+        store._boards.pop("main")._file.abandon()  # as the end of a process does
+    async with Service(await SqliteStore.at(tmp_path, "memory")) as service:
+        reader = Writer(LossyLink(service.host, operator()).prepare(), "main")
+        reader.saw(before.revision + ahead, before.epoch.id)
+        now = await reader.link.head("main")
+        reader.saw(now.revision, now.epoch.id)
+        for _ in range(2):
+            with pytest.raises(StaleEpoch) as told:
+                await reader.commit(ADD_ONE)
+            assert told.value.from_revision == before.revision
+        await reader.refresh()
+        assert reader.seen == now.revision
         assert (await reader.commit(ADD_ONE)).results == (2,)
 
 
@@ -391,16 +421,15 @@ async def test_an_attempt_that_arrives_after_its_retry_was_refused_does_nothing(
 
 
 async def test_a_refusal_of_a_retry_is_unknown_while_the_first_attempt_may_get_in(
-    writer: Writer, link: LossyLink, monkeypatch: pytest.MonkeyPatch
+    writer: Writer, link: LossyLink
 ) -> None:
     """Nobody can be reached any more to rule it out."""
-    monkeypatch.setattr(writer_module, "REQUEST_TIMEOUT_MS", 100)
     await writer.commit(ADD_ONE)
 
     async def delivered(commit: Commit, deliver: Deliver) -> Receipt:
         return await deliver(commit)
 
-    link.prepare(lost_request, delivered, *[not_reached] * 9)
+    link.prepare(lost_request, delivered, not_reached, time_is_up)
     with anyio.fail_after(PATIENCE_S), pytest.raises(OutcomeUnknown):
         await writer.commit(Wish(ADD_ONE.ops, conditions=(KeyAt("public/n", ABSENT),)))
     link.prepare()
