@@ -13,9 +13,9 @@ Invariants
 """
 
 import asyncio
+import contextlib
 import logging
 import random
-import secrets
 from collections.abc import Callable, Iterable
 
 from blackboard.core import crdt
@@ -32,6 +32,7 @@ from blackboard.service import documents_storage as storage
 from blackboard.service.access import ALL_RIGHTS, Grant, Principal
 from blackboard.service.documents_presence import Member, Presences
 from blackboard.service.documents_storage import Base, Item, Stored
+from blackboard.service.documents_tail import Tail
 from blackboard.service.documents_whispers import Whispering
 from blackboard.service.link import Link, WatchRequest
 from blackboard.service.replica import DamagedError, Replica, check_harmless, merged
@@ -40,7 +41,6 @@ from blackboard.service.watching import Watch
 from blackboard.service.writer import Wish, Writer
 from blackboard.types import (
     DOCUMENT_BYTES_MAX,
-    DOCUMENT_TAIL_UPDATES,
     DOCUMENT_UPDATE_BYTES_MAX,
     OVERLAP_TTL_MS,
     Key,
@@ -51,8 +51,8 @@ from blackboard.wire.codec import SYSTEM_AGENT, encode_value
 from blackboard.wire.ysync import Met, Presence
 
 log = logging.getLogger(__name__)
-_COMPACTION_NOTE = "compacted"
 _COMPACTION_DELAY_S = 0.2
+_LAST_COMPACTION_S = 1.0
 
 
 class Room:
@@ -76,8 +76,7 @@ class Room:
         self._whispering = whispering
         self._trial: Replica | None = None
         self._owners: dict[int, str] = {}
-        self._base = Base()
-        self._tail: dict[Key, Revision] = {}
+        self._base, self._tail = Base(), Tail(key)
         self._late: list[Item] = []
         self._bytes = 0
         self._in_flight: dict[bytes, tuple[Member, Update]] = {}
@@ -89,6 +88,7 @@ class Room:
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
         self._compacting: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
 
     # --- its life ---------------------------------------------------------------------------------
 
@@ -102,11 +102,16 @@ class Room:
         await asyncio.shield(self._opened)
 
     async def aclose(self) -> None:
-        """End the room and everybody in it."""
-        for task in (self._task, self._compacting):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+        """End the room and everybody in it, after a compaction that is due if it can be made."""
+        self._closing.set()
+        try:
+            if self._compacting is not None:
+                await asyncio.wait([self._compacting], timeout=_LAST_COMPACTION_S)
+        finally:
+            for task in (self._task, self._compacting):
+                if task is not None:
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self) -> None:
         reason = "the document is opened anew"
@@ -132,6 +137,8 @@ class Room:
                 waiter.set_exception(Unavailable(**failure.fields()))
         for member in list(self.members):
             member.end("closed", reason)
+        if self._compacting is not None:
+            self._compacting.cancel()
         self.live.close()
         self._forget_trial()
 
@@ -141,14 +148,13 @@ class Room:
         watch = Watch(link, self.board, request, revision=None, snapshot=True, saw=lambda *_: None)
         async with watch:
             self._load(storage.read_document(self.key, watch.state))
-            self._tail = {
-                found: entry.mod_revision
-                for found, entry in watch.state.items()
-                if storage.is_update(self.key, found)
-            }
+            for found, entry in watch.state.items():
+                if storage.is_update(self.key, found):
+                    self._tail.add(found, entry.mod_revision, len(entry.value["update"]))
             watch.state.clear()
             self._watch, watch.on_progress = watch, self._reached
             self._reached()
+            self._compact_soon()
             self._opened.set_result(None)
             if self._whispering is not None:
                 self._whispering.join(self.board, self.key, self)
@@ -159,6 +165,7 @@ class Room:
     def _load(self, stored: Stored) -> None:
         """Errors: Corrupt when the base is not what was written."""
         self._base, self.mark = stored.base, stored.base.mark
+        self._tail.base_bytes = len(stored.base.state)
         self._owners = dict(stored.base.owners)
         bad: set[bytes] = set()
         while True:
@@ -183,37 +190,31 @@ class Room:
         for revised in revisions:
             if revised.epoch is not None and revised.epoch.cause == RESTORE:
                 return False
-            if self._is_deletion(revised):
+            if self._tail.is_lost(revised):
                 for member in list(self.members):
                     member.end("deleted", "the document was deleted")
                 return False
             fresh += self._take(revised)
         self._broadcast([item for item in fresh if self._apply(item)])
         self._reached()
-        if len(self._tail) >= DOCUMENT_TAIL_UPDATES and self._compacting is None:
-            self._compacting = asyncio.create_task(self._compact())
+        self._compact_soon()
         return True
-
-    def _is_deletion(self, revised: Revised) -> bool:
-        """Whether something of the document went without a new base that has it."""
-        gone = any(c.kind == "delete" and c.key in self._tail for c in revised.changes)
-        kept = any(c.kind == "put" and c.key == base_key(self.key) for c in revised.changes)
-        lost = any(c.kind == "delete" and c.key == base_key(self.key) for c in revised.changes)
-        return lost or (gone and not kept)
 
     def _take(self, revised: Revised) -> list[Item]:
         """The updates of one revision; also note what is compacted by now."""
         told = []
         for change in revised.changes:
             if change.kind == "delete":
-                self._tail.pop(change.key, None)
+                self._tail.drop(change.key)
             elif change.kind == "put" and storage.is_update(self.key, change.key):
-                self._tail[change.key] = revised.revision
                 told.append((change.key, change.value, revised.author))
             elif change.kind == "put" and change.key == base_key(self.key):
                 generation, count = change.value["parts"]
                 self._base = storage.base_of(self.key, generation, count, revised.revision)
-        return list(storage.read_items(told))
+        found = list(storage.read_items(told))
+        for path, value, _ in told:
+            self._tail.add(path, revised.revision, len(value["update"]))
+        return found
 
     def _apply(self, item: Item) -> bool:
         """Apply an update to what is committed; False when there is nothing new to tell.
@@ -309,6 +310,8 @@ class Room:
             update = crdt.read_update(data)
         except InvalidRequest as error:
             raise self._refused("malformed", error.reason) from error
+        if update.is_empty:  # what a new peer lets us know: that needs no copy to be tried on
+            return crdt.EMPTY_UPDATE, update
         trial = self._trying()
         gap = update.gap(trial.clocks)
         if gap is not None:
@@ -425,9 +428,8 @@ class Room:
     def tell(self, member: Member, state: bytes) -> None:
         """Send what a member with `state` lacks; from now on, it gets every update.
 
-        Errors: DamagedError, InvalidRequest for a state that is none.
+        Errors: DamagedError.
         """
-        crdt.read_state(state)
         member.answer(ysync.write_step2(self.live.update_since(state)))
         if member not in self._listening:
             self._listening.add(member)
@@ -471,28 +473,25 @@ class Room:
 
     # --- compaction -------------------------------------------------------------------------------
 
+    def _compact_soon(self) -> None:
+        if self._tail.is_due and self._compacting is None:
+            self._compacting = asyncio.create_task(self._compact())
+
     async def _compact(self) -> None:
         """Put the updates into the base. Of several processes, one succeeds."""
         try:
-            await asyncio.sleep(random.uniform(0, _COMPACTION_DELAY_S))
-            if len(self._tail) < DOCUMENT_TAIL_UPDATES or self._late:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(random.uniform(0, _COMPACTION_DELAY_S)):
+                    await self._closing.wait()
+            if not self._tail.is_due or self._late:
                 return
-            made = self._compaction()
+            new = Base(self.live.update_since(), self._owners, self.mark)
             writer = Writer(self._link(_keeper(SYSTEM_AGENT, self.key)), self.board)
-            for ops in made.pieces:
-                await writer.commit(Wish(ops, note=_COMPACTION_NOTE), with_held=False)
-            wish = Wish(made.ops, made.conditions, note=_COMPACTION_NOTE)
-            await writer.commit(wish, with_held=False)
+            await self._tail.compact(writer, new, old=self._base, revision=self.revision)
         except BlackboardError as error:
             log.info("document %s was not compacted: %s", self.key, error)
         finally:
             self._compacting = None
-
-    def _compaction(self) -> storage.Compaction:
-        new = Base(self.live.update_since(), self._owners, self.mark)
-        keys = list(self._tail.items())[: storage.TAIL_DELETED_MAX]
-        generation = f"{self.revision:016}-{secrets.token_hex(4)}"
-        return storage.compaction(self.key, new, generation, old=self._base, keys=keys)
 
 
 def _keeper(agent: str, key: Key) -> Principal:
