@@ -6,18 +6,21 @@ A finding is ok, warn (it works, but will surprise you) or fail (it does not wor
 import json
 import os
 import shutil
+import socket
+import ssl
 import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
+from http.client import HTTPException
+from importlib.metadata import version as version_of
 from pathlib import Path
-from ssl import SSLContext
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from blackboard.cli.exits import LOOPBACK, START, CommandError, explain
+from blackboard.cli.exits import LOOPBACK, CommandError, explain, other_scheme, way_to
 from blackboard.errors import BlackboardError, DataDirectoryInUse
 from blackboard.types import ARCHIVE_LAG_MS_MAX, CONNECTIONS_MAX, OPEN_FILES_MAX
 
@@ -33,6 +36,8 @@ _FREE_WARN_BYTES: Final = 2 * 1024**3
 _SKEW_MAX_S: Final = 5
 _HTTP_TIMEOUT_S: Final = 3
 _ANSWER_BYTES_MAX: Final = 64 * 1024
+_SCHEMA_BYTES_MAX: Final = 1024 * 1024
+_VERSION_CHARACTERS_MAX: Final = 64
 _TOKEN_LEFT_MIN_MS: Final = 15 * 60_000  # a new one lives for an hour unless it is said
 
 
@@ -181,6 +186,7 @@ def open_files() -> Finding:
 def token(target: "Target", now_ms: int) -> Finding:
     """Whether there is a token, and for how long."""
     from blackboard.cli.show import age
+    from blackboard.cli.show import clock as time_of
     from blackboard.cli.token import claims_of
 
     fix = "Give one: --token, BLACKBOARD_TOKEN or blackboard context add."
@@ -193,7 +199,9 @@ def token(target: "Target", now_ms: int) -> Finding:
     left_ms = claims["expires_at_ms"] - now_ms
     if left_ms <= 0:
         return Finding("token", Status.FAIL, f"{claims['principal']}'s has expired", fix)
-    text = f"{claims['principal']}, valid for another {age(now_ms, now_ms + left_ms)}"
+    until = time_of(claims["expires_at_ms"], now_ms)
+    left = age(now_ms, claims["expires_at_ms"])
+    text = f"{claims['principal']}, valid until {until}, for another {left}"
     if left_ms < _TOKEN_LEFT_MIN_MS:
         return Finding("token", Status.WARN, text, "Ask for a new one: blackboard token create")
     return _ok("token", text)
@@ -227,15 +235,70 @@ def service(url: str, ca: str | None = None) -> Iterator[Finding]:
             fix = "Look at the log of the service."
             yield Finding(path, Status.FAIL, f"{url} answers {error.code} {error.reason}", fix)
             return
-        except (OSError, ValueError, BlackboardError) as error:
+        except (OSError, ValueError, HTTPException, BlackboardError) as error:
             cause = getattr(error, "reason", error)
             reason = reason_of(cause, url) if isinstance(cause, Exception) else cause
-            lives = path != "/healthz"
-            fix = "Look at the log of the service, and at its engine." if lives else START
-            yield Finding(path, Status.FAIL, f"{url} does not answer: {reason}", fix)
+            yield _no_answer(path, url, str(reason))
             return
+    yield _version(url, ca)
     yield clock(date, time.time())
     yield from archive(told)
+
+
+def _no_answer(path: str, url: str, reason: str) -> Finding:
+    if path != "/healthz":
+        fix = "Look at the log of the service, and at its engine."
+    elif "does not answer in HTTP" in reason and _speaks_tls(url):
+        reason, fix = "it speaks TLS at that port", f"Use {other_scheme(url)}"
+    else:
+        fix = way_to(url, reason)
+    return Finding(path, Status.FAIL, f"{url} does not answer: {reason}", fix)
+
+
+def _speaks_tls(url: str) -> bool:
+    """Whether there is TLS at the port, with whatever certificate: nothing is said under it."""
+    any_certificate = ssl.create_default_context()
+    any_certificate.check_hostname = False
+    any_certificate.verify_mode = ssl.CERT_NONE
+    parts = urlsplit(url)
+    address = (parts.hostname or "", parts.port or 80)
+    try:
+        with (
+            socket.create_connection(address, timeout=_HTTP_TIMEOUT_S) as plain,
+            any_certificate.wrap_socket(plain, server_hostname=parts.hostname),
+        ):
+            return True
+    except OSError:
+        return False
+
+
+def _version(url: str, ca: str | None) -> Finding:
+    """Which version answers; a warning if ours speaks another protocol, perhaps."""
+    ours = version_of("agent-blackboard")
+    try:
+        with _get(url, "/v1/schema", ca) as answer:
+            told = json.loads(answer.read(_SCHEMA_BYTES_MAX))
+            theirs = str(told["info"]["version"])[:_VERSION_CHARACTERS_MAX]
+    except (OSError, HTTPException, ValueError, LookupError, TypeError):
+        return Finding("version", Status.WARN, f"it does not tell its version; {ours} here")
+    return versions(theirs, ours)
+
+
+def versions(theirs: str, ours: str) -> Finding:
+    """Whether both sides have the same minor version: before 1.0 the next may change anything."""
+    text = f"{theirs} there, {ours} here"
+    if theirs.split(".")[:2] == ours.split(".")[:2]:
+        return _ok("version", text)
+    return Finding("version", Status.WARN, text, "Use the same version on both sides.")
+
+
+def elsewhere(url: str) -> Finding:
+    """What cannot be found out from here about a service on another machine."""
+    host = urlsplit(url).hostname
+    text = f"{host} is another machine: its engine, data directory, disk and open files"
+    return Finding(
+        "host", Status.OK, f"{text} were not checked", f"On {host} itself: blackboard doctor"
+    )
 
 
 def archive(told: Any) -> Iterator[Finding]:
@@ -264,7 +327,7 @@ def _get(url: str, path: str, ca: str | None) -> Any:
     own: list[BaseHandler] = [ProxyHandler({})] if parts.hostname in LOOPBACK else []
     trusted = ca or os.environ.get(CA_VARIABLE)
     tls = Address(url, ca=Path(trusted) if trusted else None).tls()
-    if isinstance(tls, SSLContext):
+    if isinstance(tls, ssl.SSLContext):
         own.append(HTTPSHandler(context=tls))
     return build_opener(*own).open(base + path, timeout=_HTTP_TIMEOUT_S)
 
@@ -275,7 +338,7 @@ def clock(date: str | None, now_s: float) -> Finding:
         return _ok("clock", "the service does not tell its time")
     skew_s = now_s - parsedate_to_datetime(date).timestamp()
     if abs(skew_s) <= _SKEW_MAX_S:
-        return _ok("clock", "agrees with the service's")
+        return _ok("clock", f"agrees with the service's, to {abs(skew_s):.0f} s")
     text = f"{abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} the service's"
     return Finding("clock", Status.WARN, text, "Synchronise both clocks (NTP).")
 

@@ -11,6 +11,7 @@ from blackboard.cli.options import Flags, ReadCommand
 
 if TYPE_CHECKING:
     from blackboard.cli.checks import Finding
+    from blackboard.cli.places import Target
     from blackboard.net.config import Settings
 
 app = typer.Typer()
@@ -22,6 +23,7 @@ _MARKS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", 
     rich_help_panel="Service",
     epilog="""\
 blackboard doctor
+blackboard doctor --url wss://board.example.org  # a service on another machine
 blackboard doctor --engine redis://localhost:6379
 blackboard doctor --json | jq -r '.findings[] | select(.status != "ok")'""",
 )
@@ -34,8 +36,9 @@ def doctor(
 ) -> None:
     """Check engine, machine and service; say what helps.
 
-    The engine and the data directory are those that blackboard serve would use. Ends with 1 if
-    anything fails.
+    The engine and the data directory are those that blackboard serve would use here. They are left
+    out where the service that is meant is on another machine, unless --engine or --data asks for
+    them. Ends with 1 if anything fails.
     """
     from blackboard.cli import session, show
     from blackboard.net import config
@@ -43,7 +46,8 @@ def doctor(
     flags = Flags.of(context)
     given = {"engine": engine, "data": session.data_of(flags)}
     settings = config.load({name: value for name, value in given.items() if value is not None})
-    findings = _findings(settings, replace(flags, data=None))
+    asked = engine is not None or flags.data is not None
+    findings = _findings(settings, replace(flags, data=None), asked_for_engine=asked)
     if flags.as_json:
         show.print_json({"findings": show.plain(findings)})
     else:
@@ -52,22 +56,38 @@ def doctor(
         raise typer.Exit(Exit.ERROR)
 
 
-def _findings(settings: "Settings", flags: Flags) -> list["Finding"]:
-    import anyio
+def _findings(settings: "Settings", flags: Flags, *, asked_for_engine: bool) -> list["Finding"]:
+    from blackboard.cli import checks, session
 
-    from blackboard.cli import checks, session, show
-
-    found = anyio.run(checks.engine, settings)
-    found += checks.directory(settings.data)
-    found.append(checks.open_files())
     try:
         target = session.target_of(flags)
     except CommandError as error:
-        return [*found, checks.Finding("service", checks.Status.WARN, error.message, error.fix)]
+        unknown = checks.Finding("service", checks.Status.WARN, error.message, error.fix)
+        return [*_of_this_machine(settings), unknown]
     assert target.url is not None
-    reached = list(checks.service(target.url, target.ca))
-    found += [*reached, checks.transport(target.url), checks.token(target, show.now_ms())]
-    if all(finding.status != "fail" for finding in [*reached, found[-1]]):
+    found = _of_this_machine(settings) if target.is_here or asked_for_engine else []
+    found += _of_the_service(target)
+    return found if target.is_here else [*found, checks.elsewhere(target.url)]
+
+
+def _of_this_machine(settings: "Settings") -> list["Finding"]:
+    import anyio
+
+    from blackboard.cli import checks
+
+    found = anyio.run(checks.engine, settings)
+    return [*found, *checks.directory(settings.data), checks.open_files()]
+
+
+def _of_the_service(target: "Target") -> list["Finding"]:
+    import anyio
+
+    from blackboard.cli import checks, show
+
+    assert target.url is not None
+    found = list(checks.service(target.url, target.ca))
+    found += [checks.transport(target.url), checks.token(target, show.now_ms())]
+    if all(finding.status != "fail" for finding in found):
         found.append(anyio.run(checks.access, target))
     return found
 

@@ -216,7 +216,9 @@ def _of_the_service(error: errors.BlackboardError) -> tuple[str, str] | None:
             seconds = math.ceil(error.retry_after_ms / 1_000)
             return f"not now: {_plain(error.reason)}", f"Try again in {seconds} s."
         case errors.Unavailable():
-            return f"cannot reach {error.what}: {_plain(error.reason)}", _way_to(error)
+            return f"cannot reach {error.what}: {_plain(error.reason)}", way_to(
+                error.what, error.reason
+            )
         case errors.DataDirectoryInUse():
             owner = f"process {error.pid}" if error.pid else "another process"
             connect = f"Connect to it: leave out --data, or use --url {error.url}"
@@ -255,18 +257,44 @@ def _plain(reason: str) -> str:
     return re.sub(r"\[Errno -?\d+\] ", "", reason)
 
 
-def _way_to(error: errors.Unavailable) -> str:
-    if error.what == "engine":
+def way_to(what: str, reason: str) -> str:
+    """What helps when `what` (an address, the engine or a directory) cannot be reached."""
+    if what == "engine":
         return "Is it running, and is the address (--engine) right?"
-    if "certificate is not accepted" in error.reason:
-        return "If it is your own, trust the one that signed it: --ca FILE, or BLACKBOARD_CA."
-    if "://" not in error.what:  # a directory
+    if "://" not in what:  # a directory
         return ""
-    if "no answer in" in error.reason or "engine is away" in error.reason:
+    if "no answer in" in reason or "engine is away" in reason:
         return "It is there, but perhaps its engine is away: blackboard doctor tells more."
-    if urlsplit(error.what).hostname in LOOPBACK:
+    if hint := _way_through_tls(what, reason):
+        return hint
+    if urlsplit(what).hostname in LOOPBACK:
         return START
     return "Is it running there, and is the address right? blackboard doctor tells more."
+
+
+def other_scheme(url: str) -> str:
+    """The same service's address with TLS if `url` is without, and without if it is with."""
+    parts = urlsplit(url)
+    scheme = "ws" if parts.scheme in ("wss", "https") else "wss"
+    return f"{scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
+
+
+def _way_through_tls(url: str, reason: str) -> str:
+    """What helps when something answers, but not as the address says; "" for another reason.
+
+    The reasons are those of net/dial.py; what follows a certificate's is OpenSSL's.
+    """
+    if "does not speak TLS" in reason:
+        return f"It is there without TLS: use {other_scheme(url)}, or serve it with --tls-cert."
+    if "does not answer in HTTP" in reason:
+        return f"Use {other_scheme(url)} if it is served over TLS: blackboard doctor tells."
+    if "certificate is not accepted" not in reason:
+        return ""
+    if "mismatch" in reason:
+        return "Use a name that its certificate has (--url), or give it one for this name."
+    if "expired" in reason or "not yet valid" in reason:
+        return "It needs a new certificate; if it has one, set the clock of this machine."
+    return "If it is your own, trust the one that signed it (--ca FILE, or BLACKBOARD_CA)."
 
 
 @contextmanager

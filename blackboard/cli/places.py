@@ -14,8 +14,9 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from blackboard.cli.exits import CommandError, Exit, not_found, wrong_usage
+from blackboard.cli.exits import LOOPBACK, CommandError, Exit, not_found, wrong_usage
 from blackboard.cli.options import Flags
 
 LOCAL = "local"
@@ -85,6 +86,8 @@ class Target:
     data: str | None = None
     ca: str | None = None
     """None leaves it to BLACKBOARD_CA, and to what this machine trusts."""
+    is_here: bool = True
+    """Whether it is on this machine, as far as its address or its context tells."""
 
 
 def resolve(flags: Flags, environ: Mapping[str, str], contexts: Contexts) -> Target:
@@ -114,7 +117,15 @@ def resolve(flags: Flags, environ: Mapping[str, str], contexts: Contexts) -> Tar
     ca = flags.ca
     if not ca and context and context.url == url and not environ.get("BLACKBOARD_CA"):
         ca = context.ca
-    return Target(board, url=url, token=token or None, agent=agent, ca=ca or None)
+    is_here = _is_loopback(url) or bool(context and context.url == url and context.data)
+    return Target(board, url, token or None, agent, ca=ca or None, is_here=is_here)
+
+
+def _is_loopback(url: str) -> bool:
+    try:
+        return urlsplit(url).hostname in LOOPBACK
+    except ValueError:  # whoever connects will say it
+        return False
 
 
 def data_directory(flags: Flags, environ: Mapping[str, str], contexts: Contexts) -> str | None:

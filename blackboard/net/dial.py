@@ -7,6 +7,7 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from http.client import BadStatusLine
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
@@ -173,7 +174,7 @@ def reason_of(error: Exception, url: str) -> str:
         return f"its certificate is not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError) and error.reason in _NO_TLS:
         return "it does not speak TLS at that port"
-    if isinstance(error, InvalidMessage) and url.startswith(("ws:", "http:")):
+    if isinstance(error, InvalidMessage | BadStatusLine) and url.startswith(("ws:", "http:")):
         return "it does not answer in HTTP; if it speaks TLS, the address begins with wss:"
     return _without_place(str(error)) or type(error).__name__
 

@@ -1,5 +1,6 @@
 """The command line against a real service, as people and scripts use it."""
 
+import contextlib
 import json
 import os
 import pty
@@ -14,6 +15,8 @@ import pytest
 from typer.main import get_command
 
 from blackboard.cli.main import app
+from blackboard.net.tokens import issue
+from blackboard.service import access
 from blackboard.store.redis_process import RedisProcess, RedisSettings
 from tests.acceptance.shell import COMMAND, TIMEOUT_S, Running, Shell
 
@@ -324,7 +327,7 @@ def test_doctor_finds_nothing_wrong(shell: Shell) -> None:
     """Engine, machine and service, each on a line."""
     found = findings(shell)
     names = {"engine", "data", "disk", "fsync", "open files", "/healthz", "/readyz", "clock"}
-    assert names | {"transport", "token", "access", "archive"} == set(found)
+    assert names | {"version", "transport", "token", "access", "archive"} == set(found)
     assert {finding["status"] for finding in found.values()} <= {"ok", "warn"}
     assert "in use by process" in found["engine"]["text"]
     lines = shell.out("doctor").splitlines()
@@ -354,6 +357,28 @@ def test_doctor_refuses_an_engine_that_evicts(shell: Shell, redis_binary: Path) 
     assert "maxmemory-policy is allkeys-lru" in found["engine"]["text"]
 
 
+def test_doctor_looks_at_a_service_on_another_machine(shell: Shell) -> None:
+    """At what can be seen from here; of the rest it says where it can be found out."""
+    secret = shell.home / "secret"
+    secret.write_text("x" * 64)
+    token = issue("x" * 64, access.agent("bob"), 3_600_000)
+    # An address that no command takes for this machine's, and for which no proxy is asked.
+    shell.environ |= {"no_proxy": "*", "NO_PROXY": "*"}
+    with shell.service("--host", "0.0.0.0", "--insecure", "--secret-file", str(secret)) as running:
+        there = ("--url", f"ws://127.0.0.2:{running.port}", "--token", token)
+        found = findings(shell, *there)
+    seen = {"/healthz", "/readyz", "version", "clock", "archive", "transport", "token"}
+    assert set(found) == seen | {"access", "host"}
+    assert [name for name in seen if found[name]["status"] == "fail"] == []
+    assert "bob, valid until" in found["token"]["text"]
+    assert "engine, data directory, disk and open files were not" in found["host"]["text"]
+    assert "127.0.0.2 itself" in found["host"]["fix"]
+    gone = findings(shell, *there, "--engine", "sqlite", code=1)
+    assert {"engine", "data", "open files", "host"} <= set(gone)
+    assert (gone["/healthz"]["status"], gone["token"]["status"]) == ("fail", "ok")
+    assert "Is it running there" in gone["/healthz"]["fix"]
+
+
 @pytest.mark.usefixtures("service")
 def test_doctor_finds_a_token_that_is_not_let_in(shell: Shell) -> None:
     """A token of another service looks well and opens nothing."""
@@ -375,10 +400,14 @@ def on_terminal(shell: Shell, *arguments: str) -> str:
         subprocess.run(
             [*COMMAND, *arguments], stdout=theirs, env=environ, check=True, timeout=TIMEOUT_S
         )
-        return os.read(ours, 65_536).decode()
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # EIO at its end: it need not come in one piece
+            while part := os.read(ours, 65_536):
+                shown += part
+        return shown.decode()
     finally:
         os.close(ours)
-        os.close(theirs)
 
 
 @pytest.mark.usefixtures("service")

@@ -108,6 +108,15 @@ def test_an_open_wire_is_a_warning(url: str, status: Status) -> None:
 
 
 @pytest.mark.parametrize(
+    ("theirs", "status"),
+    [("0.1.0", Status.OK), ("0.1.9", Status.OK), ("0.2.0", Status.WARN), ("", Status.WARN)],
+)
+def test_versions_are_compared(theirs: str, status: Status) -> None:
+    """A minor version may change the protocol."""
+    assert checks.versions(theirs, "0.1.0").status is status
+
+
+@pytest.mark.parametrize(
     ("ahead_s", "status", "words"),
     [(0, Status.OK, "agrees"), (90, Status.WARN, "ahead of"), (-90, Status.WARN, "behind")],
 )

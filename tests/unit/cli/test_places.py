@@ -25,21 +25,25 @@ FLAGS = Flags(url="ws://flag", token="flag-token", board="flag-board", agent="fl
 def test_flags_precede_everything() -> None:
     """All four are taken from the command line."""
     assert resolve(FLAGS, ENVIRON, KNOWN.using("prod")) == Target(
-        "flag-board", url="ws://flag", token="flag-token", agent="flag-agent"
+        "flag-board", url="ws://flag", token="flag-token", agent="flag-agent", is_here=False
     )
 
 
 def test_the_environment_precedes_contexts() -> None:
     """All four are taken from variables."""
     assert resolve(Flags(), ENVIRON, KNOWN.using("prod")) == Target(
-        "environ-board", url="ws://environ", token="environ-token", agent="environ-agent"
+        "environ-board",
+        url="ws://environ",
+        token="environ-token",
+        agent="environ-agent",
+        is_here=False,
     )
 
 
 def test_the_chosen_context_precedes_the_local_one() -> None:
     """Its address, token and board count."""
     assert resolve(Flags(), {}, KNOWN.using("prod")) == Target(
-        "expansion", url=PROD.url, token="prod-token"
+        "expansion", url=PROD.url, token="prod-token", is_here=False
     )
 
 
@@ -159,3 +163,20 @@ def test_a_broken_file_is_told(tmp_path: Path, text: str) -> None:
     (tmp_path / "contexts.json").write_text(text)
     with pytest.raises(CommandError, match=r"contexts\.json"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("context", "url", "is_here"),
+    [
+        (Context("wss://board.example.org"), None, False),
+        (Context("wss://board.example.org", data="/var/lib/b"), None, True),
+        (Context("wss://board.example.org", data="/var/lib/b"), "wss://other.example.org", False),
+        (Context("wss://board.example.org"), "ws://[::1]:7420", True),
+    ],
+)
+def test_a_service_is_here_by_its_address_or_by_its_data(
+    context: Context, url: str | None, is_here: bool
+) -> None:
+    """`serve` remembers the directory; whoever adds a context of another machine has none."""
+    known = Contexts().adding("team", context).using("team")
+    assert resolve(Flags(url=url), {}, known).is_here is is_here
