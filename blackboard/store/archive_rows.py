@@ -20,7 +20,7 @@ from blackboard.core.lease import from_result, to_result
 from blackboard.errors import Corrupt
 from blackboard.store.archive_tables import ABSENT, BLOB, DEFLATED, PLAIN
 from blackboard.store.blobs import Blobs
-from blackboard.types import BLOB_BYTES
+from blackboard.types import BLOB_BYTES, VALUE_BYTES_MAX
 from blackboard.wire.codec import decode_results, encode_results
 
 Row = dict[str, Any]
@@ -65,6 +65,20 @@ def _deflated(value: bytes) -> bytes:
     return compressor.compress(value) + compressor.flush()
 
 
+def _inflated(content: bytes) -> bytes:
+    """The inverse of `_deflated`; whoever can write to the database fills no memory with it.
+
+    Errors: zlib.error, also when it is more than VALUE_BYTES_MAX; TypeError when it is no content.
+    """
+    inflater = zlib.decompressobj()
+    value = inflater.decompress(content, VALUE_BYTES_MAX + 1)
+    if len(value) > VALUE_BYTES_MAX:
+        raise zlib.error(f"it is more than VALUE_BYTES_MAX, {VALUE_BYTES_MAX:,} bytes")
+    if not inflater.eof:
+        raise zlib.error("it was cut short")
+    return value
+
+
 def hash_of(row: Any) -> bytes:
     """The SHA-256 of a version's value, without fetching a blob. Errors: Corrupt."""
     return bytes(row.content) if row.form == BLOB else digest.content_of(_inline(row))
@@ -85,7 +99,7 @@ async def value_of(row: Any, blobs: Blobs) -> bytes | None:
 def _inline(row: Any) -> bytes:
     try:
         if row.form == DEFLATED:
-            return zlib.decompress(row.content)
+            return _inflated(row.content)
         if row.form == PLAIN:
             return bytes(row.content)
         reason = f"form {row.form}"

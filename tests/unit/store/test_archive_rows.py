@@ -12,7 +12,7 @@ from blackboard.errors import Corrupt
 from blackboard.store import archive_rows
 from blackboard.store.archive_tables import BLOB, DEFLATED, PLAIN
 from blackboard.store.blobs import Blobs
-from blackboard.types import BLOB_BYTES
+from blackboard.types import BLOB_BYTES, VALUE_BYTES_MAX
 
 LEASE = Lease("public/l", "ada", 3, 99, (Waiter("bo", 5, 6),))
 ENTRY = LogEntry(
@@ -108,6 +108,22 @@ async def test_damaged_content_is_named(form: int, content: bytes | None) -> Non
     with pytest.raises(Corrupt, match="public/a at revision 3"):
         await archive_rows.value_of(row(form, content), blobs)
     assert await archive_rows.value_of(row(DEFLATED, zlib.compress(b"x")), blobs) == b"x"
+
+
+async def test_a_value_that_swells_is_refused() -> None:
+    """Up to VALUE_BYTES_MAX it is a value; a bomb and half a value are named."""
+    blobs = Blobs(None, "nowhere")  # type: ignore[arg-type]
+    most = zlib.compress(bytes(VALUE_BYTES_MAX))
+    assert await archive_rows.value_of(row(DEFLATED, most), blobs) == bytes(VALUE_BYTES_MAX)
+    for content, words in (
+        (zlib.compress(bytes(VALUE_BYTES_MAX + 1)), "more than VALUE_BYTES_MAX"),
+        (zlib.compress(bytes(32 * VALUE_BYTES_MAX)), "more than VALUE_BYTES_MAX"),
+        (most[:-1], "cut short"),
+    ):
+        with pytest.raises(Corrupt, match=f"public/a at revision 3.*{words}"):
+            await archive_rows.value_of(row(DEFLATED, content), blobs)
+        with pytest.raises(Corrupt, match=words):
+            archive_rows.hash_of(row(DEFLATED, content))
 
 
 async def test_a_damaged_commit_is_named() -> None:
