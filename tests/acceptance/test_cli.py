@@ -427,6 +427,7 @@ EXAMPLES_ELSEWHERE = (
     "blackboard serve",
     "blackboard context",
     "blackboard doctor --engine",
+    "blackboard doctor --url",
     "blackboard checkpoint",
     "blackboard restore",
     "blackboard rewind",
