@@ -42,7 +42,7 @@ test: $(STAMP) servers lint types ## Check everything, as CI does
 check: $(STAMP) lint types ## Check what is quick: style, types, floors, unit tests without a server
 	$(RUN)pytest -q tests/test_*.py tests/unit -m "not redis and not slow"
 
-versions: servers ## Run the quick checks under every Python from 3.11 on that is here
+versions: servers ## Run the quick checks under every Python that is here (WHOLE=1 for all tests)
 	@tools/versions.sh
 
 chaos: $(STAMP) servers ## Break everything at once for a minute (BLACKBOARD_CHAOS_SECONDS=...)

@@ -13,6 +13,7 @@ thread, so that it may start a loop of its own. These names are there without be
 
 import ast
 import asyncio
+import builtins
 import contextlib
 import inspect
 import io
@@ -175,7 +176,9 @@ async def run_page(page: Source, folder: Path) -> int:
     """Run the examples of `page`, whose present folder is `folder`; returns how many ran."""
     runnable = [block for block in blocks(page) if block.runs]
     async with contextlib.AsyncExitStack() as stack:
-        reader = Reader(folder, stack, {"__name__": "__main__", "blackboard": blackboard})
+        # Code with globals of its own has to bring __builtins__ there: classes look for it.
+        names = {"__name__": "__main__", "__builtins__": builtins, "blackboard": blackboard}
+        reader = Reader(folder, stack, names)
         with anyio.fail_after(PAGE_TIMEOUT_S):
             for block in runnable:
                 await reader.try_block(block)
