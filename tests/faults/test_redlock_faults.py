@@ -18,23 +18,46 @@ from blackboard.net.config import load
 from blackboard.service import access
 from blackboard.service.board import Board, Client
 from blackboard.service.service import Service
+from blackboard.store import redlock
 from blackboard.store.base import LOCK_MASTERS
 from blackboard.store.redis_process import RedisProcess
 from blackboard.store.redlock import LockMasters
 from blackboard.store.sqlite import SqliteStore
+from blackboard.types import LOCK_MASTER_TIMEOUT_MS
 from tests.lock_masters import keys_of, lock_masters, votes
 from tests.waiting import wait_until
 
 BOARD = "board"
 LOCK = "public/lock"
 NAME = f"{BOARD}/{LOCK}"
-TTL_MS = 20_000
-QUARTER_S = 0.25
-"""A master that is dead or hangs does not hold an acquisition up for so long."""
-SECOND_S = 1.0
-"""Within this time it is said that there is no majority."""
+TTL_MS = 200_000
+PATIENT_MS, HASTY_MS = 10_000, 1_000
+"""How long a command to a master may take here: a busy machine may need more than usual; less where
+a master hangs, and the test waits for that."""
+SOON_S = 20.0
+"""What a hang would exceed, and a writer that insists on what cannot be had."""
+HANG_S = 60.0
+"""What waiting for a lease that comes free would never take."""
 
 pytestmark = pytest.mark.usefixtures("redis_binary")
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masters that run are waited for."""
+    bound_commands(monkeypatch, PATIENT_MS)
+
+
+@pytest.fixture
+def hasty(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masters that hang are not waited for so long."""
+    bound_commands(monkeypatch, HASTY_MS)
+
+
+def bound_commands(monkeypatch: pytest.MonkeyPatch, timeout_ms: int) -> None:
+    """Let a command to a master take so long."""
+    monkeypatch.setattr(redlock, "LOCK_MASTER_TIMEOUT_MS", timeout_ms)
+    monkeypatch.setattr(redlock, "_PATIENT_MS", timeout_ms * redlock._TIMEOUT_SHARE)
 
 
 @pytest.fixture(params=[3, 5])
@@ -82,33 +105,37 @@ async def test_dead_masters_hold_nobody_up(
 ) -> None:
     for server in minority(servers):
         await server.kill()
-    await acquire_soon(masters)
+    await acquire_soon(masters, len(minority(servers)))
     alive = servers[len(minority(servers)) :]
     assert await keys_of(alive) == 0
 
 
+@pytest.mark.usefixtures("hasty")
 async def test_hung_masters_hold_nobody_up(
     masters: LockMasters, servers: list[RedisProcess]
 ) -> None:
     """Their connections are open and nothing answers."""
     for server in minority(servers):
         server.pause()
-    await acquire_soon(masters)
+    await acquire_soon(masters, len(minority(servers)))
 
 
-async def acquire_soon(masters: LockMasters) -> None:
-    """Acquire and release five times; a busy machine is forgiven all but the fastest one."""
-    taken_s = []
-    for _ in range(5):
-        started = time.monotonic()
-        with within(SECOND_S):
-            assert await masters.acquire(NAME, "one", TTL_MS)
-        taken_s.append(time.monotonic() - started)
-        with within(SECOND_S):
-            await masters.release(NAME, "one")
-    assert min(taken_s) < QUARTER_S
+async def acquire_soon(masters: LockMasters, missing: int) -> None:
+    """Acquire and release: each master that is missing costs one command's time, all at once."""
+    before = masters.counts().unreachable
+    with within(SOON_S):
+        assert await masters.acquire(NAME, "one", TTL_MS)
+    assert masters.counts().unreachable == before + missing
+    with within(SOON_S):
+        await masters.release(NAME, "one")
 
 
+def test_a_command_holds_nobody_up_for_a_quarter_of_a_second() -> None:
+    """As the other tests have it, but for the time that they grant a busy machine."""
+    assert LOCK_MASTER_TIMEOUT_MS < 250
+
+
+@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("fault", ["dead", "hung"])
 async def test_without_a_majority_there_is_no_lock_and_it_is_said_soon(
     masters: LockMasters, servers: list[RedisProcess], fault: str
@@ -119,7 +146,7 @@ async def test_without_a_majority_there_is_no_lock_and_it_is_said_soon(
             await server.kill()
         else:
             server.pause()
-    with within(SECOND_S), pytest.raises(Unavailable, match="no majority answers") as refused:
+    with within(SOON_S), pytest.raises(Unavailable, match="no majority answers") as refused:
         await masters.acquire(NAME, "one", TTL_MS)
     assert refused.value.what == LOCK_MASTERS
     assert await keys_of(servers[len(majority(servers)) :]) == 0
@@ -176,6 +203,7 @@ async def is_empty(servers: list[RedisProcess]) -> bool:
     return True
 
 
+@pytest.mark.usefixtures("hasty")
 async def test_a_cancelled_acquisition_at_hung_masters_ends(
     masters: LockMasters, servers: list[RedisProcess]
 ) -> None:
@@ -186,7 +214,7 @@ async def test_a_cancelled_acquisition_at_hung_masters_ends(
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    with within(SECOND_S):
+    with within(SOON_S):
         await masters.aclose()
     assert await keys_of(servers[1:]) == 0
 
@@ -257,7 +285,7 @@ async def test_an_engine_that_does_not_know_of_a_lease_cannot_grant_it(
         done, _ = await asyncio.wait([asking], timeout=0.2)
         assert not done
         await old.commit([Release(LOCK, "ada", fence)])
-        assert await asyncio.wait_for(asking, 10) == 1
+        assert await asyncio.wait_for(asking, HANG_S) == 1
 
 
 async def test_a_lost_holder_blocks_another_engine_for_its_time_to_live_only(
@@ -266,7 +294,7 @@ async def test_a_lost_holder_blocks_another_engine_for_its_time_to_live_only(
     async with service_on(tmp_path / "new", three) as new:
         async with service_on(tmp_path / "old", three) as old:
             await grant(old, "ada", ttl_ms=2_000)
-        assert await asyncio.wait_for(grant(new, "bob"), 10) == 1
+        assert await asyncio.wait_for(grant(new, "bob"), HANG_S) == 1
 
 
 async def test_without_a_majority_a_lease_is_refused_by_name_and_the_board_goes_on(
@@ -277,7 +305,7 @@ async def test_without_a_majority_a_lease_is_refused_by_name_and_the_board_goes_
         fence = await grant(board, "ada")
         for server in three[:2]:
             await server.kill()
-        with within(SECOND_S), pytest.raises(Unavailable) as refused:
+        with within(SOON_S), pytest.raises(Unavailable) as refused:
             await board.commit([Grant("public/other", "bob", TTL_MS)])
         assert refused.value.what == LOCK_MASTERS
         await board.put("public/x", 1)
