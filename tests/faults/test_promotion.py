@@ -7,7 +7,7 @@ the service is led to it.
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from blackboard.core.commit import Increment
-from blackboard.errors import Fenced, LeaseLost, RolledBack, StaleEpoch
+from blackboard.errors import Fenced, LeaseLost, NoSuchCheckpoint, RolledBack, StaleEpoch
 from blackboard.service import access
 from blackboard.service.board import Board
 from blackboard.store.redis import RedisStore
@@ -65,14 +65,22 @@ class Failover:
         self.line.lead_to(self.pair.primary.port)
 
 
-@pytest.fixture
-async def failover(redis_binary: Path, tmp_path: Path) -> AsyncIterator[Failover]:
-    """All of it, running."""
-    async with RedisPair(redis_binary) as pair, TcpProxy(pair.primary.port) as line:
-        service = ServiceProcess(f"redis://127.0.0.1:{line.port}/0", tmp_path / "data")
+@asynccontextmanager
+async def staged(binary: Path, data: Path, *, archived: bool) -> AsyncIterator[Failover]:
+    """All of it, running; with an archive or without."""
+    async with RedisPair(binary) as pair, TcpProxy(pair.primary.port) as line:
+        url = f"redis://127.0.0.1:{line.port}/0"
+        service = ServiceProcess(url, data, archived=archived)
         async with service, AsyncExitStack() as clients:
             with anyio.fail_after(SOON_S):
                 yield Failover(pair, line, service, clients)
+
+
+@pytest.fixture
+async def failover(redis_binary: Path, tmp_path: Path) -> AsyncIterator[Failover]:
+    """All of it, without an archive."""
+    async with staged(redis_binary, tmp_path / "data", archived=False) as failover:
+        yield failover
 
 
 async def test_who_wrote_what_was_lost_is_told_and_who_did_not_goes_on(failover: Failover) -> None:
@@ -165,6 +173,27 @@ async def test_a_lock_that_was_granted_in_what_was_lost_holds_nothing(failover: 
         await keep_it()
     await taking
     assert await bob.get("public/by") == "bob"
+
+
+async def test_the_archive_lets_go_of_what_was_lost(redis_binary: Path, tmp_path: Path) -> None:
+    """It had it, with a checkpoint; afterwards it is nobody's past, and cannot come back."""
+    async with staged(redis_binary, tmp_path / "data", archived=True) as failover:
+        ada, bob = await failover.board("ada"), await failover.board("bob")
+        kept, last = await failover.lose(ada)
+        keeper = failover.service.connect(access.operator())
+        board = (await failover.clients.enter_async_context(keeper)).board("main")
+        await board.checkpoint("lost")
+        assert await board.get(COUNT, at="lost") == KEPT + LOST  # waits until it is archived
+        await failover.promote()
+        present = await bob.put("public/bob", 1)
+        assert await bob.get("public/bob", at=present.revision) == 1
+        assert [await bob.get(COUNT, at=at) for at in (kept, last, present.revision)] == [KEPT] * 3
+        assert await board.checkpoints() == ()
+        log = await bob.log(after=0)
+        values = [change.value for entry in log for change in entry.changes]
+        assert values == [*range(1, KEPT + 1), 1]
+        with pytest.raises(NoSuchCheckpoint):
+            await board.get(COUNT, at="lost")
 
 
 async def test_a_primary_that_comes_back_and_its_promoted_replica_issue_other_revisions(
