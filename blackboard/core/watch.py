@@ -143,5 +143,6 @@ def check_digest(head: Head, position: Position, entry: LogEntry) -> None:
 
 
 def _rolled_back(head: Head, position: Position) -> RolledBack:
+    # The head knows its own epoch only; if there were others since the position, less survived.
     survived = min(head.epoch.from_revision, position.revision)
     return RolledBack(position.revision, head.epoch.id, survived, head.revision)

@@ -76,6 +76,8 @@ class StaleEpoch(Rejected):
 
     `cause` says why the epoch began ("engine": the engine came back; "restore": the board was
     restored). `from_revision` is the last revision that survived, `head` the board's revision now.
+    If several epochs began since you last looked, both tell of the last one: then less than
+    `from_revision` says may have survived of what you saw.
     """
 
     code: ClassVar[str] = "stale_epoch"
@@ -253,7 +255,9 @@ class RolledBack(Rejected):
     """The position `revision` belongs to a history that is no longer the board's.
 
     Everything after `from_revision` that you saw was lost or abandoned. The board is in `epoch`
-    with revision `head`: read the state there, and go on from it.
+    with revision `head`: read the state there, and go on from it. If several epochs began since
+    `revision`, `from_revision` is where the last one went on: what you saw below it may be gone,
+    too.
     """
 
     code: ClassVar[str] = "rolled_back"

@@ -142,6 +142,14 @@ def test_the_future_of_another_epoch_was_rolled_back() -> None:
     assert (told.value.from_revision, told.value.head) == (10, 1_005)
 
 
+def test_over_two_epochs_what_survived_is_a_bound_from_above() -> None:
+    """The head tells of its own epoch; of the first one nothing after 10 was left before that."""
+    third = Epoch(3, "third", "engine", from_revision=1_005, revision=2_000)
+    with pytest.raises(RolledBack) as told:
+        check_start(Head(revision=2_001, epoch=third, oldest=8), Position("first", 2_002))
+    assert (told.value.epoch, told.value.from_revision) == ("third", 1_005)
+
+
 def test_a_revision_that_was_issued_again_is_told_by_its_digest() -> None:
     position = Position.of(entry(9), "first")
     check_digest(HEAD, position, entry(9))
