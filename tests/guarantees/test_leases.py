@@ -24,6 +24,7 @@ from blackboard.net.tokens import issue
 from blackboard.service import access
 from blackboard.service.board import Board, Client
 from blackboard.service.service import Service
+from blackboard.store import redlock
 from blackboard.store.redis_process import RedisProcess
 from blackboard.store.redlock import LockMasters
 from blackboard.store.sqlite import SqliteStore
@@ -40,8 +41,12 @@ from tests.waiting import wait_until
 PAUSES = int(os.environ.get("BLACKBOARD_PAUSES", "6"))
 WORKERS = 4
 TTL_MS = 500
-PATIENCE_S = 30.0
+VOTE_MS = 750
+VOTED_MS = 20 * VOTE_MS
+"""How long a lock master has to answer where one of three hangs; and a lease for which it has."""
+PATIENCE_S = 90.0
 """What a hang would exceed."""
+pytestmark = pytest.mark.timeout(4 * PATIENCE_S)
 
 
 async def run_workers(
@@ -178,11 +183,12 @@ class Team:
     The writes do not hear of a loss: nothing but their fences can stop them.
     """
 
-    def __init__(self, fault: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, fault: Callable[[], Awaitable[None]], ttl_ms: int = TTL_MS) -> None:
         self.acquired: list[Acquired] = []
         self.relied: list[Relied] = []
         self.is_over = False
         self._fault = fault
+        self._ttl_ms = ttl_ms
 
     async def run(self, service: Service) -> None:
         """Let them work until `is_over`."""
@@ -206,7 +212,7 @@ class Team:
             if self.is_over:
                 return
             with contextlib.suppress(LeaseLost):
-                async with board.lock(LOCK, ttl_ms=TTL_MS) as lock:
+                async with board.lock(LOCK, ttl_ms=self._ttl_ms) as lock:
                     [fence] = lock.fences
                     self.acquired.append(Acquired(LOCK, fence.holder, fence.fence))
                     section = asyncio.create_task(self._update(board, f"{tag}-{number}", fence))
@@ -255,9 +261,11 @@ async def test_leases_survive_an_engine_whose_clock_jumps(tmp_path: Path, seed: 
 
 
 async def test_leases_go_on_while_lock_masters_die_and_hang(
-    redis_binary: Path, tmp_path: Path, seed: int
+    redis_binary: Path, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any one of three may be gone at a time."""
+    monkeypatch.setattr(redlock, "LOCK_MASTER_TIMEOUT_MS", VOTE_MS)
+    monkeypatch.setattr(redlock, "_PATIENT_MS", VOTED_MS)
     dice = random.Random(seed)
     faults = 0
     async with contextlib.AsyncExitStack() as stack:
@@ -277,7 +285,7 @@ async def test_leases_go_on_while_lock_masters_die_and_hang(
             elif faults % 10 == 0:
                 await victim.restart()
 
-        team = Team(harm)
+        team = Team(harm, VOTED_MS)
         store = await SqliteStore.at(tmp_path)
         voters = LockMasters([master.url for master in masters])
         service = await stack.enter_async_context(Service(store, lock_masters=voters))
