@@ -117,10 +117,10 @@ async def test_pages_of_the_past_have_an_edge(main: Board, service: Service) -> 
 
 async def test_a_search_has_an_edge(main: Board) -> None:
     """RECALL_RESULTS_MAX turns."""
-    recall = Recall(Transcript("operator"))
-    assert await recall.search(main, "word", limit=limits.RECALL_RESULTS_MAX) == ()
-    with pytest.raises(InvalidRequest):
-        await recall.search(main, "word", limit=limits.RECALL_RESULTS_MAX + 1)
+    with Recall(Transcript("operator")) as recall:
+        assert await recall.search(main, "word", limit=limits.RECALL_RESULTS_MAX) == ()
+        with pytest.raises(InvalidRequest):
+            await recall.search(main, "word", limit=limits.RECALL_RESULTS_MAX + 1)
 
 
 # --- the past -------------------------------------------------------------------------------------
