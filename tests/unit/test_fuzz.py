@@ -337,7 +337,7 @@ def test_what_is_almost_right_is_taken_or_refused(name: str, seed: int) -> None:
     with Layer("hostile", seeds=[seed]) as layer:
         for _ in range(INPUTS):
             given = target.make(rng)
-            begun = time.monotonic()
+            begun = time.thread_time()  # what others do on this machine does not count
             layer.operations += 1
             try:
                 target.read(given)
@@ -347,7 +347,7 @@ def test_what_is_almost_right_is_taken_or_refused(name: str, seed: int) -> None:
                 raise AssertionError(f"{name}: {given!r:.2000}") from error
             else:
                 layer.faults["taken"] += 1
-            assert time.monotonic() - begun < SECONDS_MAX, f"{name}: {given!r:.2000}"
+            assert time.thread_time() - begun < SECONDS_MAX, f"{name}: {given!r:.2000}"
     assert layer.faults["refused"], "none of them was wrong"
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,10 @@ from tests.source_tree import ROOT
 from tests.unit.runtime.crew import Counter, Hopeless, Mortal, Parent, Patient, Slow
 from tests.waiting import wait_until
 
-QUICK = Care(ttl_ms=1_000, grace_ms=200, pause_ms=1, pause_ms_max=10, crashes_max=3)
+CALM = Care(grace_ms=200, pause_ms=1, pause_ms_max=10, crashes_max=3)
+QUICK = replace(CALM, ttl_ms=1_000)
+"""For those who die without giving anything back: somebody waits until their lease has run out."""
+PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -54,7 +58,7 @@ async def test_a_team_of_processes_ends_when_all_have(
         board,
         [Parent("ada"), Hopeless("eve")],
         kinds=[Counter],
-        make_life=in_processes(board, place(service), QUICK),
+        make_life=in_processes(board, place(service), CALM),
     )
     told = {name: (life.how, life.outcome or life.error) for name, life in ended.items()}
     assert told == {
@@ -100,7 +104,7 @@ async def test_another_host_takes_over_when_one_is_gone(
     os.kill(first.pid, signal.SIGKILL)
     for _ in range(5):
         await board.append("inbox/ada/messages", "go on")
-    with anyio.fail_after(20):
+    with anyio.fail_after(PATIENCE_S):
         assert (await waiting).how == "done"
     assert await board.get("public/counts/ada") == 5
     first.stop()
@@ -120,12 +124,12 @@ async def test_a_signal_ends_a_process_in_order(
     service: ServiceProcess, board: Board, number: signal.Signals
 ) -> None:
     """Exit code 0 within the grace period; the step is abandoned, the identity given back."""
-    life = ProcessLife(Slow("ada"), board, place(service), QUICK)
+    life = ProcessLife(Slow("ada"), board, place(service), CALM)
     living = asyncio.create_task(life.run())
     await wait_until(lambda: _is_attached(board))
     assert life.pid is not None
     os.kill(life.pid, number)
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE_S):
         ended = await living
     assert (ended.how, ended.crashes) == ("stopped", 0)
     assert await board.leases("private/ada/*") == ()
@@ -146,7 +150,7 @@ async def test_a_ready_agent_ends_in_order(
     async with await anyio.open_process(command, env=os.environ | environment) as process:
         await wait_until(lambda: _reports(board, "reviewer", "idle"))
         process.send_signal(number)
-        with anyio.fail_after(60):
+        with anyio.fail_after(PATIENCE_S):
             assert await process.wait() == 0
     assert await board.leases("private/reviewer/*") == ()
     assert await board.agents() == ()
@@ -163,7 +167,7 @@ async def test_processes_do_not_outlive_their_starter(
     token = issue(service.secret, access.operator(), HOUR_MS)
     command = [sys.executable, "-m", "tests.unit.runtime.starter", service.url, token]
     starter = await anyio.open_process(command, cwd=ROOT, stdout=None, stderr=None)
-    await wait_until(lambda: _is_attached(board), timeout_s=20)
+    await wait_until(lambda: _is_attached(board))
     starter.kill()
     await starter.wait()
     await wait_until(lambda: _nobody_is_there(board))
@@ -177,7 +181,7 @@ async def _nobody_is_there(board: Board) -> bool:
 
 async def test_a_token_is_among_no_arguments(service: ServiceProcess, board: Board) -> None:
     """Which everybody on the machine may see."""
-    life = ProcessLife(Patient("ada"), board, place(service), QUICK)
+    life = ProcessLife(Patient("ada"), board, place(service), CALM)
     living = asyncio.create_task(life.run())
     await wait_until(lambda: _is_attached(board))
     arguments = await anyio.Path(f"/proc/{life.pid}/cmdline").read_text()

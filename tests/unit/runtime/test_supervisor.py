@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.unit.runtime.crew import Counter, Hopeless, Patient, Slow, Stumbling
 from tests.waiting import wait_until
 
 PATIENCE_S = 60.0
-QUICK = Care(ttl_ms=1_000, grace_ms=50, pause_ms=1, pause_ms_max=4)
+QUICK = Care(ttl_ms=60_000, grace_ms=50, pause_ms=1, pause_ms_max=4)
 
 
 @pytest.fixture
@@ -138,7 +139,7 @@ async def test_a_resting_agent_stops_at_once(board: Board) -> None:
     running = asyncio.create_task(life.run())
     await wait_until(lambda: _reports(board, "ada", "idle"))
     life.stop()
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE_S):
         assert (await running).how == "stopped"
 
 
@@ -192,7 +193,7 @@ async def test_a_life_that_waits_for_its_identity_can_be_stopped(board: Board) -
     waiting = asyncio.create_task(life.run())
     await wait_until(lambda: _is_queued(board))
     life.stop()
-    with anyio.fail_after(5):
+    with anyio.fail_after(PATIENCE_S):
         assert (await waiting).how == "stopped"
     assert not await _is_queued(board)
     holder.cancel()
@@ -202,7 +203,8 @@ async def test_a_life_that_waits_for_its_identity_can_be_stopped(board: Board) -
 async def test_who_is_taken_over_waits_in_turn(board: Board) -> None:
     """To lose the identity is no crash; what it had not committed did not happen."""
     agent = Slow("ada")
-    living = asyncio.create_task(Life(agent, board, QUICK).run())
+    # It finds out when it renews, after a third of the time.
+    living = asyncio.create_task(Life(agent, board, replace(QUICK, ttl_ms=3_000)).run())
     await agent.begun.wait()
     async with board.attach("ada", if_taken="take_over"):
         agent.begun.clear()

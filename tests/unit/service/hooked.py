@@ -4,9 +4,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from blackboard.core.commit import LogPage, Reading
 from blackboard.core.model import Outcome
 from blackboard.service import access
+from blackboard.service import service as service_module
 from blackboard.service.board import Client
 from blackboard.service.service import Service
 from blackboard.store.base import EngineFacts
@@ -73,10 +76,16 @@ class HookedStore(SqliteStore):
 
 @asynccontextmanager
 async def service_over(path: Path) -> AsyncIterator[tuple[Service, HookedStore]]:
-    """A service over a hooked engine."""
+    """A service over a hooked engine.
+
+    It does not sweep: that would set off hooks that are meant for others, and end what a test wants
+    to end itself.
+    """
     store = await HookedStore.at(path, "memory")
-    async with Service(store) as service:
-        yield service, store
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(service_module, "SWEEP_INTERVAL_MS", 3_600_000)
+        async with Service(store) as service:
+            yield service, store
 
 
 def client_of(service: Service, agent: str | None = None) -> Client:

@@ -16,7 +16,7 @@ from blackboard.types import BATCH_COMMITS_MAX
 from blackboard.wire.codec import Prepared, encode_value, prepare
 from tests.unit.service.hooked import HookedStore
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Sender:

@@ -1,6 +1,9 @@
 """Who is there, by the rules of one document; and between processes that share an engine."""
 
 import asyncio
+import gc
+import weakref
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,7 @@ from blackboard.core.varint import write_text
 from blackboard.service import access, document, documents_presence, documents_whispers
 from blackboard.service.board import Client
 from blackboard.service.documents_presence import Presences
-from blackboard.service.documents_whispers import whispers_of
+from blackboard.service.documents_whispers import Whispering, whispers_of
 from blackboard.service.service import Service
 from blackboard.store.data_keys import DataKeys
 from blackboard.store.master_key import LocalWrapper, new_master_key
@@ -20,6 +23,7 @@ from blackboard.types import AWARENESS_PER_SESSION_MAX, AWARENESS_STATES_MAX
 from blackboard.wire import ysync
 from blackboard.wire.ysync import Awareness, Presence
 from tests.conformance.peers import Peer
+from tests.waiting import wait_until
 
 BOARD, KEY = "board", "public/memo"
 HERE, GONE = '{"name":"x"}', None
@@ -204,7 +208,7 @@ async def test_who_was_at_a_process_that_died_is_gone(
     ):
         await ann.sync()
         await ann.tell(1, 1, HERE)
-        async with asyncio.timeout(20):  # it listens to others once it is heard
+        async with asyncio.timeout(60):  # it listens to others once it is heard
             async for _, data in heard:
                 if b'"name":"x"' in data:
                     break
@@ -216,11 +220,59 @@ async def test_who_was_at_a_process_that_died_is_gone(
     await other.aclose()
 
 
+class Listening:
+    """A document that only hears."""
+
+    def __init__(self) -> None:
+        self.heard = asyncio.Event()
+
+    def hear(self, told: Iterable[Presence]) -> None:
+        """Note that something was said."""
+        self.heard.set()
+
+    def present(self) -> list[Presence]:
+        """Nobody."""
+        return []
+
+    def expire(self) -> None:
+        """Nothing."""
+
+
+async def test_who_listens_no_more_is_let_go(redis_url: str) -> None:
+    """A whole document hangs on it; and the connection stays, for others of the board."""
+    store, other = RedisStore.connect(redis_url), RedisStore.connect(redis_url)
+    whispering, last = Whispering(store), Listening()
+    first = await _heard(whispering, other)
+    whispering.join(BOARD, "public/another", last)
+    await whispering.leave(BOARD, KEY, first)
+    kept = weakref.ref(first)
+    del first
+    gc.collect()
+    assert kept() is None
+    await whispering.leave(BOARD, "public/another", last)
+    await other.aclose()
+    await store.aclose()
+
+
+async def _heard(whispering: Whispering, other: RedisStore) -> Listening:
+    """Somebody who has joined at KEY, and has heard what `other` says."""
+    listening = Listening()
+    whispering.join(BOARD, KEY, listening)
+    frame = write_text("other") + ysync.write_awareness([Presence(2, 1, HERE)])
+
+    async def is_heard() -> bool:
+        await other.whisper(BOARD, KEY, frame)
+        return listening.heard.is_set()
+
+    await wait_until(is_heard)
+    return listening
+
+
 async def test_what_is_sealed_is_whispered_sealed(redis_url: str) -> None:
     key = "private/ann/memo"
     raw, spy = RedisStore.connect(redis_url), RedisStore.connect(redis_url)
     store = SealedStore(raw, DataKeys(raw, LocalWrapper.of(new_master_key())))
-    async with spy.overhear(BOARD) as heard, store.overhear(BOARD) as opened, asyncio.timeout(20):
+    async with spy.overhear(BOARD) as heard, store.overhear(BOARD) as opened, asyncio.timeout(60):
         await spy.whisper(BOARD, key, b"plain, by somebody who has no key")
         await spy.whisper(BOARD, key, b"\xc1\x01 not sealed by us")
         await store.whisper(BOARD, key, b"secret")

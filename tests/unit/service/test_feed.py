@@ -18,7 +18,7 @@ from blackboard.service.service import Service
 from tests.unit.service.hooked import HookedStore, client_of, service_over
 from tests.waiting import wait_until
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 READER = access.operator()
 EVERYTHING = View(parse_patterns(["**"]), READER.grants, access.readable(READER))
 

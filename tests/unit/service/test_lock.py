@@ -20,7 +20,7 @@ from blackboard.errors import (
     StepSuperseded,
     Unavailable,
 )
-from blackboard.service import access, finish, lock
+from blackboard.service import access, finish, keeper, lock
 from blackboard.service.access import Grant as AccessGrant
 from blackboard.service.access import Principal, Right
 from blackboard.service.board import Board, Client
@@ -31,6 +31,14 @@ from tests.unit.service.hooked import HookedStore, client_of, service_over
 A, B = "public/a", "public/b"
 HOUR_MS = 3_600_000
 SHORT_MS = 300
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases and tickets of an hour are prolonged at once and often: what a test waits for comes
+    soon, and nothing runs out however long the test takes."""
+    monkeypatch.setattr(lock, "RENEWALS_PER_TTL", 36_000)
+    monkeypatch.setattr(keeper, "RENEWALS_PER_TTL", 36_000)
 
 
 class Gate:
@@ -130,12 +138,13 @@ async def test_cancelled_while_it_waits(ada: Board) -> None:
     assert (lease.holder, lease.waiters) == ("ada~other", ())
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("place", ["before commit", "after commit"])
 async def test_cancelled_while_its_ticket_is_prolonged(
     store: HookedStore, ada: Board, place: str
 ) -> None:
     await ada.commit([Grant(A, "ada~other", HOUR_MS)])
-    block = Block(ada.lock(A, B, ttl_ms=SHORT_MS))
+    block = Block(ada.lock(A, B, ttl_ms=HOUR_MS))
     await queued(ada, A, 1)
     gate = Gate()
     store.hook(place, gate)
@@ -210,6 +219,7 @@ async def test_what_was_asked_for_without_an_answer_is_given_back_too(
 ) -> None:
     """It may have been granted: what nobody waits for any more is not known to have failed."""
     monkeypatch.setattr(finish, "FINISH_TIMEOUT_MS", 20)
+    monkeypatch.setattr(lock, "FINISH_TIMEOUT_MS", 60_000)
     gate = Gate()
     store.hook("before commit", gate)
     block = Block(ada.lock(A))
@@ -231,10 +241,14 @@ async def test_a_lock_that_cannot_be_renewed_in_time_is_lost(
     """By the holder's own clock: nobody tells it."""
     monkeypatch.setattr(lock, "FINISH_TIMEOUT_MS", 50)
     block = Block(ada.lock(A, ttl_ms=SHORT_MS))
-    await block.entered()
-    store.hook("before commit", failing(Unavailable("engine", "away")))
-    with pytest.raises(LeaseLost):
+
+    async def enter_and_go_on() -> None:
+        await block.entered()
+        store.hook("before commit", failing(Unavailable("engine", "away")))
         await finished(block.task)
+
+    with pytest.raises(LeaseLost):  # on a slow machine before the engine is away
+        await enter_and_go_on()
     store.hooks.clear()
 
 
@@ -260,7 +274,7 @@ async def test_a_lock_that_cannot_be_given_back_is_left_to_run_out(
     """The work is done: its commits were accepted, and the block ends well."""
     monkeypatch.setattr(lock, "REQUEST_TIMEOUT_MS", 50)
     with caplog.at_level(logging.WARNING):
-        async with ada.lock(A):
+        async with ada.lock(A, ttl_ms=HOUR_MS):
             store.hook("before commit", failing(Unavailable("engine", "away")))
     assert "lock on public/a is left to run out" in caplog.text
     store.hooks.clear()
@@ -308,11 +322,12 @@ async def test_who_was_put_out_of_a_queue_asks_again(
 
 
 async def test_who_heard_late_of_the_grant_renews_before_the_block(
-    store: HookedStore, ada: Board
+    ada: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that the block does not begin with a lease that is nearly over."""
+    monkeypatch.setattr(lock, "RENEWALS_PER_TTL", 360_000)
     granted = await ada.commit([Grant(A, "ada~other", HOUR_MS)])
-    block = Block(ada.lock(A, ttl_ms=SHORT_MS))
+    block = Block(ada.lock(A, ttl_ms=HOUR_MS))
     await queued(ada, A, 1)
     await ada.commit([Release(A, "ada~other", granted.revision)])
     held = await block.entered()
@@ -334,13 +349,14 @@ async def test_who_may_lock_but_not_read_is_refused_and_does_not_wait_for_ever(
 # --- locks within locks ---------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("eager")
 async def test_a_lost_outer_lock_ends_the_waiting_for_an_inner_one(
     opened: tuple[Service, HookedStore], ada: Board
 ) -> None:
     await ada.commit([Grant(B, "ada~other", HOUR_MS)])
 
     async def nested() -> None:
-        async with ada.lock(A, ttl_ms=SHORT_MS), ada.lock(B):
+        async with ada.lock(A, ttl_ms=HOUR_MS), ada.lock(B):
             pytest.fail("nobody gave it")
 
     task = apart(nested())

@@ -106,12 +106,12 @@ async def test_cancelled_while_it_tells_that_it_is_there(
 
     opened[1].hook(place, hold_up_the_second)
     block = Block(ada.attach())
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         await reached.wait()
     block.task.cancel()
     await asyncio.wait([block.task], timeout=0)
     let.set()
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         await asyncio.wait([block.task])
     assert block.task.cancelled()
     assert not block.inside.is_set()

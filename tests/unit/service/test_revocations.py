@@ -20,7 +20,7 @@ from blackboard.wire.codec import Prepared
 from tests.unit.service.hooked import HookedStore, service_over
 from tests.waiting import wait_until
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 ADA = replace(access.agent("ada"), credential=Credential("ada", ("token-1",), 0))
 Parts = tuple[Service, HookedStore]
 

@@ -14,7 +14,7 @@ from blackboard.store.sqlite import SqliteStore
 from tests.unit.service.hooked import HookedStore, client_of, service_over
 from tests.waiting import wait_until
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 async def test_commits_in_flight_are_carried_out_before_the_engine_closes(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ async def test_what_is_over_goes_and_what_is_not_stays(
         await board.put(f"public/short/{number}", 1, ttl_ms=1)
     await board.put("public/long", 1, ttl_ms=HOUR_MS)
     await board.put("public/ever", 1)
+    await due(parts, 20)
     await sweeper.sweep()
     await sweeper.sweep()
     assert [e.key for e in (await board.list("**")).entries] == ["public/ever", "public/long"]
@@ -66,7 +67,7 @@ async def test_what_is_over_goes_and_what_is_not_stays(
 async def test_expiries_share_engine_calls(parts: Parts, board: Board, sweeper: Sweeper) -> None:
     for number in range(50):
         await board.put(f"public/short/{number}", 1, ttl_ms=1)
-    await due(parts, 1)
+    await due(parts, 50)
     before = parts[0].statistics()
     await sweeper.sweep()
     after = parts[0].statistics()
@@ -115,7 +116,7 @@ async def test_a_board_that_cannot_be_read_keeps_no_other_from_being_swept(
     await client_of(parts[0]).board("broken").head()
     for number in range(30):
         await board.put(f"public/{number}", 1, ttl_ms=1)
-    await due(parts, 1)
+    await due(parts, 30)
     store = parts[1]
     read_due, open_board = store.due, store.open
 

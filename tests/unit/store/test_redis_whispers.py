@@ -17,7 +17,7 @@ from tests.faults.tcp_proxy import TcpProxy
 from tests.servers import RedisCluster3
 
 KEY = "public/memo"
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 @pytest.fixture
