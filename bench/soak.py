@@ -6,11 +6,11 @@
 A `blackboard serve` of its own, with its archive, and in this process everybody who uses it, at a
 pace that leaves the machine room: writers, readers, watchers (some of which come and go), replicas
 of documents, contenders for locks, checkpoints and their pruning. What they touch is bounded, so
-that whatever grows is ours. Every few seconds the service's memory, descriptors and files and the
-p99 of its commits are noted; a third of the run is warm-up, and a line is laid through the rest.
+that whatever grows is ours: keys are written over, a document is edited for two minutes and then
+deleted, the log is trimmed to `--log-kept` entries and the archive to a minute of history.
 
-The archive grows with the history that it is told to keep, here a minute of it, and the engine
-keeps its log up to LOG_KEPT_REVISIONS: the table tells bytes, and how many commits they are of.
+Every minute the service's memory, descriptors and files and the p99 of its commits are noted; a
+third of the run is warm-up, and a line is laid through the rest.
 """
 
 from __future__ import annotations
@@ -43,6 +43,12 @@ BOARD = "soak"
 KEYS = 1_000
 WRITERS, READERS, WATCHERS, LOCKERS, REPLICAS = 8, 4, 16, 4, 2
 TEXT_LENGTH_MAX = 2_000
+DOCUMENTS, DOCUMENT_S = 3, 120.0
+"""A document never forgets that something was deleted: one is edited so long, then comes the next.
+That which was edited before is deleted meanwhile, when surely nobody has it open any more."""
+LOG_KEPT = 20_000
+"""Small enough that the log, and what engines remember of removed keys for as long, are at their
+limit before the warm-up ends."""
 CHECKPOINT_S, PRUNE_S, COMING_AND_GOING_S = 10.0, 60.0, 5.0
 KEPT = Policy(last=20, days=0, named=False, history_ms=60_000)
 WARM_UP = 1 / 3
@@ -115,7 +121,7 @@ class Load:
                 for number in range(LOCKERS):
                     tasks.create_task(self._lock(boards[number % 4].as_agent(f"locker-{number}")))
                 for number in range(REPLICAS):
-                    tasks.create_task(self._edit(boards[number]))
+                    tasks.create_task(self._edit(boards[number], is_keeper=number == 0))
                 tasks.create_task(self._keep_time(boards[3]))
 
     async def _board(self, stack: AsyncExitStack) -> Board:
@@ -194,10 +200,19 @@ class Load:
             await self._pause(2)
             await self._again("lock", hold)
 
-    async def _edit(self, board: Board) -> None:
-        async with board.document("public/memo") as memo:
+    async def _edit(self, board: Board, *, is_keeper: bool) -> None:
+        """One document after the other; all replicas go on to the next at the same time."""
+        while True:
+            turn = _turn()
+            await self._again("document", partial(self._edit_one, board, turn))
+            if is_keeper:
+                old = f"{_document(turn - 1)}/~doc"
+                await self._again("deletion", partial(board.delete_prefix, old))
+
+    async def _edit_one(self, board: Board, turn: int) -> None:
+        async with board.document(_document(turn)) as memo:
             text = memo.text()
-            while True:
+            while _turn() == turn:
                 await self._pause(5)
                 if len(text) > TEXT_LENGTH_MAX:
                     text.delete(0, TEXT_LENGTH_MAX // 2)
@@ -215,6 +230,15 @@ class Load:
             if time.monotonic() - pruned_s >= PRUNE_S:
                 await self._again("prune", lambda: board.prune(KEPT))
                 pruned_s = time.monotonic()
+
+
+def _turn() -> int:
+    """Which document it is time for."""
+    return int(time.monotonic() / DOCUMENT_S)
+
+
+def _document(turn: int) -> str:
+    return f"public/memo-{turn % DOCUMENTS}"
 
 
 class Sampler:
@@ -287,6 +311,16 @@ def table(windows: Sequence[Window], noted: Noted) -> str:
     return "\n".join(lines)
 
 
+def series(windows: Sequence[Window]) -> str:
+    """Every window, warm-up included: memory, descriptors and latency, a line of numbers each."""
+    lines = {
+        "resident MiB": [f"{w.rss_mib:.0f}" for w in windows],
+        "descriptors": [f"{w.descriptors}" for w in windows],
+        "commit p99 ms": [f"{w.p99_ms:.0f}" for w in windows],
+    }
+    return "\n".join(f"{name}: {' '.join(values)}" for name, values in lines.items())
+
+
 def _told(counts: Counter[str]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
 
@@ -297,7 +331,7 @@ async def soak(given: argparse.Namespace) -> tuple[list[Window], Noted]:
     with tempfile.TemporaryDirectory() as folder:
         lab = Lab(Path(folder), fetch=False)
         try:
-            servers, endpoint = await _serve(lab, given.engine)
+            servers, endpoint = await _serve(lab, given.engine, given.log_kept)
             sampler = Sampler(servers, Path(folder), noted)
             load = asyncio.create_task(Load(endpoint, given.rate, noted, given.seed).run())
             deadline_s = time.monotonic() + given.minutes * 60
@@ -314,9 +348,10 @@ async def soak(given: argparse.Namespace) -> tuple[list[Window], Noted]:
     return sampler.windows, noted
 
 
-async def _serve(lab: Lab, engine: str) -> tuple[list[Server], Endpoint]:
+async def _serve(lab: Lab, engine: str, log_kept: int) -> tuple[list[Server], Endpoint]:
+    kept = f"BLACKBOARD_LOG_KEPT_REVISIONS={log_kept}"
     if engine == "embedded":
-        server, endpoint = await serve_ours(lab, "soaked", (), archive=())
+        server, endpoint = await serve_ours(lab, "soaked", (), archive=(kept,))
         return [server], endpoint
     redis = await serve_redis(lab, "redis-of-soaked", "always")
     url = f"redis://{LOOPBACK}:{redis.port}"
@@ -324,6 +359,7 @@ async def _serve(lab: Lab, engine: str) -> tuple[list[Server], Endpoint]:
     key.write_text(secrets.token_hex(32))
     key.chmod(0o600)
     archive = (
+        kept,
         f"BLACKBOARD_ARCHIVE=sqlite:///{lab.folder}/archive.db",
         f"BLACKBOARD_BLOBS={lab.folder}/blobs",
         f"BLACKBOARD_SIGNING_KEY={key}",
@@ -338,7 +374,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--engine", choices=("embedded", "redis"), default="embedded")
     parser.add_argument("--rate", type=float, default=100, help="commits per second, in all")
-    parser.add_argument("--sample-s", type=float, default=10)
+    parser.add_argument("--log-kept", type=int, default=LOG_KEPT, help="log entries of the board")
+    parser.add_argument("--sample-s", type=float, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="where to write every window")
     given = parser.parse_args()
@@ -346,6 +383,7 @@ def main() -> int:
     if given.json:
         given.json.write_text(json.dumps([asdict(window) for window in windows]))
     print(table(windows, noted))
+    print(f"each {given.sample_s:g} s:\n{series(windows)}")
     return 0
 
 

@@ -131,16 +131,23 @@ class _Board:
         while True:
             try:
                 async with self._engine.overhear(self._board) as heard:
-                    # Whoever spoke before was not heard.
-                    for key, listener in self.listeners.items():
-                        self.tell(key, listener.present())
-                        self.ask(key)
+                    self._greet()
                     async for key, data in heard:
                         self._hear(key, data)
             except BlackboardError as error:
                 log.debug("board %s: nothing is heard: %s", self._board, error)
             heed_cancellation()
             await asyncio.sleep(_RETRY_S)
+
+    def _greet(self) -> None:
+        """Say who is here, and ask who is there: whoever spoke before was not heard.
+
+        No loop of `_listen`, whose frame lives as long as the connection: what its variables name
+        is a whole document, and would outlive everybody who has that open.
+        """
+        for key, listener in self.listeners.items():
+            self.tell(key, listener.present())
+            self.ask(key)
 
     def _hear(self, key: Key, data: bytes) -> None:
         listener = self.listeners.get(key)
@@ -186,5 +193,8 @@ class _Board:
     async def _watch_time(self) -> None:
         while True:
             await asyncio.sleep(_EXPIRY_S)
-            for listener in list(self.listeners.values()):
-                listener.expire()
+            self._expire()
+
+    def _expire(self) -> None:
+        for listener in list(self.listeners.values()):
+            listener.expire()

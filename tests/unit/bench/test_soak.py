@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.soak import Noted, Window, file_bytes, slope, table
+from bench.soak import Noted, Window, file_bytes, series, slope, table
 
 
 def test_a_slope_is_that_of_the_line() -> None:
@@ -36,3 +36,13 @@ def test_the_table_leaves_the_warm_up_out() -> None:
     assert "| descriptors | 44.50 | 51.50 | +60.00 |" in told
     assert "12,345 commit" in told
     assert "failures: none" in told
+
+
+def test_the_series_shows_every_window() -> None:
+    """The warm-up too: what a table of means leaves out must be there to be seen."""
+    windows = [Window(60.0 * n, n, n, 1.0, 2.4 + n, 100.0 + n, 40 + n, {}) for n in range(3)]
+    assert series(windows).splitlines() == [
+        "resident MiB: 100 101 102",
+        "descriptors: 40 41 42",
+        "commit p99 ms: 2 3 4",
+    ]
