@@ -17,6 +17,12 @@ from tests.certificates import LOOPBACK, Authority
 from tests.serving import serving
 
 
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service is in this process, and the machine may be busy."""
+    monkeypatch.setattr(checks, "_HTTP_TIMEOUT_S", 60)
+
+
 @pytest.fixture
 async def service(tmp_path: Path) -> AsyncIterator[Service]:
     """A service, not yet served."""

@@ -22,6 +22,8 @@ from tests.source_tree import ROOT
 from tests.waiting import wait_until
 
 HOUR_MS = 3_600_000
+PATIENCE_S = 60
+"""A machine that is busy may take its time: nothing here is about haste."""
 EXPIRED = "blackboard_sweeper_expired_total"
 
 
@@ -112,7 +114,7 @@ def test_the_page_of_metrics_has_each_of_them() -> None:
 
 async def scraped(served: Served, name: str) -> dict[str, float]:
     """The samples whose names begin with `name`, as a scrape gets them."""
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http:
         text = (await http.get(f"http://127.0.0.1:{served.port}/metrics")).text
     lines = [line.rsplit(" ", 1) for line in text.splitlines() if line.startswith(name)]
     return {sample: float(value) for sample, value in lines}
