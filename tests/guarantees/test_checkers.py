@@ -215,6 +215,12 @@ def an_update_of_what_was_not_there(history: History) -> None:
     history.writes[1] = replace(history.writes[1], expected=0)
 
 
+@fault("No lost update")
+def an_update_of_what_was_removed(history: History) -> None:
+    history.log.append(Entry(1_004, ((A, "v6"),)))
+    history.writes.append(Write("v6", (A,), 8.1, 8.5, "done", 1_004, expected=1_003))
+
+
 @fault("Linearizable")
 def a_commit_that_overtook_an_answer(history: History) -> None:
     """Its answer came before the other began, but its place is behind it."""
@@ -271,6 +277,13 @@ def test_every_guarantee_has_a_fault_that_breaks_it() -> None:
 def test_an_unknown_commit_may_have_happened_once_or_not() -> None:
     history = good()
     history.log.append(Entry(1_004, ((A, "v5"),)))
+    assert check(history) == {}
+
+
+def test_what_was_removed_is_expected_as_if_it_never_was() -> None:
+    history = good()
+    history.log.append(Entry(1_004, ((A, "v6"),)))
+    history.writes.append(Write("v6", (A,), 8.1, 8.5, "done", 1_004, expected=0))
     assert check(history) == {}
 
 

@@ -211,8 +211,6 @@ class World:
             return await judge_team(board, self.ghost, self.witness.log(), self.chronicler.branches)
 
     def _judge_leases(self) -> judge.Findings:
-        if self.plan.has_past:
-            return {}
         began_ms, swept_ms = BEGAN_MS, SWEEP_INTERVAL_MS  # until its first sweep it does nothing
         outages = [
             (began_ms + int(gone_s * 1000), began_ms + int(back_s * 1000) + swept_ms)
