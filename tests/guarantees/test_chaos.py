@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 
 from blackboard.service import access
 from blackboard.service.board import Board
@@ -30,6 +31,7 @@ WATCHED = ("public/", "public/pair/", "public/own/", "public/counter/")
 READERS = 2
 FAULTS = 3
 PATIENCE_S = 60 + WRITES / 2
+pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
 
 Fault = Callable[[], Coroutine[Any, Any, None]]
 

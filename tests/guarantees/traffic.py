@@ -90,7 +90,7 @@ class Recorder:
             watched = Watched(prefix, reached)
             watches.append(watched)
             async with board.watch(prefix + "**", after=token) as watch:
-                await follow(watch, watched, until, dice.randrange(20, 200))
+                await follow(watch, watched, until, dice.randrange(10, 100))
                 token = watch.position
             reached = int(token.split(":")[1])
             if watched.position != reached:
