@@ -24,8 +24,7 @@ from tests.faults.tcp_proxy import TcpProxy
 from tests.servers import SLOTS, RedisCluster3, ask
 from tests.waiting import wait_until
 
-BOARD = "faults"
-COUNT = "public/count"
+BOARD, COUNT = "faults", "public/count"
 SHORT_MS = 1_200
 """ENGINE_RETRY_MS in tests that wait for it to pass."""
 SOON_S = 60
@@ -477,8 +476,7 @@ async def move_slot(cluster: RedisCluster3, board: str) -> None:
     source_id, target_id = await node_id(source), await node_id(target)
     await ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", source_id)
     await ask(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
-    keys = board_keys(board)
-    await ask(source, "MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+    await ask(source, "MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *board_keys(board))
     for node in (target, source, *cluster.nodes):
         await ask(node, "CLUSTER", "SETSLOT", slot, "NODE", target_id)
 
