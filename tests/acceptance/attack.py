@@ -1,6 +1,12 @@
 """A service to attack, and parts of bad requests."""
 
+import contextlib
+import json
 import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,12 +14,21 @@ from typing import Any
 from blackboard.net.tokens import issue, new_secret
 from blackboard.service import access
 from blackboard.wire.codec import encode_value
+from tests.source_tree import ROOT
+from tests.unit.net.conversation import PATIENCE_S
 
 CHILD = """
 import json, sys
 from blackboard.net import config, server
 server.run(config.load(json.loads(sys.argv[1])))
 """
+FEW_STRANGERS = """
+from blackboard.net import gate
+from blackboard.wire import session
+gate._STRANGERS_MAX = 8
+session.HANDSHAKE_TIMEOUT_MS = 600_000
+"""
+"""Before CHILD: so many connections may be open that have not said who they are, for so long."""
 SECRET = new_secret()
 BOARD = "b"
 ADA = issue(SECRET, access.agent("ada"), 3_600_000)
@@ -39,6 +54,26 @@ class Target:
         """Its resident memory."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) * 1024
+
+
+@contextlib.contextmanager
+def service_at(data: Path, program: str) -> Iterator[Target]:
+    """A service in a process of its own, which must be there at the end."""
+    settings = {"data": str(data), "port": 0, "secret": SECRET}
+    command = [sys.executable, "-c", program, json.dumps(settings)]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        banner = process.stderr.readline().decode()
+        # What it logs of all that must not fill the pipe: it would wait for ever.
+        rest = threading.Thread(target=process.stderr.read)
+        rest.start()
+        try:
+            yield Target(int(banner.rpartition(":")[2]), process.pid)
+            assert process.poll() is None, "the service is gone"
+        finally:
+            process.terminate()
+            process.wait(PATIENCE_S)
+            rest.join()
 
 
 def op(key: Any, value: Any = 1) -> dict[str, Any]:

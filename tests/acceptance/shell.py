@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Any, Self
 
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 COMMAND = (sys.executable, "-m", "blackboard")
 
 

@@ -11,8 +11,6 @@ import contextlib
 import json
 import re
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import Any
 import httpx
 import msgpack
 import pytest
+from websockets.exceptions import InvalidStatus
 
 import blackboard
 from blackboard.net.tokens import issue, new_secret
@@ -38,20 +37,20 @@ from tests.acceptance.attack import (
     ADA,
     BOARD,
     CHILD,
+    FEW_STRANGERS,
     OPERATOR,
     OTHER_LIFE,
     PUT,
-    SECRET,
     SHORT_LEASE,
     Target,
     ask,
     fence,
     key_at,
     op,
+    service_at,
     unchanged,
     with_packed_values,
 )
-from tests.source_tree import ROOT
 from tests.unit.net.conversation import PATIENCE_S, Talk, talking
 from tests.waiting import wait_until
 
@@ -61,17 +60,8 @@ both = pytest.mark.parametrize("encoding", [MSGPACK, JSON], ids=lambda e: e.name
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """One service for all cases: each must leave it as it was."""
-    settings = {"data": str(tmp_path_factory.mktemp("data")), "port": 0, "secret": SECRET}
-    command = [sys.executable, "-c", CHILD, json.dumps(settings)]
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as process:
-        assert process.stderr is not None
-        banner = process.stderr.readline().decode()
-        try:
-            yield Target(int(banner.rpartition(":")[2]), process.pid)
-            assert process.poll() is None, "the service is gone"
-        finally:
-            process.terminate()
-            process.wait(PATIENCE_S)
+    with service_at(tmp_path_factory.mktemp("data"), CHILD) as found:
+        yield found
 
 
 @pytest.fixture
@@ -405,41 +395,41 @@ async def test_half_closed_and_halting_sockets(target: Target, sent: bytes) -> N
 @pytest.mark.parametrize("drip", [b"", b"X-Drip: 1\r\n"], ids=["silent", "dripping"])
 async def test_a_request_that_never_ends(target: Target, drip: bytes) -> None:
     """The head of a request has as long as a hello, whether nothing more comes or a little."""
+    started = time.monotonic()
     reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
     writer.write(b"GET /v1 HTTP/1.1\r\nHost: 127.0.0.1\r\n")
-    started = time.monotonic()
-    with contextlib.suppress(ConnectionError):
-        while time.monotonic() - started < PATIENCE_S:
-            writer.write(drip)
-            with contextlib.suppress(TimeoutError):
-                assert await asyncio.wait_for(reader.read(1), 0.2) == b""
-                break
-    elapsed_ms = (time.monotonic() - started) * 1000
-    assert HANDSHAKE_TIMEOUT_MS * 0.9 < elapsed_ms < HANDSHAKE_TIMEOUT_MS * 3
+    async with asyncio.timeout(PATIENCE_S):
+        with contextlib.suppress(ConnectionError):
+            while not reader.at_eof():
+                writer.write(drip)
+                with contextlib.suppress(TimeoutError):
+                    assert await asyncio.wait_for(reader.read(1), 0.2) == b""
+    assert (time.monotonic() - started) * 1000 > HANDSHAKE_TIMEOUT_MS * 0.9
     writer.close()
 
 
 async def test_a_handshake_that_never_ends(target: Target) -> None:
     """An open WebSocket that says nothing is closed when its time is over, not before."""
+    started = time.monotonic()
     async with talking(target.url, None) as talk:
-        started = time.monotonic()
         assert await talk.closed() == 4401
-        elapsed_ms = (time.monotonic() - started) * 1000
-        assert HANDSHAKE_TIMEOUT_MS * 0.9 < elapsed_ms < HANDSHAKE_TIMEOUT_MS * 3
+    assert (time.monotonic() - started) * 1000 > HANDSHAKE_TIMEOUT_MS * 0.9
 
 
-async def test_many_strangers_keep_nobody_out(target: Target, bystander: Board) -> None:
-    """Connections without a word fill their own quota; who has a token gets in."""
-    async with contextlib.AsyncExitStack() as stack:
-        refusals = 0
-        for _ in range(300):
-            try:
+async def test_many_strangers_keep_nobody_out(tmp_path: Path) -> None:
+    """Connections without a word fill their own quota; who has a token gets in.
+
+    The quota is small here, and strangers may stay long: each is let in while the others are there.
+    """
+    with service_at(tmp_path, FEW_STRANGERS + CHILD) as target:
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(8):
                 await stack.enter_async_context(talking(target.url, None))
-            except Exception as error:  # noqa: BLE001 - any refusal counts
-                refusals += "503" in str(error)
-        assert refusals > 0
-        async with blackboard.connect(target.url, token=OPERATOR) as client:
-            assert BOARD in await client.boards()
+            for _ in range(40):
+                with pytest.raises(InvalidStatus, match="503"):
+                    await stack.enter_async_context(talking(target.url, None))
+            async with blackboard.connect(target.url, token=OPERATOR) as client:
+                await client.board(BOARD).put("public/a", 1)
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -467,14 +457,16 @@ async def test_readers_that_never_read(target: Target, bystander: Board) -> None
             for number in range(100, 200):
                 listing = {"board": "bulk", "pattern": "public/**"}
                 await talk.send({"id": number, "method": "list", "params": listing})
+        waiting, grown = [], []
         for number in range(200):
             await bulk.put(f"public/{number % 8}", text)
-        waiting = await _gauge(target, "blackboard_waiting_bytes")
-        assert 0 < waiting <= 10 * OUTGOING_BYTES_MAX
-        grown = target.memory_bytes() - before
+            if number % 20 == 19:  # who does not read is let go in the end
+                waiting.append(await _gauge(target, "blackboard_waiting_bytes"))
+                grown.append(target.memory_bytes() - before)
+        assert 0 < max(waiting) <= 10 * OUTGOING_BYTES_MAX
         for talk in stalled:
             talk.socket.transport.abort()
-    assert grown < 10 * 4 * FRAME_BYTES_MAX
+    assert max(grown) < 10 * 4 * FRAME_BYTES_MAX
     await wait_until(lambda: _is_quiet(target))
 
 

@@ -162,7 +162,8 @@ async def test_states_are_checked_before_a_deploy(shell: Shell, buyer: Board) ->
 async def test_who_is_there_and_who_crashed_is_listed(shell: Shell, buyer: Board) -> None:
     """Names, what each is at, and the error; as a table and as JSON."""
     assert shell.run("agents").stderr == "no agent is there\n"
-    async with buyer.attach() as me:
+    # A command holds up the event loop of this process, which could not renew a short lease.
+    async with buyer.attach(ttl_ms=3_600_000) as me:
         await me.report("waiting", "for a price")
         [row] = shell.out("agents").splitlines()
         agent, state, since, note = row.split("\t")

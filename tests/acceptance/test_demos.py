@@ -9,7 +9,7 @@ import pytest
 from tests.source_tree import ROOT
 
 STORIES = ("approval", "crash_resume", "journal_saves", "migration", "time_travel")
-TIMEOUT_S = 60
+TIMEOUT_S = 110
 
 
 @pytest.mark.parametrize("story", STORIES)

@@ -143,7 +143,7 @@ async def test_everybody_ends_equal_through_kill_and_restore(shell: Shell) -> No
             doc.text().append(" Python offline.")
             services.enter_context(shell.service(port=port))
             await doc.synced()
-            await wait_until(lambda: has(doc, "Ben"), timeout_s=30)
+            await wait_until(lambda: has(doc, "Ben"))
             text = str(doc.text())
             assert len(text) == len("agreed. Ben offline. Python offline.")
             for name in ("ann", "ben"):

@@ -6,7 +6,7 @@ import * as Y from 'yjs'
 
 const clients = new Map()
 const pause = () => new Promise(resolve => setTimeout(resolve, 5))
-const until = async (condition, timeoutMs = 20000) => {
+const until = async (condition, timeoutMs = 50000) => {
   const deadline = Date.now() + timeoutMs
   while (!condition()) {
     if (Date.now() > deadline) return false
