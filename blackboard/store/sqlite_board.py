@@ -5,7 +5,8 @@ Invariants
   is told anything of it before the file holds it.
 - commits are decided in the order in which they came, on the event loop, without a pause between
   `decide` and `evolve`.
-- at most one group is being written; it is written whoever stopped waiting for it.
+- at most one group is being written; it is written whoever stopped waiting for it. While the
+  journal is copied into the file, that stands in place of a group.
 - `_durable` is the head as of the last written group; `_tail` holds the newest log entries up to
   it, without a gap.
 - after a failed write (`failure` is set) the board answers nothing any more: it must be loaded
@@ -36,6 +37,10 @@ from blackboard.wire.codec import Prepared, encode_results
 
 _GIVE_WAY_EVERY_S: Final = 0.002
 _GIVE_WAY_S: Final = 0.0001  # a thread wakes up in half of it
+_LARGE_CHANGES: Final = 512
+"""Changes of a commit that may lie on as many pages: after it the journal is copied into the file,
+rather than in the midst of such a commit, which takes as long as several of them."""
+_COPY_AFTER_S: Final = 0.1  # those who waited for the commit have gone on by then
 
 Waiting = tuple["asyncio.Future[list[Outcome]]", Sequence[Prepared], list[Outcome]]
 """A call of `commit`: whom to tell, what was asked, what was decided."""
@@ -96,6 +101,8 @@ class EmbeddedBoard:
         self._gathering = _Group()
         self._writing: _Group | None = None
         self._starting = False
+        self._copying: asyncio.TimerHandle | None = None
+        self._is_copy_due = False
         self._queued = 0
         self._held_until_s = 0.0  # by the loop's clock; 0 = not held
         self._lifted = asyncio.Event()
@@ -203,8 +210,10 @@ class EmbeddedBoard:
     def _start(self) -> None:
         """Hand the gathered group to a writer thread, if there is anything to write."""
         self._starting = False
-        if not self._gathering.calls or self.failure is not None:
+        if self.failure is not None:
             return None
+        if not self._gathering.calls:
+            return self._copy_journal()
         group, self._gathering = self._gathering, _Group()
         group.head = self._head()
         if group.changes_nothing:
@@ -212,9 +221,25 @@ class EmbeddedBoard:
         self._writing = group
         writes = group.touched.writes(self._state, self._weight)
         self._weight = writes.weight
+        return self._hand_over(group, writes)
+
+    def _hand_over(self, group: _Group, writes: Writes | None) -> None:
         self._writers.submit(self._write, group, writes)
         self._loop.call_later(_GIVE_WAY_EVERY_S, self._give_way, group)
-        return None
+
+    def _copy_soon(self) -> None:
+        """The next time that nobody waits for a commit, or soon after, copy the journal."""
+        self._copying = None
+        if self.failure is None:
+            self._is_copy_due = True
+            self._start_soon()
+
+    def _copy_journal(self) -> None:
+        """In place of a group: a commit that comes meanwhile waits for it."""
+        if self._is_copy_due:
+            self._is_copy_due = False
+            self._writing = _Group(head=self._durable)
+            self._hand_over(self._writing, None)
 
     def _give_way(self, group: _Group) -> None:
         """Let the writer thread have the interpreter for a moment.
@@ -226,11 +251,14 @@ class EmbeddedBoard:
             time.sleep(_GIVE_WAY_S)
             self._loop.call_later(_GIVE_WAY_EVERY_S, self._give_way, group)
 
-    def _write(self, group: _Group, writes: Writes) -> None:
-        """In a writer thread. Whatever happens, the event loop is told."""
+    def _write(self, group: _Group, writes: Writes | None) -> None:
+        """In a writer thread; None: copy the journal. Whatever happens, the event loop is told."""
         failure: WriteError | None = WriteError("the writer ended", certain=False)
         try:
-            group.log_remains = self._file.write(writes)
+            if writes is None:
+                self._file.checkpoint()
+            else:
+                group.log_remains = self._file.write(writes)
             failure = None
         except WriteError as error:
             failure = error
@@ -245,7 +273,7 @@ class EmbeddedBoard:
             self._fail(failure)
             return
         self._finish(group)
-        if self._gathering.calls:
+        if self._gathering.calls or self._is_copy_due:
             self._start_soon()
 
     def _finish(self, group: _Group) -> None:
@@ -253,6 +281,9 @@ class EmbeddedBoard:
         assert group.head is not None
         self._durable = group.head
         self._tail.extend(group.entries, group.sizes)
+        is_large = any(len(entry.changes) >= _LARGE_CHANGES for entry in group.entries)
+        if is_large and self._copying is None:
+            self._copying = self._loop.call_later(_COPY_AFTER_S, self._copy_soon)
         for told, _, outcomes in group.calls:
             if not told.done():
                 told.set_result(outcomes)

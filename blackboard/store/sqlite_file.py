@@ -274,6 +274,16 @@ class BoardFile:
         self._writer.execute("DELETE FROM log WHERE revision < ?", (reach,))
         return bool(reach < below)
 
+    def checkpoint(self) -> None:
+        """Copy the journal into the file, which otherwise the commit does that makes it too long.
+
+        As there, what goes wrong changes nothing: the journal stays, and is copied some other time.
+        Never beside `write`, on a connection of its own: before 3.51.3 that can damage the file
+        (https://www.sqlite.org/wal.html#walresetbug).
+        """
+        with contextlib.suppress(sqlite3.Error):
+            self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
     def read_log(self, after: Revision, last: Revision, *, limit: int) -> list[LogEntry]:
         """Log entries after `after` up to `last`; at most `limit`, about PAGE_BYTES_MAX bytes.
 

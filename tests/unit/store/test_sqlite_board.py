@@ -18,6 +18,7 @@ from blackboard.store.sqlite_file import BoardFile, log_entries
 from blackboard.store.sqlite_new import create
 from blackboard.wire.codec import Prepared, prepare
 from tests.unit.core.trial import EPOCH, Trial, packed
+from tests.waiting import wait_until
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -244,6 +245,52 @@ async def test_compaction_takes_entries_from_memory_and_file(
     assert (await opened.board.compact(2)).oldest == 9
     assert (await opened.board.compact(99)).oldest == 13
     assert await opened.log(12) == []
+
+
+async def large(opened: Opened) -> None:
+    """Commit so much at once that the journal is copied into the file soon."""
+    count = sqlite_board._LARGE_CHANGES
+    puts = [Put(f"public/k{number}", b"large") for number in range(count)]
+    [outcome] = await opened.board.commit([prepare(opened.trial.make(*puts))])
+    assert isinstance(outcome, Committed)
+
+
+async def test_after_a_large_commit_the_journal_is_copied(opened: Opened) -> None:
+    """Once, and with no commit that waits for it; a small one leaves the journal as it is."""
+    await opened.commit()
+    assert opened.board._copying is None
+    await large(opened)
+    assert b"public/k0" not in opened.file.path.read_bytes()
+
+    async def copied() -> bool:
+        return b"public/k0" in await asyncio.to_thread(opened.file.path.read_bytes)
+
+    await wait_until(copied)
+    await opened.commit()
+    assert opened.board._copying is None
+    assert opened.gate.writes == 4
+
+
+async def test_commits_and_closing_wait_for_a_copy_of_the_journal(opened: Opened) -> None:
+    """What came meanwhile is written before the file is let go."""
+    await large(opened)
+    opened.gate.open.clear()
+
+    async def copying() -> bool:
+        return opened.board._writing is not None
+
+    await wait_until(copying)
+    commit = asyncio.create_task(opened.commit())
+    await turn()
+    closing = asyncio.create_task(opened.board.aclose())
+    await turn()
+    assert not commit.done()
+    assert not closing.done()
+    opened.gate.open.set()
+    await asyncio.gather(commit, closing)
+    again = BoardFile(opened.file.path, level="memory")
+    assert again.load(NAME).state.revision == 2
+    again.abandon()
 
 
 async def test_a_page_that_is_compacted_while_it_is_read_is_refused(
