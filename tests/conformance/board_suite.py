@@ -9,6 +9,7 @@ The rules stand in `rules_board_*.py` beside this file, a group each; each test 
 
 import pytest
 
+from blackboard.service import keeper, lock
 from blackboard.service.board import Board
 from tests.conformance.rules_board_branch import BranchRules
 from tests.conformance.rules_board_checkpoint import BarrierRules, CheckpointRules
@@ -28,7 +29,7 @@ from tests.conformance.rules_runtime import AgentLifeRules, AgentStepRules
 from tests.conformance.rules_runtime_approvals import ApprovalRules
 from tests.conformance.rules_runtime_journal import JournalRules
 from tests.conformance.rules_runtime_restore import AgentRestoreRules
-from tests.conformance.team import Team
+from tests.conformance.team import RENEWED_MS, Team
 
 
 class BoardAgents:
@@ -43,6 +44,12 @@ class BoardAgents:
     async def bob(self, team: Team) -> Board:
         """The board as agent bob."""
         return await team.board("bob")
+
+    @pytest.fixture
+    def renewed_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What has RENEWED_MS is renewed more than twice a second, and lasts for a minute."""
+        for module in (lock, keeper):
+            monkeypatch.setattr(module, "RENEWALS_PER_TTL", RENEWED_MS / 400)
 
 
 class BoardSuite(

@@ -22,7 +22,7 @@ from blackboard.service.access import Principal, Right
 from blackboard.service.attempts import Record, dead_key, tries_key
 from blackboard.service.board import Board
 from blackboard.service.claim import Task
-from tests.conformance.team import PATIENCE_S, Team
+from tests.conformance.team import PATIENCE_S, RENEWED_MS, Team
 from tests.conformance.workers import Block
 from tests.waiting import wait_until
 
@@ -32,8 +32,6 @@ PATIENCE_MS = int(PATIENCE_S * 1000)
 HOUR_MS = 3_600_000
 SHORT_MS = 300
 """Short enough to see it run out."""
-RENEWED_MS = 1_500
-"""Long enough to be renewed in time by a machine that is busy with something else."""
 
 
 class Broken(Exception):
@@ -330,6 +328,7 @@ class LosingRules:
         [claimed] = await ada.claims()
         assert (claimed.state, claimed.last_error) == ("dead", "its claimers died")
 
+    @pytest.mark.usefixtures("renewed_often")
     async def test_a_claim_is_renewed(self, ada: Board, bob: Board) -> None:
         await ada.put(ONE, 1)
         async with bob.watch(ONE) as watch, ada.claim(TASKS, ttl_ms=RENEWED_MS) as task:
@@ -359,6 +358,7 @@ class LosingRules:
         assert await ada.get("public/result") is None
         assert await ada.get(ONE) == 1
 
+    @pytest.mark.usefixtures("renewed_often")
     async def test_who_loses_a_task_is_told_at_once(self, ada: Board, team: Team) -> None:
         await ada.put(ONE, 1)
         with anyio.fail_after(PATIENCE_S), pytest.raises(LeaseLost):

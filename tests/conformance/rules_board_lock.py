@@ -19,14 +19,12 @@ from blackboard.service.board import Board
 from blackboard.service.step import Step
 from blackboard.types import FENCES_MAX
 from blackboard.wire.codec import encode_value
-from tests.conformance.team import PATIENCE_S, Team, take
+from tests.conformance.team import PATIENCE_S, RENEWED_MS, Team, take
 from tests.conformance.workers import Block, apart, finished, lease_of, queued
 
 A, B = "public/a", "public/b"
 SHORT_MS = 300
 """Short enough to see it run out."""
-RENEWED_MS = 1_500
-"""Long enough to be renewed in time by a machine that is busy with something else."""
 HOUR_MS = 3_600_000
 
 
@@ -114,6 +112,7 @@ class LockRules:
         await third.entered()
         await third.end()
 
+    @pytest.mark.usefixtures("renewed_often")
     async def test_a_lock_is_renewed_as_long_as_its_block_runs(self, ada: Board) -> None:
         async with ada.watch(A) as watch:
             block = Block(ada.lock(A, ttl_ms=RENEWED_MS))
@@ -121,6 +120,7 @@ class LockRules:
             await block.end()
         assert kinds == ["grant"] + ["renew"] * 3
 
+    @pytest.mark.usefixtures("renewed_often")
     async def test_a_ticket_is_renewed_as_long_as_it_is_waited_for(
         self, ada: Board, bob: Board
     ) -> None:
@@ -269,6 +269,7 @@ class FenceRules:
             await bob.put("public/y", 1)
             await ada.put("public/y", 2)
 
+    @pytest.mark.usefixtures("renewed_often")
     async def test_a_lost_lock_ends_the_block_where_it_waits(self, team: Team, ada: Board) -> None:
         operator = await team.operator()
         block = Block(ada.lock(A, B, ttl_ms=RENEWED_MS))
@@ -360,7 +361,7 @@ class WaitFreeRules:
         await first.entered()
         second = Block(bob.lock(A))
         await queued(ada, A, 1)
-        waiting = apart(ada.wait_free(A, timeout_ms=1_000))
+        waiting = apart(ada.wait_free(A, timeout_ms=3_000))
         await first.end()
         lock = await second.entered()
         with pytest.raises(LeaseHeld) as told:

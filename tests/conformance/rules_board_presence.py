@@ -6,13 +6,11 @@ from blackboard.core.commit import Grant, Release
 from blackboard.errors import AccessDenied, Fenced, InvalidRequest, LeaseHeld, LeaseLost
 from blackboard.service.board import Board
 from blackboard.service.presence import IfTaken, identity_key, presence_key
-from tests.conformance.team import Team, take
+from tests.conformance.team import RENEWED_MS, Team, take
 from tests.conformance.workers import Block, finished, lease_of, queued
 
 SHORT_MS = 300
 """Short enough to see it run out."""
-RENEWED_MS = 1_200
-"""Long enough to be renewed in time by a machine that is busy with something else."""
 HOUR_MS = 3_600_000
 ADA = identity_key("ada")
 
@@ -43,6 +41,7 @@ class PresenceRules:
                 receipt.revision,
             )
 
+    @pytest.mark.usefixtures("renewed_often")
     async def test_a_heartbeat_tells_what_has_changed_and_else_nothing(self, ada: Board) -> None:
         async with (
             ada.watch(ADA, presence_key("ada")) as watch,
@@ -99,6 +98,7 @@ class PresenceRules:
         await second.end()
         assert await ada.agents() == ()
 
+    @pytest.mark.usefixtures("renewed_often")
     async def test_who_is_taken_over_is_told_while_it_waits(self, ada: Board) -> None:
         first = Block(ada.attach(ttl_ms=RENEWED_MS))
         await first.entered()

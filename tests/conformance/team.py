@@ -13,6 +13,8 @@ from blackboard.service.service import Service
 from blackboard.service.views import Revised
 from blackboard.service.watching import Watch
 
+RENEWED_MS = 60_000
+"""How long a lease lasts whose renewals a test watches: with `renewed_often`, they do come."""
 PATIENCE_S = 60.0
 """How long a test waits for what must come; a machine under load is slow now and then."""
 _numbers = count()

@@ -24,7 +24,7 @@ from tests.guarantees.processes import ServiceProcess
 from tests.servers import ask
 from tests.waiting import wait_until
 
-SHORT_MS = 1_500
+SHORT_MS = 4_000
 """How long a writer insists here, instead of half a minute."""
 SOON_S = 90.0
 """What a hang would exceed."""
