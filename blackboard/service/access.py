@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
+from typing import Final
 
 from msgspec import Struct
 
@@ -20,6 +21,9 @@ from blackboard.core.lease import is_holder_of
 from blackboard.core.path import SYSTEM, barrier_key, check_name, namespace_of, parse_pattern
 from blackboard.errors import AccessDenied, InvalidRequest, LimitExceeded
 from blackboard.types import PATTERNS_MAX, Key, Milliseconds, Prefix
+
+_ANSWERS_KEPT: Final = 8_192
+"""How many answers each of the two questions below is remembered for: 250 bytes each, so 2 MiB."""
 
 
 class Right(StrEnum):
@@ -224,13 +228,13 @@ def _narrowed(wide: tuple[Grant, ...], narrow: tuple[Grant, ...]) -> tuple[Grant
 # --- may they? ------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=_ANSWERS_KEPT)
 def allows(grants: tuple[Grant, ...], right: Right, key: Key) -> bool:
     """Whether one of the grants has `right` on `key`."""
     return any(right in g.rights and parse_pattern(g.pattern).matches(key) for g in grants)
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=_ANSWERS_KEPT)
 def allows_below(grants: tuple[Grant, ...], right: Right, prefix: Prefix) -> bool:
     """Whether one of the grants has `right` on every key below `prefix`.
 
