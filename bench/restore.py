@@ -52,6 +52,7 @@ KEYS_PER_AGENT = 250_000
 class Latencies:
     """Milliseconds of each commit, by whether a restore was under way."""
 
+    calm: bool = True
     restoring: bool = False
     before: list[float] = field(default_factory=list)
     during: list[float] = field(default_factory=list)
@@ -59,7 +60,10 @@ class Latencies:
     def note(self, began_s: float, was_restoring: bool) -> None:
         """A commit that began then has its answer now."""
         took_ms = (time.perf_counter() - began_s) * 1000
-        (self.during if was_restoring or self.restoring else self.before).append(took_ms)
+        if was_restoring or self.restoring:
+            self.during.append(took_ms)
+        elif self.calm:
+            self.before.append(took_ms)
 
 
 @dataclass
@@ -140,6 +144,7 @@ async def measure(service: Service, keys: int, changed: int, rounds: int) -> dic
     working = [asyncio.create_task(work(agent, latencies)) for agent in agents]
     try:
         await asyncio.sleep(CALM_S)
+        latencies.calm = False  # what waits for the changes between restores counts nowhere
         for _ in range(rounds):
             await spoil(operator, keys, changed, draw)
             await asyncio.sleep(REST_S)  # what waited for these large commits is not the restore's
