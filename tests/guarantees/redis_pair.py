@@ -3,7 +3,7 @@
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from blackboard.store.keys import board_keys
 from blackboard.store.redis_process import RedisProcess, RedisSettings
@@ -53,19 +53,28 @@ class RedisPair:
         await self.sync()
 
     async def sync(self) -> None:
-        """Wait until the replica has everything."""
-        await wait_until(self._is_synced, timeout_s=PATIENCE_S)
+        """Wait until the replica has all that the primary has now, and the primary knows it.
 
-    async def _is_synced(self) -> bool:
-        """Whether the replica has all that the primary had when it was asked."""
-        assert self.replica is not None
-        there = await ask(self.primary, "INFO", "replication")
-        here = await ask(self.replica, "INFO", "replication")
-        assert isinstance(there, dict)
-        assert isinstance(here, dict)
-        is_up = here.get("master_link_status") == "up"
-        told = there.get("slave0", {}).get("offset", -1)  # what the primary was told of
-        return is_up and min(told, here["slave_repl_offset"]) >= there["master_repl_offset"]
+        The primary is told once a second how far its replica is: what it has at that moment is
+        never reached as long as somebody writes.
+        """
+        target = (await self._replication(self.primary))["master_repl_offset"]
+
+        async def is_synced() -> bool:
+            assert self.replica is not None
+            there = await self._replication(self.primary)
+            here = await self._replication(self.replica)
+            is_up = here.get("master_link_status") == "up"
+            told = there.get("slave0", {}).get("offset", -1)
+            return is_up and min(told, here["slave_repl_offset"]) >= target
+
+        await wait_until(is_synced, timeout_s=PATIENCE_S)
+
+    @staticmethod
+    async def _replication(server: RedisProcess) -> dict[str, Any]:
+        found = await ask(server, "INFO", "replication")
+        assert isinstance(found, dict)
+        return found
 
     def part(self) -> None:
         """Nothing reaches the replica any more; the primary goes on and does not know."""

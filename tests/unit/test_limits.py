@@ -267,6 +267,7 @@ async def test_waiting_commits_have_an_edge(
 BY_EFFECT = {
     "RENEWALS_PER_TTL": "test_keeper.py::test_it_is_renewed_at_a_third_of_its_time",
     "OPEN_FILES_MAX": "test_server.py::test_a_service_opens_as_many_files_as_it_may",
+    "SWEEP_INTERVAL_MS": "rules_board_write.py::test_an_entry_expires_and_watchers_are_told",
     "ARCHIVE_WAIT_MS": "test_archiver.py::test_waiting_for_the_archive_is_bounded",
     "ARCHIVE_LEASE_MS": "test_archiver.py::test_one_archives_and_the_other_takes_over",
     "LOCK_MASTER_TIMEOUT_MS": "test_redlock_faults.py::test_hung_masters_hold_nobody_up",
