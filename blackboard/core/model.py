@@ -9,7 +9,7 @@ Invariants
 - `decide` -> `log_entry` -> `evolve` (core/state.py) is the whole life of a commit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -101,9 +101,11 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
                 _check_key(state, condition)
             else:
                 _check_prefix(state, condition, looked)
-        draft = _Draft(state, now_ms, restores=commit.begins is not None)
-        results = tuple(draft.apply(op) for op in commit.ops)
-        if commit.begins is None:  # what comes back was within the quotas before
+        draft = _Draft(state, now_ms)
+        if commit.begins is not None:
+            results = tuple(draft.put_back(commit.ops))
+        else:
+            results = tuple(draft.apply(op) for op in commit.ops)
             draft.check_quotas()
     except (Rejected, OutcomeUnknown) as refusal:
         return refusal
@@ -169,7 +171,7 @@ def _check_begins(state: State, commit: Commit, begins: Epoch) -> None:
     is_next = begins.number == state.epoch.number + 1 and begins.cause == RESTORE
     if not (is_next and begins.from_revision < begins.revision):
         raise InvalidRequest(field="begins", reason="it is not the epoch of a restore")
-    if not all(isinstance(op, PutBack | Delete) for op in commit.ops):
+    if not {type(op) for op in commit.ops} <= {PutBack, Delete}:
         raise InvalidRequest(field="ops", reason="a restore puts back and deletes, nothing else")
     if begins.revision != state.revision + 1:
         raise HeadMoved(begins.revision - 1, state.revision)
@@ -257,10 +259,9 @@ class _Draft:
     Operations see those before them in the same commit.
     """
 
-    def __init__(self, state: State, now_ms: Milliseconds, *, restores: bool) -> None:
+    def __init__(self, state: State, now_ms: Milliseconds) -> None:
         self.state = state
         self.now_ms = now_ms
-        self.restores = restores
         self.fence: Fence = state.revision + 1
         self.values: dict[Key, bytes | None] = {}
         self.next_item: dict[Prefix, int] = {}
@@ -292,11 +293,18 @@ class _Draft:
                 held = lease.expire(self._lease(op.key), op, self.fence, self.now_ms)
                 return self._set_lease(op.key, held)
             case PutBack():
-                if not self.restores:
-                    reason = "only a restore puts back what was"
-                    raise InvalidRequest(field="ops", reason=reason)
+                reason = "only a restore puts back what was"
+                raise InvalidRequest(field="ops", reason=reason)
+
+    def put_back(self, ops: Sequence[Op]) -> Iterator[Result]:
+        """Apply the operations of a restore. They are many, and all others wait meanwhile; what
+        comes back was within the quotas before."""
+        for op in ops:
+            if isinstance(op, PutBack):
                 self.values[op.key] = op.value
-                return None
+                yield None
+            else:
+                yield self.apply(op)
 
     def _value(self, key: Key) -> bytes | None:
         if key in self.values:
@@ -408,6 +416,8 @@ def _growth(state: State, values: dict[Key, bytes | None]) -> dict[str, tuple[in
 
 def effects(commit: Commit, committed: Committed) -> tuple[Change, ...]:
     """The absolute effects of a commit that took effect: one change per key, the last one."""
+    if commit.begins is not None:
+        return _effects_of_restore(commit, committed)
     changes: dict[tuple[bool, Key], Change] = {}
     for op, result in zip(commit.ops, committed.results, strict=True):
         for change in _effect(op, result, committed):
@@ -416,6 +426,20 @@ def effects(commit: Commit, committed: Committed) -> tuple[Change, ...]:
             if before is not None and before.item is not None:
                 change = replace(change, item=before.item)
             changes[slot] = change
+    return tuple(changes.values())
+
+
+def _effects_of_restore(commit: Commit, committed: Committed) -> tuple[Change, ...]:
+    """As `effects`, for operations of two kinds, of which there are many."""
+    changes: dict[Key, Change] = {}
+    for op, result in zip(commit.ops, committed.results, strict=True):
+        assert isinstance(op, (PutBack, Delete))
+        if isinstance(op, PutBack):
+            changes.pop(op.key, None)
+            changes[op.key] = Change(ChangeKind.PUT, op.key, op.value, op.expires_at_ms)
+        elif result:
+            changes.pop(op.key, None)
+            changes[op.key] = Change(ChangeKind.DELETE, op.key)
     return tuple(changes.values())
 
 

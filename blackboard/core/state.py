@@ -10,8 +10,9 @@ Invariants of State
 - fold(evolve, log, State()) is the state: nothing else changes it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from msgspec import Struct
 from sortedcontainers import SortedDict, SortedSet
@@ -57,6 +58,12 @@ class Usage(Struct, frozen=True, gc=False):
 
     keys: int = 0
     bytes: int = 0
+
+
+_UNUSED: Final = Usage()
+
+_exchange: Final[Callable[[Any, Key, Entry], None]] = dict.__setitem__
+"""Replace an entry of a sorted dictionary: its key is in its place already."""
 
 
 @dataclass
@@ -108,16 +115,18 @@ def evolve(state: State, entry: LogEntry) -> State:
         if entry.epoch.cause != RESTORE:
             return state
         state.leases.clear()  # their holders go by what is undone
+    growth: dict[str, list[int]] = {}
     for change in entry.changes:
         if change.lease is not None:
             _evolve_lease(state, change.lease, change.kind)
         elif change.value is not None:
-            _evolve_put(state, change, change.value, entry)
+            _evolve_put(state, change, change.value, entry, growth)
         else:
-            _evolve_delete(state, change.key, entry)
+            _evolve_delete(state, change.key, entry, growth)
         if change.item is not None:
             prefix = change.key.rpartition("/")[0]
             state.next_item[prefix] = max(state.next_item.get(prefix, 0), change.item + 1)
+    _evolve_usage(state, growth)
     _evolve_answer(state, entry)
     return state
 
@@ -129,26 +138,35 @@ def _evolve_lease(state: State, lease: Lease, kind: ChangeKind) -> None:
         state.leases[lease.key] = lease
 
 
-def _evolve_put(state: State, change: Change, value: bytes, entry: LogEntry) -> None:
-    old = state.entries.get(change.key)
-    new = Entry(
-        key=change.key,
-        value=value,
-        mod_revision=entry.revision,
-        create_revision=old.create_revision if old else entry.revision,
-        author=entry.author,
-        time_ms=entry.time_ms,
-        expires_at_ms=change.expires_at_ms,
-    )
-    _replace(state, change.key, old, new)
-    state.tombstones.pop(change.key, None)
-
-
-def _evolve_delete(state: State, key: Key, entry: LogEntry) -> None:
+def _evolve_put(
+    state: State, change: Change, value: bytes, entry: LogEntry, growth: dict[str, list[int]]
+) -> None:
+    key, revision = change.key, entry.revision
     old = state.entries.get(key)
+    created = revision if old is None else old.create_revision
+    expires_at_ms = change.expires_at_ms
+    new = Entry(key, value, revision, created, entry.id.agent, entry.time_ms, expires_at_ms)
+    if old is None:
+        state.entries[key] = new
+        state.tombstones.pop(key, None)
+        _grow(growth, key, 1, len(key) + len(value))
+    else:
+        _exchange(state.entries, key, new)
+        if (more := len(value) - len(old.value)) != 0:
+            _grow(growth, key, 0, more)
+        if old.expires_at_ms is not None:
+            state.expiring.discard((old.expires_at_ms, key))
+    if expires_at_ms is not None:
+        state.expiring.add((expires_at_ms, key))
+
+
+def _evolve_delete(state: State, key: Key, entry: LogEntry, growth: dict[str, list[int]]) -> None:
+    old = state.entries.pop(key, None)
     if old is not None:
-        _replace(state, key, old, None)
-        state.tombstones[key] = Tombstone(entry.revision, entry.author)
+        state.tombstones[key] = Tombstone(entry.revision, entry.id.agent)
+        _grow(growth, key, -1, -len(key) - len(old.value))
+        if old.expires_at_ms is not None:
+            state.expiring.discard((old.expires_at_ms, key))
 
 
 def size_of(key: Key, value: bytes | None) -> int:
@@ -156,22 +174,18 @@ def size_of(key: Key, value: bytes | None) -> int:
     return 0 if value is None else len(key) + len(value)
 
 
-def _replace(state: State, key: Key, old: Entry | None, new: Entry | None) -> None:
-    """Swap one entry for another (None = absent) and keep the sums and the expiry index right."""
-    keys = (new is not None) - (old is not None)
-    size = size_of(key, new.value if new else None) - size_of(key, old.value if old else None)
-    if new is not None:
-        state.entries[key] = new
-    else:
-        del state.entries[key]
-    if keys or size:
-        for namespace in (namespace_of(key), ""):
-            used = state.usage.get(namespace, Usage())
-            state.usage[namespace] = Usage(used.keys + keys, used.bytes + size)
-    if old is not None and old.expires_at_ms is not None:
-        state.expiring.discard((old.expires_at_ms, key))
-    if new is not None and new.expires_at_ms is not None:
-        state.expiring.add((new.expires_at_ms, key))
+def _grow(growth: dict[str, list[int]], key: Key, keys: int, size: int) -> None:
+    """Note by how much the namespace of `key` grows; a restore has many keys in few of them."""
+    found = growth.setdefault(namespace_of(key), [0, 0])
+    found[0] += keys
+    found[1] += size
+
+
+def _evolve_usage(state: State, growth: dict[str, list[int]]) -> None:
+    for namespace, (keys, size) in growth.items():
+        for name in (namespace, ""):
+            used = state.usage.get(name, _UNUSED)
+            state.usage[name] = Usage(used.keys + keys, used.bytes + size)
 
 
 def _evolve_answer(state: State, entry: LogEntry) -> None:

@@ -167,7 +167,7 @@ class SqliteStore:
     async def hold(self, board: str, hold_ms: Milliseconds) -> None:
         """As `Store.hold`."""
         check_hold(hold_ms)
-        (await self._board(board)).hold(hold_ms)
+        await (await self._board(board)).hold(hold_ms)
 
     async def seed(self, board: str, seed: Seed, pages: AsyncIterator[Sequence[Entry]]) -> Head:
         """As `Store.seed`: the file is made beside its place. Cancellation leaves nothing."""

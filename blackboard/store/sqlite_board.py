@@ -158,13 +158,18 @@ class EmbeddedBoard:
         self._start_soon()
         return told
 
-    def hold(self, hold_ms: Milliseconds) -> None:
-        """As `Store.hold`; the clock is the process's, which nobody sets back."""
+    async def hold(self, hold_ms: Milliseconds) -> None:
+        """As `Store.hold`; the clock is the process's, which nobody sets back.
+
+        Returns once the file holds what was decided before: the head is then the one that the next
+        commit follows, and a restore that is computed for it need not be tried again.
+        """
         self._check_alive()
         self._lift()
         if hold_ms > 0:
             self._held_until_s = self._loop.time() + hold_ms / 1000
             self._lifted = asyncio.Event()
+            await self._settled(self._state.revision)
 
     def _lift(self) -> None:
         self._held_until_s = 0.0

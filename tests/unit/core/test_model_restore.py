@@ -9,6 +9,8 @@ from blackboard.core.commit import (
     ENGINE,
     RESTORE,
     Append,
+    Change,
+    ChangeKind,
     Commit,
     Committed,
     Delete,
@@ -71,6 +73,30 @@ def test_a_restore_begins_an_epoch_with_its_changes_in_one_entry(trial: Trial) -
     for one in trial.log:
         evolve(replayed, one)
     assert replayed == trial.state
+
+
+def test_a_restore_changes_each_key_once_by_its_last_operation(trial: Trial) -> None:
+    """In the order of those; what was not there, and is not, is no removal."""
+    ops = (PutBack(A, ONE), Delete(B), PutBack(B, packed(2)), Delete("public/c"), Delete(A))
+    done = trial.send(restore(trial, *ops, PutBack("public/c", ONE), PutBack(B, packed(3), 9_000)))
+    assert isinstance(done, Committed)
+    assert done.results == (None, 0, None, 0, 1, None, None)
+    assert trial.log[-1].changes == (
+        Change(ChangeKind.DELETE, A),
+        Change(ChangeKind.PUT, "public/c", ONE),
+        Change(ChangeKind.PUT, B, packed(3), 9_000),
+    )
+    assert not faults(trial.state)
+
+
+def test_what_is_put_back_stays_in_its_place(trial: Trial) -> None:
+    """Sizes, expiries and the order of the keys are kept whether a key was there or was not."""
+    trial.commit(Put(B, packed("long")), Put("private/ada/x", ONE, 500))
+    again = (PutBack(B, ONE, 7_000), PutBack("private/ada/x", packed("longer")), Delete(A))
+    trial.send(restore(trial, *again, PutBack("public/aa", ONE)))
+    assert not faults(trial.state)
+    assert list(trial.state.below("public")) == ["public/aa", B, "public/l/0000000000"]
+    assert list(trial.state.expiring) == [(7_000, B)]
 
 
 def test_a_restore_ends_leases_and_keeps_counters_and_answers(trial: Trial) -> None:

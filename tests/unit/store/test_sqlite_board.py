@@ -126,6 +126,23 @@ async def test_nobody_sees_what_the_file_does_not_hold_yet(opened: Opened) -> No
     assert board.head.revision == 2
 
 
+async def test_who_holds_a_board_finds_everything_written(opened: Opened) -> None:
+    """So the head is the one that the next commit follows, and a restore is computed but once."""
+    opened.gate.open.clear()
+    before = asyncio.create_task(opened.commit())
+    await turn()
+    holding = asyncio.create_task(opened.board.hold(60_000))
+    await turn()
+    assert not holding.done()
+    after = asyncio.create_task(opened.commit())
+    opened.gate.open.set()
+    await asyncio.gather(before, holding)
+    await turn()
+    assert (opened.board.head.revision, after.done()) == (1, False)
+    await opened.board.hold(0)
+    await after
+
+
 async def test_a_refusal_waits_for_what_it_rests_on(opened: Opened) -> None:
     """A duplicate of a commit that is not written yet is no answer yet."""
     step = opened.step()
