@@ -8,6 +8,7 @@ answered is lost, nothing is half there, reading goes on, and so does writing wh
 import asyncio
 import resource
 import subprocess
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -54,17 +55,22 @@ def no_file_grows(pid: int) -> Iterator[None]:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with little room."""
-    place = tmp_path / "disk"
-    place.mkdir()
+def small_disk() -> Iterator[Path]:
+    """A file system with little room.
+
+    Not below pytest's directories: what a killed run left mounted would fail all later runs there,
+    when pytest removes old directories.
+    """
+    place = Path(tempfile.mkdtemp(prefix="blackboard-disk-"))
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "blackboard-test", str(place)]
     if subprocess.run(mount, check=False, capture_output=True).returncode:
+        place.rmdir()
         pytest.skip("this process may not mount a file system")
     try:
         yield place
     finally:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
+        place.rmdir()
 
 
 async def count_up(board: Board, acknowledged: list[int]) -> BlackboardError:
