@@ -155,6 +155,7 @@ async def measure(service: Service, keys: int, changed: int, rounds: int) -> dic
             took_ms.append((time.perf_counter() - began_s) * 1000)
             await asyncio.sleep(TAIL_S)
             latencies.restoring = False
+            await asyncio.sleep(REST_S)  # nor is what began before it and waits for the next ones
     finally:
         for task in working:
             task.cancel()
