@@ -9,9 +9,8 @@ Invariants
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 from blackboard.core.model import Outcome
 from blackboard.errors import BlackboardError, OutcomeUnknown, Overloaded
@@ -48,9 +47,18 @@ class CommitQueue:
     load: Load = field(default_factory=Load)
     recheck: Callable[[Sequence[Permit | None]], Mapping[int, BlackboardError]] = lambda _: {}
     """Which of what was permitted when it was queued may not be done any more, and why."""
+    send: (
+        Callable[
+            [str, Sequence[Prepared], Sequence[Permit | None]],
+            Awaitable[Sequence[Outcome | BlackboardError]],
+        ]
+        | None
+    ) = None
+    """How a batch goes to the engine; None = as it is."""
     counts: CommitCounts = field(default_factory=CommitCounts)
     _waiting: deque[Waiting] = field(default_factory=deque)
     _in_flight: int = 0
+    _working: int = 0
     _workers: "set[asyncio.Task[None]]" = field(default_factory=set)
     _flights: "set[asyncio.Future[None]]" = field(default_factory=set)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
@@ -71,9 +79,11 @@ class CommitQueue:
         outcome: asyncio.Future[Outcome | BlackboardError] = self._loop.create_future()
         self._waiting.append((prepared, outcome, permit))
         self.load.backlog_bytes += prepared.size
-        if len(self._workers) < FLIGHTS_MAX:
+        if self._working < FLIGHTS_MAX:
+            self._working += 1
             worker = asyncio.create_task(self._work(), name=f"commits of {self.board}")
             self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
         return outcome
 
     async def aclose(self) -> None:
@@ -96,7 +106,7 @@ class CommitQueue:
                     if not waiter.done():
                         waiter.set_result(outcome)
         finally:
-            self._workers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+            self._working -= 1
 
     def _take(self) -> list[Waiting]:
         """The next batch: at least one commit, then as many as the limits allow.
@@ -133,7 +143,11 @@ class CommitQueue:
         self._flights.add(flight)
         self._in_flight += 1
         try:
-            outcomes = list(await self.store.commit(self.board, commits))
+            if self.send is None:
+                outcomes = list(await self.store.commit(self.board, commits))
+            else:
+                permits = [permit for _, _, permit in batch]
+                outcomes = list(await self.send(self.board, commits, permits))
         except BlackboardError as error:
             # One error for all would share a traceback among tasks: each gets its own.
             outcomes = [type(error)(**error.fields()) for _ in batch]

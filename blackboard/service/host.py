@@ -20,12 +20,14 @@ from blackboard.service.documents import Documents
 from blackboard.service.feed import Feed
 from blackboard.service.importing import Imports
 from blackboard.service.load import Load
+from blackboard.service.permits import Permits
 from blackboard.service.rates import Meters, Rates
 from blackboard.service.revocations import Permit, Revocations
 from blackboard.store.archive import Archive
 from blackboard.store.base import EngineFacts, Store, VoteCounts
 from blackboard.store.sealed import SealedStore
 from blackboard.types import BOARDS_MAX, BOARDS_PER_PRINCIPAL_MAX
+from blackboard.wire.codec import prepare
 
 if TYPE_CHECKING:  # pottery is needed only where lock masters are configured
     from blackboard.store.redlock import LockMasters
@@ -91,6 +93,7 @@ class Host:
         self.load = Load()
         self.meters = Meters(self.rates)
         self.revocations = Revocations(self.store)
+        self._permits = Permits(self.store, self.revocations)
         self.audit = Audit(self.store)
         if isinstance(self.store, SealedStore):
             self.store.keys.made = partial(self.audit.note_service, "make_key")
@@ -175,7 +178,9 @@ class Host:
             if name not in self._boards:
                 self._openers.pop(name, None)
             raise
-        queue = CommitQueue(self.store, name, self.load, self.revocations.recheck)
+        queue = CommitQueue(
+            self.store, name, self.load, self.revocations.recheck, self._permits.commit
+        )
         opened = OpenBoard(queue, Feed(self.store, name))
         if self.archiver is not None and not self.draining:
             self.archiver.follow(name)
@@ -199,6 +204,18 @@ class Host:
         finally:
             if self.archiver is not None:
                 self.archiver.poke(board)
+
+    async def commit_past(
+        self, board: str, commit: Commit, permit: Permit | None
+    ) -> Outcome | BlackboardError:
+        """Carry out a commit by itself, past the queue of the others.
+
+        Errors: Unavailable when certainly it was not applied.
+        """
+        for refusal in self.revocations.recheck([permit]).values():
+            return refusal
+        (outcome,) = await self._permits.commit(board, [prepare(commit)], [permit])
+        return outcome
 
     async def check_new(self, name: str) -> None:
         """Errors: LimitExceeded when the board would be one more than the engine may hold."""

@@ -334,6 +334,7 @@ class LocalLink(LocalPast):
         """See `Link.erase`."""
         with self._audited("erase", board or "", agent):
             keys = self._data_keys()
+            await self._host.revocations.confirm(self.principal)
             access.check_agent_name(agent)
             if board is not None:
                 access.require_board(self.principal, board)
@@ -365,10 +366,10 @@ class LocalLink(LocalPast):
         """
         with self._audited("revoke", "", tokens, principal, until_ms):
             self._host.check_serving()
-            self._host.revocations.check(self.principal)
+            await self._host.revocations.confirm(self.principal)
             access.require_revoke(self.principal, tokens, principal)
-            count = await self._host.revocations.revoke(tokens, principal, until_ms)
             try:
+                count = await self._host.revocations.revoke(tokens, principal, until_ms)
                 # What had left for an engine before is decided before this is answered.
                 await self._host.settled()
             finally:
@@ -380,9 +381,7 @@ class LocalLink(LocalPast):
 
     def _permit(self) -> Permit | None:
         """What the commit queue looks at again before a commit leaves for the engine."""
-        if self.principal.credential is None:
-            return None
-        return self.principal, self._host.revocations.epoch
+        return self._host.revocations.permit(self.principal)
 
     def _take_log(self, size: int) -> None:
         """Errors: RateLimited when the logs would grow by more than the principal may let them."""

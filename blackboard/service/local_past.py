@@ -68,7 +68,7 @@ class LocalPast:
     async def checkpoint(self, board: str, wish: CheckpointWish) -> Checkpoint:
         """Take a checkpoint."""
         with self._audited("checkpoint", board, wish):
-            self._check_whole(board, Right.CHECKPOINT)
+            await self._check_whole(board, Right.CHECKPOINT)
             await self._begin(board)
             if wish.kind not in (NAMED, AUTOMATIC):
                 raise InvalidRequest(field="kind", reason=f"{wish.kind!r} is the service's own")
@@ -135,7 +135,7 @@ class LocalPast:
         with self._audited("restore", board, wish):
             await self._use(board, Right.RESTORE)
             check_note(wish.note)
-            return await Restores(self._host).restore(board, wish, self.principal.name)
+            return await Restores(self._host).restore(board, wish, self.principal)
 
     async def branch(self, board: str, wish: BranchWish) -> Head:
         """Make a board that begins as this one was."""
@@ -209,7 +209,7 @@ class LocalPast:
     async def import_begin(self, board: str, wish: ImportWish) -> None:
         """Begin to make `board` of what was exported."""
         with self._audited("import_begin", board, wish):
-            self._check_whole(board, Right.ADMIN)
+            await self._check_whole(board, Right.ADMIN)
             check_note(wish.note)
             await self._host.check_new(board)
             await self._host.imports.begin(board, wish, self.principal.name)
@@ -219,13 +219,13 @@ class LocalPast:
     ) -> None:
         """The next page of an import."""
         with self._audited("import_page", board, request, number):
-            self._check_whole(board, Right.ADMIN)
+            await self._check_whole(board, Right.ADMIN)
             await self._host.imports.page(board, request, number, entries)
 
     async def import_end(self, board: str, request: str) -> Head:
         """After the last page of an import."""
         with self._audited("import_end", board, request):
-            self._check_whole(board, Right.ADMIN)
+            await self._check_whole(board, Right.ADMIN)
             wish, head = await self._host.imports.end(board, request)
             await Past(self._host).begin(board, head, wish.items)
             await self._host.use(board, self._opener)
@@ -242,7 +242,7 @@ class LocalPast:
         """
         self._check(board)
         if right is not None:
-            access.require_whole(self.principal, right)
+            await self._check_whole(board, right)
         if await self._host.find(board, self._opener) is None:
             raise NoSuchBoard(board)
 
@@ -258,9 +258,12 @@ class LocalPast:
             raise NoSuchBoard(board)
         return await self._host.use(board, self._opener)
 
-    def _check_whole(self, board: str, right: Right) -> None:
+    async def _check_whole(self, board: str, right: Right) -> None:
+        """Check the right to the whole board, and the token with what the engine has now: what is
+        done under it is no commit of the principal's, which the engine would check."""
         self._check(board)
         access.require_whole(self.principal, right)
+        await self._host.revocations.confirm(self.principal)
 
     def _check(self, board: str) -> None:
         raise NotImplementedError

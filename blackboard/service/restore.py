@@ -48,6 +48,7 @@ from blackboard.errors import (
     StaleEpoch,
     Unavailable,
 )
+from blackboard.service.access import Principal
 from blackboard.service.checkpoints import Checkpoints
 from blackboard.service.documents_restore import documents_in, restored
 from blackboard.service.host import Host
@@ -60,6 +61,7 @@ from blackboard.service.moments import (
     check_request,
 )
 from blackboard.service.past import Past
+from blackboard.service.revocations import Permit
 from blackboard.service.system import system_id
 from blackboard.store.archive import Point
 from blackboard.types import (
@@ -77,7 +79,7 @@ from blackboard.types import (
     Prefix,
     Revision,
 )
-from blackboard.wire.codec import decode_value, encode_value, prepare
+from blackboard.wire.codec import decode_value, encode_value
 
 Content = tuple[bytes, Milliseconds | None]
 """A value and its expiry; None stands for "absent"."""
@@ -93,20 +95,22 @@ class Restores:
         self._past = Past(host)
         self._checkpoints = Checkpoints(host)
 
-    async def restore(self, board: str, wish: RestoreWish, by: str) -> Restored:
-        """Restore `board`, in the name of `by`; the same request again gets the same answer.
+    async def restore(self, board: str, wish: RestoreWish, who: Principal) -> Restored:
+        """Restore `board`, in the name of `who`; the same request again gets the same answer.
 
         Errors: what resolving the moment raises; LimitExceeded; Unavailable: certainly not done, or
         ask again to find out.
         """
         check_request(wish.request)
+        self._host.revocations.check(who)
+        by, permit = who.name, self._host.revocations.permit(who)
         done = await self._asked_before(board, wish.request)
         if done is not None:
             return done
         target = await self._past.point(board, wish.to)
         before = await self._checkpoint_before(board, wish, by)
         told = {"by": by, "note": wish.note, "to": target.revision, "before": before}
-        attempt = _Attempt(self._host, self._past, target, wish, told)
+        attempt = _Attempt(self._host, self._past, target, wish, told, permit)
         try:
             return await self._insist(attempt)
         except (OutcomeUnknown, HeadMoved, Conflict) as error:
@@ -172,6 +176,7 @@ class _Attempt:
     target: Point
     wish: RestoreWish
     told: dict[str, Any]
+    permit: Permit | None
     _through: Revision = 0
     """The log was taken in up to here; 0 = not begun."""
     _then: dict[Key, Content | None] = field(default_factory=dict)
@@ -228,7 +233,7 @@ class _Attempt:
 
     async def _send(self, commit: Commit) -> Committed:
         """By itself, past the queue of other commits: those may be waiting for us."""
-        [outcome] = await self.host.store.commit(self.board, [prepare(commit)])
+        outcome = await self.host.commit_past(self.board, commit, self.permit)
         if isinstance(outcome, Committed):
             return outcome
         if isinstance(outcome, AttemptTooOld | StaleEpoch):  # others were here just now

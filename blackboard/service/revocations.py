@@ -4,11 +4,16 @@ A record names a token (with everything that was narrowed from it), or a princip
 it was issued until then). The process that revokes knows at once; every other one when its reader
 of that board's log does, which is what it would learn of any commit: within milliseconds.
 
+An engine that several processes share closes that gap in the commit itself: who revokes tells every
+board the revision of his record, its access number, before he answers, and a commit under a token
+that was looked at by who knew less is not decided there (service/permits.py).
+
 Invariants
 - `check` passes only while the table is known, and was heard of within ACCESS_STALE_MS: a process
   that cannot learn of revocations lets nobody in who has a token.
 - a record, once seen, counts until the token that it names would have ended anyway.
 - `epoch` grows with each record: what was permitted at an earlier one is looked at again.
+- every record up to revision `through` is in the table.
 """
 
 import asyncio
@@ -16,30 +21,36 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from blackboard.core.commit import Change, Commit, CommitId, Delete, Entry, Op, Put
 from blackboard.core.path import check_name, parse_patterns
 from blackboard.core.watch import Position
 from blackboard.errors import (
     BlackboardError,
+    Compacted,
     Corrupt,
+    FutureRevision,
     InvalidRequest,
     LimitExceeded,
+    RolledBack,
     Unauthenticated,
     Unavailable,
 )
 from blackboard.service.access import Principal
 from blackboard.service.feed import Feed, View, Watcher
-from blackboard.store.base import Store
+from blackboard.store.base import Shared, Store
+from blackboard.store.sealed import SealedStore
 from blackboard.types import (
     ACCESS_STALE_MS,
     LIST_ENTRIES_MAX,
+    LOG_ENTRIES_MAX,
     OPERATIONS_MAX,
     REVOCATIONS_MAX,
     REVOKED_TTL_MS,
     Key,
     Milliseconds,
+    Revision,
 )
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
 
@@ -51,7 +62,10 @@ _TOKENS: Final = f"{_BELOW}/tokens"
 _PRINCIPALS: Final = f"{_BELOW}/principals"
 _VIEW: Final = View(parse_patterns([f"{_BELOW}/**"]), (), lambda _: True)
 _RETRY_S: Final = 0.5
+_TOLD_AT_ONCE: Final = 64
 
+UNKNOWN: Final = -1
+"""The revision up to which somebody knows the record who has not read it."""
 Permit = tuple[Principal, int]
 """Somebody who was let do something, and the epoch of the revocations at which he was."""
 
@@ -73,10 +87,14 @@ class Revocations:
         self._heard_s = float("-inf")
         self._loop: asyncio.AbstractEventLoop | None = None  # once something was heard
         self._known = asyncio.Event()
+        self._asking = asyncio.Lock()
+        self._begun = self._done = 0  # looks at the record: begun, and the last that succeeded
         self._follower: asyncio.Task[None] | None = None
         self._incarnation, self._step = secrets.token_hex(8), 0
         self.epoch = 0
         """Counts the records that were seen."""
+        self.through: Revision = UNKNOWN
+        """The record is known up to here."""
         self.changed: list[Callable[[], None]] = []
         """Called whenever something was revoked."""
 
@@ -116,6 +134,16 @@ class Revocations:
         ):
             raise Unauthenticated(reason="the token was revoked")
 
+    async def confirm(self, principal: Principal) -> None:
+        """As `check`, with what the engine has now, whatever was heard. Errors: as of `check`."""
+        if principal.credential is not None and shared_of(self._store) is not None:
+            await self.catch_up()
+        self.check(principal)
+
+    def permit(self, principal: Principal) -> Permit | None:
+        """What to look at again before a commit of `principal`, just checked, leaves."""
+        return None if principal.credential is None else (principal, self.epoch)
+
     def recheck(self, permits: Sequence[Permit | None]) -> dict[int, Unauthenticated | Unavailable]:
         """Which of what was permitted may not be done any more, by its number, and why.
 
@@ -150,7 +178,8 @@ class Revocations:
 
         `until_ms` is when the last of them ends by itself, if that is known. Returns how many
         records there are now; who calls it then calls `tell_soon`.
-        Errors: InvalidRequest; LimitExceeded; Unavailable.
+        Errors: InvalidRequest; LimitExceeded; Unavailable: perhaps recorded, and not yet in effect
+        in every process; to revoke again does no harm.
         """
         await self.ready()
         now_ms = _now_ms()
@@ -167,17 +196,31 @@ class Revocations:
         over = [key for key, until in self._until.items() if until <= now_ms and key not in names]
         ops: list[Op] = [Put(name, encode_value(record)) for name in names]
         ops += [Delete(key) for key in over[: OPERATIONS_MAX - len(ops)]]
-        await self._commit(ops)
+        revision = await self._commit(ops)
         for name in names:
             self._note(name, record)
+        await self._tell_boards(revision)
         return len(self._until)
+
+    async def _tell_boards(self, revision: Revision) -> None:
+        """Have no board decide commits of who does not know the record up to `revision`.
+
+        A board that is made meanwhile has no access number: its first commit under a token asks.
+        """
+        engine = shared_of(self._store)
+        if engine is None:
+            return
+        boards = await self._store.boards()
+        for first in range(0, len(boards), _TOLD_AT_ONCE):
+            some = boards[first : first + _TOLD_AT_ONCE]
+            await asyncio.gather(*[engine.raise_access(board, revision) for board in some])
 
     def tell_soon(self) -> None:
         """Have connections closed in the next turn of the loop: who revokes his own token gets the
         answer first."""
         asyncio.get_running_loop().call_soon(self._tell)
 
-    async def _commit(self, ops: Sequence[Op]) -> None:
+    async def _commit(self, ops: Sequence[Op]) -> Revision:
         """Errors: Unavailable, also when the outcome is unknown: revoking again does no harm."""
         self._step += 1
         epoch = (await self._store.open(ACCESS_BOARD)).epoch.id
@@ -187,8 +230,47 @@ class Revocations:
         )
         if isinstance(outcome, BlackboardError):
             raise Unavailable("revocations", str(outcome))
+        return outcome.revision
 
     # --- following --------------------------------------------------------------------------------
+
+    async def catch_up(self, revision: Revision | None = None) -> None:
+        """Know what was revoked up to `revision` of the record; None = up to now.
+
+        Many who ask at once share one look that begins after all of them.
+        Errors: Unavailable; Corrupt.
+        """
+        begun = self._begun
+        async with self._asking:
+            is_known = revision is not None and self.through >= revision
+            if self._done <= begun and not is_known:
+                self._begun = number = self._begun + 1
+                await self._read_on()
+                self._done = number
+        if revision is not None and self.through < revision:
+            # A board names a revision that the record does not have: its part of the engine was
+            # lost. Who was revoked there nobody knows, so nobody is let in.
+            raise Unavailable("revocations", f"the engine has lost them after {self.through}")
+
+    async def _read_on(self) -> None:
+        """Take in what was recorded since `through`."""
+        before, head = self.epoch, UNKNOWN
+        try:
+            while self.through != UNKNOWN and self.through != head:
+                page = await self._store.log(
+                    ACCESS_BOARD, self.through, limit=LOG_ENTRIES_MAX, wait_ms=0
+                )
+                self._note_all(change for entry in page.entries for change in entry.changes)
+                head = page.head.revision
+                last = page.entries[-1].revision if page.entries else head
+                self.through = max(self.through, last)
+        except (Compacted, FutureRevision, RolledBack):
+            self.through = UNKNOWN
+        if self.through == UNKNOWN:
+            await self._load()
+        self._heard()
+        if self.epoch != before:
+            self._tell()
 
     async def _follow(self) -> None:
         while self._follower is asyncio.current_task():  # some drivers swallow a cancellation
@@ -210,6 +292,7 @@ class Revocations:
             after = page.next_key
             if after is None:
                 break
+        self.through = max(self.through, head.revision)
         self._heard()
         return Position(head.epoch.id, head.revision)
 
@@ -218,6 +301,7 @@ class Revocations:
             self._heard()
             changes = [c for entry in delivery.revisions for c in entry.changes]
             self._note_all(changes)
+            self.through = max(self.through, delivery.position.revision)
             if changes:
                 self._tell()
 
@@ -255,6 +339,12 @@ class Revocations:
             follower.cancel()
             await asyncio.gather(follower, return_exceptions=True)
             await self._feed.aclose()
+
+
+def shared_of(store: Store) -> Shared | None:
+    """The engine as one that other processes may use at the same time, if it is one."""
+    engine = store.raw if isinstance(store, SealedStore) else store
+    return cast("Shared", store) if isinstance(engine, Shared) else None
 
 
 def _now_ms() -> Milliseconds:

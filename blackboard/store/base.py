@@ -141,6 +141,36 @@ class Store(Protocol):
         """Let go of the engine. Commits in flight finish or have an unknown outcome."""
 
 
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A commit was not decided: tokens were revoked since its own was looked at.
+
+    `access` is the revision of the record of revocations to know first; None: nobody told the board
+    yet, so the record has to be asked, and the board be told (`Shared.raise_access`).
+    """
+
+    access: Revision | None
+
+
+@runtime_checkable
+class Shared(Protocol):
+    """What an engine that several processes share offers besides: each board has an access number,
+    which never falls while the engine's run lasts, and compares it in the commit itself."""
+
+    async def commit_at(
+        self, board: str, batch: Sequence[Prepared], access: Revision
+    ) -> "list[Outcome | Behind]":
+        """As `Store.commit`, if the board's access number is not above `access`.
+
+        Otherwise, or if it has none, nothing is decided and each outcome is `Behind`;
+        `OutcomeUnknown` where an attempt before may have been carried out.
+        """
+
+    async def raise_access(self, board: str, access: Revision) -> None:
+        """Let `board` have this access number, or the higher one that it has. A board that is not
+        open on this run of the engine has none and gets none. Errors: Unavailable."""
+
+
 @runtime_checkable
 class Whispers(Protocol):
     """What an engine that several processes share may offer besides: words that nothing keeps.

@@ -12,7 +12,7 @@ Invariants
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, cast
 
 import anyio
 
@@ -20,7 +20,7 @@ from blackboard.core.commit import Entry, Head, LogPage, Reading, Seed
 from blackboard.core.model import Outcome
 from blackboard.core.path import check_name
 from blackboard.errors import Corrupt, EngineRefused, InvalidRequest, LimitExceeded, Unavailable
-from blackboard.store.base import REPLICA, EngineFacts, check_hold
+from blackboard.store.base import REPLICA, Behind, EngineFacts, check_hold
 from blackboard.store.keys import (
     BOARDS,
     board_keys,
@@ -30,7 +30,13 @@ from blackboard.store.keys import (
     whispers_channel,
 )
 from blackboard.store.redis_account import Account, read_account
-from blackboard.store.redis_commit import as_retry, commit_arguments, read_outcomes, unknown
+from blackboard.store.redis_commit import (
+    as_retry,
+    commit_arguments,
+    read_behind,
+    read_outcomes,
+    unknown,
+)
 from blackboard.store.redis_driver import (
     Argument,
     Driver,
@@ -43,6 +49,7 @@ from blackboard.store.redis_driver import (
 from blackboard.store.redis_facts import read_facts
 from blackboard.store.redis_read import read_leases, read_log_page, read_reading
 from blackboard.store.redis_scripts import (
+    ACCESS,
     COMMIT,
     COMPACT,
     HOLD,
@@ -149,12 +156,27 @@ class RedisStore:
         Errors: Unavailable when certainly none was applied; Corrupt.
         Cancellation: each outcome is unknown; sending the same commits again finds out.
         """
+        return cast("list[Outcome]", await self._decide(board, batch, None))
+
+    async def commit_at(
+        self, board: str, batch: Sequence[Prepared], access: Revision
+    ) -> list[Outcome | Behind]:
+        """As `commit`, if the board's access number allows, see `Shared.commit_at`."""
+        return await self._decide(board, batch, access)
+
+    async def raise_access(self, board: str, access: Revision) -> None:
+        """Raise a board's access number, see `Shared.raise_access`. Errors: Unavailable."""
+        await self._scripts.run(board, ACCESS, [access])
+
+    async def _decide(
+        self, board: str, batch: Sequence[Prepared], access: Revision | None
+    ) -> list[Outcome | Behind]:
         seen, trial = self._scripts.seen(board), Trial(self._replicas)
 
         def arguments() -> list[Argument]:
             if trial.maybe_executed:
-                return commit_arguments([as_retry(prepared, seen) for prepared in batch])
-            return commit_arguments(batch)
+                return commit_arguments([as_retry(prepared, seen) for prepared in batch], access)
+            return commit_arguments(batch, access)
 
         try:
             reply = await self._scripts.run_again(board, self._commit, arguments, trial)
@@ -162,8 +184,13 @@ class RedisStore:
             if not trial.maybe_executed:
                 raise
             return [unknown(prepared, error.reason) for prepared in batch]
+        behind = read_behind(reply)
+        if behind is not None:
+            if trial.maybe_executed:
+                return [unknown(prepared, "tokens were revoked") for prepared in batch]
+            return [behind] * len(batch)
         self._scripts.note(board, reply[0])
-        return read_outcomes(batch, reply, level=REPLICA if trial.reached else "")
+        return [*read_outcomes(batch, reply, level=REPLICA if trial.reached else "")]
 
     async def read(self, board: str, keys: Sequence[Key]) -> Reading:
         """Entries of `keys` as of one revision. Errors: Unavailable; LimitExceeded when they are

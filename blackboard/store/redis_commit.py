@@ -29,6 +29,7 @@ from blackboard.errors import (
     TypeMismatch,
     Unavailable,
 )
+from blackboard.store.base import Behind
 from blackboard.store.keys import read_epoch
 from blackboard.store.redis_driver import Argument
 from blackboard.types import Revision
@@ -50,13 +51,15 @@ _LIMITS: Final = (
     "BOARD_BYTES_MAX",
 )
 _COMMITTED, _DUPLICATE = 1, 2
+_BEHIND: Final = -1
 
 
-def commit_arguments(batch: Sequence[Prepared]) -> list[Argument]:
-    """ARGV of commit.lua."""
+def commit_arguments(batch: Sequence[Prepared], access: Revision | None = None) -> list[Argument]:
+    """ARGV of commit.lua. `access`: see `Shared.commit_at`."""
     arguments: list[Argument] = [
         _pack_limits(tuple(getattr(limits, name) for name in _LIMITS)),
         msgpack.packb([len(prepared.large) for prepared in batch]),
+        "" if access is None else access,
     ]
     for prepared in batch:
         arguments += (prepared.control, prepared.body, *prepared.large)
@@ -86,6 +89,13 @@ def unknown(prepared: Prepared, reason: str, *, final: bool = False) -> OutcomeU
     """The outcome of a commit that was sent and not answered."""
     name = prepared.commit.id
     return OutcomeUnknown(name.agent, name.lane, name.incarnation, name.step, reason, final)
+
+
+def read_behind(reply: Sequence[Any]) -> Behind | None:
+    """Why nothing was decided, if the reply of commit.lua says that."""
+    if reply[0] != _BEHIND:
+        return None
+    return Behind(int(reply[1]) if reply[1] else None)
 
 
 def read_outcomes(

@@ -48,9 +48,9 @@ def script_text(*names: str) -> str:
 COMMIT_PARTS: Final = ("board", "batch", "lease", "commit")
 """The files that make commit.lua whole."""
 COMMIT = make_script(script_text(*COMMIT_PARTS))
-OPEN, READ, LEASES, LOG, COMPACT, HOLD, SEED = (
+OPEN, READ, LEASES, LOG, COMPACT, HOLD, SEED, ACCESS = (
     make_script(script_text(name))
-    for name in ("open", "read", "leases", "log", "compact", "hold", "seed")
+    for name in ("open", "read", "leases", "log", "compact", "hold", "seed", "access")
 )
 _HELD_PAUSE_S: Final = 0.02
 """Between two looks whether a board is still held: a restore, which ends it, takes longer."""

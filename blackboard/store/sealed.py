@@ -15,28 +15,24 @@ Invariants
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, cast
 
 from msgspec.structs import replace
 
 from blackboard.core import integers
 from blackboard.core.commit import (
-    ABSENT,
     Append,
     Change,
-    Commit,
     CommitId,
     Committed,
-    Condition,
     Delete,
     DeletePrefix,
     Entry,
     Head,
     Increment,
-    KeyAt,
     LogEntry,
     LogPage,
     Op,
@@ -47,7 +43,7 @@ from blackboard.core.commit import (
     Seed,
 )
 from blackboard.core.model import Outcome
-from blackboard.core.path import namespace_of, range_below
+from blackboard.core.path import namespace_of
 from blackboard.errors import (
     BlackboardError,
     Compacted,
@@ -58,8 +54,9 @@ from blackboard.errors import (
     Rejected,
     TypeMismatch,
 )
-from blackboard.store.base import EngineFacts, Store, Whispers
+from blackboard.store.base import Behind, EngineFacts, Shared, Store, Whispers
 from blackboard.store.data_keys import DataKeys
+from blackboard.store.sealed_plan import Counters, Plan
 from blackboard.store.sealing import (
     APPEND,
     PUT,
@@ -72,7 +69,6 @@ from blackboard.store.sealing import (
     sealed_form,
 )
 from blackboard.types import (
-    INTEGER_MAX,
     MERGE_ATTEMPTS_MAX,
     READ_KEYS_MAX,
     Key,
@@ -85,6 +81,8 @@ from blackboard.wire.codec import Prepared, encode_value, prepare
 ERASED: Final = encode_value({"$erased": True})
 """What an entry holds whose data key was destroyed."""
 _NOBODY: Final = CommitId("", 0, "", 0)
+_Decision = Outcome | Behind
+_Send = Callable[[str, Sequence[Prepared]], Awaitable[Sequence[_Decision]]]
 
 
 class Opener:
@@ -135,20 +133,6 @@ class Opener:
         if change.value is None or not is_sealed(change.value):
             return change
         return replace(change, value=await self.value(boards, change.key, change.value))
-
-
-@dataclass(slots=True)
-class _Plan:
-    """A commit, and what goes to the store behind in its place."""
-
-    commit: Commit
-    sent: Prepared
-    totals: dict[int, int] = field(default_factory=dict)
-    """By the number of an increment that was computed here: the sum."""
-    guards: set[tuple[Key, Revision]] = field(default_factory=set)
-    """Conditions that were added for those."""
-    failure: Rejected | None = None
-    """What the engine, which cannot look into the value, is to refuse the commit for."""
 
 
 class SealedStore:
@@ -202,18 +186,33 @@ class SealedStore:
 
     async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
         """As `Store.commit`."""
+        return cast("list[Outcome]", await self._commit(board, batch, self.raw.commit))
+
+    async def commit_at(
+        self, board: str, batch: Sequence[Prepared], access: Revision
+    ) -> list[_Decision]:
+        """As `Shared.commit_at`."""
+        assert isinstance(self.raw, Shared)
+        return await self._commit(board, batch, partial(self.raw.commit_at, access=access))
+
+    async def raise_access(self, board: str, access: Revision) -> None:
+        """As `Shared.raise_access`."""
+        assert isinstance(self.raw, Shared)
+        await self.raw.raise_access(board, access)
+
+    async def _commit(self, board: str, batch: Sequence[Prepared], send: _Send) -> list[_Decision]:
         plans = [await self._planned(board, prepared) for prepared in batch]
-        sent = [plan.sent for plan in plans if isinstance(plan, _Plan)]
-        answers = iter(await self.raw.commit(board, sent) if sent else [])
-        outcomes: list[Outcome] = []
+        sent = [plan.sent for plan in plans if isinstance(plan, Plan)]
+        answers = iter(await send(board, sent) if sent else [])
+        outcomes: list[_Decision] = []
         for prepared, plan in zip(batch, plans, strict=True):
-            if isinstance(plan, _Plan):
-                outcomes.append(await self._settled(board, prepared, plan, next(answers)))
+            if isinstance(plan, Plan):
+                outcomes.append(await self._settled(board, prepared, plan, next(answers), send))
             else:
                 outcomes.append(cast("Outcome", plan))
         return outcomes
 
-    async def _planned(self, board: str, prepared: Prepared) -> _Plan | BlackboardError:
+    async def _planned(self, board: str, prepared: Prepared) -> Plan | BlackboardError:
         """As `_plan`; what is damaged or away refuses this commit only, and none was sent yet."""
         try:
             return await self._plan(board, prepared)
@@ -221,11 +220,11 @@ class SealedStore:
             return error
 
     async def _settled(
-        self, board: str, prepared: Prepared, plan: _Plan, outcome: Outcome
-    ) -> Outcome:
+        self, board: str, prepared: Prepared, plan: Plan, outcome: _Decision, send: _Send
+    ) -> _Decision:
         """As `_settle`; when the store goes away in between, the outcome is unknown."""
         try:
-            return await self._settle(board, prepared, plan, outcome)
+            return await self._settle(board, prepared, plan, outcome, send)
         except BlackboardError as error:
             name = prepared.commit.id
             return OutcomeUnknown(
@@ -233,17 +232,17 @@ class SealedStore:
             )
 
     async def _settle(
-        self, board: str, prepared: Prepared, plan: _Plan, outcome: Outcome
-    ) -> Outcome:
+        self, board: str, prepared: Prepared, plan: Plan, outcome: _Decision, send: _Send
+    ) -> _Decision:
         """What the sender is told; a sum that came too late is computed anew."""
         for _ in range(MERGE_ATTEMPTS_MAX):
             if not self._is_late(plan, outcome):
                 break
             again = await self._plan(board, prepared)
-            if not isinstance(again, _Plan):
+            if not isinstance(again, Plan):
                 return again
             plan = again
-            (outcome,) = await self.raw.commit(board, [plan.sent])
+            (outcome,) = await send(board, [plan.sent])
         if isinstance(outcome, Committed) and plan.totals:
             return await self._with_totals(board, plan, outcome)
         if isinstance(outcome, TypeMismatch) and plan.failure is not None:
@@ -253,10 +252,10 @@ class SealedStore:
         return outcome
 
     @staticmethod
-    def _is_late(plan: _Plan, outcome: Outcome) -> bool:
+    def _is_late(plan: Plan, outcome: _Decision) -> bool:
         return isinstance(outcome, Conflict) and (outcome.key, outcome.expected) in plan.guards
 
-    async def _with_totals(self, board: str, plan: _Plan, outcome: Committed) -> Outcome:
+    async def _with_totals(self, board: str, plan: Plan, outcome: Committed) -> Outcome:
         """The results with the sums: of a retry, those of the first time."""
         totals: dict[int, int | None] = dict(plan.totals)
         if outcome.duplicate:
@@ -274,7 +273,7 @@ class SealedStore:
         return replace(outcome, results=tuple(results))
 
     async def _totals_then(
-        self, board: str, plan: _Plan, revision: Revision
+        self, board: str, plan: Plan, revision: Revision
     ) -> dict[int, int | None]:
         page = await self.raw.log(board, revision - 1, limit=1)
         changes = {
@@ -291,13 +290,13 @@ class SealedStore:
 
     # --- plans ------------------------------------------------------------------------------------
 
-    async def _plan(self, board: str, prepared: Prepared) -> _Plan | Rejected:
+    async def _plan(self, board: str, prepared: Prepared) -> Plan | Rejected:
         """What to send in place of a commit; a refusal if it would be too large."""
         commit = prepared.commit
         if not any(self._concerns(op) for op in commit.ops):
-            return _Plan(commit, prepared)
-        plan = _Plan(commit, prepared)
-        counters = _Counters(plan)
+            return Plan(commit, prepared)
+        plan = Plan(commit, prepared)
+        counters = Counters(plan)
         wanted = {o.key for o in commit.ops if isinstance(o, Increment) and self.seals(o.key)}
         for start in range(0, len(wanted), READ_KEYS_MAX):
             reading = await self.read(board, sorted(wanted)[start : start + READ_KEYS_MAX])
@@ -320,7 +319,7 @@ class SealedStore:
                 return isinstance(op.value, Opened) or self.seals(op.key)
         return False
 
-    async def _sealed(self, board: str, counters: "_Counters", number: int, op: Op) -> Op:
+    async def _sealed(self, board: str, counters: "Counters", number: int, op: Op) -> Op:
         name = counters.plan.commit.id
         match op:
             case Put() if self.seals(op.key):
@@ -436,51 +435,3 @@ class SealedStore:
             name = replace(_NOBODY, agent=entry.author)
             kept = await self._seal(board, entry.key, PUT, name, kept)
         return replace(entry, value=kept)
-
-
-class _Counters:
-    """The sealed integers that one commit adds to, as its operations see them one by one."""
-
-    def __init__(self, plan: _Plan) -> None:
-        self.plan = plan
-        self.now: dict[Key, Entry] = {}
-        self.conditions: list[Condition] = []
-        self._written: dict[Key, bytes | None] = {}
-
-    def write(self, key: Key, value: bytes | None) -> None:
-        """Note what an operation before leaves at `key`."""
-        self._written[key] = value
-
-    def remove_below(self, prefix: Prefix) -> None:
-        """Note that everything below `prefix` is gone."""
-        first, last = range_below(prefix)
-        for key in (*self.now, *self._written):
-            if first <= key < last:
-                self._written[key] = None
-
-    def add(self, number: int, op: Increment) -> int | None:
-        """The sum, None if there is none; the plan then has the reason."""
-        value = self._before(op.key)
-        found = 0 if value is None else integers.read_integer(bytes(value))
-        if found is None:
-            self.plan.failure = TypeMismatch(
-                op.key, "integer", integers.kind_of(bytes(value or b""))
-            )
-            return None
-        total = found + op.by
-        if abs(total) > INTEGER_MAX:
-            self.plan.failure = LimitExceeded("INTEGER_MAX", total, INTEGER_MAX, op.key)
-            return None
-        self.plan.totals[number] = total
-        self._written[op.key] = integers.write_integer(total)
-        return total
-
-    def _before(self, key: Key) -> bytes | None:
-        """What is at `key` when the operation comes, on condition that it stays so."""
-        if key in self._written:
-            return self._written[key]
-        entry = self.now.get(key)
-        condition = KeyAt(key, ABSENT if entry is None else entry.mod_revision)
-        self.conditions.append(condition)
-        self.plan.guards.add((key, condition.revision))
-        return None if entry is None else entry.value

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from typing import cast
 
 import hypothesis
 import pytest
@@ -54,9 +55,9 @@ from blackboard.errors import (
     LeaseHeld,
     LimitExceeded,
 )
-from blackboard.store.base import Store
+from blackboard.store.base import Behind, Shared, Store
 from blackboard.types import Milliseconds
-from blackboard.wire.codec import prepare
+from blackboard.wire.codec import Prepared, prepare
 from tests.conformance.drawing import (
     BARRIERS,
     HOUR_MS,
@@ -229,6 +230,7 @@ class Machine(RuleBasedStateMachine):
         self.first = head.epoch
         self.log: list[LogEntry] = []
         self.sent: list[tuple[Commit, int]] = []
+        self.access = 0
 
     @rule(data=st.data())
     def commit(self, data: Source) -> None:
@@ -365,10 +367,24 @@ class Machine(RuleBasedStateMachine):
     def _send(self, commits: list[Commit]) -> None:
         batch = [prepare(commit) for commit in commits]
         self.sent += [(commit, self.state.revision) for commit in commits]
-        outcomes = self.portal.call(self.store.commit, self.board, batch)
+        outcomes = self.portal.call(self._commit, batch)
         now_ms = self.portal.call(self.store.open, self.board).time_ms
         for commit, outcome in zip(commits, outcomes, strict=True):
             self._check_outcome(commit, outcome, now_ms)
+
+    async def _commit(self, batch: list[Prepared]) -> list[Outcome]:
+        """Decide a batch; some come late, too, of who has not heard of a revocation."""
+        if not isinstance(self.store, Shared):
+            return await self.store.commit(self.board, batch)
+        number, self.access = self.access, self.access + 1
+        if number % 8 == 0:
+            late = Behind(number - 8 if number else None)
+            assert await self.store.commit_at(self.board, batch, number - 9) == [late] * len(batch)
+            await self.store.raise_access(self.board, number)
+            await self.store.raise_access(self.board, number - 1)
+        outcomes = await self.store.commit_at(self.board, batch, number)
+        assert not any(isinstance(outcome, Behind) for outcome in outcomes)
+        return cast("list[Outcome]", outcomes)
 
     def _check_outcome(self, commit: Commit, outcome: Outcome, now_ms: Milliseconds) -> None:
         moments = self._moments(outcome, now_ms)

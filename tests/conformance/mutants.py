@@ -88,6 +88,14 @@ MUTANTS = (
         "elseif false",
     ),
     Mutant("every first attempt is late", "c.known >= 0 and overwritten > c.known", "c.known >= 0"),
+    # --- revocations ------------------------------------------------------------------------------
+    Mutant(
+        "a late commit under a revoked token passes",
+        "tonumber(access) > tonumber(ARGV[3])",
+        "false",
+    ),
+    Mutant("a board that nobody told lets everything pass", "not access or", "access and"),
+    Mutant("what is just as new is late", "> tonumber(ARGV[3])", ">= tonumber(ARGV[3])"),
     # --- restores ---------------------------------------------------------------------------------
     Mutant("a restore ignores the head", "if begins[5] ~= revision + 1 then", "if false then"),
     Mutant("a restore may be of any epoch", "begins[1] == cmsgpack.unpack(epoch)[1] + 1", "true"),

@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from blackboard.store.redis import RedisStore
+from tests.conformance.rules_access import AccessRules
 from tests.conformance.store_suite import StoreSuite
 from tests.servers import RedisCluster3
 
 
-class TestRedisStore(StoreSuite):
+class TestRedisStore(AccessRules, StoreSuite):
     """One server, its append-only file synced at every commit."""
 
     @pytest.fixture
@@ -20,7 +21,7 @@ class TestRedisStore(StoreSuite):
         await store.aclose()
 
 
-class TestRedisClusterStore(StoreSuite):
+class TestRedisClusterStore(AccessRules, StoreSuite):
     """Three primaries; boards lie on all of them."""
 
     @pytest.fixture

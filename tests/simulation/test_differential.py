@@ -62,7 +62,7 @@ LOCKS: Final = ("public/lock", "public/c")
 PREFIXES: Final = ("public/c", "public/list", "public", "inbox/bob")
 HOLDERS: Final = ("ada~1", "ada~2", "bob~1")
 SEED_STEPS: Final = ("begin", "page", "page", "end", "undo")
-SCRIPTS: Final = ("COMMIT", "OPEN", "READ", "LEASES", "LOG", "COMPACT", "HOLD", "SEED")
+SCRIPTS: Final = ("COMMIT", "OPEN", "READ", "LEASES", "LOG", "COMPACT", "HOLD", "SEED", "ACCESS")
 
 
 @dataclass(slots=True)
@@ -126,6 +126,7 @@ class Caller:
     now_s: int = 1_700_000_000
     revision: int = 0
     epoch: Epoch = field(default_factory=lambda: Epoch(1, "first"))
+    access: int = 5
     steps: Counter[tuple[str, int]] = field(default_factory=Counter)
     fences: dict[str, tuple[str, int]] = field(default_factory=dict)
 
@@ -148,8 +149,9 @@ class Caller:
 
     def _commit(self) -> None:
         batch = [prepare(self._wish()) for _ in range(self.dice.randint(1, 3))]
-        reply = self.pair.run("COMMIT", *commit_arguments(batch))
-        if len(reply) > 1:
+        access = self.dice.choice((None, None, self.access, max(0, self.access - 1)))
+        reply = self.pair.run("COMMIT", *commit_arguments(batch, access))
+        if len(reply) > 2:
             self.revision = reply[0]
             for prepared, outcome in zip(batch, reply[2:], strict=True):
                 if outcome[0] == 1 and prepared.commit.begins is not None:
@@ -186,6 +188,10 @@ class Caller:
 
     def _hold(self) -> None:
         self.pair.run("HOLD", self.dice.choice((0, 0, 0, 900)))
+
+    def _access(self) -> None:
+        self.access += self.dice.choice((-1, 0, 0, 1, 1))
+        self.pair.run("ACCESS", self.access)
 
     def _seed(self) -> None:
         """A step of any call; now and then on the place of the board, which was removed."""

@@ -54,7 +54,7 @@ local function read_commit(control, body, large)
 end
 
 local function read_batch()
-  local commits, at = {}, 3
+  local commits, at = {}, 4
   for number, large_count in ipairs(cmsgpack.unpack(ARGV[2])) do
     local large = {}
     for i = 1, large_count do large[i] = ARGV[at + 1 + i] end

@@ -1,8 +1,12 @@
 -- The board during one call of commit.lua: what was read of it, and what is still to be written.
--- Nothing here decides anything. Stands between prelude.lua and batch.lua.
+-- Of commits nothing is decided here. Stands between prelude.lua and batch.lua.
 local LIMIT = cmsgpack.unpack(ARGV[1])
-local revision, oldest, epoch_id, epoch, held_until = opened()
+local revision, oldest, epoch_id, epoch, held_until, access = opened()
 if not revision then return {} end
+-- Something was revoked since these tokens were looked at; or nobody told this board yet.
+if ARGV[3] ~= '' and (not access or tonumber(access) > tonumber(ARGV[3])) then
+  return {-1, access or ''}
+end
 local time_ms = now_ms()
 local time_text, time_bytes = format('%d', time_ms), pack('>I8', time_ms)
 local NEVER, NO_LIMIT = pack('>I8', 0), -1

@@ -2,9 +2,11 @@
 --   KEYS  see prelude.lua
 --   ARGV  1 limits, msgpack map of name to number (rows of blackboard/types.py)
 --         2 msgpack array: how many large values each commit has
+--         3 the access number at which the tokens of these commits were looked at; '' = no tokens
 --         then for each commit: control, body (wire/codec.py), its large values
--- Reply: {} when the board must be opened on this run of the server first, {ms} when it is held for
---        so long: nothing was decided; else {revision, time_ms, outcome of each commit ...}, where
+-- Reply: nothing was decided and it is {} when the board must be opened on this run of the server
+--        first, {-1, access number of the board ('' = none)} when ARGV[3] does not reach that, {ms}
+--        when it is held for so long; else {revision, time_ms, outcome of each commit ...}, where
 --        an outcome is
 --        {1, revision, results?}        committed; results only if an operation computed something
 --        {2, revision, time_ms, results} the same commit was applied before

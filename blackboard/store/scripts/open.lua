@@ -38,4 +38,5 @@ if revision > 0 then
 end
 call('HSET', META, 'run', run, 'rev', format('%d', revision), 'low', format('%d', oldest),
   'epoch', ARGV[1], 'e', epoch)
+call('HDEL', META, 'access')  -- it may be one from before: who commits under a token asks anew
 return head(revision, oldest, epoch, time_ms)

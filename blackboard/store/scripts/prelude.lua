@@ -4,9 +4,10 @@
 -- creation (a declared key that does not exist stops commits during a slot migration):
 --   1 {board}:m    hash   rev, low (oldest revision in the log), epoch (its id), e (msgpack of its
 --                         number, id, cause, from_revision, revision), run (see below), hold (until
---                         when other commits than a restore wait), u:<namespace> and u: (usage:
---                         keys, bytes as two 8-byte integers); while it is being made (seed.lua)
---                         there is seed, and no run: nothing else finds a board then
+--                         when other commits than a restore wait), access (access.lua),
+--                         u:<namespace> and u: (usage: keys, bytes as two 8-byte integers); while
+--                         it is being made (seed.lua) there is seed, and no run: nothing else finds
+--                         a board then
 --   2 {board}:log  stream id <revision>-0; b = commit's body, t = time in ms, r = results, v1.. =
 --                         large values, or w1.. = msgpack lists of them (a restore); a marker of
 --                         an epoch has e instead of b
@@ -47,12 +48,12 @@ local function head(revision, oldest, epoch, time_ms)
   return {revision, oldest, epoch, time_ms, call('XLEN', LOG)}
 end
 
--- revision, oldest, epoch's id, epoch, until when commits wait (false: they do not); nothing when
--- the board must be opened first (open.lua)
+-- revision, oldest, epoch's id, epoch, until when commits wait (false: they do not), access number
+-- (false: nobody has told it); nothing when the board must be opened first (open.lua)
 local function opened()
-  local m = call('HMGET', META, 'run', 'rev', 'low', 'epoch', 'e', 'hold')
+  local m = call('HMGET', META, 'run', 'rev', 'low', 'epoch', 'e', 'hold', 'access')
   if m[1] ~= server_run() then return nil end
-  return tonumber(m[2]), tonumber(m[3]), m[4], m[5], m[6]
+  return tonumber(m[2]), tonumber(m[3]), m[4], m[5], m[6], m[7]
 end
 
 local function is_live(raw) return raw and byte(raw, 33) ~= TOMBSTONE end

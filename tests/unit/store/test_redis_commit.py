@@ -50,6 +50,7 @@ def test_large_values_follow_their_commit() -> None:
     arguments = commit_arguments([large, small])
     assert msgpack.unpackb(arguments[1]) == [1, 0]
     assert arguments[2:] == [
+        "",
         *(large.control, large.body, large.large[0]),
         *(small.control, small.body),
     ]
