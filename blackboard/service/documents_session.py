@@ -85,7 +85,8 @@ class Session:
             messages = []
         for message in messages:
             self._take(message)
-        self._incoming_bytes += len(frame)
+        if self._incoming:  # what was only told of somebody's presence is done with
+            self._incoming_bytes += len(frame)
         while self._incoming_bytes > DOCUMENT_UPDATE_BYTES_MAX and self._failure is None:
             self._taken.clear()
             await self._taken.wait()

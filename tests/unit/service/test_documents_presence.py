@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from blackboard.core.varint import write_text
-from blackboard.service import access, document, documents_presence, documents_whispers
+from blackboard.service import (
+    access,
+    document,
+    documents_presence,
+    documents_session,
+    documents_whispers,
+)
 from blackboard.service.board import Client
 from blackboard.service.documents_presence import Presences
 from blackboard.service.documents_whispers import Whispering, whispers_of
@@ -252,6 +258,21 @@ async def test_who_listens_no_more_is_let_go(redis_url: str) -> None:
     await whispering.leave(BOARD, "public/another", last)
     await other.aclose()
     await store.aclose()
+
+
+async def test_who_only_tells_where_its_cursor_is_can_do_so_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it tells waits for nothing, so it must not count into what may wait."""
+    monkeypatch.setattr(documents_session, "DOCUMENT_UPDATE_BYTES_MAX", 1_000)
+    async with Service(await SqliteStore.at(tmp_path, "memory")) as service:
+        link = service.link(access.operator())
+        async with Peer().connected(link, BOARD, KEY) as peer, asyncio.timeout(60):
+            await peer.sync()
+            for clock in range(1, 200):
+                await peer.send(ysync.write_awareness([Presence(9, clock, HERE)]))
+            await peer.push(peer.edit("x"))
+            await peer.sync_again()
 
 
 async def _heard(whispering: Whispering, other: RedisStore) -> Listening:
