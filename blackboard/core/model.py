@@ -103,7 +103,7 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
                 _check_prefix(state, condition, looked)
         draft = _Draft(state, now_ms)
         if commit.begins is not None:
-            results = tuple(draft.put_back(commit.ops))
+            results = tuple(draft.put_back(commit.ops))  # within the quotas, as it was before
         else:
             results = tuple(draft.apply(op) for op in commit.ops)
             draft.check_quotas()
@@ -293,12 +293,10 @@ class _Draft:
                 held = lease.expire(self._lease(op.key), op, self.fence, self.now_ms)
                 return self._set_lease(op.key, held)
             case PutBack():
-                reason = "only a restore puts back what was"
-                raise InvalidRequest(field="ops", reason=reason)
+                raise InvalidRequest(field="ops", reason="only a restore puts back what was")
 
     def put_back(self, ops: Sequence[Op]) -> Iterator[Result]:
-        """Apply the operations of a restore. They are many, and all others wait meanwhile; what
-        comes back was within the quotas before."""
+        """Apply the operations of a restore: many, and all others wait meanwhile."""
         for op in ops:
             if isinstance(op, PutBack):
                 self.values[op.key] = op.value

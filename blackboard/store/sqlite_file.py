@@ -16,8 +16,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import pairwise
 from operator import ne
 from pathlib import Path
 from typing import Final, Literal
@@ -27,7 +26,9 @@ from blackboard.core.commit import BRANCH, ENGINE, RESTORE, Epoch, LogEntry
 from blackboard.core.state import State, evolve
 from blackboard.errors import Corrupt, Unavailable
 from blackboard.store.sqlite_journal import CUT_OFF_MAX, forgotten
+from blackboard.store.sqlite_owed import Owed, insert
 from blackboard.store.sqlite_rows import (
+    ENTRY,
     TABLES,
     Row,
     Writes,
@@ -47,7 +48,7 @@ Level = Literal["disk", "memory"]
 """What an acknowledged commit survives: power loss, or the end of this process only."""
 
 APPLICATION_ID: Final = 0x42424244  # "BBBD", in the file's header
-FORMAT: Final = 2  # of the schema, as user_version
+FORMAT: Final = 3  # of the schema, as user_version
 _COMPACT_ROWS: Final = 4096  # log entries removed by one transaction
 PAGE_BYTES: Final = 4096
 _CACHE_KIB: Final = 32 * 1024
@@ -71,8 +72,6 @@ _LOG: Final = (
     " VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
 _HEAD: Final = "UPDATE head SET revision = ?, time_ms = ?, oldest = ?, checksum = ?"
-_ROWS_PER_STATEMENT: Final = 128
-"""Times 8 columns: SQLite takes 32,766 parameters."""
 INSERT_EPOCH: Final = (
     "INSERT INTO epoch (revision, time_ms, number, id, cause, from_revision)"
     " VALUES (?, ?, ?, ?, ?, ?)"
@@ -137,6 +136,7 @@ class BoardFile:
         self._reader: sqlite3.Connection | None = None
         self._reading = threading.Lock()
         self._closed = False
+        self._owed = Owed()
 
     def load(self, board: str) -> "Loaded":
         """Read and check the whole state.
@@ -165,6 +165,7 @@ class BoardFile:
             indexed = (key for (key,) in cursor.execute("SELECT key FROM entry ORDER BY key"))
             if any(map(ne, indexed, state.entries)):  # it was read along this very index
                 raise self._corrupt("the index of its entries is damaged")
+            self._owed.fill(state, cursor)
             weight = weight_of(state) + sum(map(weigh, rows))
             if checksum(weight, revision, time_ms, oldest) != kept:
                 raise self._corrupt("its tables do not add up")
@@ -259,8 +260,13 @@ class BoardFile:
         connection.execute("BEGIN IMMEDIATE")
         for statement, rows in writes.deletes:
             connection.executemany(statement, rows)
+            if statement == ENTRY.delete:
+                self._owed.drop(connection, rows)
         for statement, rows in ((_LOG, writes.log), (INSERT_EPOCH, writes.epochs), *writes.upserts):
-            insert(connection, statement, rows)
+            if statement == ENTRY.upsert:
+                self._owed.put(connection, rows)
+            else:
+                insert(connection, statement, rows)
         if writes.log_below is not None:
             more = self._shorten_log(writes.log_below)
         connection.execute(_HEAD, writes.head)
@@ -392,26 +398,3 @@ def sync_path(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def insert(connection: sqlite3.Connection, statement: str, rows: Sequence[Row]) -> None:
-    """Insert many rows with few statements.
-
-    Each step of a statement lets go of the interpreter and must get it back from a busy event
-    loop, which takes far longer than the step. A statement of many rows is one step. Their numbers
-    are powers of two, so that the same few statements stay prepared.
-    """
-    at = 0
-    while at < len(rows):
-        size = min(_ROWS_PER_STATEMENT, 1 << (len(rows) - at).bit_length() - 1)
-        values = chain.from_iterable(rows[at : at + size])
-        connection.execute(_repeated(statement, size), tuple(values))
-        at += size
-
-
-@lru_cache(maxsize=256)
-def _repeated(statement: str, times: int) -> str:
-    """`INSERT ... VALUES (...)` for so many rows at once."""
-    head, _, rest = statement.partition(" VALUES ")
-    row, conflict, clause = rest.partition(" ON CONFLICT ")
-    return f"{head} VALUES {', '.join([row] * times)}{conflict}{clause}"

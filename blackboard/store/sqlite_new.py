@@ -21,10 +21,10 @@ from blackboard.store.sqlite_file import (
     FORMAT,
     INSERT_EPOCH,
     PAGE_BYTES,
-    insert,
     sync_path,
     translated,
 )
+from blackboard.store.sqlite_owed import insert
 from blackboard.store.sqlite_rows import ENTRY, NEXT_ITEM, checksum, epoch_row, weigh
 from blackboard.types import Milliseconds
 

@@ -180,6 +180,13 @@ def fill(state: State, table: Table[Any, Any], rows: Iterable[Row]) -> None:
         state.answers = {(row[0], row[1]): _answer(row) for row in rows}
 
 
+def supersede(state: State, rows: Sequence[Row]) -> None:
+    """Let the rows of entries stand for those that `state` has with their keys."""
+    if rows:
+        state.entries.update((row[0], Entry(*row)) for row in rows)
+        _index(state)
+
+
 def _answer(row: Row) -> Answer:
     _, _, incarnation, step, revision, time_ms, results, overwritten = row
     return Answer(incarnation, step, revision, time_ms, decode_results(results), overwritten)

@@ -5,8 +5,8 @@
 --   revisions that an epoch of cause "engine" skipped; a restore has a row in both.
 -- * the other tables are what the log, from its very beginning, adds up to.
 -- * `head.checksum` is the sum of the weights of the rows of all tables but `log` (whose rows have a
---   checksum each; both in store/sqlite_rows.py), so that neither a bit that flipped nor pages of
---   different transactions are taken for a board.
+--   checksum each; both in store/sqlite_rows.py) and those of `entry` for which one of `owed` stands,
+--   so that neither a bit that flipped nor pages of different transactions are taken for a board.
 -- * `head.clean` is 0 while a process that does not sync has the file open.
 
 CREATE TABLE head (
@@ -43,6 +43,18 @@ CREATE TABLE log (
 -- With row numbers: without them SQLite keeps no more than a kilobyte of a row in its place, and
 -- a page of its own for the rest.
 CREATE TABLE entry (
+    key             TEXT    NOT NULL PRIMARY KEY,
+    value           BLOB    NOT NULL,
+    mod_revision    INTEGER NOT NULL,
+    create_revision INTEGER NOT NULL,
+    author          TEXT    NOT NULL,
+    time_ms         INTEGER NOT NULL,
+    expires_at_ms   INTEGER
+);
+
+-- Entries of large commits that are not in their places yet; a row stands for that of `entry` with
+-- its key (store/sqlite_owed.py).
+CREATE TABLE owed (
     key             TEXT    NOT NULL PRIMARY KEY,
     value           BLOB    NOT NULL,
     mod_revision    INTEGER NOT NULL,

@@ -1,0 +1,108 @@
+"""Entries of a large commit on the way to their places in a board's file.
+
+A thousand keys of a large board lie on as many pages. To write them all at once takes the disk
+several times as long as their bytes, and all other commits wait meanwhile. So the rows of a large
+commit are first put side by side into table `owed`, in the transaction of the commit; those of the
+small ones that follow move them to table `entry`, some at a time.
+
+Invariants
+- A row of `owed` stands for the one of `entry` with its key, if there is one: which is what counts
+  for the state, and for the checksum of the file.
+- `_keys` are those of table `owed`, as long as no write failed. There are at most OWED_ROWS_MAX.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import chain
+from typing import Final
+
+from blackboard.core.commit import Entry
+from blackboard.core.state import State
+from blackboard.errors import Corrupt
+from blackboard.store.sqlite_rows import ENTRY, Row, Table, supersede
+from blackboard.types import RESTORE_CHANGES_MAX, Key
+
+OWED: Final[Table[str, Entry]] = replace(ENTRY, name="owed")
+OWED_ROWS_MIN: Final = 256
+"""Rows that are owed rather than put in their places, of one transaction."""
+OWED_ROWS_MAX: Final = RESTORE_CHANGES_MAX + 1
+"""Rows that are owed at most: the largest restore, with its answer. What does not fit besides is
+put in its place at once."""
+PAID_ROWS: Final = 64
+"""Rows that one transaction moves beside its own: about a millisecond."""
+_ROWS_PER_STATEMENT: Final = 128
+"""Times 8 columns: SQLite takes 32,766 parameters."""
+_COLUMNS: Final = ", ".join(ENTRY.columns)
+_IN_PLACE: Final = "SELECT key FROM owed NOT INDEXED"
+_NEXT: Final = "SELECT key FROM owed ORDER BY key LIMIT ?"
+_MOVE: Final = "{} SELECT {} FROM owed WHERE key <= ? ON CONFLICT {}".format(
+    ENTRY.upsert.partition(" VALUES ")[0], _COLUMNS, ENTRY.upsert.partition(" ON CONFLICT ")[2]
+)
+_PAID: Final = "DELETE FROM owed WHERE key <= ?"
+
+
+class Owed:
+    """What one open file owes. Each call belongs to a transaction, or to loading the file."""
+
+    def __init__(self) -> None:
+        self._keys: set[Key] = set()
+
+    def fill(self, state: State, cursor: sqlite3.Cursor) -> None:
+        """Let what is owed stand for what `state` has from table `entry`. Errors: Corrupt."""
+        rows = cursor.execute(OWED.select).fetchall()
+        self._keys = {row[0] for row in rows}
+        if {key for (key,) in cursor.execute(_IN_PLACE)} != self._keys:  # those are of its index
+            raise Corrupt(what="table owed", reason="its index is damaged")
+        supersede(state, rows)
+
+    def put(self, connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+        """Write rows of entries; with few of them, move some of those that are owed."""
+        is_large = len(rows) >= OWED_ROWS_MIN
+        if is_large and len(self._keys) + len(rows) <= OWED_ROWS_MAX:
+            insert(connection, OWED.upsert, rows)
+            self._keys.update(row[0] for row in rows)
+            return
+        insert(connection, ENTRY.upsert, rows)
+        if self._keys:
+            self.drop(connection, rows)
+            if not is_large:
+                self._pay(connection)
+
+    def drop(self, connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+        """What was written or removed, whose keys are the first column of `rows`, is not owed."""
+        gone = [(row[0],) for row in rows if row[0] in self._keys]
+        connection.executemany(OWED.delete, gone)
+        self._keys.difference_update(key for (key,) in gone)
+
+    def _pay(self, connection: sqlite3.Connection) -> None:
+        """Move the first rows to where they belong."""
+        paid = [key for (key,) in connection.execute(_NEXT, (PAID_ROWS,))]
+        if paid:
+            connection.execute(_MOVE, paid[-1:])
+            connection.execute(_PAID, paid[-1:])
+            self._keys.difference_update(paid)
+
+
+def insert(connection: sqlite3.Connection, statement: str, rows: Sequence[Row]) -> None:
+    """Insert many rows with few statements.
+
+    Each step of a statement lets go of the interpreter and must get it back from a busy event
+    loop, which takes far longer than the step. A statement of many rows is one step. Their numbers
+    are powers of two, so that the same few statements stay prepared.
+    """
+    at = 0
+    while at < len(rows):
+        size = min(_ROWS_PER_STATEMENT, 1 << (len(rows) - at).bit_length() - 1)
+        values = chain.from_iterable(rows[at : at + size])
+        connection.execute(_repeated(statement, size), tuple(values))
+        at += size
+
+
+@lru_cache(maxsize=256)
+def _repeated(statement: str, times: int) -> str:
+    """`INSERT ... VALUES (...)` for so many rows at once."""
+    head, _, rest = statement.partition(" VALUES ")
+    row, conflict, clause = rest.partition(" ON CONFLICT ")
+    return f"{head} VALUES {', '.join([row] * times)}{conflict}{clause}"

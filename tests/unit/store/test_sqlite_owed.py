@@ -1,0 +1,210 @@
+"""Entries of large commits: where they are until they are in their places, and that it is all one
+for what the file says."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blackboard.core.commit import Delete, Op, Put
+from blackboard.core.state import State
+from blackboard.errors import Corrupt
+from blackboard.store import sqlite_owed
+from blackboard.store.sqlite_file import PAGE_BYTES, BoardFile
+from blackboard.store.sqlite_owed import OWED_ROWS_MIN, PAID_ROWS
+from blackboard.store.sqlite_rows import Touched
+from tests.conformance.drawing import Drawing
+from tests.conformance.machines import lowered_limits
+from tests.unit.core.trial import Trial, packed
+from tests.unit.store.test_sqlite_file import NAME, new_file, touch
+from tests.unit.store.test_sqlite_rows import forget, same_state, step
+
+ONE = packed(1)
+
+
+def keys(count: int = OWED_ROWS_MIN) -> list[str]:
+    """So many keys, sorted."""
+    return [f"public/k/{number:05d}" for number in range(count)]
+
+
+def puts(value: object, count: int = OWED_ROWS_MIN) -> tuple[Op, ...]:
+    """What writes them all at once."""
+    return tuple(Put(key, packed(value)) for key in keys(count))
+
+
+def load(path: Path) -> State:
+    """What somebody finds who opens the file."""
+    file = BoardFile(path, level="disk")
+    try:
+        return file.load(NAME).state
+    finally:
+        file.abandon()
+
+
+class Written:
+    """A file, the board that it holds, and a look at its tables."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.trial = Trial()
+        self.file = new_file(path)
+        self.weight = self.file.load(NAME).weight
+
+    def commit(self, *ops: Op) -> None:
+        """A transaction, after which the file must say what the board holds."""
+        writes = touch(self.trial, ops).writes(self.trial.state, self.weight)
+        self.weight = writes.weight
+        self.file.write(writes)
+        assert self.loaded() == self.trial.state
+
+    def reopen(self) -> None:
+        """Another process goes on."""
+        self.file.close()
+        self.file = BoardFile(self.path, level="disk")
+        self.file.load(NAME)
+
+    def loaded(self) -> State:
+        """What somebody else finds."""
+        return load(self.path)
+
+    def found(self, table: str) -> dict[str, bytes]:
+        """The values in one of the two tables."""
+        with closing(sqlite3.connect(self.path)) as connection:
+            return dict(connection.execute(f"SELECT key, value FROM {table}"))
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    """A file with a small entry, nothing owed."""
+    written = Written(tmp_path / "board.db")
+    written.commit(Put("public/a", ONE))
+    return written
+
+
+def test_a_large_commit_is_owed_and_small_ones_pay(written: Written) -> None:
+    """Some rows with each; nothing of it shows but where they are."""
+    written.commit(*puts(1))
+    assert (list(written.found("owed")), list(written.found("entry"))) == (keys(), ["public/a"])
+    left = OWED_ROWS_MIN
+    while left > 0:
+        written.commit(Put("public/a", packed(left)))
+        left = max(0, left - PAID_ROWS)
+        assert list(written.found("owed")) == keys()[OWED_ROWS_MIN - left :]
+    assert set(written.found("entry")) == {"public/a", *keys()}
+
+
+def test_a_commit_below_the_edge_is_put_in_its_place(written: Written) -> None:
+    written.commit(*puts(1, OWED_ROWS_MIN - 1))
+    assert written.found("owed") == {}
+
+
+def test_what_is_owed_may_change_again(written: Written) -> None:
+    """By another large commit, a small one, a removal; old values come back nowhere."""
+    written.commit(*puts(1))
+    written.commit(*puts(2))
+    first, second, third = keys()[-3:]
+    written.commit(Put(first, packed(3)))
+    written.commit(Delete(second))
+    written.commit(Delete(third), Put("public/a", packed(3)))
+    assert not {first, second, third} & set(written.found("owed"))
+    for _ in range(OWED_ROWS_MIN // PAID_ROWS):
+        written.commit(Put("public/a", packed(4)))
+    assert written.found("owed") == {}
+    assert set(written.found("entry").values()) == {packed(2), packed(3), packed(4)}
+
+
+def test_what_is_loaded_is_still_owed(written: Written) -> None:
+    """The next process pays it, and may remove it."""
+    written.commit(*puts(1))
+    written.reopen()
+    written.commit(Delete(keys()[0]))
+    written.commit(Put("public/a", packed(2)))
+    assert list(written.found("owed")) == keys()[1 + PAID_ROWS :]
+
+
+def test_there_is_an_end_to_what_is_owed(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not fit besides is put in its place, and what it stands for is owed no more."""
+    monkeypatch.setattr(sqlite_owed, "OWED_ROWS_MAX", OWED_ROWS_MIN)
+    written.commit(*puts(1))
+    assert len(written.found("owed")) == OWED_ROWS_MIN
+    written.commit(*puts(2, OWED_ROWS_MIN + 1))
+    assert written.found("owed") == {}
+    written.commit(*puts(3))
+    assert len(written.found("owed")) == OWED_ROWS_MIN
+    for number in range(OWED_ROWS_MIN // PAID_ROWS):
+        written.commit(Put("public/a", packed(number)))
+    written.commit(*puts(4))
+    assert len(written.found("owed")) == OWED_ROWS_MIN
+
+
+DAMAGES: dict[str, str] = {
+    "a value": "UPDATE owed SET value = x'c0' WHERE key = 'public/k/00007'",
+    "a key": "UPDATE owed SET key = 'public/k' WHERE key = 'public/k/00007'",
+    "a revision": "UPDATE owed SET mod_revision = 1 WHERE key = 'public/k/00007'",
+    "a lost row": "DELETE FROM owed WHERE key = 'public/k/00007'",
+    "a lost table": "DROP TABLE owed",
+    "a row that was paid": "INSERT INTO owed SELECT * FROM entry WHERE key = 'public/a';"
+    " UPDATE owed SET value = x'c0' WHERE key = 'public/a'",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=list(DAMAGES))
+def test_damage_of_what_is_owed_is_found(written: Written, damage: str) -> None:
+    written.commit(*puts(1))
+    with closing(sqlite3.connect(written.path)) as connection:
+        connection.executescript(damage)
+    with pytest.raises(Corrupt, match=r"board\.db"):
+        written.loaded()
+
+
+@pytest.mark.parametrize("name", ["owed", "sqlite_autoindex_owed_1"])
+def test_an_index_that_says_something_else_is_refused(
+    written: Written, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A write would miss the row, and the next reader find it; whichever of the two is right."""
+    monkeypatch.setattr(sqlite_owed, "OWED_ROWS_MIN", 2)
+    written.commit(*puts(1, 2))
+    written.file.close()
+    with closing(sqlite3.connect(written.path)) as connection:
+        query = "SELECT rootpage FROM sqlite_schema WHERE name = ?"
+        [page] = connection.execute(query, (name,)).fetchone()
+    content = bytearray(written.path.read_bytes())
+    at = content.index(b"k/00001", (page - 1) * PAGE_BYTES, page * PAGE_BYTES)
+    content[at + 6] = ord("~")
+    written.path.write_bytes(content)
+    with pytest.raises(Corrupt, match="its index is damaged"):
+        written.loaded()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_every_history_is_kept(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Whatever is owed and paid when: the file gives the state again after each transaction."""
+    with lowered_limits(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite_owed, "OWED_ROWS_MIN", data.draw(st.integers(1, 3)))
+        patch.setattr(sqlite_owed, "OWED_ROWS_MAX", data.draw(st.integers(1, 8)))
+        patch.setattr(sqlite_owed, "PAID_ROWS", data.draw(st.integers(1, 2)))
+        file = new_file(tmp_path_factory.mktemp("owed") / "board.db")
+        loaded = file.load(NAME)
+        state, weight = loaded.state, loaded.weight
+        drawing = Drawing(data.draw, state)
+        for _ in range(drawing.pick((2, 12))):
+            touched = Touched()
+            for _ in range(drawing.pick((1, 4))):
+                step(state, touched, drawing)
+            if drawing.one_in(4):
+                forget(state, touched, drawing.pick((1, state.revision + 1)))
+            writes = touched.writes(state, weight)
+            weight = writes.weight
+            file.write(writes)
+            assert same_state(load(file.path), state)
+            if drawing.one_in(4):
+                file.close()
+                file = BoardFile(file.path, level="disk")
+                file.load(NAME)
+        file.abandon()
