@@ -27,7 +27,7 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.net.admission import Admission
-from blackboard.net.gate import Gate, Receive, Scope, Send, bearer_token
+from blackboard.net.gate import Gate, Receive, Scope, Send, bearer_token, heeding_close
 from blackboard.net.socket import (
     CLOSE_FORBIDDEN,
     CLOSE_INTERNAL_ERROR,
@@ -55,6 +55,7 @@ class DocumentDoor:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one WebSocket."""
+        send = heeding_close(send)
         await receive()  # websocket.connect
         refusal = self._gate.doors.refusal(scope)
         if refusal is not None:

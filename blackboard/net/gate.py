@@ -15,7 +15,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Final, Protocol
@@ -135,6 +135,7 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one WebSocket."""
+        send = heeding_close(send)
         await receive()  # websocket.connect
         try:
             await self.ready()
@@ -150,8 +151,9 @@ class Gate:
         self._open.add(connection)
         self.traffic.connections += 1
         try:
-            await send({"type": "websocket.accept", "subprotocol": name})
-            await connection.run()
+            with suppress(OSError):  # it is gone already
+                await send({"type": "websocket.accept", "subprotocol": name})
+                await connection.run()
         finally:
             self._count_out(connection)
         return None
@@ -307,6 +309,22 @@ class _Socket:
     async def close(self, code: int, reason: str) -> None:
         """As `socket.Socket.close`."""
         await self._send({"type": "websocket.close", "code": code, "reason": reason})
+
+
+def heeding_close(send: Send) -> Send:
+    """`send`, with ConnectionResetError where the server has closed the connection by itself.
+
+    It does after bytes that are no WebSocket's, or a ping without an answer. uvicorn takes what is
+    sent between that and the news of it for a mistake of the application (RuntimeError).
+    """
+
+    async def sent(message: MutableMapping[str, Any]) -> None:
+        try:
+            await send(message)
+        except RuntimeError as error:
+            raise ConnectionResetError(str(error)) from error
+
+    return sent
 
 
 def header(scope: Scope, name: bytes) -> str | None:

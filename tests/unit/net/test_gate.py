@@ -1,6 +1,7 @@
 """The handshake: who is let in, and how many."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, MutableMapping
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -16,7 +17,7 @@ from blackboard.service import access
 from blackboard.service.service import Service
 from tests.serving import Served, serving
 from tests.unit.net.conversation import talking
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT_S, wait_until
 
 ORIGIN = "https://dashboard.example.org"
 
@@ -219,3 +220,34 @@ async def test_connections_are_limited(served: Served, monkeypatch: pytest.Monke
 
 async def _is(served: Served, count: int) -> bool:
     return served.gate.connections == count
+
+
+async def test_an_answer_after_the_server_closed_is_no_failure(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server ends a connection by itself, and takes what comes then for a mistake: for us its
+    peer is gone."""
+    came: list[MutableMapping[str, Any]] = [
+        {"type": "websocket.connect"},
+        {"type": "websocket.receive", "text": '[{"id":1,"method":"hello"}]'},
+    ]
+    sent: list[str] = []
+
+    async def receive() -> MutableMapping[str, Any]:
+        if not came:
+            await asyncio.Event().wait()
+        return came.pop(0)
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message["type"])
+        if message["type"] == "websocket.send":
+            raise RuntimeError("Unexpected ASGI message 'websocket.send', after ...")
+
+    authorization = ("authorization", f"Bearer {served.token()}")
+    scope = {**scope_of(authorization), "subprotocols": ["blackboard.v1+json"]}
+    with caplog.at_level("INFO"):
+        async with asyncio.timeout(TIMEOUT_S):
+            await served.gate(scope, receive, send)
+    assert sent == ["websocket.accept", "websocket.send"]
+    assert caplog.records == []
+    assert served.gate.connections == 0
