@@ -45,8 +45,8 @@ async def play(url: str, board: Board, tokens: dict[str, str], say: Say) -> dict
         researcher.text().append(DRAFT)
         await agreed(researcher, architect)
         # Nobody waits for anybody: each edits its own copy, and the two have not seen each other's.
-        rewrite(researcher, "fair", "below our valuation")
-        rewrite(architect, "fair", "above our budget")
+        rewrite(researcher, " fair.", " below our valuation.")
+        rewrite(architect, " fair.", " above our budget.")
         rewrite(architect, "We open", "We plan to open")
         await agreed(researcher, architect)
         (change,) = (await anext(watch)).changes
