@@ -83,6 +83,17 @@ def visible(
     return _shown(entry, changes, readable)
 
 
+def is_visible(
+    entry: LogEntry, patterns: tuple[Pattern, ...], readable: Callable[[Key], bool]
+) -> bool:
+    """Whether `visible` leaves anything of `entry`."""
+    return entry.epoch is not None or any(
+        pattern.matches(change.key) and readable(change.key)
+        for change in entry.changes
+        for pattern in patterns
+    )
+
+
 def logged(entry: LogEntry, readable: Callable[[Key], bool]) -> LogEntry | None:
     """What a reader of the log may see of `entry`, or nothing.
 

@@ -289,9 +289,17 @@ class Runner(Generic[S]):
         calls, patterns = journal.made, step.patterns
         now.revision, now.since, now.kept = receipt.revision, receipt.revision, Kept()
         now.declared = self.agent.declared()
-        told = self._told(now, ctx.run.attempt)
-        return replace(
-            told, receipt=receipt, patterns=patterns, calls=calls, diverged=journal.diverged
+        return Stepped(
+            self.agent.name,
+            now.stored.step,
+            now.stored.status,
+            receipt=receipt,
+            patterns=patterns,
+            since=now.since,
+            calls=calls,
+            attempts=ctx.run.attempt,
+            outcome=now.stored.outcome,
+            diverged=journal.diverged,
         )
 
     async def _suspend(

@@ -95,7 +95,9 @@ class Schema(Generic[S]):
             raise InvalidState(agent, f"it is the state of a {stored.kind}, not of a {self.kind}")
         if stored.version > self.version:
             raise SchemaTooNew(agent, stored.version, self.version)
-        plain = deepcopy(stored.state)
+        plain = stored.state
+        if stored.version < self.version:
+            plain = deepcopy(plain)  # a migration may change what it is given
         for version in range(stored.version, self.version):
             plain = self._migrated(agent, version, plain)
         return self._load(agent, to_json(plain))

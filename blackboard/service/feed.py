@@ -66,12 +66,32 @@ class View:
     def __hash__(self) -> int:
         return self._hash  # asked for with every delivery to every watcher
 
+    def concerns(self, entry: LogEntry) -> bool:
+        """Whether this view shows anything of `entry`."""
+        return history.is_visible(entry, self.patterns, self.readable)
+
     def show(self, entry: LogEntry) -> LogEntry | None:
         """The part of `entry` that this view shows, None if nothing.
 
         Errors: Resync when it is a restore that changed more than is told at once.
         """
         return history.bounded(history.visible(entry, self.patterns, self.readable))
+
+
+@dataclass(slots=True)
+class _Sleepers:
+    """Watchers with the same view, who have passed everything there is."""
+
+    # Futures in place of an Event, which takes twice as long to wait for. Those of watchers that
+    # were cancelled stay until the next poke, a second at most.
+    woken: "list[asyncio.Future[None]]" = field(default_factory=list)
+    passed: LogEntry | None = None
+    """The last entry that came meanwhile; the view shows nothing of any of them."""
+
+    def wake(self) -> None:
+        for woken in self.woken:
+            if not woken.done():
+                woken.set_result(None)
 
 
 class Feed:
@@ -86,9 +106,8 @@ class Feed:
         self._ring_changes = 0
         self._after: Revision = 0
         self._newest: Revision = 0
-        # Futures in place of an Event, which takes twice as long to wait for. Those of watchers
-        # that were cancelled stay until the next poke, a second at most.
-        self._waiting: list[asyncio.Future[None]] = []
+        self._sleeping: dict[View | None, _Sleepers] = {}
+        self._poked_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None  # while there is a reader
         self._shared: dict[tuple[View, Position], tuple[Delivery, Position]] = {}
         self._tail: asyncio.Task[None] | None = None
@@ -141,27 +160,46 @@ class Feed:
         found.reverse()
         return found
 
-    async def wait_beyond(self, after: Revision) -> None:
-        """Wait until there may be something after `after`, or a second has passed without.
+    async def wait_beyond(self, after: Revision, view: View | None) -> LogEntry | None:
+        """Wait until `view` may show something after `after`, or a second has passed without.
 
+        Returns the last entry that came meanwhile of which it shows nothing, as of all before it;
+        None if there is none. Without a view everything that comes is waited for.
         There is no timer per watcher: the reader, which looks at the log at least so often, wakes
         them all. Errors: why the reader ended.
         """
         if self._newest > after:
-            return
+            return None
         if self._failure is not None:
             # One error for all would share a traceback among tasks: each gets its own.
             raise type(self._failure)(**self._failure.fields())
         woken: asyncio.Future[None] = asyncio.Future(loop=self._loop)
-        self._waiting.append(woken)
+        sleepers = self._sleeping.get(view)
+        if sleepers is None:
+            sleepers = self._sleeping[view] = _Sleepers()
+        sleepers.woken.append(woken)
         await woken
+        return sleepers.passed
 
     def poke(self) -> None:
         """Let every waiting watcher look again."""
-        waiting, self._waiting = self._waiting, []
-        for woken in waiting:
-            if not woken.done():
-                woken.set_result(None)
+        sleeping, self._sleeping = self._sleeping, {}
+        for sleepers in sleeping.values():
+            sleepers.wake()
+
+    def _tell(self, entries: tuple[LogEntry, ...]) -> None:
+        """Wake those to whom `entries` show something; now and then all, for their marks."""
+        assert self._loop is not None
+        now_s = self._loop.time()
+        if (now_s - self._poked_s) * 1000 >= _TAIL_WAIT_MS:
+            self._poked_s = now_s
+            self.poke()
+        for view, sleepers in list(self._sleeping.items()):
+            if view is None or any(map(view.concerns, entries)):
+                del self._sleeping[view]
+                sleepers.wake()
+            else:
+                sleepers.passed = entries[-1]
 
     def shared(
         self, view: View, after: Position, make: Callable[[], tuple[Delivery, Position]]
@@ -178,6 +216,7 @@ class Feed:
         if self._tail is None:
             self._failure = None
             self._loop = asyncio.get_running_loop()
+            self._poked_s = self._loop.time()
             self._after = self._newest = head.revision
             self._tail = asyncio.create_task(self._follow(), name=f"feed of {self.board}")
             self._tail.add_done_callback(self._ended)
@@ -206,12 +245,13 @@ class Feed:
         self._fail(told or Unavailable(what=f"board {self.board}", reason=reason))
 
     async def _follow(self) -> None:
-        while self._tail is asyncio.current_task():
+        reader = asyncio.current_task()
+        while self._tail is reader:
             try:
                 page = await self.store.log(
                     self.board, self._newest, limit=LOG_ENTRIES_MAX, wait_ms=_TAIL_WAIT_MS
                 )
-                if self._tail is not asyncio.current_task():
+                if self._tail is not reader:
                     return  # cancelled, but some driver below swallowed it
                 if page.entries:
                     history.check_sequence(self._newest, page.entries)
@@ -256,7 +296,7 @@ class Feed:
             self._ring_bytes -= history.cost_of(oldest)
             self._ring_changes -= len(oldest.changes)
         self._shared.clear()
-        self.poke()
+        self._tell(entries)
 
 
 class Watcher:
@@ -306,7 +346,11 @@ class Watcher:
         after = self.position.revision
         entries = self._feed.ready(after)
         if entries == [] and not self._is_answered():
-            await self._feed.wait_beyond(after)
+            awaited = self.view if self._asked is None else None
+            passed = await self._feed.wait_beyond(after, awaited)
+            if passed is not None and passed.revision > after:
+                self._cursor.pass_entry(passed)
+            after = self.position.revision
             entries = self._feed.ready(after)
         if entries is None:
             self._cursor.on(WatchEvent.FELL_BEHIND)

@@ -9,6 +9,7 @@ Invariants
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, Generic, TypeVar
 from zlib import adler32, crc32
 
@@ -51,13 +52,13 @@ class Table(Generic[K, V]):
     row: Callable[[K, V], Row]
     key_columns: int = 1
 
-    @property
+    @cached_property
     def select(self) -> str:
         """All rows, in the order of their keys."""
         names = ", ".join(self.columns)
         return f"SELECT {names} FROM {self.name} ORDER BY {', '.join(self._keys)}"
 
-    @property
+    @cached_property
     def upsert(self) -> str:
         """Write a row, whether or not its key is there."""
         places = ", ".join("?" for _ in self.columns)
@@ -68,7 +69,7 @@ class Table(Generic[K, V]):
             f" ON CONFLICT ({', '.join(self._keys)}) DO UPDATE SET {news}"
         )
 
-    @property
+    @cached_property
     def delete(self) -> str:
         """Remove the row with a key."""
         where = " AND ".join(f"{column} = ?" for column in self._keys)

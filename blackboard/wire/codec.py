@@ -177,7 +177,7 @@ def prepare(commit: Commit) -> Prepared:
     header = [name.agent, name.lane, name.incarnation, name.step, based_on, commit.note, ops]
     if commit.begins is not None:
         header.append(_encode_epoch(commit.begins))
-    body = _pack(header)
+    body = _pack(header) if commit.begins is None else _pack_huge(header)
     conditions: list[Any] = []
     for condition in commit.conditions:
         if isinstance(condition, KeyAt):
@@ -285,8 +285,18 @@ def _decode_result(item: Any) -> Result:
 
 def _pack(value: Any) -> bytes:
     """msgpack as Redis' Lua reads it: strings and bytes share one type."""
+    packed: bytes = _packer.pack(value)
+    return packed
+
+
+def _pack_huge(value: Any) -> bytes:
+    """As `_pack`, by a packer that does not stay as large as what it packed."""
     packed: bytes = msgpack.packb(value, use_bin_type=False)
     return packed
+
+
+_packer: Final = msgpack.Packer(use_bin_type=False)
+"""Kept: to make one takes longer than to pack a commit."""
 
 
 def _digest(body: bytes, large: Sequence[bytes]) -> bytes:

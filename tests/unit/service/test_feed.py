@@ -224,7 +224,74 @@ async def test_progress_is_told_when_asked_after_everything_before_it(
         await board.put("public/x", 1)
         await board.increment("public/n")
         await watcher.request_progress()
+        told = [await anext(watcher)]
         with anyio.fail_after(PATIENCE_S):
-            told = [await anext(watcher), await anext(watcher)]
+            while told[-1].position.revision < 3:
+                told.append(await anext(watcher))
     assert [[entry.revision for entry in d.revisions] for d in told] in ([[2], []], [[2]])
     assert told[-1].position.revision == 3
+
+
+@pytest.fixture
+def no_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is woken because time has passed."""
+    monkeypatch.setattr(feed_module, "_TAIL_WAIT_MS", 10**9)
+
+
+NARROW = View(parse_patterns(["public/x"]), READER.grants, access.readable(READER))
+
+
+@pytest.mark.usefixtures("no_marks")
+async def test_what_a_watcher_does_not_see_does_not_wake_it_and_is_passed(
+    feed: Feed, board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it slept, it is not behind the ring, which holds two entries."""
+    monkeypatch.setattr(feed_module, "WATCH_QUEUE_CHANGES_MAX", 2)
+    told: list[int] = []
+
+    async def follow(watcher: Watcher) -> None:
+        told.extend(await revisions(watcher, 6))
+
+    async with feed.watch(NARROW, None) as watcher, anyio.create_task_group() as tasks:
+        tasks.start_soon(follow, watcher)
+        await anyio.wait_all_tasks_blocked()
+        for _ in range(5):
+            await board.increment("public/n")
+        async with feed.watch(EVERYTHING, Position(watcher.position.epoch, 0)) as other:
+            assert await revisions(other, 5) == [1, 2, 3, 4, 5]
+        assert watcher.position.revision == 0
+        await board.put("public/x", 1)
+    assert told == [6]
+    assert watcher.state is WatchState.SYNCED
+
+
+@pytest.mark.usefixtures("no_marks")
+async def test_who_asks_for_progress_is_woken_by_what_it_does_not_see(
+    feed: Feed, board: Board, store: HookedStore
+) -> None:
+    released = anyio.Event()
+    store.hook("before log", released.wait)
+    async with feed.watch(NARROW, None) as watcher:
+        await board.increment("public/n")
+        await watcher.request_progress()
+        told = asyncio.ensure_future(anext(watcher))
+        await anyio.wait_all_tasks_blocked()
+        released.set()
+        with anyio.fail_after(PATIENCE_S):
+            delivery = await told
+    assert (delivery.revisions, delivery.position.revision) == ((), 1)
+
+
+@pytest.mark.usefixtures("no_marks")
+async def test_a_mark_comes_while_only_other_things_happen(
+    feed: Feed, board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "PROGRESS_INTERVAL_MS", 0)
+    async with feed.watch(NARROW, None) as watcher:
+        told = asyncio.ensure_future(anext(watcher))
+        await anyio.wait_all_tasks_blocked()
+        monkeypatch.setattr(feed, "_poked_s", float("-inf"))
+        await board.increment("public/n")
+        with anyio.fail_after(PATIENCE_S):
+            delivery = await told
+    assert (delivery.revisions, delivery.position.revision) == ((), 1)
