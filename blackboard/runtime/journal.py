@@ -17,7 +17,7 @@ import asyncio
 import hashlib
 import logging
 import random
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ from blackboard.errors import (
     InvalidRequest,
     LimitExceeded,
 )
-from blackboard.runtime import large
+from blackboard.runtime import large, shared
 from blackboard.runtime.calls import Call, CallRecord, Failure, Retry, Terms, canonical, reason_of
 from blackboard.runtime.desk import Desk
 from blackboard.runtime.points import Observer, Point
@@ -45,16 +45,12 @@ from blackboard.types import (
     CALL_INLINE_BYTES,
     STEP_CALLS_MAX,
     STEP_PARTS_MAX,
-    VALUE_BYTES_MAX,
     Key,
     Milliseconds,
 )
 from blackboard.wire.codec import decode_value, encode_value
 
-CACHE = "public/~cache"
 RESULT, TIMER, AHEAD = "result", "timer", "~kept"
-_CACHE_BYTES_MAX = VALUE_BYTES_MAX - 4_096
-"""Of a result that is shared: what stands around it must fit into the value as well."""
 _NAME_CHARACTERS_MAX = 200
 _KEY_DIGITS = 32
 Work = Callable[[str], Awaitable[bytes]]
@@ -147,7 +143,7 @@ class Journal:
         self._kept = kept
         self._observe = observe
         self._slots = {record.number: slot for slot, record in kept.records.items()}
-        self._counts: Counter[str] = Counter()
+        self._counts: defaultdict[str, int] = defaultdict(int)
         self._met: set[str] = set()
         self._number = 0
         self._parts = 0
@@ -225,10 +221,10 @@ class Journal:
         with self._working():
             record = found or self.begin(place, call)
             if terms.shared_ms is not None and not record.failures:
-                shared = await self._desk.entry(f"{CACHE}/{call.digest}")
-                if shared is not None and _is_answer(shared.value):
-                    encoded = encode_value(shared.value["result"])
-                    return await self._done(place.slot, record, encoded, shared=True)
+                encoded = await shared.find(self._desk, call.digest)
+                if encoded is not None:
+                    self.make_room(len(encoded))
+                    return await self._done(place.slot, record, encoded, is_shared=True)
             return await self._make(place.slot, record, work, terms)
 
     def begin(self, place: Place, call: Call) -> CallRecord:
@@ -287,7 +283,7 @@ class Journal:
         encoded: bytes,
         *,
         share_ms: Milliseconds | None = None,
-        shared: bool = False,
+        is_shared: bool = False,
     ) -> Any:
         """Record the result, and share it if that is wanted; returns it as it will be read."""
         value = decode_value(encoded)
@@ -298,13 +294,15 @@ class Journal:
             "apart": apart,
             "result_digest": large.digest_of(encoded),
             "result_bytes": len(encoded),
-            "shared": shared,
+            "shared": is_shared,
         }
         beside = large.puts(self.key_of(slot, RESULT), encoded) if apart else []
-        ops: list[Op] = [*await self._all_but_last(beside, record.name)]
-        if share_ms is not None and len(encoded) <= _CACHE_BYTES_MAX:
-            answer = encode_value({"name": record.name, "result": value})
-            ops.append(Put(f"{CACHE}/{record.digest}", answer, share_ms))
+        ops: list[Op] = []
+        if share_ms is not None:
+            *parts, answer = shared.answer(record.digest, record.name, encoded, share_ms)
+            await self._put_before(parts, record.name)
+            ops.append(answer)
+        ops += await self._all_but_last(beside, record.name)
         await self.write(slot, record.model_copy(update=done), ops)
         if apart:
             self._kept.results[slot] = value
@@ -320,13 +318,17 @@ class Journal:
     async def _all_but_last(self, beside: Sequence[Put], name: str) -> Sequence[Put]:
         """Put what stands beside a record, but for what its own commit has room for: that."""
         *earlier, last = large.batches(beside) or [[]]
-        for ops in earlier:
+        await self._put_before([put for ops in earlier for put in ops], name)
+        return last
+
+    async def _put_before(self, parts: Sequence[Put], name: str) -> None:
+        """Put what is too much for one commit, ahead of the one that tells of it."""
+        for ops in large.batches(parts):
             await self._desk.commit(
                 ops,
                 conditions=[self._origin.guard],
                 note=f"result of {name[:_NAME_CHARACTERS_MAX]}",
             )
-        return last
 
     async def put_ahead(self, kept: Mapping[str, bytes]) -> None:
         """Put large values where they will be kept, ahead of the step's commit, by digest.
@@ -404,11 +406,6 @@ class Journal:
 def _shown(name: str, arguments: Any) -> str:
     """A call as one short text."""
     return f"{name} {canonical(arguments)}"[:_NAME_CHARACTERS_MAX]
-
-
-def _is_answer(value: Any) -> bool:
-    """Whether an entry of the cache is one: anybody may write there."""
-    return isinstance(value, dict) and "result" in value
 
 
 def _may_pass(error: Exception, retry: Retry) -> bool:

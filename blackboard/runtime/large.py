@@ -38,22 +38,30 @@ def is_large(size_bytes: int) -> bool:
 
 def parts_of(size_bytes: int) -> int:
     """In how many parts an encoded value of that size stands; 0 if it is not large."""
-    return -(-size_bytes // LARGE_PART_BYTES) if is_large(size_bytes) else 0
+    return len(keys_of_cut("", size_bytes)) if is_large(size_bytes) else 0
 
 
 def part_keys(prefix: Prefix, size_bytes: int) -> list[Key]:
-    """Where the parts of a value of that size stand, in their order."""
-    return [f"{prefix}/{number:04}" for number in range(parts_of(size_bytes))]
+    """Where the parts of a value of that size stand, in their order; nowhere if it is not large."""
+    return keys_of_cut(prefix, size_bytes) if is_large(size_bytes) else []
+
+
+def keys_of_cut(prefix: Prefix, size_bytes: int) -> list[Key]:
+    """Where `cut` puts a value of that size, however small."""
+    return [f"{prefix}/{number:04}" for number in range(-(-size_bytes // LARGE_PART_BYTES))]
+
+
+def cut(prefix: Prefix, encoded: bytes) -> list[Put]:
+    """What puts an encoded value in parts below `prefix`, however small it is."""
+    return [
+        Put(part, encode_value(encoded[number * LARGE_PART_BYTES :][:LARGE_PART_BYTES]))
+        for number, part in enumerate(keys_of_cut(prefix, len(encoded)))
+    ]
 
 
 def puts(key: Key, encoded: bytes) -> list[Put]:
     """What puts an encoded value at `key`, or its parts below it, if it is large."""
-    if not is_large(len(encoded)):
-        return [Put(key, encoded)]
-    return [
-        Put(part, encode_value(encoded[number * LARGE_PART_BYTES :][:LARGE_PART_BYTES]))
-        for number, part in enumerate(part_keys(key, len(encoded)))
-    ]
+    return cut(key, encoded) if is_large(len(encoded)) else [Put(key, encoded)]
 
 
 def batches(ops: Sequence[Put]) -> list[Sequence[Put]]:
@@ -63,11 +71,15 @@ def batches(ops: Sequence[Put]) -> list[Sequence[Put]]:
 
 def joined(what: str, parts: Iterable[Any], digest: str) -> Any:
     """The value whose parts these are. Errors: Corrupt, which names `what`."""
-    found = list(parts)
-    encoded = b"".join(part for part in found if isinstance(part, bytes))
+    return decode_value(joined_bytes(what, parts, digest))
+
+
+def joined_bytes(what: str, parts: Iterable[Any], digest: str) -> bytes:
+    """The encoded value whose parts these are. Errors: Corrupt, which names `what`."""
+    encoded = b"".join(part for part in parts if isinstance(part, bytes))
     if digest_of(encoded) != digest:
         raise Corrupt(what=what, reason="its parts are not those of the value with its digest")
-    return decode_value(encoded)
+    return encoded
 
 
 def kept_prefix(agent: str) -> Prefix:

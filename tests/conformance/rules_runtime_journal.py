@@ -370,6 +370,34 @@ class JournalRules:
         await runner(bob, step).step()
         assert len(tool.calls) == 2
 
+    @pytest.mark.parametrize("size", [VALUE_BYTES_MAX - 4_000, 5 * LARGE_PART_BYTES + 1])
+    async def test_a_large_result_is_shared_in_parts(
+        self, ada: Board, bob: Board, size: int
+    ) -> None:
+        calls: list[int] = []
+
+        async def fetch() -> str:
+            calls.append(size)
+            return "x" * size
+
+        async def step(ctx: Context[Notes]) -> None:
+            found = await ctx.tool(fetch, terms=Terms(shared_ms=60_000))
+            ctx.state.seen = [str(len(found)), found[:1]]
+
+        await runner(ada, step).step()
+        stepped = await runner(bob, step).step()
+        assert (len(calls), (await notes_of(bob)).seen) == (1, [str(size), "x"])
+        assert [call.shared for call in stepped.calls] == [True]
+        [*_, part] = parts = [entry async for entry in ada.scan("public/~cache/**")]
+        assert all(entry.expires_at_ms == entry.time_ms + 60_000 for entry in parts)
+        # What is not whole, or not what was shared, is nobody's result.
+        await ada.put(part.key, b"y" * len(part.value))
+        await runner(bob, step).step()
+        assert len(calls) == 2
+        await ada.delete(part.key)
+        await runner(ada, step).step()
+        assert len(calls) == 3
+
     # --- limits -----------------------------------------------------------------------------------
 
     async def test_a_step_makes_so_many_calls(self, ada: Board) -> None:
