@@ -27,6 +27,7 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.net.admission import Admission
+from blackboard.net.direct import DIRECT
 from blackboard.net.gate import Gate, Receive, Scope, Send, bearer_token, heeding_close
 from blackboard.net.socket import (
     CLOSE_FORBIDDEN,
@@ -82,8 +83,11 @@ class DocumentDoor:
             principal = await self._admit(scope, query, board, check_document(key))
             visit = _Visit(principal, self._gate.admission(principal))
             with self._gate.visit(visit, principal):
-                async with self._gate.link(principal).document(board, key) as pipe:
-                    return await visit.serve(pipe, receive, send)
+                async with self._gate.service.link(principal).document(board, key) as session:
+                    direct = scope.get("extensions", {}).get(DIRECT)
+                    if direct is not None:  # else another server than ours runs this
+                        session.attach(direct["write"])
+                    return await visit.serve(session, receive, send)
         except BlackboardError as error:
             code = next((c for kind, c in _CODES if isinstance(error, kind)), CLOSE_INTERNAL_ERROR)
             return code, f"{error.code}: {error}"

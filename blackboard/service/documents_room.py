@@ -1,13 +1,12 @@
 """One document in one process: what is committed of it, and whoever is connected.
 
-The log is the only way in. An edit is tried on a copy, committed, and reaches the
-document (`live`) and everybody else when it comes back from the log, whichever process committed
-it. So nobody ever sees an edit that could still be lost, and processes need no other channel.
+The log is the only way in. An edit is tried on a copy and committed. It reaches the document
+(`live`) and everybody else when its commit is acknowledged here, or when it comes from the log,
+whichever is first. So nobody ever sees an edit that could still be lost, and processes need no
+other channel.
 
 Invariants
-- `live` holds exactly what is committed, up to `revision`; what a peer is told comes from it.
-- the copy that edits are tried on holds that and what is being committed; whenever it may hold
-  more, it is made anew.
+- `live` holds what is committed, all of it up to `revision`; what a peer is told comes from it.
 - a client belongs to the agent that first used it, for ever; another agent cannot write as it.
 - whatever ends the room ends its members: they come back, and find what is committed.
 """
@@ -16,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from blackboard.core import crdt
 from blackboard.core.commit import RESTORE, Append
@@ -30,18 +29,18 @@ from blackboard.errors import (
 )
 from blackboard.service import documents_storage as storage
 from blackboard.service.access import ALL_RIGHTS, Grant, Principal
+from blackboard.service.documents_flights import Flight, Flights
 from blackboard.service.documents_presence import Member, Presences
 from blackboard.service.documents_storage import Base, Item, Stored
 from blackboard.service.documents_tail import Tail
+from blackboard.service.documents_trial import Trial
 from blackboard.service.documents_whispers import Whispering
 from blackboard.service.link import Link, WatchRequest
-from blackboard.service.replica import DamagedError, Replica, check_harmless, merged
+from blackboard.service.replica import DamagedError, Replica, merged
 from blackboard.service.views import Revised
 from blackboard.service.watching import Watch
 from blackboard.service.writer import Wish, Writer
 from blackboard.types import (
-    DOCUMENT_BYTES_MAX,
-    DOCUMENT_UPDATE_BYTES_MAX,
     OVERLAP_TTL_MS,
     Key,
     Revision,
@@ -74,12 +73,11 @@ class Room:
         """Those who need the room: it may be closed when there are none."""
         self._link = link
         self._whispering = whispering
-        self._trial: Replica | None = None
         self._owners: dict[int, str] = {}
         self._base, self._tail = Base(), Tail(key)
         self._late: list[Item] = []
-        self._bytes = 0
-        self._in_flight: dict[bytes, tuple[Member, Update]] = {}
+        self._flights = Flights(self._tell_acknowledged, self.forget)
+        self._trial = Trial(key, lambda: self.live.update_since(), self._flights)
         self._listening: set[Member] = set()
         self._presences = Presences(lambda client: self._owners.get(client))
         self._writers: dict[str, Writer] = {}
@@ -139,8 +137,9 @@ class Room:
             member.end("closed", reason)
         if self._compacting is not None:
             self._compacting.cancel()
+        self._flights.close()
         self.live.close()
-        self._forget_trial()
+        self._trial.forget()
 
     async def _serve(self) -> None:
         link = self._link(_keeper(SYSTEM_AGENT, self.key))
@@ -180,7 +179,7 @@ class Room:
                 bad.add(damaging)
             else:
                 break
-        self._bytes = len(stored.base.state) + sum(len(item.update) for item in stored.items)
+        self._trial.bytes = len(stored.base.state) + sum(len(item.update) for item in stored.items)
 
     # --- the log ----------------------------------------------------------------------------------
 
@@ -195,7 +194,9 @@ class Room:
                     member.end("deleted", "the document was deleted")
                 return False
             fresh += self._take(revised)
-        self._broadcast([item for item in fresh if self._apply(item)])
+        self._broadcast([found for item in fresh for found in self._apply_once(item)])
+        for item in fresh:
+            self._flights.came_back(item.update)
         self._reached()
         self._compact_soon()
         return True
@@ -216,25 +217,47 @@ class Room:
             self._tail.add(path, revised.revision, len(value["update"]))
         return found
 
-    def _apply(self, item: Item) -> bool:
-        """Apply an update to what is committed; False when there is nothing new to tell.
-
-        Errors: DamagedError.
-        """
-        self._late.append(item)
-        applied = False
-        for candidate in list(self._late):
+    def _tell_acknowledged(self, edits: Sequence[bytes]) -> None:
+        """Tell what members here just committed, without waiting for the log to bring it."""
+        told: list[Item] = []
+        for data in edits:
+            flight = self._flights.find(data)
+            if flight is None or flight.is_told or self._late:
+                continue  # the log was first, or has to be
             try:
-                _, update = self._in_flight.get(candidate.update) or (None, None)
-                update = update or crdt.read_update(candidate.update)
+                flight.is_told = bool(self._apply(Item((), data, flight.member.agent)))
+            except DamagedError:
+                log.exception("document %s is opened anew", self.key)
+                if self._task is not None:
+                    self._task.cancel()
+                return
+            if flight.is_told:
+                told.append(Item((), data, flight.member.agent))
+            self._late.clear()
+        self._broadcast(told)
+
+    def _apply_once(self, item: Item) -> list[Item]:
+        """As `_apply`, but for what was told when it was acknowledged."""
+        flight = self._flights.find(item.update)
+        return [] if flight is not None and flight.is_told else self._apply(item)
+
+    def _apply(self, item: Item) -> list[Item]:
+        """Apply an update to what is committed; returns what there is to tell: others may have
+        waited for it. Errors: DamagedError.
+        """
+        waiting, self._late, applied = [item, *self._late], [], []
+        for candidate in waiting:
+            try:
+                flight = self._flights.find(candidate.update)
+                update = flight.update if flight else crdt.read_update(candidate.update)
                 self.live.apply(candidate.update, update)
             except InvalidRequest as error:
-                if "missing" not in error.reason:
-                    log.warning("document %s: %s is left out: %s", self.key, item.keys[0], error)
-                    self._late.remove(candidate)
+                if "missing" in error.reason:
+                    self._late.append(candidate)
+                else:
+                    log.warning("document %s: %s is left out: %s", self.key, item.keys, error)
                 continue
-            self._late.remove(candidate)
-            applied = True
+            applied.append(candidate)
             self.mark = candidate.mark or self.mark
             for client in update.reached():
                 self._owners.setdefault(client, candidate.author)
@@ -246,10 +269,11 @@ class Room:
             return
         updates, made_by = [], []
         for item in items:
-            made_by.append(self._in_flight.pop(item.update, (None,))[0])
+            flight = self._flights.find(item.update)
+            made_by.append(flight and flight.member)
             updates.append(item.update)
             if made_by[-1] is None:
-                self._trust(item.update)
+                self._trial.trust(item.update)
         frame: bytes | None = None
         for member in list(self._listening):
             if member in made_by:
@@ -259,16 +283,6 @@ class Room:
                 continue
             frame = frame or ysync.write_update(merged(updates))
             member.deliver(frame)
-
-    def _trust(self, update: bytes) -> None:
-        """Another process committed it: what is tried here builds on it too."""
-        self._bytes += len(update)
-        if self._trial is None:
-            return
-        try:
-            self._trial.apply(update)
-        except (InvalidRequest, DamagedError):
-            self._forget_trial()
 
     def _reached(self) -> None:
         assert self._watch is not None, "the room is loaded"
@@ -304,25 +318,16 @@ class Room:
 
         Errors: DocumentRefused; the document is unharmed.
         """
-        if len(data) > DOCUMENT_UPDATE_BYTES_MAX:
-            raise self._refused("too_large", f"an update of {len(data)} bytes")
-        try:
-            update = crdt.read_update(data)
-        except InvalidRequest as error:
-            raise self._refused("malformed", error.reason) from error
+        update = self._trial.read(data)
         if update.is_empty:  # what a new peer lets us know: that needs no copy to be tried on
             return crdt.EMPTY_UPDATE, update
-        trial = self._trying()
-        gap = update.gap(trial.clocks)
-        if gap is not None:
-            raise self._refused("gap", crdt.missing(gap).reason)
-        clients = update.news(trial.clocks)
+        clients = self._trial.news(update)
         for client in clients:
             if self._owners.get(client, agent) != agent:
-                raise self._refused("foreign", f"client {client} is somebody else's")
-        news, update = self._try(trial, data, update)
+                reason = f"client {client} is somebody else's"
+                raise DocumentRefused(self.key, "foreign", reason)
+        news, update = self._trial.take(data, update)
         if news != crdt.EMPTY_UPDATE:
-            self._check_size(len(news))
             self._owners.update(dict.fromkeys(clients, agent))
         return news, update
 
@@ -341,62 +346,13 @@ class Room:
 
     def forget(self) -> None:
         """What was just admitted will not be committed."""
-        self._forget_trial()
-
-    def _try(self, trial: Replica, data: bytes, update: Update) -> tuple[bytes, Update]:
-        try:
-            check_harmless(data)
-            before = trial.state
-            news = trial.apply(data, update)
-            trial.update_since(before)
-            if news not in (data, crdt.EMPTY_UPDATE):
-                check_harmless(news)
-                update = crdt.read_update(news)
-        except (DamagedError, InvalidRequest) as error:
-            self._forget_trial()
-            raise self._refused("malformed", str(error)) from error
-        return news, update
-
-    def _check_size(self, more: int) -> None:
-        self._bytes += more
-        if self._bytes <= DOCUMENT_BYTES_MAX:
-            return
-        self._bytes = len(self._trying().update_since())
-        if self._bytes > DOCUMENT_BYTES_MAX:
-            size = self._bytes
-            self._forget_trial()
-            self._bytes = len(self._trying().update_since())
-            raise self._refused("too_large", f"it would have {size} bytes")
-
-    def _refused(self, cause: str, reason: str) -> DocumentRefused:
-        return DocumentRefused(self.key, cause, reason)
-
-    def _trying(self) -> Replica:
-        """The copy on which edits are tried: who only reads needs none."""
-        if self._trial is None:
-            self._trial = Replica(self.live.update_since(), listening=True)
-            for update in self._in_flight:
-                self._trial.apply(update)
-        return self._trial
-
-    def _forget_trial(self) -> None:
-        """The copy may hold more than is being committed; the next edit finds a new one."""
-        if self._trial is not None:
-            self._trial.close()
-            self._trial = None
+        self._trial.forget()
 
     async def commit(self, news: tuple[bytes, Update], member: Member) -> None:
         """Commit what was admitted. Errors: those of `Board.commit`; it is not tried any more."""
-        update = news[0]
-        self._in_flight[update] = member, news[1]
-        try:
-            await self._writer(member.agent).commit(
-                Wish(storage.append_update(self.key, update)), with_held=False
-            )
-        except BaseException:
-            if self._in_flight.pop(update, None) is not None:
-                self._forget_trial()
-            raise
+        data, update = news
+        ops, writer = storage.append_update(self.key, data), self._writer(member.agent)
+        await self._flights.commit(writer, ops, data, Flight(member, update))
 
     async def report(self, met: Met, member: Member) -> None:
         """Put into the log that an edit of a member met those of others. Errors: as of `commit`."""

@@ -56,6 +56,9 @@ class Session:
         self._incoming_bytes = 0
         self._outgoing: deque[bytes] = deque()
         self._outgoing_bytes = 0
+        self._write: Callable[[bytes], bool] | None = None
+        self._is_drained = False
+        """Whether its reader waits, and has nothing in hand any more."""
         self._answer: bytes | None = None
         self._told = crdt.EMPTY_STATE
         """What it knows once it has read its last answer."""
@@ -100,7 +103,11 @@ class Session:
         while not self._outgoing:
             self._check()
             self._ready.clear()
-            await self._ready.wait()
+            self._is_drained = True
+            try:
+                await self._ready.wait()
+            finally:
+                self._is_drained = False
         self._check_token()
         frame = self._outgoing.popleft()
         if frame is self._answer:
@@ -108,6 +115,14 @@ class Session:
         else:
             self._outgoing_bytes -= len(frame)
         return frame
+
+    def attach(self, write: Callable[[bytes], bool]) -> None:
+        """Let frames leave through `write` while nothing waits for the peer. It takes a frame at
+        once and returns True, or does not; then `receive` gives it.
+
+        It needs somebody who calls `receive` all the time, and lets go of one frame before that.
+        """
+        self._write = write
 
     async def ended(self) -> None:
         """Wait until the session has ended."""
@@ -121,7 +136,7 @@ class Session:
 
     def deliver(self, frame: bytes) -> None:
         """As `Member.deliver`."""
-        if self._failure is not None or self._leaving:
+        if self._failure is not None or self._leaving or self._has_left(frame):
             return
         self._outgoing.append(frame)
         self._outgoing_bytes += len(frame)
@@ -130,6 +145,16 @@ class Session:
             self._outgoing.clear()
             self._answer = None
             self.end("too_slow", f"{self._outgoing_bytes} bytes waited to be read")
+
+    def _has_left(self, frame: bytes) -> bool:
+        """Whether a frame went straight to the peer."""
+        if self._write is None or not self._is_drained or self._outgoing:
+            return False
+        try:
+            self._check_token()
+        except BlackboardError:  # `receive` tells of it
+            return False
+        return self._write(frame)
 
     def answer(self, frame: bytes) -> None:
         """As `Member.answer`."""
@@ -175,8 +200,10 @@ class Session:
                     self._taken.set()
                     self._came.clear()
                     await self._came.wait()
+        except Exception:  # a fault of ours: its peer must not wait for an answer for ever
+            log.exception("document %s: a session ends", self._room.key)
         finally:
-            self._room.leave(self)
+            self.end("closed", "it is served no more")
 
     async def _serve(self) -> None:
         message = self._incoming.popleft()

@@ -1,0 +1,84 @@
+"""What is written straight to the socket is what a peer would have been sent."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+from websockets.asyncio.client import connect
+
+from blackboard.net.direct import DIRECT, DirectProtocol
+from blackboard.net.server import listen
+from tests.waiting import TIMEOUT_S
+
+SIZES = (0, 1, 125, 126, 127, 65_535, 65_536, 200_000)
+
+
+class Writer:
+    """An application that writes `messages` at once, and sends what is not taken."""
+
+    def __init__(self, messages: list[bytes]) -> None:
+        self.messages = messages
+        self.refused = 0
+        self.ended = asyncio.Event()
+        self.after_the_end: bool | None = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one WebSocket."""
+        await receive()
+        write = scope["extensions"][DIRECT]["write"]
+        assert not write(b"before the handshake is answered")
+        await send({"type": "websocket.accept"})
+        for message in self.messages:
+            if not write(message):
+                self.refused += 1
+                await send({"type": "websocket.send", "bytes": message})
+        await receive()
+        self.after_the_end = write(b"to nobody")
+        self.ended.set()
+
+
+@asynccontextmanager
+async def served(writer: Writer) -> AsyncIterator[str]:
+    """The application on a port of its own."""
+    listener = listen("127.0.0.1", 0)
+    config = uvicorn.Config(
+        writer, ws=DirectProtocol, lifespan="off", log_config=None, ws_per_message_deflate=False
+    )
+    server = uvicorn.Server(config)
+    running = asyncio.create_task(server._serve(sockets=[listener]))
+    try:
+        yield f"ws://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await running
+        listener.close()
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_message_of_any_size_arrives(size: int) -> None:
+    writer = Writer([bytes(i % 251 for i in range(size)), b"the next one"])
+    async with served(writer) as url, connect(url, max_size=None) as peer:
+        async with asyncio.timeout(TIMEOUT_S):
+            assert [await peer.recv(), await peer.recv()] == writer.messages
+
+
+async def test_a_socket_that_is_full_takes_nothing_and_the_order_stays() -> None:
+    """Until the peer reads; what is sent the other way meanwhile is in its place."""
+    messages = [i.to_bytes(4, "big") * 16_384 for i in range(400)]
+    writer = Writer(messages)
+    async with served(writer) as url, connect(url, max_queue=1, max_size=None) as peer:
+        async with asyncio.timeout(TIMEOUT_S):
+            assert [await peer.recv() for _ in messages] == messages
+    assert writer.refused
+
+
+async def test_who_is_gone_is_written_nothing() -> None:
+    writer = Writer([])
+    async with served(writer) as url, asyncio.timeout(TIMEOUT_S):
+        async with connect(url):
+            pass
+        await writer.ended.wait()
+    assert writer.after_the_end is False
