@@ -14,11 +14,9 @@ from blackboard.errors import DocumentRefused, LimitExceeded
 from blackboard.service import access, documents, documents_trial
 from blackboard.service.documents_restore import digest_of, inverse
 from blackboard.service.documents_room import Room
-from blackboard.service.documents_room import Room
 from blackboard.service.service import Service
 from blackboard.store.sqlite import SqliteStore
 from blackboard.types import VALUE_BYTES_MAX
-from blackboard.wire import ysync
 from blackboard.wire import ysync
 from tests.conformance.peers import Peer
 
@@ -101,24 +99,6 @@ async def test_two_services_exchange_edits_through_the_log(redis_url: str) -> No
                 await peer.sync_again()
             assert str(ann.text) == str(ben.text)
             assert sorted(str(ann.text)) == ["a"] * 20 + ["b"] * 20
-
-
-async def test_a_fault_of_ours_is_told_to_the_peer(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It comes back and asks again, instead of waiting for who does not answer any more."""
-
-    def fails(*_: object) -> None:
-        raise RuntimeError("a fault of ours")
-
-    link = service.link(access.operator())
-    async with Peer().connected(link, BOARD, KEY) as peer:
-        with monkeypatch.context() as patch:
-            patch.setattr(Room, "tell", fails)
-            await peer.send(ysync.write_step1(peer.doc.get_state()))
-            assert (await peer.refusal()).cause == "closed"
-    async with Peer().connected(link, BOARD, KEY) as peer:
-        await peer.sync()
 
 
 async def test_a_fault_of_ours_is_told_to_the_peer(
