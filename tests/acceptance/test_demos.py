@@ -9,7 +9,17 @@ import pytest
 from tests.source_tree import ROOT
 
 STORIES = ("approval", "crash_resume", "journal_saves", "migration", "time_travel")
+STARTED_BY_ANOTHER = {"drafter"}
 TIMEOUT_S = 110
+
+
+def test_every_story_is_listed_for_newcomers() -> None:
+    runnable = {
+        path.stem for path in (ROOT / "demos").glob("*.py") if "__main__" in path.read_text()
+    }
+    index = (ROOT / "docs" / "index.md").read_text()
+    told = {name for name in runnable if f"| `{name}` |" in index}
+    assert told == runnable - STARTED_BY_ANOTHER == {*STORIES, "valuation"}
 
 
 @pytest.mark.parametrize("story", STORIES)
