@@ -9,6 +9,7 @@ Source: yjs/src/utils/encoding.js, yjs/src/structs/Item.js, lib0/encoding.js.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -50,12 +51,14 @@ class Span(msgspec.Struct, frozen=True, gc=False):
 class Update:
     """What an update adds and deletes, and what must be known before it can be applied.
 
-    `needs` holds, by client, the number of its units that the structs refer to.
+    `needs` holds, by client, the number of its units that the structs refer to; `pairs`, where its
+    text has characters of two units, as runs of them.
     """
 
     structs: tuple[Struct, ...]
     deleted: tuple[Span, ...]
     needs: Mapping[int, int]
+    pairs: tuple[Span, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -69,6 +72,15 @@ class Update:
     def news(self, clocks: Mapping[int, int]) -> dict[int, int]:
         """As `reached`, of the clients of which less is known in `clocks`."""
         return {c: end for c, end in self.reached().items() if end > clocks.get(c, 0)}
+
+    def cuts(self) -> set[Id]:
+        """The units before which it may cut a text: those beside what it inserts, and where a
+        deletion begins or ends."""
+        found = {(s.left[0], s.left[1] + 1) for s in self.structs if s.left}
+        found |= {s.right for s in self.structs if s.right}
+        for span in self.deleted:
+            found |= {(span.client, span.clock), (span.client, span.clock + span.length)}
+        return found
 
     def knew(self, client: int) -> int:
         """How many units of `client` its authors knew, as far as it shows: they refer to them."""
@@ -117,7 +129,7 @@ def read_update(data: bytes) -> Update:
     deleted = reading.deletions()
     if not reading.reader.is_empty:
         raise reading.reader.broken("goes on after its end")
-    return Update(tuple(reading.structs), deleted, reading.needs)
+    return Update(tuple(reading.structs), deleted, reading.needs, tuple(reading.pairs))
 
 
 class _Reading:
@@ -127,6 +139,7 @@ class _Reading:
         self.reader = reader
         self.structs: list[Struct] = []
         self.needs: dict[int, int] = {}
+        self.pairs: list[Span] = []
 
     def clients(self) -> None:
         reader, seen = self.reader, set()
@@ -164,7 +177,9 @@ class _Reading:
         right = self._id() if info & 0x40 else None
         if left is None and right is None:
             self._parent(has_key=bool(info & 0x20))
-        return Struct(client, clock, self._content(kind), left, right, kind == _STRING)
+        if kind == _STRING:
+            return Struct(client, clock, self._text(client, clock), left, right, is_text=True)
+        return Struct(client, clock, self._content(kind), left, right)
 
     def _id(self) -> Id:
         client, clock = found = self.reader.number(), self.reader.number()
@@ -183,8 +198,6 @@ class _Reading:
     def _content(self, kind: int) -> int:
         """Pass over the content of a struct; returns its length."""
         reader = self.reader
-        if kind == _STRING:
-            return self._text_length(reader.text())
         if kind == _ANY:
             return self._many(lambda: _skip_any(reader, 0))
         if kind == _DELETED:
@@ -219,9 +232,15 @@ class _Reading:
             skip()
         return count
 
-    def _text_length(self, text: str) -> int:
-        """In UTF-16 units, which clocks count. The library makes empty ones where it cuts."""
-        return len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2
+    def _text(self, client: int, clock: int) -> int:
+        """Read text; its length is in UTF-16 units. The library makes empty ones where it cuts."""
+        text, more = self.reader.text(), 0
+        if not text.isascii():
+            for match in _PAIRS.finditer(text):
+                count = match.end() - match.start()
+                self.pairs.append(Span(client, clock + match.start() + more, 2 * count))
+                more += count
+        return len(text) + more
 
     def _type(self) -> None:
         kind = self.reader.number()
@@ -236,6 +255,7 @@ class _Reading:
             raise self.reader.broken("holds JSON that is nested too deep")
 
 
+_PAIRS = re.compile("[\U00010000-\U0010ffff]+")
 _COLLECTED, _DELETED, _JSON, _BINARY, _STRING, _EMBED = 0, 1, 2, 3, 4, 5
 _FORMAT, _TYPE, _ANY, _SUBDOCUMENT = 6, 7, 8, 9
 _NAMED_TYPES = (3, 5)

@@ -77,7 +77,7 @@ class Room:
         self._base, self._tail = Base(), Tail(key)
         self._late: list[Item] = []
         self._flights = Flights(self._tell_acknowledged, self.forget)
-        self._trial = Trial(key, lambda: self.live.update_since(), self._flights)
+        self._trial = Trial(key, lambda: self.live, self._flights)
         self._listening: set[Member] = set()
         self._presences = Presences(lambda client: self._owners.get(client))
         self._writers: dict[str, Writer] = {}
@@ -146,7 +146,9 @@ class Room:
         request = WatchRequest((storage.pattern(self.key),))
         watch = Watch(link, self.board, request, revision=None, snapshot=True, saw=lambda *_: None)
         async with watch:
-            self._load(storage.read_document(self.key, watch.state))
+            stored = storage.read_document(self.key, watch.state)
+            self._load(stored)
+            await self._trial.begin(stored)
             for found, entry in watch.state.items():
                 if storage.is_update(self.key, found):
                     self._tail.add(found, entry.mod_revision, len(entry.value["update"]))
@@ -179,7 +181,6 @@ class Room:
                 bad.add(damaging)
             else:
                 break
-        self._trial.bytes = len(stored.base.state) + sum(len(item.update) for item in stored.items)
 
     # --- the log ----------------------------------------------------------------------------------
 

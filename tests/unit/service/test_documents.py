@@ -11,7 +11,7 @@ from pycrdt import Array, Doc, Map, Text
 
 from blackboard.core import crdt
 from blackboard.errors import DocumentRefused, LimitExceeded
-from blackboard.service import access, documents, documents_trial
+from blackboard.service import access, documents, documents_tail, documents_trial
 from blackboard.service.documents_restore import digest_of, inverse
 from blackboard.service.documents_room import Room
 from blackboard.service.service import Service
@@ -47,6 +47,35 @@ async def test_a_document_has_so_many_bytes(
         assert str(peer.text) == "x" * 900
         await peer.push(peer.edit("z"))
         await peer.sync_again()
+
+
+@pytest.mark.parametrize("compacted", [True, False])
+async def test_an_edit_that_cuts_a_character_is_refused(
+    service: Service, monkeypatch: pytest.MonkeyPatch, compacted: bool
+) -> None:
+    """The library would take it, and could not load the document any more."""
+    monkeypatch.setattr(documents_tail, "DOCUMENT_TAIL_UPDATES", 1 if compacted else 100)
+    link = service.link(access.operator())
+    writer = Peer()
+    async with writer.connected(link, BOARD, KEY) as peer:
+        await peer.sync()
+        peer.text.insert(0, "é😀")
+        peer.doc.get("more", type=Map)["k"] = Map({"n": Text("hi")})
+        await peer.push(peer.doc.get_update())
+        await peer.sync_again()
+    for _ in range(2):
+        async with Peer().connected(link, BOARD, KEY) as vandal:
+            await vandal.sync()
+            half = crdt.write_state({writer.doc.client_id: 2})[1:] + b"\x01"
+            await vandal.push(b"\x00\x01" + half[:-2] + b"\x01" + half[-2:])
+            refused = await vandal.refusal()
+            assert (refused.cause, refused.reason) == ("malformed", "it cuts a character in two")
+    async with Peer().connected(link, BOARD, KEY) as peer:
+        await peer.sync()
+        assert str(peer.text) == "é😀"
+        await peer.push(peer.edit("so: "))
+        await peer.sync_again()
+        assert str(peer.text) == "so: é😀"
 
 
 async def test_a_document_has_so_many_sessions(
