@@ -85,6 +85,8 @@ Content = tuple[bytes, Milliseconds | None]
 """A value and its expiry; None stands for "absent"."""
 _KEYS_AT_ONCE: Final = 256
 """Keys that are compared without a pause: a millisecond."""
+_FEW_CHANGES: Final = 4_096
+"""Changes that are encoded in a few milliseconds."""
 
 
 class Restores:
@@ -126,7 +128,8 @@ class Restores:
             try:
                 return await attempt.commit()
             except HeadMoved:
-                continue
+                if attempt.is_large:  # to encode it again and again takes longer than to hold
+                    break
         store, board = self._host.store, attempt.board
         try:
             for _ in range(RESTORE_HOLDS_MAX):
@@ -196,6 +199,11 @@ class _Attempt:
     def board(self) -> str:
         """The board that is restored."""
         return self.target.board
+
+    @property
+    def is_large(self) -> bool:
+        """Whether each try keeps the event loop busy for long."""
+        return len(self._puts) + len(self._deletes) > _FEW_CHANGES
 
     async def commit(self) -> Restored:
         """Compute what differs by now, and commit it. Errors: HeadMoved: try again."""
