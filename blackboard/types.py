@@ -209,6 +209,9 @@ MESSAGES_PER_FRAME_MAX: Final = 1024
 """Messages that share one frame."""
 REQUESTS_IN_FLIGHT_MAX: Final = 1024
 """Unanswered requests per connection; the server then stops reading from that connection."""
+READS_WAITING_MAX: Final = 64
+"""Unanswered reads of one connection; then nothing more is read from it: each that waits for room
+for its answer takes memory, and who asks for more than he takes in waits at his own door."""
 OUTGOING_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes waiting for one connection's socket before its watches and replies wait too."""
 WATCHES_PER_CONNECTION_MAX: Final = 256

@@ -5,7 +5,8 @@ waits as one frame; each watch has a pump, which takes from its stream only whil
 up. Nothing is ever dropped: what is not sent yet is in the log.
 
 Invariants
-- at most REQUESTS_IN_FLIGHT_MAX requests are being served.
+- at most REQUESTS_IN_FLIGHT_MAX requests are being served; nothing is read from the socket while
+  READS_WAITING_MAX of them are reads.
 - nothing is read from the socket while OUTGOING_BYTES_MAX wait for it; a read is begun only while
   its answer, and those of the reads under way, may fit below that; a watch adds to what waits only
   while that is less than one delivery (WATCH_BATCH_BYTES_MAX).
@@ -31,7 +32,7 @@ from blackboard.errors import (
 from blackboard.net.admission import Admission
 from blackboard.net.calls import call, describe, write_receipt
 from blackboard.net.metrics import Traffic
-from blackboard.net.past_calls import DEEDS, call_deed
+from blackboard.net.past_calls import DEEDS, call_deed, is_read
 from blackboard.net.socket import (
     CLOSE_INTERNAL_ERROR,
     CLOSE_RESTART,
@@ -51,6 +52,7 @@ from blackboard.service.local import LocalLink
 from blackboard.types import (
     OUTGOING_BYTES_MAX,
     PAGE_BYTES_MAX,
+    READS_WAITING_MAX,
     REQUESTS_IN_FLIGHT_MAX,
     SEND_TIMEOUT_MS,
     WATCH_BATCH_BYTES_MAX,
@@ -116,6 +118,7 @@ class Connection:
         self._admission: Admission | None = None  # set with hello
         self._serving = 0
         self._reading = 0
+        self._asked = 0  # reads that were taken and are not answered
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[End] = self._loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -233,25 +236,38 @@ class Connection:
     # --- the socket -------------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        binary, traffic = self._session.encoding.binary, self._house.traffic
-        while (message := await self._socket.receive()) is not None:
-            if isinstance(message, bytes) is not binary:
-                wanted = "binary" if binary else "text"
-                raise RemoteProtocolError(f"{wanted} messages only", CLOSE_WRONG_TYPE)
-            frame = message.encode() if isinstance(message, str) else message
-            traffic.frames_in += 1
-            traffic.bytes_in += len(frame)
-            over = None if self._admission is None else self._admission.over(len(frame))
-            for event in self._session.receive(frame):
-                if self._is_full():
-                    await self._until(lambda: not self._is_full())
-                self._take(event, over)
-            if self._admission is not None and self._admission.pause_ms:
-                await self._admission.pause()
+        while await self._read_frame():
+            pass
         self._end(None)
 
+    async def _read_frame(self) -> bool:
+        """Take in the next frame; False when the peer is gone. Whoever waits for the next one keeps
+        nothing of this one: a frame has up to FRAME_BYTES_MAX."""
+        message = await self._socket.receive()
+        if message is None:
+            return False
+        binary, traffic = self._session.encoding.binary, self._house.traffic
+        if isinstance(message, bytes) is not binary:
+            wanted = "binary" if binary else "text"
+            raise RemoteProtocolError(f"{wanted} messages only", CLOSE_WRONG_TYPE)
+        frame = message.encode() if isinstance(message, str) else message
+        traffic.frames_in += 1
+        traffic.bytes_in += len(frame)
+        over = None if self._admission is None else self._admission.over(len(frame))
+        for event in self._session.receive(frame):
+            if self._is_full():
+                await self._until(lambda: not self._is_full())
+            self._take(event, over)
+        if self._admission is not None and self._admission.pause_ms:
+            await self._admission.pause()
+        return True
+
     def _is_full(self) -> bool:
-        return self._serving >= REQUESTS_IN_FLIGHT_MAX or self.waiting >= OUTGOING_BYTES_MAX
+        return (
+            self._serving >= REQUESTS_IN_FLIGHT_MAX
+            or self.waiting >= OUTGOING_BYTES_MAX
+            or self._asked >= READS_WAITING_MAX
+        )
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds; it is looked at when something was sent or read."""
@@ -298,6 +314,7 @@ class Connection:
                 if refusal is not None:
                     self._answer(event.id, event.params.method, refusal)
                 elif not self._commit_at_once(event.id, event.params):
+                    self._asked += is_read(event.params)
                     self._spawn(self._serve(event.id, event.params))
             case HelloReceived():
                 self._greet(event)
@@ -430,6 +447,8 @@ class Connection:
         except BaseException:
             self._serving -= 1
             raise
+        finally:
+            self._asked -= is_read(params)
 
     async def _result(self, params: Params, link: Link) -> Any:
         match params:
@@ -460,9 +479,11 @@ class Connection:
             self._progressed()
 
     def _may_read(self) -> bool:
-        """Whether one more page fits beside what waits and what other reads may still answer."""
+        """Whether one more page fits beside what waits and what other reads may still answer, and
+        the peer takes in what it asked for: as with watches."""
         promised = (self._reading + 1) * PAGE_BYTES_MAX
-        return self.waiting + promised <= OUTGOING_BYTES_MAX
+        is_taken_in = self.waiting < WATCH_BATCH_BYTES_MAX
+        return is_taken_in and self.waiting + promised <= OUTGOING_BYTES_MAX
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Requests about the past, carried out on a link: the second half of `net/calls.py`."""
 
-from typing import Any
+from typing import Any, Final
 
 from blackboard.core.commit import Entry
 from blackboard.net import past
@@ -18,6 +18,7 @@ from blackboard.service.moments import (
     RestoreWish,
 )
 from blackboard.wire import answers, messages
+from blackboard.wire.commits import CommitParams
 from blackboard.wire.frames import Encoding
 
 UNKNOWN = object()
@@ -137,3 +138,14 @@ def _entry(entry: messages.ImportedEntry) -> Entry:
         entry.time_ms,
         entry.expires_at_ms,
     )
+
+
+def is_read(params: messages.Params | CommitParams) -> bool:
+    """Whether a request is a look-up, which waits for nobody but for room for its answer."""
+    return not isinstance(params, _OTHERS)
+
+
+_OTHERS: Final = (
+    *(messages.Commit, CommitParams, messages.Watch, messages.Unwatch, messages.Progress),
+    *(messages.WhoAmI, messages.Refresh, *DEEDS),
+)

@@ -285,7 +285,7 @@ class ServerSession(_Session):
             self._check_order(params)
         except (Rejected, Unavailable) as error:
             self._answer(number, "error", write_error(error))
-            return RequestRefused(number, error)
+            return RequestRefused(number, error.with_traceback(None))  # it would hold the frame
         self._in_flight.add(number)
         if isinstance(params, self._messages.Hello):
             return HelloReceived(number, params)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosed
 
+from blackboard.errors import NoSuchBoard
 from blackboard.net import connection
 from blackboard.net.tokens import unverified
 from blackboard.service import access
@@ -220,6 +221,32 @@ async def test_requests_in_flight_are_limited(
         for number in range(1, 21, 2):
             await talk.send(*({"id": n, "method": "boards"} for n in (number, number + 1)))
         await wait_until(lambda: _true(running == 4))
+        release.set()
+        assert {(await talk.receive())["id"] for _ in range(20)} == set(range(1, 21))
+    assert most == 4
+
+
+async def test_reads_that_wait_are_limited(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """READS_WAITING_MAX of them, however they come; then the connection is not read from, and all
+    are answered in the end."""
+    monkeypatch.setattr(connection, "READS_WAITING_MAX", 4)
+    most, release = 0, asyncio.Event()
+    (parts, whole), board = (5, 4), {"board": "b"}
+
+    async def held(_: LocalLink, name: str) -> Any:
+        nonlocal most
+        (peer,) = served.gate._open
+        most = max(most, peer._asked)
+        await release.wait()
+        raise NoSuchBoard(name)
+
+    monkeypatch.setattr(LocalLink, "head", held)
+    async with talking(served.url, served.token(), greeting={}) as talk:
+        for first in range(1, parts * whole, whole):
+            numbers = range(first, first + whole)
+            await talk.send(*({"id": n, "method": "head", "params": board} for n in numbers))
+        (peer,) = served.gate._open
+        await wait_until(lambda: _true(peer._asked == 4))
         release.set()
         assert {(await talk.receive())["id"] for _ in range(20)} == set(range(1, 21))
     assert most == 4

@@ -146,6 +146,7 @@ def test_a_message_that_is_no_request_does_not_close(encoding: Encoding, message
     pair = Pair(encoding)
     (refused,) = pair.server.receive(encoding.join([encoding.pack(message)]))
     assert isinstance(refused, RequestRefused)
+    assert refused.error.__traceback__ is None, "it would hold the frame, of up to 8 MiB"
     ((answer,),) = [encoding.split(frame) for frame in pair.server.bytes_to_send()]
     known = isinstance(message, dict) and message.get("id") in (1, 9)
     known = known and message["id"] is not True
