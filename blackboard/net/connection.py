@@ -122,7 +122,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[End] = self._loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._timers: list[asyncio.TimerHandle] = []
+        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}  # by what they call
         self._expiry: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
         self._progress: asyncio.Event | None = None  # while somebody waits for it
@@ -191,10 +191,10 @@ class Connection:
             self._ended.set_result(End(code, reason, flush))
 
     def _after(self, delay_ms: Milliseconds, action: Callable[[], None]) -> None:
-        self._timers.append(self._loop.call_later(delay_ms / 1000, action))
+        self._timers[action] = self._loop.call_later(delay_ms / 1000, action)
 
     async def _stop(self) -> None:
-        for timer in [*self._timers, *filter(None, [self._expiry])]:
+        for timer in [*self._timers.values(), *filter(None, [self._expiry])]:
             timer.cancel()
         tasks = list(self._tasks)
         for task in tasks:

@@ -365,6 +365,24 @@ async def test_a_peer_that_does_not_read_is_closed(
         assert "resume" in (stalled.socket.close_reason or "")
 
 
+async def test_a_connection_keeps_no_timer_that_is_over(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks every few seconds whether its peer reads, for as long as it lives."""
+    looks, look = list[None](), connection.Connection._check_stalled
+
+    def counted(self: connection.Connection) -> None:
+        looks.append(None)
+        look(self)
+
+    monkeypatch.setattr(connection, "SEND_TIMEOUT_MS", 40)
+    monkeypatch.setattr(connection.Connection, "_check_stalled", counted)
+    async with talking(served.url, served.token(), greeting={}):
+        (held,) = served.gate._open
+        await wait_until(lambda: _true(len(looks) > 20))
+        assert len(held._timers) <= 2
+
+
 async def _numbers(talk: Talk) -> list[int]:
     """The ids of all answers that come before the connection is closed."""
     found: list[int] = []
