@@ -69,7 +69,7 @@ def audit(
                 f"  {r.outcome}" + ("" if r.count == 1 else f"  ({r.count} times)")
             )
         if verify and not found:
-            screen.say(f"{len(records)} records, each as it was written")
+            screen.say(f"{screen.counted(len(records), 'record')}, each as it was written")
     if found:
         raise CommandError("corrupt", Exit.ERROR, f"the audit was changed: {found[0]}")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.text import Text
 
 from blackboard.cli import show, values
-from blackboard.cli.screen import console, safe, say
+from blackboard.cli.screen import console, counted, safe, say
 from blackboard.wire.codec import decode_value
 
 if TYPE_CHECKING:
@@ -100,7 +100,8 @@ def print_pruned(pruned: "Pruned", *, as_json: bool, dry_run: bool) -> None:
         print(name)
     would = "would remove" if dry_run else "removed"
     count, kept = len(pruned.removed), len(pruned.kept)
-    say(f"{would} {count} checkpoints and {pruned.versions} versions; {kept} checkpoints are kept")
+    gone = f"{counted(count, 'checkpoint')} and {counted(pruned.versions, 'version')}"
+    say(f"{would} {gone}; kept: {counted(kept, 'checkpoint')}")
 
 
 # --- differences ----------------------------------------------------------------------------------
@@ -143,7 +144,7 @@ def print_preview(preview: Preview) -> None:
     """What a restore would do, on standard error: standard output is for what it did."""
     diff = preview.diff
     count = f"more than {len(diff)}" if diff.more else str(len(diff))
-    say(f"{count} keys would change:")
+    say(f"{counted(count, 'key')} would change:")
     for change in diff:
         say(f"  {safe(str(change).splitlines()[0])}")
     for agent in preview.agents:
@@ -159,8 +160,9 @@ def print_restored(restored: "Restored", *, as_json: bool) -> None:
         return
     print(restored.revision)
     say(
-        f"the board is as it was at revision {restored.from_revision}: {restored.put_back} keys put"
-        f" back, {restored.removed} removed; epoch {restored.epoch.number} begins"
+        f"the board is as it was at revision {restored.from_revision}:"
+        f" {counted(restored.put_back, 'key')} put back, {restored.removed} removed;"
+        f" epoch {restored.epoch.number} begins"
     )
     say(f"what was abandoned is checkpoint {restored.before}")
 

@@ -25,6 +25,11 @@ def say(text: str) -> None:
     Console(stderr=True, highlight=False, soft_wrap=True).print(Text(text, style="dim"))
 
 
+def counted(number: float | str, noun: str) -> str:
+    """So many of what has a regular plural: "1 key", "2 keys", "0.5 hours" as text."""
+    return f"{number} {noun}" if str(number) == "1" else f"{number} {noun}s"
+
+
 @contextmanager
 def busy(what: str) -> Iterator[None]:
     """While the block runs, tell a terminal that something is being done."""

@@ -83,7 +83,7 @@ def create(
         return
     print(token)
     where = "on " + ", ".join(sorted(principal.boards)) if principal.boards else "on every board"
-    screen.say(f"{name}, {where}, for {ttl_hours:g} hours:")
+    screen.say(f"{name}, {where}, for {screen.counted(f'{ttl_hours:g}', 'hour')}:")
     for one in principal.grants:
         screen.say(f"  {one.pattern}  {', '.join(sorted(one.rights))}")
     screen.say(f"signed with the secret of {kept}")
