@@ -14,6 +14,7 @@ Invariants
 - a value whose data key was destroyed reads as `ERASED`; one that does not open is Corrupt.
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -143,6 +144,9 @@ class SealedStore:
         self.keys = keys
         self.opener = Opener(keys)
         self._public = public
+        # Sums that came too late are computed one after the other, in the order in which they did:
+        # else one of them can be too late each time, for ever.
+        self._adding = asyncio.Lock()
 
     def seals(self, path: str) -> bool:
         """Whether what lies at a key, or below a prefix, is sealed."""
@@ -235,14 +239,16 @@ class SealedStore:
         self, board: str, prepared: Prepared, plan: Plan, outcome: _Decision, send: _Send
     ) -> _Decision:
         """What the sender is told; a sum that came too late is computed anew."""
-        for _ in range(MERGE_ATTEMPTS_MAX):
-            if not self._is_late(plan, outcome):
-                break
-            again = await self._plan(board, prepared)
-            if not isinstance(again, Plan):
-                return again
-            plan = again
-            (outcome,) = await send(board, [plan.sent])
+        if self._is_late(plan, outcome):
+            async with self._adding:
+                for _ in range(MERGE_ATTEMPTS_MAX):
+                    again = await self._plan(board, prepared)
+                    if not isinstance(again, Plan):
+                        return again
+                    plan = again
+                    (outcome,) = await send(board, [plan.sent])
+                    if not self._is_late(plan, outcome):
+                        break
         if isinstance(outcome, Committed) and plan.totals:
             return await self._with_totals(board, plan, outcome)
         if isinstance(outcome, TypeMismatch) and plan.failure is not None:
