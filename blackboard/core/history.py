@@ -73,11 +73,7 @@ def visible(
     The commit's identity and computed results are left out: they could tell of hidden keys. Epoch
     markers are visible to all, without changes.
     """
-    changes = tuple(
-        change
-        for change in entry.changes
-        if readable(change.key) and any(pattern.matches(change.key) for pattern in patterns)
-    )
+    changes = tuple(c for c in entry.changes if _is_told(c.key, patterns, readable))
     if not changes and entry.epoch is None:
         return None
     return _shown(entry, changes, readable)
@@ -88,10 +84,12 @@ def is_visible(
 ) -> bool:
     """Whether `visible` leaves anything of `entry`."""
     return entry.epoch is not None or any(
-        pattern.matches(change.key) and readable(change.key)
-        for change in entry.changes
-        for pattern in patterns
+        _is_told(change.key, patterns, readable) for change in entry.changes
     )
+
+
+def _is_told(key: Key, patterns: tuple[Pattern, ...], readable: Callable[[Key], bool]) -> bool:
+    return any(pattern.matches(key) for pattern in patterns) and readable(key)
 
 
 def logged(entry: LogEntry, readable: Callable[[Key], bool]) -> LogEntry | None:

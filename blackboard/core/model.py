@@ -44,7 +44,7 @@ from blackboard.core.commit import (
     Result,
 )
 from blackboard.core.path import barrier_key, item_key, namespace_of, range_below, range_watched
-from blackboard.core.state import Answer, State, Usage, evolve, size_of
+from blackboard.core.state import UNUSED, Answer, State, evolve, size_of
 from blackboard.errors import (
     AttemptTooOld,
     Compacted,
@@ -368,16 +368,13 @@ class _Draft:
     def check_quotas(self) -> None:
         """Refuse growth beyond a quota; what shrinks a namespace always passes."""
         for namespace, (keys, size) in _growth(self.state, self.values).items():
-            used = self.state.usage.get(namespace, _UNUSED)
+            used = self.state.usage.get(namespace, UNUSED)
             if keys > 0:
                 limit, maximum = _keys_quota(namespace)
                 _check_size(limit, used.keys + keys, maximum, namespace or None)
             if size > 0:
                 limit, maximum = _bytes_quota(namespace)
                 _check_size(limit, used.bytes + size, maximum, namespace or None)
-
-
-_UNUSED = Usage()
 
 
 def _keys_quota(namespace: str) -> tuple[str, int]:

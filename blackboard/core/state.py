@@ -60,7 +60,7 @@ class Usage(Struct, frozen=True, gc=False):
     bytes: int = 0
 
 
-_UNUSED: Final = Usage()
+UNUSED: Final = Usage()
 
 _exchange: Final[Callable[[Any, Key, Entry], None]] = dict.__setitem__
 """Replace an entry of a sorted dictionary: its key is in its place already."""
@@ -184,7 +184,7 @@ def _grow(growth: dict[str, list[int]], key: Key, keys: int, size: int) -> None:
 def _evolve_usage(state: State, growth: dict[str, list[int]]) -> None:
     for namespace, (keys, size) in growth.items():
         for name in (namespace, ""):
-            used = state.usage.get(name, _UNUSED)
+            used = state.usage.get(name, UNUSED)
             state.usage[name] = Usage(used.keys + keys, used.bytes + size)
 
 

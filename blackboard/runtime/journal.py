@@ -300,7 +300,7 @@ class Journal:
         ops: list[Op] = []
         if share_ms is not None:
             *parts, answer = shared.answer(record.digest, record.name, encoded, share_ms)
-            await self._put_before(parts, record.name)
+            await self._put_before(large.batches(parts), record.name)
             ops.append(answer)
         ops += await self._all_but_last(beside, record.name)
         await self.write(slot, record.model_copy(update=done), ops)
@@ -318,12 +318,12 @@ class Journal:
     async def _all_but_last(self, beside: Sequence[Put], name: str) -> Sequence[Put]:
         """Put what stands beside a record, but for what its own commit has room for: that."""
         *earlier, last = large.batches(beside) or [[]]
-        await self._put_before([put for ops in earlier for put in ops], name)
+        await self._put_before(earlier, name)
         return last
 
-    async def _put_before(self, parts: Sequence[Put], name: str) -> None:
+    async def _put_before(self, batches: Sequence[Sequence[Put]], name: str) -> None:
         """Put what is too much for one commit, ahead of the one that tells of it."""
-        for ops in large.batches(parts):
+        for ops in batches:
             await self._desk.commit(
                 ops,
                 conditions=[self._origin.guard],

@@ -38,7 +38,7 @@ def is_large(size_bytes: int) -> bool:
 
 def parts_of(size_bytes: int) -> int:
     """In how many parts an encoded value of that size stands; 0 if it is not large."""
-    return len(keys_of_cut("", size_bytes)) if is_large(size_bytes) else 0
+    return _cuts_of(size_bytes) if is_large(size_bytes) else 0
 
 
 def part_keys(prefix: Prefix, size_bytes: int) -> list[Key]:
@@ -48,7 +48,11 @@ def part_keys(prefix: Prefix, size_bytes: int) -> list[Key]:
 
 def keys_of_cut(prefix: Prefix, size_bytes: int) -> list[Key]:
     """Where `cut` puts a value of that size, however small."""
-    return [f"{prefix}/{number:04}" for number in range(-(-size_bytes // LARGE_PART_BYTES))]
+    return [f"{prefix}/{number:04}" for number in range(_cuts_of(size_bytes))]
+
+
+def _cuts_of(size_bytes: int) -> int:
+    return -(-size_bytes // LARGE_PART_BYTES)
 
 
 def cut(prefix: Prefix, encoded: bytes) -> list[Put]:

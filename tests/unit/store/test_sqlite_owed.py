@@ -15,12 +15,11 @@ from blackboard.errors import Corrupt
 from blackboard.store import sqlite_owed
 from blackboard.store.sqlite_file import PAGE_BYTES, BoardFile
 from blackboard.store.sqlite_owed import OWED_ROWS_MIN, PAID_ROWS
-from blackboard.store.sqlite_rows import Touched
 from tests.conformance.drawing import Drawing
 from tests.conformance.machines import lowered_limits
 from tests.unit.core.trial import Trial, packed
 from tests.unit.store.test_sqlite_file import NAME, new_file, touch
-from tests.unit.store.test_sqlite_rows import forget, same_state, step
+from tests.unit.store.test_sqlite_rows import group, same_state
 
 ONE = packed(1)
 
@@ -194,12 +193,7 @@ def test_every_history_is_kept(
         state, weight = loaded.state, loaded.weight
         drawing = Drawing(data.draw, state)
         for _ in range(drawing.pick((2, 12))):
-            touched = Touched()
-            for _ in range(drawing.pick((1, 4))):
-                step(state, touched, drawing)
-            if drawing.one_in(4):
-                forget(state, touched, drawing.pick((1, state.revision + 1)))
-            writes = touched.writes(state, weight)
+            writes = group(state, drawing).writes(state, weight)
             weight = writes.weight
             file.write(writes)
             assert same_state(load(file.path), state)

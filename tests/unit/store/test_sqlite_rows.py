@@ -61,18 +61,23 @@ def test_rows_follow_the_state(data: st.DataObject) -> None:
         drawing = Drawing(data.draw, state)
         shadow: Shadow = {table.name: {} for table in TABLES}
         for _ in range(drawing.pick((2, 8))):
-            touched = Touched()
-            for _ in range(drawing.pick((1, 4))):
-                step(state, touched, drawing)
-            if drawing.one_in(4):
-                forget(state, touched, drawing.pick((1, state.revision + 1)))
-            writes = touched.writes(state, weight)
+            writes = group(state, drawing).writes(state, weight)
             apply(shadow, writes)
             weight = writes.weight
             place = (state.revision, state.time_ms, state.oldest)
             assert writes.head == (*place, checksum(weight, *place))
             assert weight == weight_of(state) % 2**62
             assert same_state(restored(shadow, state), state)
+
+
+def group(state: State, drawing: Drawing) -> Touched:
+    """A few commits, applied to `state`; sometimes it forgets what is old, too."""
+    touched = Touched()
+    for _ in range(drawing.pick((1, 4))):
+        step(state, touched, drawing)
+    if drawing.one_in(4):
+        forget(state, touched, drawing.pick((1, state.revision + 1)))
+    return touched
 
 
 def step(state: State, touched: Touched, drawing: Drawing) -> None:
