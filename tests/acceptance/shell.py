@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any, Self
@@ -111,12 +111,14 @@ class Running:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+        _kill_session(self._process.pid)
         self._process.wait(TIMEOUT_S)
-        for reader in self._readers:
+        for reader, stream in zip(
+            self._readers, (self._process.stdout, self._process.stderr), strict=True
+        ):
             reader.join(TIMEOUT_S)
-        for stream in (self._process.stdout, self._process.stderr):
+            # To close what a thread reads waits for that thread, and no signal ends such a wait.
+            assert not reader.is_alive(), "something it has started holds its output"
             assert stream is not None
             stream.close()
 
@@ -164,6 +166,14 @@ class Running:
         except Empty:
             rest = f"{self.lines}{_rest(self._out)}{_rest(self._err)}"
             raise AssertionError(f"no {wanted}; exit {self._process.poll()}: {rest}") from None
+
+
+def _kill_session(leader: int) -> None:
+    """Kill a process and all that it has started, also in process groups of their own."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(ProcessLookupError):
+            if os.getsid(int(entry.name)) == leader:
+                os.kill(int(entry.name), signal.SIGKILL)
 
 
 def _read(stream: Any, queue: "Queue[str]") -> None:
