@@ -13,8 +13,10 @@ import pytest
 from blackboard.store.base import Store
 from blackboard.store.data_keys import DataKeys
 from blackboard.store.master_key import LocalWrapper, new_master_key
+from blackboard.store.redis import RedisStore
 from blackboard.store.sealed import SealedStore
 from blackboard.store.sqlite import SqliteStore
+from tests.conformance.rules_access import AccessRules
 from tests.conformance.store_suite import StoreSuite
 
 OTHERWISE = (
@@ -42,6 +44,22 @@ class TestSealedSqliteStore(StoreSuite):
         opened = sealing(await SqliteStore.at(tmp_path, "memory"))
         yield opened
         await opened.aclose()
+
+
+class TestSealedRedisStore(AccessRules):
+    """In front of an engine that several processes share: what only such a one promises."""
+
+    @pytest.fixture
+    async def store(self, account_url: str) -> AsyncIterator[Store]:
+        """A sealing store over the shared, emptied server."""
+        opened = sealing(RedisStore.connect(account_url))
+        yield opened
+        await opened.aclose()
+
+    @pytest.fixture
+    def board(self) -> str:
+        """The only one there."""
+        return "main"
 
 
 for name in OTHERWISE:

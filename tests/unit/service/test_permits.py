@@ -18,11 +18,13 @@ from blackboard.service import access
 from blackboard.service.access import Credential, Principal
 from blackboard.service.board import Board, Client
 from blackboard.service.embedded import archive_beside
+from blackboard.service.encryption import sealed
 from blackboard.service.moments import CheckpointWish, RestoreWish
 from blackboard.service.revocations import ACCESS_BOARD, shared_of
 from blackboard.service.service import Service
-from blackboard.store.base import Behind
+from blackboard.store.base import Behind, Store
 from blackboard.store.keys import board_keys
+from blackboard.store.master_key import LocalWrapper, Wrapper, new_master_key
 from blackboard.store.redis import RedisStore
 from blackboard.types import Milliseconds, Revision
 from blackboard.wire.codec import Prepared, encode_value
@@ -87,11 +89,12 @@ class Pair:
 
     @classmethod
     @asynccontextmanager
-    async def over(cls, url: str) -> AsyncIterator[Self]:
-        """Both services, which know the revocations."""
+    async def over(cls, url: str, wrapper: Wrapper | None = None) -> AsyncIterator[Self]:
+        """Both services, which know the revocations; with `wrapper` all values are sealed."""
         store = DeafStore.connect(url)
         assert isinstance(store, DeafStore)
-        async with Service(RedisStore.connect(url)) as one, Service(store) as two:
+        fronts = [await front(raw, wrapper) for raw in (RedisStore.connect(url), store)]
+        async with Service(fronts[0]) as one, Service(fronts[1]) as two:
             await one.host.revocations.ready()
             await two.host.revocations.ready()
             try:
@@ -100,10 +103,19 @@ class Pair:
                 store.deaf = False
 
 
-@pytest.fixture
-async def pair(redis_url: str) -> AsyncIterator[Pair]:
+async def front(raw: Store, wrapper: Wrapper | None) -> Store:
+    """What a service uses: the engine, or what seals in front of it."""
+    if wrapper is None:
+        return raw
+    store, _ = await sealed(raw, None, wrapper, public=True)
+    return store
+
+
+@pytest.fixture(params=["plain", "sealed"])
+async def pair(redis_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
     """Two services; the first commit has told board main."""
-    async with Pair.over(redis_url) as found:
+    wrapper = LocalWrapper.of(new_master_key()) if request.param == "sealed" else None
+    async with Pair.over(redis_url, wrapper) as found:
         await found.board(BOB).put("public/bob", 0)
         await found.board(ADA).put("public/ada", 0)
         yield found

@@ -3,7 +3,7 @@
 That it keeps every promise of the port is tested by tests/conformance/test_store_sealed.py.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,13 +26,15 @@ from blackboard.core.commit import (
 )
 from blackboard.core.model import Outcome
 from blackboard.errors import Conflict, Corrupt, LimitExceeded, StaleEpoch, TypeMismatch
+from blackboard.store.base import Behind
 from blackboard.store.data_keys import DataKeys
 from blackboard.store.master_key import LocalWrapper, new_master_key
+from blackboard.store.redis import RedisStore
 from blackboard.store.sealed import ERASED, SealedStore
 from blackboard.store.sealing import is_sealed
 from blackboard.store.sqlite import SqliteStore
-from blackboard.types import INTEGER_MAX
-from blackboard.wire.codec import decode_value, encode_value, prepare
+from blackboard.types import INTEGER_MAX, Revision
+from blackboard.wire.codec import Prepared, decode_value, encode_value, prepare
 
 BOARD = "main"
 SECRET, PUBLIC, COUNT = "private/ada/secret", "public/plan", "private/ada/count"
@@ -212,3 +214,45 @@ async def test_an_erased_agent_is_erased_and_the_board_goes_on(
     assert ERASED in [change.value for change in entry.changes]
     await ada.commit(Put(SECRET, bob))
     assert await values(store, SECRET) == ["bob's"]
+
+
+class RacedStore(RedisStore):
+    """An engine on which somebody is faster, and a token is revoked: `race` runs once, before the
+    first commit under a token, and `after` right after it."""
+
+    race: Callable[[], Awaitable[object]] | None = None
+    after: Callable[[], Awaitable[object]] | None = None
+
+    async def commit_at(
+        self, board: str, batch: Sequence[Prepared], access: Revision
+    ) -> list[Outcome | Behind]:
+        """As `Shared.commit_at`."""
+        race, after, self.race, self.after = self.race, self.after, None, None
+        if race is not None:
+            await race()
+        outcomes = await super().commit_at(board, batch, access)
+        if after is not None:
+            await after()
+        return outcomes
+
+
+async def test_a_sum_that_came_too_late_is_not_sent_again_under_a_revoked_token(
+    redis_url: str,
+) -> None:
+    """It goes the way that it came: with the number that was known when the token was looked at."""
+    raw = RacedStore.connect(redis_url)
+    assert isinstance(raw, RacedStore)
+    store = SealedStore(raw, DataKeys(raw, LocalWrapper.of(new_master_key())))
+    ada = Writer(store)
+    await ada.commit(Increment(COUNT, 1))
+    await store.raise_access(BOARD, 7)
+    raw.race = lambda: ada.commit(Increment(COUNT, 10))
+    raw.after = lambda: store.raise_access(BOARD, 8)
+    late = prepare(replace(await ada.make(Increment(COUNT, 100)), id=CommitId("bob", 0, "i", 1)))
+    assert await store.commit_at(BOARD, [late], 7) == [Behind(8)]
+    assert await values(store, COUNT) == [11]
+    raw.race = lambda: ada.commit(Increment(COUNT, 1000))
+    (outcome,) = await store.commit_at(BOARD, [late], 8)
+    assert isinstance(outcome, Committed)
+    assert outcome.results == (1111,)
+    await store.aclose()
