@@ -27,6 +27,7 @@ from starlette.applications import Starlette
 
 from blackboard.errors import InvalidRequest
 from blackboard.net.app import create_app
+from blackboard.net.certificate import host_for_clients
 from blackboard.net.config import (
     Settings,
     automatic_of,
@@ -235,7 +236,10 @@ def show(serving: Serving) -> None:
 
 
 def _url(settings: Settings, port: int) -> str:
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    host = settings.host
+    if settings.tls_cert is not None:
+        host = host_for_clients(host, settings.tls_cert, settings.hosts)
+    host = f"[{host}]" if ":" in host else host
     return f"{'wss' if settings.has_tls else 'ws'}://{host}:{port}"
 
 

@@ -46,6 +46,17 @@ def test_what_is_trusted_is_given_or_remembered(
     assert shell.json("context", "ls")["contexts"]["team"]["ca"] == ca
 
 
+def test_an_address_that_the_certificate_lacks_is_not_announced(
+    shell: Shell, authority: Authority
+) -> None:
+    """But a name that it has; commands that find the service by themselves then accept it."""
+    pair = authority.issue(hosts=("board.example.org", "localhost"))
+    shell.environ["BLACKBOARD_CA"] = str(authority.ca)
+    with shell.service("--tls-cert", str(pair.cert), "--tls-key", str(pair.key)) as service:
+        assert service.url == f"wss://localhost:{service.port}"
+        shell.run("set", "public/a", "1")
+
+
 def test_doctor_says_what_is_wrong_with_a_certificate(shell: Shell, service: Running) -> None:
     """In words, and once: nothing else about the service can be found out."""
     checks = {
