@@ -161,8 +161,9 @@ def verify(
         for namespace in found.erased:
             print(f"{namespace}: erased, its data key was destroyed")
     if not found.ok:
+        count = screen.counted(len(found.findings), "finding")
         more = " and more" if found.more else ""
-        message = f"{len(found.findings)}{more} findings up to revision {found.revision}"
+        message = f"{count}{more} up to revision {found.revision}"
         raise CommandError("corrupt", Exit.ERROR, message, "Restore from an export, or a replica.")
     if not flags.as_json:
         screen.say(f"everything up to revision {found.revision} is as it was written")

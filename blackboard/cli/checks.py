@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from blackboard.cli.exits import LOOPBACK, CommandError, explain, other_scheme, way_to
+from blackboard.cli.screen import counted
 from blackboard.errors import BlackboardError, DataDirectoryInUse
 from blackboard.types import ARCHIVE_LAG_MS_MAX, CONNECTIONS_MAX, OPEN_FILES_MAX
 
@@ -176,7 +177,8 @@ def open_files() -> Finding:
         return _ok(
             "open files", f"{'no limit' if hard < 0 else hard}, {OPEN_FILES_MAX} are needed at most"
         )
-    text = f"at most {hard}, so about {max(0, hard - OPEN_FILES_MAX + CONNECTIONS_MAX)} connections"
+    connections = max(0, hard - OPEN_FILES_MAX + CONNECTIONS_MAX)
+    text = f"at most {hard}, so about {counted(connections, 'connection')}"
     return Finding("open files", Status.WARN, text, f"ulimit -Hn {OPEN_FILES_MAX}")
 
 
@@ -305,12 +307,12 @@ def archive(told: Any) -> Iterator[Finding]:
     """How the archive keeps up, as /readyz tells it; nothing if there is none."""
     match told:
         case {"archive": {"behind": int(behind), "lag_ms": int(lag_ms), "failing": int(failing)}}:
-            text = f"{behind} revisions behind, the oldest for {lag_ms / 1000:.1f} s"
+            text = f"{counted(behind, 'revision')} behind, the oldest for {lag_ms / 1000:.1f} s"
             if lag_ms <= ARCHIVE_LAG_MS_MAX:
                 yield _ok("archive", text)
                 return
             fix = "Look at the log of the service, and at the archive's database."
-            text += f"; {failing} boards cannot be archived" if failing else ""
+            text += f"; {counted(failing, 'board')} cannot be archived" if failing else ""
             yield Finding("archive", Status.WARN, text, fix)
 
 
@@ -356,4 +358,4 @@ async def access(target: "Target") -> Finding:
             boards = len(await client.boards())
     except BlackboardError as error:
         return _failure("access", error)
-    return _ok("access", f"let in; {boards} board{'' if boards == 1 else 's'} to be seen")
+    return _ok("access", f"let in; {counted(boards, 'board')} to be seen")

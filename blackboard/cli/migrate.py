@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from blackboard.cli import screen
-from blackboard.cli.exits import Exit, not_found
+from blackboard.cli.exits import Exit, not_found, wrong_usage
 from blackboard.cli.options import Flags, ReadCommand
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from blackboard.runtime.migrations import Finding
     from blackboard.service.board import Board
+
+_FIX = "Give it as Python would import it."
 
 app = typer.Typer()
 
@@ -75,15 +77,22 @@ def migrate(
 
 
 def imported(name: str) -> "ModuleType":
-    """The module `name`, found from the current directory too."""
+    """The module `name`, found from the current directory too.
+
+    Errors: CommandError when there is none, or when `name` goes on to what is in it.
+    """
+    module, colon, _ = name.partition(":")
+    if not module or module.startswith("."):
+        raise not_found(f"there is no module {name!r}", _FIX)
     sys.path.insert(0, str(Path.cwd()))
     try:
-        return importlib.import_module(name)
+        found = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is None or not name.startswith(error.name):
+        if error.name is None or not module.startswith(error.name):
             raise
-        raise not_found(
-            f"there is no module {name}", "Give it as Python would import it."
-        ) from error
+        raise not_found(f"there is no module {module}", _FIX) from error
     finally:
         sys.path.pop(0)
+    if colon:
+        raise wrong_usage(f"{name} names more than a module", f"Give the module alone: {module}")
+    return found

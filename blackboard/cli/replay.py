@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from blackboard.cli import screen
 from blackboard.cli.exits import CommandError, Exit, wrong_usage
 from blackboard.cli.options import Command, Flags
 
@@ -87,9 +88,8 @@ def replay(
     else:
         _tell(report)
     if report.wrong:
-        raise CommandError(
-            "not_equal", Exit.ERROR, f"{len(report.wrong)} states are not those of the trace"
-        )
+        count = screen.counted(len(report.wrong), "state")
+        raise CommandError("not_equal", Exit.ERROR, f"{count} not as the trace says")
 
 
 Goals = Callable[["Run"], Sequence[int]]
@@ -209,13 +209,18 @@ async def _state(board: "Board", at: int | None) -> dict[str, Any]:
 
 
 def _tell(report: Report) -> None:
-    from blackboard.cli import screen
-
     out = screen.console()
     for line in report.wrong[:SHOWN_MAX]:
         out.print(f"[red]not equal[/]  {screen.safe(line)}")
     verdict = "[bold red]NOT all equal[/]" if report.wrong else "[bold green]all equal[/]"
-    out.print(
-        f"{report.runs} runs, {report.steps} steps; compared {report.checkpoints_compared}"
-        f" checkpoints and {report.rewinds_compared} rewinds: {verdict}"
+    out.print(f"{told(report)}: {verdict}")
+
+
+def told(report: Report) -> str:
+    """How much was tried, in words."""
+    counted = screen.counted
+    return (
+        f"{counted(report.runs, 'run')}, {counted(report.steps, 'step')}; compared"
+        f" {counted(report.checkpoints_compared, 'checkpoint')}"
+        f" and {counted(report.rewinds_compared, 'rewind')}"
     )

@@ -262,7 +262,7 @@ def revoke(
     if flags.as_json:
         show.print_json({"revoked": count})
     else:
-        screen.say(f"revoked; {count} tokens and agents are now")
+        screen.say(f"revoked; {screen.counted(count, 'revocation')} in force")
 
 
 @app.command(

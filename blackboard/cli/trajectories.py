@@ -183,10 +183,11 @@ def _plain(one: "Replayed") -> dict[str, object]:
 
 
 def _told(one: "Replayed") -> str:
+    same = f"{one.agent}: {screen.counted(one.steps, 'step')}, the same"
     if one.difference is None:
-        return f"{one.agent}: {one.steps} steps, the same"
+        return same
     other = one.difference
     return (
-        f"{one.agent}: {one.steps} steps, the same; step {other.step} differs in {other.what}:"
+        f"{same}; step {other.step} differs in {other.what}:"
         f" recorded {other.recorded!r}, now {other.replayed!r}"
     )

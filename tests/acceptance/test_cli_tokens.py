@@ -18,7 +18,7 @@ def test_a_token_is_narrowed_used_and_revoked(shell: Shell, service: Running) ->
     shell.error("set", "public/notes/1", "8", "--token", narrow, code=5)
     wide = shell.error("token", "narrow", narrow, "--grant", "**=all", code=2)
     assert wide["field"] == "grants"
-    assert shell.run("token", "revoke", token).stderr
+    assert shell.run("token", "revoke", token).stderr == "revoked; 1 revocation in force\n"
     for gone in (token, narrow):
         error = shell.error("get", "public/notes/1", "--token", gone, code=5)
         assert gone not in str(error)

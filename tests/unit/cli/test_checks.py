@@ -141,6 +141,14 @@ def test_an_archive_that_does_not_keep_up_is_told(lag_ms: int, status: Status) -
     assert ("2 boards" in finding.text) is (status is Status.WARN)
 
 
+def test_one_revision_behind_is_not_many() -> None:
+    """Nor is one board."""
+    told = {"archive": {"behind": 1, "lag_ms": ARCHIVE_LAG_MS_MAX + 1_000, "failing": 1}}
+    [finding] = checks.archive(told)
+    assert "1 revision behind" in finding.text
+    assert finding.text.endswith("; 1 board cannot be archived")
+
+
 def test_a_service_without_an_archive_has_no_such_finding() -> None:
     """Nor has one that answers something else."""
     answers: list[object] = [{"status": "ready"}, [], None, {"archive": {"behind": "x"}}]
