@@ -299,7 +299,7 @@ class EmbeddedBoard:
         for told, _, outcomes in group.calls:
             if not told.done():
                 told.set_result(outcomes)
-        self._wake()
+        self._loop.call_soon(self._wake)  # readers; whoever committed goes on first
 
     def _fail(self, failure: WriteError) -> None:
         """Answer nothing any more. What gathers was never sent to the file."""

@@ -99,6 +99,24 @@ async def turn() -> None:
         await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0)
 
 
+async def test_whoever_committed_goes_on_before_readers_of_the_log(opened: Opened) -> None:
+    """Also if somebody stands between him and the board, as the queue of commits does."""
+    went_on: list[str] = []
+
+    async def commit() -> None:
+        await asyncio.create_task(opened.board.commit([opened.step()]))
+        went_on.append("writer")
+
+    async def read() -> None:
+        await opened.board.log(0, limit=1, wait_ms=30_000)
+        went_on.append("reader")
+
+    reading = asyncio.create_task(read())
+    await turn()
+    await asyncio.gather(commit(), reading)
+    assert went_on == ["writer", "reader"]
+
+
 async def test_nobody_sees_what_the_file_does_not_hold_yet(opened: Opened) -> None:
     """Neither writers nor readers nor watchers; the head stays."""
     board = opened.board
