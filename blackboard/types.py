@@ -165,8 +165,9 @@ ARCHIVE_RETRY_MS: Final = 5_000
 """Longest pause between two attempts to reach an archive that is away."""
 ARCHIVE_IDLE_MS: Final = 1_000
 """Time between two looks at the log of a board to which this process commits nothing."""
-ARCHIVE_PAUSE_MS: Final = 100
-"""Pause after an append for which nobody waits, so that many commits share a transaction."""
+ARCHIVE_PAUSE_MS: Final = 500
+"""Pause after an append for which nobody waits, so that many commits share a transaction: one takes
+most of its time whatever is in it, and keeps those waiting who commit meanwhile."""
 ARCHIVE_PAGE_ENTRIES: Final = 1_024
 """Log entries archived in one transaction."""
 ARCHIVE_WARM_BOARDS: Final = 16
