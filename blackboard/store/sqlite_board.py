@@ -296,6 +296,7 @@ class EmbeddedBoard:
         is_large = any(len(entry.changes) >= _LARGE_CHANGES for entry in group.entries)
         if is_large and self._copying is None:
             self._copying = self._loop.call_later(_COPY_AFTER_S, self._copy_soon)
+        self._is_copy_due |= self._file.is_copy_due
         for told, _, outcomes in group.calls:
             if not told.done():
                 told.set_result(outcomes)

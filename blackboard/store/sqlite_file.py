@@ -287,8 +287,14 @@ class BoardFile:
         Never beside `write`, on a connection of its own: before 3.51.3 that can damage the file
         (https://www.sqlite.org/wal.html#walresetbug).
         """
+        self._owed.note_copy()
         with contextlib.suppress(sqlite3.Error):
             self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    @property
+    def is_copy_due(self) -> bool:
+        """Whether to copy the journal now, while it is short. Not to be asked during a `write`."""
+        return self._owed.is_copy_due
 
     def read_log(self, after: Revision, last: Revision, *, limit: int) -> list[LogEntry]:
         """Log entries after `after` up to `last`; at most `limit`, about PAGE_BYTES_MAX bytes.

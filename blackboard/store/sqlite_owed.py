@@ -3,7 +3,7 @@
 A thousand keys of a large board lie on as many pages. To write them all at once takes the disk
 several times as long as their bytes, and all other commits wait meanwhile. So the rows of a large
 commit are first put side by side into table `owed`, in the transaction of the commit; those of the
-small ones that follow move them to table `entry`, some at a time.
+small ones that come later move them to table `entry`, some at a time.
 
 Invariants
 - A row of `owed` stands for the one of `entry` with its key, if there is one: which is what counts
@@ -32,6 +32,11 @@ OWED_ROWS_MAX: Final = RESTORE_CHANGES_MAX + 1
 put in its place at once."""
 PAID_ROWS: Final = 64
 """Rows that one transaction moves beside its own: about a millisecond."""
+RESTED_WRITES: Final = 16
+"""Small transactions after a large one that move nothing: they are of those who waited for it."""
+COPIED_ROWS: Final = 256
+"""Moved rows after which the journal is copied into the file. Each lies on pages of its own: with a
+thousand of them that takes 11 milliseconds, for which nobody can commit; with these, 3."""
 _ROWS_PER_STATEMENT: Final = 128
 """Times 8 columns: SQLite takes 32,766 parameters."""
 _COLUMNS: Final = ", ".join(ENTRY.columns)
@@ -48,6 +53,17 @@ class Owed:
 
     def __init__(self) -> None:
         self._keys: set[Key] = set()
+        self._resting = 0
+        self._moved = 0
+
+    @property
+    def is_copy_due(self) -> bool:
+        """Whether the rows that were moved since the last copy are enough for one, or the last."""
+        return self._moved >= COPIED_ROWS or (self._moved > 0 and not self._keys)
+
+    def note_copy(self) -> None:
+        """The journal is being copied."""
+        self._moved = 0
 
     def fill(self, state: State, cursor: sqlite3.Cursor) -> None:
         """Let what is owed stand for what `state` has from table `entry`. Errors: Corrupt."""
@@ -63,11 +79,14 @@ class Owed:
         if is_large and len(self._keys) + len(rows) <= OWED_ROWS_MAX:
             insert(connection, OWED.upsert, rows)
             self._keys.update(row[0] for row in rows)
+            self._resting = RESTED_WRITES
             return
         insert(connection, ENTRY.upsert, rows)
         if self._keys:
             self.drop(connection, rows)
-            if not is_large:
+            if self._resting:
+                self._resting -= 1
+            elif not is_large:
                 self._pay(connection)
 
     def drop(self, connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
@@ -83,6 +102,7 @@ class Owed:
             connection.execute(_MOVE, paid[-1:])
             connection.execute(_PAID, paid[-1:])
             self._keys.difference_update(paid)
+            self._moved += len(paid)
 
 
 def insert(connection: sqlite3.Connection, statement: str, rows: Sequence[Row]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from blackboard import types as limits
 from blackboard.core.commit import Committed, Epoch, Increment, Put
 from blackboard.errors import Compacted, FutureRevision, Unavailable
-from blackboard.store import sqlite_board
+from blackboard.store import sqlite_board, sqlite_owed
 from blackboard.store.sqlite_board import EmbeddedBoard, Threads
 from blackboard.store.sqlite_file import BoardFile, log_entries
 from blackboard.store.sqlite_new import create
@@ -304,6 +304,29 @@ async def test_after_a_large_commit_the_journal_is_copied(opened: Opened) -> Non
     await opened.commit()
     assert opened.board._copying is None
     assert opened.gate.writes == 4
+
+
+async def test_the_journal_is_copied_as_rows_are_moved(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In place of a transaction, once nobody waits for one."""
+    monkeypatch.setattr(sqlite_owed, "RESTED_WRITES", 0)
+    monkeypatch.setattr(sqlite_board, "_COPY_AFTER_S", 3600)
+    await large(opened)
+    for _ in range(sqlite_owed.COPIED_ROWS // sqlite_owed.PAID_ROWS - 1):
+        await opened.commit()
+    assert opened.gate.writes == sqlite_owed.COPIED_ROWS // sqlite_owed.PAID_ROWS
+    opened.gate.open.clear()
+    last, next_one = (asyncio.create_task(opened.commit()) for _ in range(2))
+    await turn()
+    opened.gate.open.set()
+    await asyncio.gather(last, next_one)
+
+    async def copied() -> bool:
+        return b"public/k0" in await asyncio.to_thread(opened.file.path.read_bytes)
+
+    await wait_until(copied)
+    assert not opened.file.is_copy_due
 
 
 async def test_commits_and_closing_wait_for_a_copy_of_the_journal(opened: Opened) -> None:

@@ -14,7 +14,7 @@ from blackboard.core.state import State
 from blackboard.errors import Corrupt
 from blackboard.store import sqlite_owed
 from blackboard.store.sqlite_file import PAGE_BYTES, BoardFile
-from blackboard.store.sqlite_owed import OWED_ROWS_MIN, PAID_ROWS
+from blackboard.store.sqlite_owed import COPIED_ROWS, OWED_ROWS_MIN, PAID_ROWS, RESTED_WRITES
 from tests.conformance.drawing import Drawing
 from tests.conformance.machines import lowered_limits
 from tests.unit.core.trial import Trial, packed
@@ -59,6 +59,14 @@ class Written:
         self.file.write(writes)
         assert self.loaded() == self.trial.state
 
+    def wait(self) -> None:
+        """As many small ones as come first after a large one."""
+        owed = self.found("owed")
+        for number in range(RESTED_WRITES):
+            assert self.found("owed") == owed
+            self.commit(Put("public/a", packed(number)))
+        assert self.found("owed") == owed
+
     def reopen(self) -> None:
         """Another process goes on."""
         self.file.close()
@@ -84,9 +92,10 @@ def written(tmp_path: Path) -> Written:
 
 
 def test_a_large_commit_is_owed_and_small_ones_pay(written: Written) -> None:
-    """Some rows with each; nothing of it shows but where they are."""
+    """Some rows with each, but for the first ones; nothing of it shows but where they are."""
     written.commit(*puts(1))
     assert (list(written.found("owed")), list(written.found("entry"))) == (keys(), ["public/a"])
+    written.wait()
     left = OWED_ROWS_MIN
     while left > 0:
         written.commit(Put("public/a", packed(left)))
@@ -109,7 +118,7 @@ def test_what_is_owed_may_change_again(written: Written) -> None:
     written.commit(Delete(second))
     written.commit(Delete(third), Put("public/a", packed(3)))
     assert not {first, second, third} & set(written.found("owed"))
-    for _ in range(OWED_ROWS_MIN // PAID_ROWS):
+    for _ in range(RESTED_WRITES + OWED_ROWS_MIN // PAID_ROWS):
         written.commit(Put("public/a", packed(4)))
     assert written.found("owed") == {}
     assert set(written.found("entry").values()) == {packed(2), packed(3), packed(4)}
@@ -133,10 +142,27 @@ def test_there_is_an_end_to_what_is_owed(written: Written, monkeypatch: pytest.M
     assert written.found("owed") == {}
     written.commit(*puts(3))
     assert len(written.found("owed")) == OWED_ROWS_MIN
+    written.wait()
     for number in range(OWED_ROWS_MIN // PAID_ROWS):
         written.commit(Put("public/a", packed(number)))
     written.commit(*puts(4))
     assert len(written.found("owed")) == OWED_ROWS_MIN
+
+
+def test_the_journal_is_to_be_copied_whenever_enough_was_moved(written: Written) -> None:
+    """And after the last rows; then the file has them."""
+    count = COPIED_ROWS + 2 * PAID_ROWS
+    written.commit(*puts(1, count))
+    written.wait()
+    due = []
+    for number in range(count // PAID_ROWS):
+        written.commit(Put("public/a", packed(number)))
+        due.append(written.file.is_copy_due)
+        if written.file.is_copy_due:
+            written.file.checkpoint()
+            assert keys(count)[len(due) * PAID_ROWS - 1].encode() in written.path.read_bytes()
+        assert not written.file.is_copy_due
+    assert due == [False, False, False, True, False, True]
 
 
 DAMAGES: dict[str, str] = {
@@ -188,6 +214,7 @@ def test_every_history_is_kept(
         patch.setattr(sqlite_owed, "OWED_ROWS_MIN", data.draw(st.integers(1, 3)))
         patch.setattr(sqlite_owed, "OWED_ROWS_MAX", data.draw(st.integers(1, 8)))
         patch.setattr(sqlite_owed, "PAID_ROWS", data.draw(st.integers(1, 2)))
+        patch.setattr(sqlite_owed, "RESTED_WRITES", data.draw(st.integers(0, 2)))
         file = new_file(tmp_path_factory.mktemp("owed") / "board.db")
         loaded = file.load(NAME)
         state, weight = loaded.state, loaded.weight
