@@ -303,7 +303,7 @@ class SqlArchive:
         async with self._database.reading() as connection:
             before = await Past.at(self._database, connection, a)
             now = await Past.at(self._database, connection, b)
-            async for keys in changed_keys(before, now, after):
+            async for keys in changed_keys(before, now, after, limit):
                 old, new = await before.newest(keys), await now.newest(keys)
                 for number, key in enumerate(keys):
                     if number % _KEYS_AT_ONCE == 0:

@@ -4,8 +4,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import event
 
 from blackboard.core.commit import Delete, Put
+from blackboard.store import archive_past
 from blackboard.store.archive import Point
 from blackboard.store.archive_database import Database
 from blackboard.store.archive_past import Past, Segment, changed_keys
@@ -72,3 +74,59 @@ async def test_keys_that_are_alike_again_stay_in_the_database(place: Place) -> N
             assert len(changed) == 10
     finally:
         await database.aclose()
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 99])
+async def test_names_are_cut_off_before_they_are_compared(
+    place: Place, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """Nothing is lost where all of a cut are alike again, of a board or of its branch."""
+    monkeypatch.setattr(archive_past, "STEP_KEYS", 2)
+    archive = await place.open()
+    one, two = encode_value(1), encode_value(2)
+    story = Story()
+    names = [f"public/k{number:02d}" for number in range(20)]
+    first = story.tell(*(Put(name, one) for name in names))
+    story.tell(*(Put(name, two) for name in names))
+    alike = [name for number, name in enumerate(names) if number not in (0, 9, 10, 19)]
+    last = story.tell(*(Put(name, one) for name in alike))
+    await story.archive_into(archive, "main")
+    await archive.branch("other", Point("main", first))
+    mine = story.lose(first, jump=1)
+    mine.tell(Put(names[9], two), Put("public/k", one), Put("public/z", one))
+    await mine.archive_into(archive, "other")
+    for other, expected in (
+        (Point("main", last), [names[0], names[9], names[10], names[19]]),
+        (Point("other", mine.head), ["public/k", names[9], "public/z"]),
+    ):
+        found, after = [], None
+        while page := await archive.differences(
+            Point("main", first), other, after=after, limit=limit
+        ):
+            after = page[-1].key
+            found += [each.key for each in page]
+        assert found == sorted(expected)
+
+
+async def test_who_wants_many_differences_goes_through_the_changes_once(place: Place) -> None:
+    """Once for CHANGED_KEYS of them, and once to see that this is the end."""
+    archive = await place.open()
+    story = Story()
+    target = story.tell(Put("public/first", b"\x01"))
+    count = archive_past.CHANGED_KEYS + 1
+    for start in range(0, count, 1_000):
+        numbers = range(start, min(start + 1_000, count))
+        story.tell(*(Put(f"public/k{number}", b"\x01") for number in numbers))
+    await story.archive_into(archive, "main")
+    passes = []
+
+    def note(_: object, __: object, statement: str, *___: object) -> None:
+        passes.extend(["WITH changed"] if "version_by_revision" in statement else [])
+
+    event.listen(archive._database._engine.sync_engine, "before_cursor_execute", note)
+    points, sizes, after = (Point("main", target), Point("main", story.head)), [], None
+    while page := await archive.differences(*points, after=after, limit=count):
+        after = page[-1].key
+        sizes.append(len(page))
+    assert sizes == [count]
+    assert len(passes) == 3
