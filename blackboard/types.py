@@ -168,6 +168,9 @@ ARCHIVE_IDLE_MS: Final = 1_000
 ARCHIVE_PAUSE_MS: Final = 500
 """Pause after an append for which nobody waits, so that many commits share a transaction: one takes
 most of its time whatever is in it, and keeps those waiting who commit meanwhile."""
+ARCHIVE_REST_MS: Final = 1_000
+"""Longest time for which the archiver of a board begins no append because a restore is on its way:
+the turns that it takes are those in which others wait for that."""
 ARCHIVE_PAGE_ENTRIES: Final = 1_024
 """Log entries archived in one transaction."""
 ARCHIVE_WARM_BOARDS: Final = 16

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
 from blackboard.core.commit import Epoch, Head, LogEntry, LogPage, Reading
@@ -34,6 +34,7 @@ from blackboard.types import (
     ARCHIVE_LEASE_MS,
     ARCHIVE_PAGE_ENTRIES,
     ARCHIVE_PAUSE_MS,
+    ARCHIVE_REST_MS,
     ARCHIVE_RETRY_MS,
     ARCHIVE_WAIT_MS,
     FINISH_TIMEOUT_MS,
@@ -47,6 +48,8 @@ log = logging.getLogger(__name__)
 _FIRST_RETRY_MS = 100
 _LOOK_MS = 20
 """Between two looks how far another process has come, while somebody waits for it."""
+_AFTER_REST_MS = 20
+"""Those who waited for a restore go on first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,8 @@ class _Board:
     checked: bool = False  # that the archive's history is the log's
     failures: int = 0
     waiters: int = 0
+    restores: int = 0  # that want it to rest
+    rested: asyncio.Event = field(default_factory=asyncio.Event)
     late_since: float | None = None
     """When the oldest commit was made that is not archived, by the loop's clock; None: there is
     none, as far as is known."""
@@ -141,6 +146,21 @@ class Archiver:
         finally:
             board.waiters -= 1
 
+    @contextlib.contextmanager
+    def resting(self, name: str) -> Iterator[None]:
+        """In this block no append to the archive of a board is begun, but for one per
+        ARCHIVE_REST_MS. What is under way goes on."""
+        self.follow(name)
+        board = self._boards[name]
+        board.restores += 1
+        board.rested.clear()
+        try:
+            yield
+        finally:
+            board.restores -= 1
+            if not board.restores:
+                board.rested.set()
+
     async def settled(self, name: str) -> Revision:
         """Up to which revision the log of a board may be cut: the archive outlives a power loss
         with it. Errors: Unavailable."""
@@ -180,6 +200,8 @@ class Archiver:
     async def _run(self, board: _Board) -> None:
         while True:
             pause_ms = ARCHIVE_IDLE_MS
+            if board.restores:
+                await _rest(board)
             try:
                 board.wake.clear()
                 board.wanted.clear()
@@ -315,6 +337,14 @@ class Archiver:
             after = page.next_key
             if after is None:
                 return
+
+
+async def _rest(board: _Board) -> None:
+    """Wait until no restore wants the archiver of a board to rest, but not for long."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(ARCHIVE_REST_MS / 1000):
+            await board.rested.wait()
+            await asyncio.sleep(_AFTER_REST_MS / 1000)
 
 
 def _late_since(page: LogPage) -> float | None:

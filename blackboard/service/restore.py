@@ -49,6 +49,7 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.service.access import Principal
+from blackboard.service.archiver import check_archived
 from blackboard.service.checkpoints import Checkpoints
 from blackboard.service.documents_restore import documents_in, restored
 from blackboard.service.host import Host
@@ -64,6 +65,7 @@ from blackboard.service.past import Past
 from blackboard.service.revocations import Permit
 from blackboard.service.system import system_id
 from blackboard.store.archive import Point
+from blackboard.store.archive_past import CHANGED_KEYS
 from blackboard.types import (
     HOLD_MS_MAX,
     LIST_ENTRIES_MAX,
@@ -114,7 +116,8 @@ class Restores:
         told = {"by": by, "note": wish.note, "to": target.revision, "before": before}
         attempt = _Attempt(self._host, self._past, target, wish, told, permit)
         try:
-            return await self._insist(attempt)
+            with check_archived(self._host.archiver).resting(board):
+                return await self._insist(attempt)
         except (OutcomeUnknown, HeadMoved, Conflict) as error:
             # A conflict: the same request, sent twice, was faster the other time.
             done = await self._asked_before(board, wish.request)
@@ -352,7 +355,7 @@ class _Attempt:
         after: Key | None = None
         while True:
             page = await self.past.archive.differences(
-                self.target, now, after=after, limit=READ_KEYS_MAX
+                self.target, now, after=after, limit=CHANGED_KEYS
             )
             if not page:
                 return

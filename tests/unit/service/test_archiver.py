@@ -5,6 +5,7 @@ import contextlib
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -12,13 +13,14 @@ import pytest
 from blackboard.core.commit import Entry, LogEntry, Put
 from blackboard.errors import Unavailable
 from blackboard.service import access
+from blackboard.service import archiver as archiver_module
 from blackboard.service.archiver import _LOOK_MS, Archiver
 from blackboard.service.board import Board, Client
 from blackboard.service.embedded import archive_beside
 from blackboard.service.host import Host
 from blackboard.service.local import LocalLink
 from blackboard.service.sweeper import Sweeper
-from blackboard.store.archive import Archive, Point
+from blackboard.store.archive import Archive, Mark, Point
 from blackboard.store.sqlite import SqliteStore
 from blackboard.types import Key
 from blackboard.wire.codec import encode_value
@@ -228,6 +230,43 @@ async def test_waiting_for_the_archive_is_bounded(host: Host) -> None:
     await client(host).put("public/a", 1)
     with pytest.raises(Unavailable, match="not yet at 1"):
         await host.archiver.reached(BOARD, 1, timeout_ms=50)
+
+
+async def test_it_rests_while_a_restore_is_on_its_way(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No append is begun but the one that may be under way; afterwards it goes on."""
+    archiver, board, begun = host.archiver, client(host), 0
+    assert archiver is not None
+    append = archiver.archive.append
+
+    async def counted(*given: Any) -> Mark:
+        nonlocal begun
+        begun += 1
+        return await append(*given)
+
+    await archiver.reached(BOARD, (await board.put("public/a", 0)).revision)
+    monkeypatch.setattr(archiver.archive, "append", counted)
+    with archiver.resting(BOARD), archiver.resting(BOARD):
+        for number in range(3):
+            done = await board.put("public/a", number)
+            with contextlib.suppress(Unavailable):
+                await archiver.reached(BOARD, done.revision, timeout_ms=50)
+        assert begun <= 1
+    assert (await archiver.reached(BOARD, done.revision)).revision == done.revision
+
+
+async def test_a_rest_of_the_archiver_has_an_end(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ARCHIVE_REST_MS, then it does one thing: a restore may take long, or hang."""
+    monkeypatch.setattr(archiver_module, "ARCHIVE_REST_MS", 5)
+    archiver, board = host.archiver, client(host)
+    assert archiver is not None
+    with archiver.resting(BOARD):
+        for number in range(3):
+            done = await board.put("public/a", number)
+            assert (await archiver.reached(BOARD, done.revision)).revision == done.revision
 
 
 async def test_who_waits_for_another_archiver_asks_with_pauses(

@@ -1,18 +1,21 @@
-"""A restore while others commit: how often it is tried before they have to wait."""
+"""A restore while others commit: how often it is tried before they have to wait, and what rests."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from blackboard.core.commit import Put
 from blackboard.core.model import Outcome
+from blackboard.errors import LimitExceeded
 from blackboard.service import access, restore
 from blackboard.service.board import Client
 from blackboard.service.embedded import archive_beside
 from blackboard.service.service import Service
+from blackboard.store.archive import Mark
 from blackboard.store.sqlite import SqliteStore
-from blackboard.types import RESTORE_ATTEMPTS_MAX, Milliseconds
+from blackboard.types import RESTORE_ATTEMPTS_MAX, Milliseconds, Revision
 from blackboard.wire.codec import Prepared
 from tests.conformance.writer import Writer
 from tests.unit.core.trial import packed
@@ -55,3 +58,30 @@ async def test_only_a_small_restore_is_tried_again_without_a_hold(
         await board.restore(before.revision)
         assert store.tries == tries + 1
         assert await board.get("public/bob") is None
+
+
+@pytest.mark.parametrize("changes_max", [2, 0])
+async def test_the_archiver_rests_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes_max: int
+) -> None:
+    """From the comparison to the answer, be it a refusal; not before, nor after."""
+    monkeypatch.setattr(restore, "RESTORE_CHANGES_MAX", changes_max)
+    store = await SqliteStore.at(tmp_path, level="memory")
+    async with Service(store, archive=await archive_beside(tmp_path)) as service:
+        archiver, during = service.host.archiver, []
+        assert archiver is not None
+        reach = archiver.reached
+
+        async def noted(board: str, revision: Revision) -> Mark:
+            during.append(archiver._boards[BOARD].restores)
+            return await reach(board, revision)
+
+        monkeypatch.setattr(archiver, "reached", noted)
+        board = Client(service.link(access.operator())).board(BOARD)
+        before = await board.put("public/plan", 1)
+        await board.put("public/plan", 2)
+        refused = nullcontext() if changes_max else pytest.raises(LimitExceeded)
+        with refused:
+            await board.restore(before.revision)
+        assert during == [0, 1]
+        assert archiver._boards[BOARD].restores == 0
