@@ -140,7 +140,8 @@ LONG_REQUEST_TIMEOUT_MS: Final = 600_000
 DELIVERIES_MAX: Final = 3
 """Times that one commit gives way to what the agent has to bring for a checkpoint."""
 MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024
-"""One manifest: it has a digest per namespace, a line per agent, and what agents declared."""
+"""One manifest: it has a digest per namespace, a line per agent, and what agents declared. A
+checkpoint that would have a larger one is refused, but for the one before a restore."""
 EXPORT_ITEMS_MAX: Final = 100_000
 """Counters of lists that one export carries; they travel with its first page."""
 LOG_KEPT_REVISIONS: Final = 1_000_000

@@ -21,8 +21,10 @@ from blackboard.errors import (
     OutcomeUnknown,
 )
 from blackboard.service.barrier import Barrier
+from blackboard.service.checkpoints_manifest import check_manifest
 from blackboard.service.host import Host
 from blackboard.service.moments import (
+    BEFORE_RESTORE,
     CHECKPOINTS,
     Checkpoint,
     CheckpointWish,
@@ -47,7 +49,8 @@ class Checkpoints:
     async def take(self, board: str, wish: CheckpointWish, by: str) -> Checkpoint:
         """Take a checkpoint in the name of `by`; the same request again gets the same answer.
 
-        Errors: Conflict when the name is taken; BarrierMissed; LimitExceeded.
+        Errors: Conflict when the name is taken; BarrierMissed; LimitExceeded when there are
+        CHECKPOINTS_MAX, or its manifest would be too large.
         """
         wish.check()
         found = await self._asked_before(board, wish)
@@ -67,6 +70,9 @@ class Checkpoints:
     ) -> Checkpoint:
         key = checkpoint_key(wish.name)
         record = encode_value(_record(wish, by, answers))
+        archive = self._host.archive
+        if archive is not None and wish.kind != BEFORE_RESTORE:  # nothing shall prevent a restore
+            await check_manifest(self._host.store, archive, board, wish.name, record)
         try:
             committed: Committed = await commit_as_system(
                 self._host, board, [Put(key, record)], [KeyAt(key, ABSENT)], wish.note
