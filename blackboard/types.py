@@ -228,6 +228,9 @@ CONNECTIONS_MAX: Final = 4096
 OPEN_FILES_MAX: Final = CONNECTIONS_MAX + 4 * BOARDS_MAX + 256
 """Files that one service process may have open: a connection is one; a board of the embedded engine
 is its file, two of the journal, and one to read the old log."""
+STRANGER_BYTES_MAX: Final = 128 * 1024
+"""Bytes that a connection may send, its handshake included, before it is known whose it is: a token
+is a few kilobytes."""
 HANDSHAKE_TIMEOUT_MS: Final = 5_000
 """Time for the first message (`hello`) of a connection."""
 REQUEST_TIMEOUT_MS: Final = 30_000

@@ -14,6 +14,7 @@ from blackboard.service.access import Principal
 from blackboard.service.host import Host
 from blackboard.service.load import FREE_METHODS, Load
 from blackboard.service.rates import Meter, clock_ms
+from blackboard.service.shares import Shares, frame_us
 from blackboard.types import RATE_PAUSE_MS_MAX
 
 
@@ -22,6 +23,8 @@ class Admission:
     """What one peer is let ask."""
 
     load: Load
+    shares: Shares
+    account: str
     meter: Meter | None
     is_admin: bool
     pause_ms: float = 0
@@ -30,7 +33,8 @@ class Admission:
     @classmethod
     def of(cls, host: Host, principal: Principal) -> Self:
         """That of a principal. Errors: Overloaded."""
-        return cls(host.load, host.meters.meter(principal), access.is_admin(principal))
+        meter = host.meters.meter(principal)
+        return cls(host.load, host.shares, principal.account, meter, access.is_admin(principal))
 
     def over(self, size: int) -> Overloaded | None:
         """Why a message of `size` bytes is not taken; None if it is."""
@@ -58,6 +62,7 @@ class Admission:
         while self.refusal("document") is not None:
             await self.pause()
         self.pause_ms = 0
+        await self.shares.wait(self.account, frame_us(size))
 
     def _noted(self, refusal: Overloaded | None) -> Overloaded | None:
         if refusal is not None:

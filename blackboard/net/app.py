@@ -34,6 +34,7 @@ from blackboard.net.schema import asyncapi
 from blackboard.service import access
 from blackboard.service.access import Principal
 from blackboard.service.service import Service
+from blackboard.service.shares import READ_US
 from blackboard.types import FRAME_BYTES_MAX, REQUEST_TIMEOUT_MS
 from blackboard.wire import messages
 from blackboard.wire.errors import write_error
@@ -153,6 +154,7 @@ class _Routes:
     ) -> None:
         params, outcome = event.params, "ok"
         await asyncio.sleep(0)  # a batch is not carried out in one go: others have their turn
+        await admission.shares.wait(admission.account, READ_US)
         try:
             if refusal := admission.refusal(params.method):
                 raise refusal

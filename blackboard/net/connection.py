@@ -6,10 +6,10 @@ up. Nothing is ever dropped: what is not sent yet is in the log.
 
 Invariants
 - at most REQUESTS_IN_FLIGHT_MAX requests are being served; nothing is read from the socket while
-  READS_WAITING_MAX of them are reads.
-- nothing is read from the socket while OUTGOING_BYTES_MAX wait for it; a read is begun only while
-  its answer, and those of the reads under way, may fit below that; a watch adds to what waits only
-  while that is less than one delivery (WATCH_BATCH_BYTES_MAX).
+  READS_WAITING_MAX of them are reads (reads.py).
+- nothing is read from the socket while OUTGOING_BYTES_MAX wait for it; a watch adds to what waits
+  only while that is less than one delivery (WATCH_BATCH_BYTES_MAX).
+- a frame is looked at, a read begun and news packed as the account has its share (shares.py).
 - a request that was taken is carried out even if its connection breaks meanwhile.
 - every task of a connection has ended before `run` returns.
 """
@@ -33,6 +33,7 @@ from blackboard.net.admission import Admission
 from blackboard.net.calls import call, describe, write_receipt
 from blackboard.net.metrics import Traffic
 from blackboard.net.past_calls import DEEDS, call_deed, is_read
+from blackboard.net.reads import Reads
 from blackboard.net.socket import (
     CLOSE_INTERNAL_ERROR,
     CLOSE_RESTART,
@@ -49,9 +50,9 @@ from blackboard.service import access
 from blackboard.service.access import Principal
 from blackboard.service.link import Link
 from blackboard.service.local import LocalLink
+from blackboard.service.shares import READ_US, STRANGERS, Shares, frame_us
 from blackboard.types import (
     OUTGOING_BYTES_MAX,
-    PAGE_BYTES_MAX,
     READS_WAITING_MAX,
     REQUESTS_IN_FLIGHT_MAX,
     SEND_TIMEOUT_MS,
@@ -86,6 +87,7 @@ class House(Protocol):
     """What a connection needs of the server around it."""
 
     traffic: Traffic
+    shares: Shares
 
     def authenticate(self, token: str) -> Principal:
         """The principal that a token names. Errors: Unauthenticated."""
@@ -117,8 +119,6 @@ class Connection:
         self._links: dict[str, Link] = {}
         self._admission: Admission | None = None  # set with hello
         self._serving = 0
-        self._reading = 0
-        self._asked = 0  # reads that were taken and are not answered
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[End] = self._loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -128,7 +128,10 @@ class Connection:
         self._progress: asyncio.Event | None = None  # while somebody waits for it
         self._unsent = 0
         self._sending_since: float | None = None
-        self._watches = Watches(session, spawn=self._spawn, wake=self._wake.set, room=self._room)
+        self._reads = Reads(self._spawn, lambda: self.waiting)
+        self._watches = Watches(
+            session, spawn=self._spawn, wake=self._wake.set, room=self._room, share=self._share
+        )
 
     @property
     def waiting(self) -> int:
@@ -253,6 +256,7 @@ class Connection:
         frame = message.encode() if isinstance(message, str) else message
         traffic.frames_in += 1
         traffic.bytes_in += len(frame)
+        await self._share(frame_us(len(frame)))
         over = None if self._admission is None else self._admission.over(len(frame))
         for event in self._session.receive(frame):
             if self._is_full():
@@ -266,8 +270,14 @@ class Connection:
         return (
             self._serving >= REQUESTS_IN_FLIGHT_MAX
             or self.waiting >= OUTGOING_BYTES_MAX
-            or self._asked >= READS_WAITING_MAX
+            or len(self._reads) >= READS_WAITING_MAX
         )
+
+    async def _share(self, cost_us: float) -> None:
+        """Wait until work may be done for this peer; see service/shares.py."""
+        account = STRANGERS if self._admission is None else self._admission.account
+        if not self._house.shares.at_once(account, cost_us):
+            await self._house.shares.wait(account, cost_us)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds; it is looked at when something was sent or read."""
@@ -299,6 +309,7 @@ class Connection:
 
     def _progressed(self) -> None:
         """Let everything that waits for room look again."""
+        self._reads.go_on()
         progress, self._progress = self._progress, None
         if progress is not None:
             progress.set()
@@ -313,8 +324,9 @@ class Connection:
                 refusal = over or self._admission.refusal(event.params.method)
                 if refusal is not None:
                     self._answer(event.id, event.params.method, refusal)
+                elif is_read(event.params):
+                    self._reads.add(partial(self._serve, event.id, event.params))
                 elif not self._commit_at_once(event.id, event.params):
-                    self._asked += is_read(event.params)
                     self._spawn(self._serve(event.id, event.params))
             case HelloReceived():
                 self._greet(event)
@@ -332,6 +344,7 @@ class Connection:
             self._session.respond_error(hello.id, error)
             self._end(close_code(error), str(error), flush=True)
             return
+        self._socket.trust()
         self._principal, self._link = principal, link
         self._expire_at(principal.expires_at_ms)
         self._session.welcome(hello.id, self._house.welcome(principal, link.agent))
@@ -447,8 +460,6 @@ class Connection:
         except BaseException:
             self._serving -= 1
             raise
-        finally:
-            self._asked -= is_read(params)
 
     async def _result(self, params: Params, link: Link) -> Any:
         match params:
@@ -465,25 +476,10 @@ class Connection:
                 return describe(self._principal, link.agent)
             case messages.Refresh():
                 return self._refresh(params.token, link)
-        return await self._look_up(link, params)
-
-    async def _look_up(self, link: Link, params: messages.Params) -> Any:
-        """A read: one of few at once, and only while there is room for its answer."""
-        if not self._may_read():
-            await self._until(self._may_read)
-        self._reading += 1
-        try:
-            return await call(link, params, self._session.encoding)
-        finally:
-            self._reading -= 1
-            self._progressed()
-
-    def _may_read(self) -> bool:
-        """Whether one more page fits beside what waits and what other reads may still answer, and
-        the peer takes in what it asked for: as with watches."""
-        promised = (self._reading + 1) * PAGE_BYTES_MAX
-        is_taken_in = self.waiting < WATCH_BATCH_BYTES_MAX
-        return is_taken_in and self.waiting + promised <= OUTGOING_BYTES_MAX
+        await self._share(READ_US)
+        found = await call(link, params, self._session.encoding)
+        await self._share(READ_US)  # to pack it: many wait for one sync, and come back at once
+        return found
 
     # --- the end ----------------------------------------------------------------------------------
 

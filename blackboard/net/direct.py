@@ -2,7 +2,8 @@
 
 With ASGI, each peer has a task that sends to it. Telling fifty peers wakes fifty tasks, one after
 the other, before the first byte leaves. Whoever has a message for a peer for which nothing waits
-may write it at once instead: the extension DIRECT of a connection's scope holds a `Write`.
+may write it at once instead: the extension DIRECT of a connection's scope holds a `Write`, and
+`trust`, to be called when it is known who the peer is. Until then it may send STRANGER_BYTES_MAX.
 
 Source: ASGI, "Extensions"; RFC 6455, section 5.2.
 """
@@ -12,7 +13,10 @@ from collections.abc import Callable
 from typing import Final
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import CloseCode
 from websockets.protocol import State
+
+from blackboard.types import STRANGER_BYTES_MAX
 
 Write = Callable[[bytes], bool]
 """Write one binary message, if the socket takes it at once; returns whether it did."""
@@ -25,10 +29,34 @@ _LENGTH_16_MAX: Final = 0xFFFF
 class DirectProtocol(WebSocketsSansIOProtocol):
     """One connection."""
 
+    _left: int | None = STRANGER_BYTES_MAX
+    """Bytes that a stranger may still send; None = it is known who it is."""
+
+    def data_received(self, data: bytes) -> None:
+        """As uvicorn does, while there may be so much."""
+        if self._left is not None:
+            self._left -= len(data)
+            if self._left < 0:
+                return self._turn_out()
+        return super().data_received(data)
+
+    def _turn_out(self) -> None:
+        if not self.transport.is_closing():
+            self.conn.fail(CloseCode.MESSAGE_TOO_BIG, "say who you are first")
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.transport.close()
+
+    def trust(self) -> None:
+        """Take in messages of every size: it is known whose they are."""
+        self._left = None
+
     async def run_asgi(self) -> None:
         """As uvicorn does, with the extension."""
         extensions = self.scope.get("extensions") or {}
-        self.scope["extensions"] = {**extensions, DIRECT: {"write": self.write}}
+        self.scope["extensions"] = {
+            **extensions,
+            DIRECT: {"write": self.write, "trust": self.trust},
+        }
         await super().run_asgi()
 
     def write(self, message: bytes) -> bool:

@@ -28,7 +28,7 @@ from blackboard.errors import (
 )
 from blackboard.net.admission import Admission
 from blackboard.net.direct import DIRECT
-from blackboard.net.gate import Gate, Receive, Scope, Send, bearer_token, heeding_close
+from blackboard.net.gate import Gate, Receive, Scope, Send, bearer_token, heeding_close, trust_of
 from blackboard.net.socket import (
     CLOSE_FORBIDDEN,
     CLOSE_INTERNAL_ERROR,
@@ -38,6 +38,7 @@ from blackboard.net.socket import (
 from blackboard.service import access
 from blackboard.service.access import Principal
 from blackboard.service.link import Pipe
+from blackboard.service.shares import HANDSHAKE_US, STRANGERS
 from blackboard.types import DOCUMENT_TOKEN_TTL_MS_MAX, Key
 from blackboard.wire.ysync import CLOSE_BY_CAUSE, CLOSE_RESTART, CLOSE_TRY_LATER
 
@@ -58,6 +59,7 @@ class DocumentDoor:
         """Serve one WebSocket."""
         send = heeding_close(send)
         await receive()  # websocket.connect
+        await self._gate.shares.wait(STRANGERS, HANDSHAKE_US)
         refusal = self._gate.doors.refusal(scope)
         if refusal is not None:
             self._gate.note_refusal(refusal)
@@ -81,6 +83,7 @@ class DocumentDoor:
         board, key = scope["path_params"]["board"], scope["path_params"]["key"]
         try:
             principal = await self._admit(scope, query, board, check_document(key))
+            trust_of(scope)()
             visit = _Visit(principal, self._gate.admission(principal))
             with self._gate.visit(visit, principal):
                 async with self._gate.service.link(principal).document(board, key) as session:

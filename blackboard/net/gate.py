@@ -24,11 +24,13 @@ from blackboard import types as limits
 from blackboard.errors import LimitExceeded, Unauthenticated, Unavailable
 from blackboard.net.admission import Admission
 from blackboard.net.connection import Connection
+from blackboard.net.direct import DIRECT
 from blackboard.net.metrics import Traffic
 from blackboard.net.socket import clock_ms
 from blackboard.service.access import Principal
 from blackboard.service.link import Link
 from blackboard.service.service import Service
+from blackboard.service.shares import HANDSHAKE_US, STRANGERS
 from blackboard.types import (
     CONNECTIONS_MAX,
     CONNECTIONS_PER_PRINCIPAL_MAX,
@@ -99,6 +101,7 @@ class Gate:
     def __init__(self, service: Service, authenticator: Authenticator, doors: Doors) -> None:
         self.service = service
         self._authenticator = authenticator
+        self.shares = service.host.shares
         self.doors = doors
         self._revocations = service.host.revocations
         self._revocations.changed.append(self._recheck)
@@ -137,6 +140,7 @@ class Gate:
         """Serve one WebSocket."""
         send = heeding_close(send)
         await receive()  # websocket.connect
+        await self.shares.wait(STRANGERS, HANDSHAKE_US)
         try:
             await self.ready()
             principal = self.admit(scope)
@@ -147,7 +151,10 @@ class Gate:
         name = subprotocol(scope)
         assert name is not None, "it was admitted"
         session = ServerSession(SUBPROTOCOLS[name], clock_ms())
-        connection = Connection(_Socket(receive, send, session), session, self, principal)
+        socket = _Socket(receive, send, session, trust_of(scope))
+        if principal is not None:
+            socket.trust()
+        connection = Connection(socket, session, self, principal)
         self._open.add(connection)
         self.traffic.connections += 1
         try:
@@ -288,9 +295,12 @@ class Visitor(Protocol):
 class _Socket:
     """The ASGI side of a `socket.Socket`."""
 
-    def __init__(self, receive: Receive, send: Send, session: ServerSession) -> None:
+    def __init__(
+        self, receive: Receive, send: Send, session: ServerSession, trust: Callable[[], None]
+    ) -> None:
         self._receive = receive
         self._send = send
+        self.trust = trust
         self._binary = session.encoding.binary
 
     async def receive(self) -> str | bytes | None:
@@ -325,6 +335,16 @@ def heeding_close(send: Send) -> Send:
             raise ConnectionResetError(str(error)) from error
 
     return sent
+
+
+def trust_of(scope: Scope) -> Callable[[], None]:
+    """What lifts the limits for strangers off a connection, if our own server runs it."""
+    found: Callable[[], None] = scope.get("extensions", {}).get(DIRECT, {}).get("trust", _no_limits)
+    return found
+
+
+def _no_limits() -> None:
+    """The server that runs this has the same for all."""
 
 
 def header(scope: Scope, name: bytes) -> str | None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from blackboard.core.watch import Position
 from blackboard.errors import BlackboardError, InvalidRequest, LimitExceeded, Unavailable
 from blackboard.service.link import Delivery, Link, Stream, WatchRequest
+from blackboard.service.shares import DELIVERY_US
 from blackboard.types import WATCHES_PER_CONNECTION_MAX
 from blackboard.wire import messages
 from blackboard.wire.answers import pack_revisions
@@ -41,7 +42,8 @@ class _Watch:
 class Watches:
     """The open watches by the number that the peer gave them.
 
-    `spawn` runs a pump, `wake` tells the writer, `room` waits until the socket keeps up.
+    `spawn` runs a pump, `wake` tells the writer, `room` waits until the socket keeps up, `share`
+    until work that costs so much may be done for this peer.
     """
 
     def __init__(
@@ -51,11 +53,13 @@ class Watches:
         spawn: Spawn,
         wake: Callable[[], None],
         room: Callable[[], Awaitable[None]],
+        share: Callable[[float], Awaitable[None]],
     ) -> None:
         self._session = session
         self._spawn = spawn
         self._wake = wake
         self._room = room
+        self._share = share
         self._open: dict[int, _Watch] = {}
 
     def __len__(self) -> int:
@@ -132,6 +136,7 @@ class Watches:
         while True:
             await self._room()
             delivery = await anext(deliveries)
+            await self._share(DELIVERY_US)
             await self._room()  # which the other watches may have used up meanwhile
             messages = _packed(delivery, number, self._session.encoding)
             watch.sent = delivery.position

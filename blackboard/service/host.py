@@ -23,6 +23,7 @@ from blackboard.service.load import Load
 from blackboard.service.permits import Permits
 from blackboard.service.rates import Meters, Rates
 from blackboard.service.revocations import Permit, Revocations
+from blackboard.service.shares import Shares
 from blackboard.store.archive import Archive
 from blackboard.store.base import EngineFacts, Store, VoteCounts
 from blackboard.store.sealed import SealedStore
@@ -91,6 +92,7 @@ class Host:
 
     def __post_init__(self) -> None:
         self.load = Load()
+        self.shares = Shares()
         self.meters = Meters(self.rates)
         self.revocations = Revocations(self.store)
         self._permits = Permits(self.store, self.revocations)

@@ -34,7 +34,7 @@ from tests.source_tree import ROOT
 
 log = logging.getLogger(__name__)
 CONNECTIONS = int(os.environ.get("BLACKBOARD_HOSTILE_CONNECTIONS", "70"))
-COMMITS = 30
+COMMITS = int(os.environ.get("BLACKBOARD_HOSTILE_COMMITS", "30"))
 """Of each healthy agent."""
 TEAM = ("ada", "bob", "eve")
 GROWTH_BYTES = 128 * 1024**2 + CONNECTIONS * 512 * 1024
@@ -58,6 +58,8 @@ async def enemies(service: ServiceProcess, seed: int) -> AsyncIterator[Process]:
         stdout=asyncio.subprocess.PIPE,
     )
     assert child.stdout is not None
+    # Their processors are their own: here they get what the service and its team leave.
+    os.setpriority(os.PRIO_PROCESS, child.pid, 19)
     try:
         assert await child.stdout.readline() == b"begun\n"
         yield child

@@ -21,6 +21,7 @@ from blackboard.service.access import Narrowing
 from blackboard.service.load import FREE_METHODS
 from blackboard.service.rates import Rates, clock_ms
 from blackboard.service.service import Service
+from blackboard.service.shares import Shares
 from blackboard.store.sqlite import SqliteStore
 from blackboard.types import LOOP_LAG_MS_MAX, OVERLOAD_RETRY_MS, RATE_PAUSE_MS_MAX
 from tests.serving import Served, serving
@@ -226,7 +227,7 @@ async def test_a_pause_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         rested.append(seconds)
 
     monkeypatch.setattr("blackboard.net.admission.asyncio.sleep", rest)
-    found = Admission(load.Load(), None, is_admin=False, pause_ms=10.0**9)
+    found = Admission(load.Load(), Shares(), "ada", None, is_admin=False, pause_ms=10.0**9)
     await found.pause()
     await found.pause()
     assert rested == [RATE_PAUSE_MS_MAX / 1000, 0]

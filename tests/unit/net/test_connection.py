@@ -1,6 +1,7 @@
 """One WebSocket of the server, spoken to directly."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from websockets.exceptions import ConnectionClosed
 from blackboard.errors import NoSuchBoard
 from blackboard.net import connection
 from blackboard.net.tokens import unverified
-from blackboard.service import access
+from blackboard.service import access, shares
 from blackboard.service.local import LocalLink
 from blackboard.types import OUTGOING_BYTES_MAX, REQUESTS_IN_FLIGHT_MAX, WATCHES_PER_CONNECTION_MAX
 from blackboard.wire.frames import JSON, MSGPACK, Encoding
@@ -236,7 +237,7 @@ async def test_reads_that_wait_are_limited(served: Served, monkeypatch: pytest.M
     async def held(_: LocalLink, name: str) -> Any:
         nonlocal most
         (peer,) = served.gate._open
-        most = max(most, peer._asked)
+        most = max(most, len(peer._reads))
         await release.wait()
         raise NoSuchBoard(name)
 
@@ -246,10 +247,43 @@ async def test_reads_that_wait_are_limited(served: Served, monkeypatch: pytest.M
             numbers = range(first, first + whole)
             await talk.send(*({"id": n, "method": "head", "params": board} for n in numbers))
         (peer,) = served.gate._open
-        await wait_until(lambda: _true(peer._asked == 4))
+        await wait_until(lambda: _true(len(peer._reads) == 4))
         release.set()
         assert {(await talk.receive())["id"] for _ in range(20)} == set(range(1, 21))
     assert most == 4
+
+
+async def test_one_request_is_not_behind_all_those_of_another(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is carried out while most of what the other one asked for earlier still waits."""
+    monkeypatch.setattr(shares, "ROUND_US", 1)  # a round of the loop takes on one thing
+    of_bob, left = asyncio.Semaphore(0), list[int]()
+
+    async def noted(link: LocalLink, name: str) -> Any:
+        if link.agent == "ada":
+            left.append(served.service.host.shares.waiting)
+        else:
+            of_bob.release()
+        raise NoSuchBoard(name)
+
+    monkeypatch.setattr(LocalLink, "head", noted)
+    head = {"method": "head", "params": {"board": "b"}}
+    bob, ada = (served.token(access.agent(name)) for name in ("bob", "ada"))
+    async with AsyncExitStack() as stack:
+        quiet = await stack.enter_async_context(talking(served.url, ada, greeting={}))
+        many = [
+            await stack.enter_async_context(talking(served.url, bob, greeting={}))
+            for _ in range(200)
+        ]
+        for talk in many:
+            await talk.send(*({"id": number, **head} for number in range(1, 5)))
+        async with asyncio.timeout(PATIENCE_S):
+            await of_bob.acquire()
+        await quiet.ask(1, "head", {"board": "b"})
+        for talk in many:
+            assert {(await talk.receive())["id"] for _ in range(4)} == {1, 2, 3, 4}
+    assert left[0] > 100
 
 
 async def _true(condition: bool) -> bool:

@@ -11,6 +11,7 @@ from websockets.asyncio.client import connect
 
 from blackboard.net.direct import DIRECT, DirectProtocol
 from blackboard.net.server import listen
+from blackboard.types import STRANGER_BYTES_MAX
 from tests.waiting import TIMEOUT_S
 
 SIZES = (0, 1, 125, 126, 127, 65_535, 65_536, 200_000)
@@ -41,7 +42,7 @@ class Writer:
 
 
 @asynccontextmanager
-async def served(writer: Writer) -> AsyncIterator[str]:
+async def served(writer: "Writer | Listener") -> AsyncIterator[str]:
     """The application on a port of its own."""
     listener = listen("127.0.0.1", 0)
     config = uvicorn.Config(
@@ -82,3 +83,67 @@ async def test_who_is_gone_is_written_nothing() -> None:
             pass
         await writer.ended.wait()
     assert writer.after_the_end is False
+
+
+# --- strangers ------------------------------------------------------------------------------------
+
+
+class Listener:
+    """An application that takes in messages; it knows whose they are at once, or never."""
+
+    def __init__(self, *, trusts: bool) -> None:
+        self.trusts = trusts
+        self.sizes: asyncio.Queue[int | None] = asyncio.Queue()
+        """Of each message, in turn; None is the end."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one WebSocket."""
+        await receive()
+        if self.trusts:
+            scope["extensions"][DIRECT]["trust"]()
+        await send({"type": "websocket.accept"})
+        while (message := await receive())["type"] == "websocket.receive":
+            self.sizes.put_nowait(len(message["bytes"]))
+        self.sizes.put_nowait(None)
+
+
+def left_by_strangers(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """What connections may still send, noted as their handshakes are over."""
+    found: list[int | None] = []
+    run = DirectProtocol.run_asgi
+
+    async def noted(self: DirectProtocol) -> None:
+        found.append(self._left)
+        await run(self)
+
+    monkeypatch.setattr(DirectProtocol, "run_asgi", noted)
+    return found
+
+
+@pytest.mark.parametrize("over", [0, 1])
+async def test_the_edge_of_what_strangers_may_send(
+    monkeypatch: pytest.MonkeyPatch, over: int
+) -> None:
+    """So many bytes, handshake and frames included; one more, and the connection is closed."""
+    application, found = Listener(trusts=False), left_by_strangers(monkeypatch)
+    async with served(application) as url, connect(url, compression=None) as peer:
+        [left] = found
+        assert left is not None
+        assert left > STRANGER_BYTES_MAX - 2_000, "a handshake is short"
+        size = left - 14 + over  # a header of 10 bytes, a mask of 4
+        async with asyncio.timeout(TIMEOUT_S):
+            await peer.send(bytes(size))
+            if not over:
+                assert await application.sizes.get() == size
+                await peer.send(b"")  # a frame all the same
+            await peer.wait_closed()
+            assert await application.sizes.get() is None
+    assert peer.close_code == 1009
+
+
+async def test_who_is_known_sends_what_he_likes() -> None:
+    application = Listener(trusts=True)
+    async with served(application) as url, connect(url) as peer, asyncio.timeout(TIMEOUT_S):
+        for _ in range(3):
+            await peer.send(bytes(STRANGER_BYTES_MAX))
+            assert await application.sizes.get() == STRANGER_BYTES_MAX

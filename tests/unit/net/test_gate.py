@@ -15,6 +15,7 @@ from blackboard.net import gate
 from blackboard.net.gate import Doors, bearer_token, header
 from blackboard.service import access
 from blackboard.service.service import Service
+from blackboard.types import STRANGER_BYTES_MAX
 from tests.serving import Served, serving
 from tests.unit.net.conversation import talking
 from tests.waiting import TIMEOUT_S, wait_until
@@ -220,6 +221,29 @@ async def test_connections_are_limited(served: Served, monkeypatch: pytest.Monke
 
 async def _is(served: Served, count: int) -> bool:
     return served.gate.connections == count
+
+
+async def test_strangers_may_send_little(served: Served) -> None:
+    """Of more we take in nothing: the connection is closed before it is in memory."""
+    async with talking(served.url, None) as stranger:
+        await stranger.send_raw(b"[" + bytes(STRANGER_BYTES_MAX) + b"]")
+        assert await stranger.closed() == 1009
+
+
+@pytest.mark.parametrize("in_header", [False, True])
+async def test_who_has_said_who_he_is_may_send_as_much_as_a_frame_holds(
+    served: Served, in_header: bool
+) -> None:
+    """Whichever way he said it."""
+    token, greeting = served.token(access.agent("ada")), dict[str, Any]()
+    if not in_header:
+        greeting["token"] = token
+    async with talking(served.url, token if in_header else None, greeting=greeting) as known:
+        for number in range(1, 4):
+            keys = ["public/" + "a" * 60_000] * 5
+            reading = {"board": "b", "keys": keys}
+            answer = await known.ask(number, "read", reading)
+            assert answer["error"]["data"]["code"] == "limit_exceeded"
 
 
 async def test_an_answer_after_the_server_closed_is_no_failure(

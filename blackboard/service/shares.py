@@ -1,0 +1,97 @@
+"""Fair shares of the one thread that does the work of a process.
+
+The event loop serves whoever comes, in the order of coming: behind a thousand requests of one agent
+the one request of another waits for all of them. So what takes time is asked for first. The first
+ROUND_US of work in a round of the loop are anybody's. What is beyond waits for a later round, and
+then it is not who came first that counts but whose account has had least: core/fair_queue.py.
+
+While there is only one account there is nobody to be fair to, and nothing waits.
+
+Costs are estimates, of processor time on a machine of 2020: what matters is how they compare. If
+all are too small by a factor, a round takes longer by that factor.
+
+Invariants
+- what is asked for is given, unless whoever asked is cancelled: each round gives at least one.
+- an account that has had less than its share waits for one round, and one item of each other one.
+"""
+
+import asyncio
+from typing import Final
+
+from blackboard.core.fair_queue import FairQueue
+
+ROUND_US: Final = 500
+"""Work that a round of the loop takes on: long beside the 20 us that a round costs by itself, short
+beside the few milliseconds in which a commit is answered."""
+HANDSHAKE_US: Final = 1_000
+"""A connection, up to its `hello`."""
+READ_US: Final = 300
+"""A look-up; most take less, a large page more."""
+DELIVERY_US: Final = 40
+"""News for one watch."""
+STRANGERS: Final = ""
+"""The account of all who have not said who they are."""
+_MESSAGE_US: Final = 50
+_BYTES_PER_US: Final = 50
+_SHARED_S: Final = 0.25
+"""For how long an account that came counts as one that is at work."""
+
+
+def frame_us(size: int) -> float:
+    """What a message of `size` bytes costs, to be read."""
+    return _MESSAGE_US + size / _BYTES_PER_US
+
+
+class Shares:
+    """Those of one process."""
+
+    def __init__(self) -> None:
+        self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
+        self._account: str | None = None
+        """Who was given something last."""
+        self._shared_until_s = 0.0
+        """Until then more than one account counts as at work."""
+        self._spent_us = 0.0
+        self._is_counting = False  # whether the round that comes will be noticed
+
+    @property
+    def waiting(self) -> int:
+        """How much was asked for and not given yet, in items."""
+        return len(self._queue)
+
+    def at_once(self, account: str, cost_us: float) -> bool:
+        """Whether work that costs so much may be done now; else whoever asks has to `wait`."""
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        if account != self._account:
+            self._shared_until_s = now_s + _SHARED_S if self._account is not None else 0.0
+            self._account = account
+        if now_s >= self._shared_until_s and not self._queue:
+            return True
+        if self._queue or self._spent_us >= ROUND_US:
+            return False
+        self._spend(loop, cost_us)
+        return True
+
+    async def wait(self, account: str, cost_us: float) -> None:
+        """Return when work that costs so much may be done. A cancelled caller has taken nothing."""
+        if self.at_once(account, cost_us):
+            return
+        given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.add(account, cost_us, given)
+        await given
+
+    def _spend(self, loop: asyncio.AbstractEventLoop, cost_us: float) -> None:
+        self._spent_us += cost_us
+        if not self._is_counting:
+            self._is_counting = True
+            loop.call_soon(self._begin_round, loop)
+
+    def _begin_round(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_counting = False
+        self._spent_us = 0.0
+        while self._queue and self._spent_us < ROUND_US:
+            given, cost_us = self._queue.take()
+            if not given.done():
+                given.set_result(None)
+                self._spend(loop, cost_us)
