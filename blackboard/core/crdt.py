@@ -89,14 +89,17 @@ class Update:
 
     def gap(self, clocks: Mapping[int, int]) -> Id | None:
         """Something that this builds on and that is not in `clocks`; None if it can be applied."""
-        known = dict(clocks)
+        known: dict[int, int] = {}  # of its own clients only: a document may have thousands
         for struct in self.structs:
-            if struct.clock > known.get(struct.client, 0):
-                return struct.client, known.get(struct.client, 0)
-            end = struct.clock + struct.length
-            known[struct.client] = max(known.get(struct.client, 0), end)
+            before = known.get(struct.client) or clocks.get(struct.client, 0)
+            if struct.clock > before:
+                return struct.client, before
+            known[struct.client] = max(before, struct.clock + struct.length)
         ends = [*self.needs.items(), *((s.client, s.clock + s.length) for s in self.deleted)]
-        return next(((c, end - 1) for c, end in ends if end > known.get(c, 0)), None)
+        for client, end in ends:
+            if end > (known.get(client) or clocks.get(client, 0)):
+                return client, end - 1
+        return None
 
 
 def missing(gap: Id) -> InvalidRequest:

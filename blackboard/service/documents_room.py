@@ -6,7 +6,8 @@ whichever is first. So nobody ever sees an edit that could still be lost, and pr
 other channel.
 
 Invariants
-- `live` holds what is committed, all of it up to `revision`; what a peer is told comes from it.
+- `live` holds what is committed, all of it up to `revision`; a peer is told what it holds, or
+  will hold at the end of the same turn.
 - a client belongs to the agent that first used it, for ever; another agent cannot write as it.
 - whatever ends the room ends its members: they come back, and find what is committed.
 """
@@ -219,23 +220,28 @@ class Room:
         return found
 
     def _tell_acknowledged(self, edits: Sequence[bytes]) -> None:
-        """Tell what members here just committed, without waiting for the log to bring it."""
+        """Tell what members here just committed, without waiting for the log to bring it.
+
+        It is told first and applied then, both in this turn: nobody sees a difference, but peers
+        have it sooner.
+        """
         told: list[Item] = []
+        clocks = dict(self.live.clocks)
         for data in edits:
             flight = self._flights.find(data)
-            if flight is None or flight.is_told or self._late:
+            if flight is None or flight.is_told or self._late or flight.update.gap(clocks):
                 continue  # the log was first, or has to be
-            try:
-                flight.is_told = bool(self._apply(Item((), data, flight.member.agent)))
-            except DamagedError:
-                log.exception("document %s is opened anew", self.key)
-                if self._task is not None:
-                    self._task.cancel()
-                return
-            if flight.is_told:
-                told.append(Item((), data, flight.member.agent))
-            self._late.clear()
+            flight.is_told = True
+            clocks.update(flight.update.news(clocks))
+            told.append(Item((), data, flight.member.agent))
         self._broadcast(told)
+        try:
+            for item in told:
+                self._apply(item)
+        except DamagedError:
+            log.exception("document %s is opened anew", self.key)
+            if self._task is not None:
+                self._task.cancel()
 
     def _apply_once(self, item: Item) -> list[Item]:
         """As `_apply`, but for what was told when it was acknowledged."""

@@ -69,11 +69,11 @@ class Trial:
         """
         copy = self._made()
         try:
-            before = copy.state
+            before = dict(copy.clocks)
             news = copy.apply(data, update)
             if news != data:  # else the library has just encoded all that it took
                 check_harmless(data)
-                copy.update_since(before)
+                copy.update_since(crdt.write_state(before))
             if news not in (data, crdt.EMPTY_UPDATE):
                 check_harmless(news)
                 update = crdt.read_update(news)

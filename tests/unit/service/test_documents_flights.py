@@ -8,6 +8,7 @@ import pytest
 from blackboard.core import crdt
 from blackboard.errors import DocumentRefused, Unauthenticated
 from blackboard.service import access
+from blackboard.service.documents_flights import Flight
 from blackboard.service.documents_room import Room
 from blackboard.service.documents_session import Session
 from blackboard.service.documents_storage import Item
@@ -104,6 +105,25 @@ async def test_what_waited_for_another_edit_is_told_with_it(tmp_path: Path) -> N
         assert room._apply(items[1]) == []
         assert room._apply(items[0]) == [items[0], items[1]]
         assert room._apply(items[2]) == [items[2]]
+
+
+async def test_what_builds_on_an_edit_is_not_told_before_it(tmp_path: Path) -> None:
+    """Acknowledgements of two members may come the wrong way round: the log brings both in order.
+    What was told is in the document at once."""
+    async with service_over(tmp_path) as (service, _):
+        room = Room(lambda principal: service.link(principal), BOARD, KEY)
+        peer = Peer()
+        first, second = (peer.edit(word) for word in ("a", "b"))
+        async with service.link(access.operator()).document(BOARD, KEY) as member:
+            for data in (first, second):
+                flight = Flight(member, crdt.read_update(data))
+                room._flights._flights[data] = flight
+            room._tell_acknowledged([second])
+            assert not room.live.clocks
+            room._tell_acknowledged([first, second])
+            assert room._flights.find(first) == Flight(member, crdt.read_update(first), True)
+            assert room.live.clocks == crdt.read_state(peer.doc.get_state())
+            assert room._apply_once(Item((), second, "ann")) == []
 
 
 # --- the shortcut to the socket -------------------------------------------------------------------
