@@ -38,7 +38,7 @@ from blackboard.net.socket import (
 from blackboard.service import access
 from blackboard.service.access import Principal
 from blackboard.service.link import Pipe
-from blackboard.service.shares import HANDSHAKE_US, STRANGERS
+from blackboard.service.shares import HANDSHAKE_US
 from blackboard.types import DOCUMENT_TOKEN_TTL_MS_MAX, Key
 from blackboard.wire.ysync import CLOSE_BY_CAUSE, CLOSE_RESTART, CLOSE_TRY_LATER
 
@@ -59,7 +59,6 @@ class DocumentDoor:
         """Serve one WebSocket."""
         send = heeding_close(send)
         await receive()  # websocket.connect
-        await self._gate.shares.wait(STRANGERS, HANDSHAKE_US)
         refusal = self._gate.doors.refusal(scope)
         if refusal is not None:
             self._gate.note_refusal(refusal)
@@ -86,6 +85,7 @@ class DocumentDoor:
             trust_of(scope)()
             visit = _Visit(principal, self._gate.admission(principal))
             with self._gate.visit(visit, principal):
+                await self._gate.shares.wait(principal.account, HANDSHAKE_US)
                 async with self._gate.service.link(principal).document(board, key) as session:
                     direct = scope.get("extensions", {}).get(DIRECT)
                     if direct is not None:  # else another server than ours runs this

@@ -140,7 +140,6 @@ class Gate:
         """Serve one WebSocket."""
         send = heeding_close(send)
         await receive()  # websocket.connect
-        await self.shares.wait(STRANGERS, HANDSHAKE_US)
         try:
             await self.ready()
             principal = self.admit(scope)
@@ -158,6 +157,8 @@ class Gate:
         self._open.add(connection)
         self.traffic.connections += 1
         try:
+            account = STRANGERS if principal is None else principal.account
+            await self.shares.wait(account, HANDSHAKE_US)
             with suppress(OSError):  # it is gone already
                 await send({"type": "websocket.accept", "subprotocol": name})
                 await connection.run()
