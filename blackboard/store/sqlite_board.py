@@ -29,7 +29,7 @@ from blackboard.core.path import range_below
 from blackboard.core.state import evolve
 from blackboard.errors import Compacted, FutureRevision, OutcomeUnknown, Unavailable
 from blackboard.store.sqlite_file import BoardFile, Loaded, WriteError, log_entries
-from blackboard.store.sqlite_rows import Touched, Writes
+from blackboard.store.sqlite_rows import Taken, Touched
 from blackboard.types import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared, encode_results
 
@@ -91,7 +91,7 @@ class EmbeddedBoard:
         self._file = file
         self._state = loaded.state
         self._epochs = loaded.epochs
-        self._weight = loaded.weight
+        self._weight = loaded.weight  # of the last group that was handed over; the writer's
         self._writers = threads.writers
         self._readers = threads.readers
         self._now_ms = now_ms
@@ -224,12 +224,10 @@ class EmbeddedBoard:
         if group.changes_nothing:
             return self._finish(group)
         self._writing = group
-        writes = group.touched.writes(self._state, self._weight)
-        self._weight = writes.weight
-        return self._hand_over(group, writes)
+        return self._hand_over(group, group.touched.taken(self._state))
 
-    def _hand_over(self, group: _Group, writes: Writes | None) -> None:
-        self._writers.submit(self._write, group, writes)
+    def _hand_over(self, group: _Group, taken: Taken | None) -> None:
+        self._writers.submit(self._write, group, taken)
         if not self._gives_way:
             self._give_way_later(group)
 
@@ -263,13 +261,15 @@ class EmbeddedBoard:
         if self._writing is not None:
             self._give_way_later(self._writing)
 
-    def _write(self, group: _Group, writes: Writes | None) -> None:
+    def _write(self, group: _Group, taken: Taken | None) -> None:
         """In a writer thread; None: copy the journal. Whatever happens, the event loop is told."""
         failure: WriteError | None = WriteError("the writer ended", certain=False)
         try:
-            if writes is None:
+            if taken is None:
                 self._file.checkpoint()
             else:
+                writes = taken.writes(self._weight)
+                self._weight = writes.weight
                 group.log_remains = self._file.write(writes)
             failure = None
         except WriteError as error:

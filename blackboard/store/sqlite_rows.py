@@ -255,11 +255,47 @@ class Writes:
     """Remove log entries below this revision, some at a time."""
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a group of commits leaves of the items that it touched, apart from the state, which goes
+    on: the rows can be made in another thread."""
+
+    log: list[Row]
+    epochs: list[Row]
+    items: list[tuple[Table[Any, Any], list[tuple[Any, Any, Any]]]]
+    """Of each table, in the order of `TABLES`: key, old and new item; None = absent."""
+    place: tuple[Revision, Milliseconds, Revision]
+    """revision, time_ms, oldest."""
+    log_below: Revision | None
+
+    def writes(self, weight: int) -> Writes:
+        """The transaction; `weight` is that of all rows of the file before it, without its head."""
+        upserts: list[tuple[str, list[Row]]] = []
+        deletes: list[tuple[str, list[Row]]] = []
+        for table, items in self.items:
+            row_of = table.row
+            present, gone = [], []
+            for key, old, new in items:
+                if new is not None:
+                    row = row_of(key, new)
+                    weight += weigh(row)
+                    present.append(row)
+                if old is not None:
+                    weight -= weigh(row_of(key, old))
+                    if new is None:
+                        gone.append(key if isinstance(key, tuple) else (key,))
+            upserts += [(table.upsert, present)] if present else []
+            deletes += [(table.delete, gone)] if gone else []
+        weight = (weight + sum(map(weigh, self.epochs))) % CHECKSUM_MODULUS
+        head = (*self.place, checksum(weight, *self.place))
+        return Writes(self.log, self.epochs, upserts, deletes, head, weight, self.log_below)
+
+
 @dataclass(slots=True)
 class Touched:
     """Which items a group of commits touched, and what they were before it.
 
-    `note` is called for each entry before it is applied; `writes` at the end, when the state holds
+    `note` is called for each entry before it is applied; `taken` at the end, when the state holds
     what the group leaves.
     """
 
@@ -299,27 +335,12 @@ class Touched:
         for key, tombstone in tombstones.items():
             self.before[1].setdefault(key, tombstone)
 
-    def writes(self, state: State, weight: int) -> Writes:
-        """The transaction; `weight` is that of all rows of the file before it, without its head."""
-        upserts: list[tuple[str, list[Row]]] = []
-        deletes: list[tuple[str, list[Row]]] = []
+    def taken(self, state: State) -> Taken:
+        """What they are now."""
+        items = []
         for table, before in zip(TABLES, self.before, strict=True):
             if before:
-                live, row_of = table.live(state), table.row
-                present, gone = [], []
-                for key, old in before.items():
-                    new = live.get(key)
-                    if new is not None:
-                        row = row_of(key, new)
-                        weight += weigh(row)
-                        present.append(row)
-                    if old is not None:
-                        weight -= weigh(row_of(key, old))
-                        if new is None:
-                            gone.append(key if isinstance(key, tuple) else (key,))
-                upserts += [(table.upsert, present)] if present else []
-                deletes += [(table.delete, gone)] if gone else []
-        weight = (weight + sum(map(weigh, self.epochs))) % CHECKSUM_MODULUS
+                live = table.live(state)
+                items.append((table, [(key, old, live.get(key)) for key, old in before.items()]))
         place = (state.revision, state.time_ms, state.oldest)
-        head = (*place, checksum(weight, *place))
-        return Writes(self.log, self.epochs, upserts, deletes, head, weight, self.log_below)
+        return Taken(self.log, self.epochs, items, place, self.log_below)

@@ -28,7 +28,7 @@ from blackboard.store.redis_scripts import COMMIT, COMPACT
 from blackboard.store.sqlite import SqliteStore
 from blackboard.store.sqlite_board import Threads
 from blackboard.store.sqlite_file import BoardFile, Level
-from blackboard.store.sqlite_rows import Writes
+from blackboard.store.sqlite_rows import Taken
 from blackboard.types import ENGINE_TIMEOUT_MS, Milliseconds
 from tests.simulation.fake_redis import FakeRedis
 from tests.simulation.loop import SimulatedExecutor, SimulatedLoop, rest
@@ -321,7 +321,7 @@ class SqliteEngine:
 
     def _watch(self, work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
         """A thread does `work`."""
-        if any(isinstance(one, Writes) and one.log_below is not None for one in arguments):
+        if any(isinstance(one, Taken) and one.log_below is not None for one in arguments):
             self.before_trim()
         result = work(*arguments)
         if (self._folder / "kept").exists() and isinstance(result, tuple):

@@ -34,7 +34,7 @@ def new_file(path: Path) -> BoardFile:
 def write(file: BoardFile, trial: Trial, *groups: tuple[object, ...]) -> None:
     """Commit each of `groups` of operations as a transaction of its own."""
     for ops in groups:
-        file.write(touch(trial, ops).writes(trial.state, file.load(NAME).weight))
+        file.write(touch(trial, ops).taken(trial.state).writes(file.load(NAME).weight))
 
 
 def touch(trial: Trial, ops: tuple[object, ...]) -> Touched:
@@ -228,7 +228,7 @@ def test_a_log_of_two_boards_cannot_be_mixed_up(path: Path, written: Trial) -> N
     again = State(EPOCH)
     trial = Trial()
     trial.state = again
-    writes = touch(trial, COMMITS[0]).writes(again, 0)
+    writes = touch(trial, COMMITS[0]).taken(again).writes(0)
     with pytest.raises(WriteError) as failed:
         file.write(writes)
     assert failed.value.certain

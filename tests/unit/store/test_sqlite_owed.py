@@ -54,7 +54,7 @@ class Written:
 
     def commit(self, *ops: Op) -> None:
         """A transaction, after which the file must say what the board holds."""
-        writes = touch(self.trial, ops).writes(self.trial.state, self.weight)
+        writes = touch(self.trial, ops).taken(self.trial.state).writes(self.weight)
         self.weight = writes.weight
         self.file.write(writes)
         assert self.loaded() == self.trial.state
@@ -220,7 +220,7 @@ def test_every_history_is_kept(
         state, weight = loaded.state, loaded.weight
         drawing = Drawing(data.draw, state)
         for _ in range(drawing.pick((2, 12))):
-            writes = group(state, drawing).writes(state, weight)
+            writes = group(state, drawing).taken(state).writes(weight)
             weight = writes.weight
             file.write(writes)
             assert same_state(load(file.path), state)

@@ -61,7 +61,7 @@ def test_rows_follow_the_state(data: st.DataObject) -> None:
         drawing = Drawing(data.draw, state)
         shadow: Shadow = {table.name: {} for table in TABLES}
         for _ in range(drawing.pick((2, 8))):
-            writes = group(state, drawing).writes(state, weight)
+            writes = group(state, drawing).taken(state).writes(weight)
             apply(shadow, writes)
             weight = writes.weight
             place = (state.revision, state.time_ms, state.oldest)
