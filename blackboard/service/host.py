@@ -28,7 +28,7 @@ from blackboard.store.archive import Archive
 from blackboard.store.base import EngineFacts, Store, VoteCounts
 from blackboard.store.sealed import SealedStore
 from blackboard.types import BOARDS_MAX, BOARDS_PER_PRINCIPAL_MAX
-from blackboard.wire.codec import prepare
+from blackboard.wire.codec import Prepared
 
 if TYPE_CHECKING:  # pottery is needed only where lock masters are configured
     from blackboard.store.redlock import LockMasters
@@ -208,7 +208,7 @@ class Host:
                 self.archiver.poke(board)
 
     async def commit_past(
-        self, board: str, commit: Commit, permit: Permit | None
+        self, board: str, prepared: Prepared, permit: Permit | None
     ) -> Outcome | BlackboardError:
         """Carry out a commit by itself, past the queue of the others.
 
@@ -216,7 +216,7 @@ class Host:
         """
         for refusal in self.revocations.recheck([permit]).values():
             return refusal
-        (outcome,) = await self._permits.commit(board, [prepare(commit)], [permit])
+        (outcome,) = await self._permits.commit(board, [prepared], [permit])
         return outcome
 
     async def check_new(self, name: str) -> None:

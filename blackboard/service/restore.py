@@ -2,8 +2,8 @@
 
 What differs between then and now is computed beside the board, from the archive and the tail of the
 log, while everybody goes on; then one commit, accepted only if nobody committed since, switches. It
-costs what changed, not what there is. After RESTORE_ATTEMPTS_MAX tries on a busy board the other
-commits are made to wait, for no more than HOLD_MS_MAX.
+costs what changed, not what there is. After RESTORE_ATTEMPTS_MAX tries on a busy board, and at once
+for a large restore, the other commits are made to wait, for no more than HOLD_MS_MAX.
 
 Invariants
 - the restore is one commit: before it everything is as it was, after it everything is as it is to
@@ -11,10 +11,12 @@ Invariants
 - its answer is an entry that the same commit puts: the same request again finds it.
 - the namespace `system` is left as it is, but for that entry.
 - from the last look at the log to the commit nothing is waited for, so that nobody commits in
-  between; what is computed there does not grow with the number of changes, but for the commit.
+  between, but for the thread that encodes a large commit, while others are made to wait; what is
+  computed there does not grow with the number of changes, but for the commit.
 """
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -81,7 +83,7 @@ from blackboard.types import (
     Prefix,
     Revision,
 )
-from blackboard.wire.codec import decode_value, encode_value
+from blackboard.wire.codec import decode_value, encode_value, prepare
 
 Content = tuple[bytes, Milliseconds | None]
 """A value and its expiry; None stands for "absent"."""
@@ -127,12 +129,11 @@ class Restores:
 
     async def _insist(self, attempt: "_Attempt") -> Restored:
         """Try while others commit; then make them wait."""
-        for _ in range(RESTORE_ATTEMPTS_MAX):
-            try:
+        await attempt.compare()
+        # To encode a large one again and again takes longer than to hold.
+        for _ in range(0 if attempt.is_large else RESTORE_ATTEMPTS_MAX):
+            with contextlib.suppress(HeadMoved):
                 return await attempt.commit()
-            except HeadMoved:
-                if attempt.is_large:  # to encode it again and again takes longer than to hold
-                    break
         store, board = self._host.store, attempt.board
         try:
             for _ in range(RESTORE_HOLDS_MAX):
@@ -208,6 +209,11 @@ class _Attempt:
         """Whether each try keeps the event loop busy for long."""
         return len(self._puts) + len(self._deletes) > _FEW_CHANGES
 
+    async def compare(self) -> None:
+        """Compute what differs by now: what `commit` need not then. Errors: LimitExceeded."""
+        await self._catch_up()
+        self._check_limits()
+
     async def commit(self) -> Restored:
         """Compute what differs by now, and commit it. Errors: HeadMoved: try again."""
         head = await self._catch_up()
@@ -244,7 +250,8 @@ class _Attempt:
 
     async def _send(self, commit: Commit) -> Committed:
         """By itself, past the queue of other commits: those may be waiting for us."""
-        outcome = await self.host.commit_past(self.board, commit, self.permit)
+        prepared = await asyncio.to_thread(prepare, commit) if self.is_large else prepare(commit)
+        outcome = await self.host.commit_past(self.board, prepared, self.permit)
         if isinstance(outcome, Committed):
             return outcome
         if isinstance(outcome, AttemptTooOld | StaleEpoch):  # others were here just now

@@ -1,12 +1,13 @@
 """A restore while others commit: how often it is tried before they have to wait, and what rests."""
 
+import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from blackboard.core.commit import Put
+from blackboard.core.commit import Commit, Put
 from blackboard.core.model import Outcome
 from blackboard.errors import LimitExceeded
 from blackboard.service import access, restore
@@ -16,7 +17,7 @@ from blackboard.service.service import Service
 from blackboard.store.archive import Mark
 from blackboard.store.sqlite import SqliteStore
 from blackboard.types import RESTORE_ATTEMPTS_MAX, Milliseconds, Revision
-from blackboard.wire.codec import Prepared
+from blackboard.wire.codec import Prepared, prepare
 from tests.conformance.writer import Writer
 from tests.unit.core.trial import packed
 
@@ -45,12 +46,19 @@ class BusyStore(SqliteStore):
         return await super().commit(board, batch)
 
 
-@pytest.mark.parametrize(("few", "tries"), [(9, RESTORE_ATTEMPTS_MAX), (-1, 1)])
-async def test_only_a_small_restore_is_tried_again_without_a_hold(
+@pytest.mark.parametrize(("few", "tries"), [(9, RESTORE_ATTEMPTS_MAX), (-1, 0)])
+async def test_only_a_small_restore_is_tried_without_a_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int, tries: int
 ) -> None:
-    """Of a large one each try takes long; held, the first is the last."""
+    """Of a large one each try takes long; held, the first is the last, and encoded in a thread."""
     monkeypatch.setattr(restore, "_FEW_CHANGES", few)
+    threads = []
+
+    def noted(commit: Commit) -> Prepared:
+        threads.append(threading.current_thread())
+        return prepare(commit)
+
+    monkeypatch.setattr(restore, "prepare", noted)
     store = await BusyStore.at(tmp_path, level="memory")
     async with Service(store, archive=await archive_beside(tmp_path)) as service:
         board = Client(service.link(access.operator())).board(BOARD)
@@ -58,6 +66,7 @@ async def test_only_a_small_restore_is_tried_again_without_a_hold(
         await board.restore(before.revision)
         assert store.tries == tries + 1
         assert await board.get("public/bob") is None
+    assert [thread is threading.main_thread() for thread in threads] == [few > 0] * (tries + 1)
 
 
 @pytest.mark.parametrize("changes_max", [2, 0])
