@@ -14,6 +14,7 @@ Invariants
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
@@ -28,11 +29,16 @@ class FairQueue(Generic[T]):
         self._heap: list[tuple[float, int, float, Hashable, T]] = []
         self._number = 0
         self._now = 0.0  # the start of the item that came out last
+        self._waiting: Counter[Hashable] = Counter()
         self._ends: dict[Hashable, float] = {}
         """Up to where what each account asked for reaches."""
 
     def __len__(self) -> int:
         return len(self._heap)
+
+    def __contains__(self, account: Hashable) -> bool:
+        """Whether something waits on that account."""
+        return account in self._waiting
 
     def add(self, account: Hashable, cost: float, item: T) -> None:
         """Let `item` wait."""
@@ -40,13 +46,16 @@ class FairQueue(Generic[T]):
             self._ends.clear()  # everybody has had what he asked for
         start = max(self._now, self._ends.get(account, 0.0))
         if len(self._ends) > 2 * len(self._heap) + _FORGET_ABOVE:
-            waiting = {entry[3] for entry in self._heap}
-            self._ends = {name: self._ends[name] for name in waiting}
+            self._ends = {name: self._ends[name] for name in self._waiting}
         self._ends[account] = start + cost
+        self._waiting[account] += 1
         self._number += 1
         heapq.heappush(self._heap, (start, self._number, cost, account, item))
 
     def take(self) -> tuple[T, float]:
         """The item that is next, and its cost. Errors: IndexError when nothing waits."""
-        self._now, _, cost, _, item = heapq.heappop(self._heap)
+        self._now, _, cost, account, item = heapq.heappop(self._heap)
+        self._waiting[account] -= 1
+        if not self._waiting[account]:
+            del self._waiting[account]
         return item, cost

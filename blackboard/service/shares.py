@@ -2,8 +2,9 @@
 
 The event loop serves whoever comes, in the order of coming: behind a thousand requests of one agent
 the one request of another waits for all of them. So what takes time is asked for first. The first
-ROUND_US of work in a round of the loop are anybody's. What is beyond waits for a later round, and
-then it is not who came first that counts but whose account has had least: core/fair_queue.py.
+ROUND_US of work in a round of the loop are anybody's, and up to FULL_ROUND_US are for accounts that
+were given nothing in this round and have nothing waiting. What is beyond waits for a later round,
+and then it is not who came first that counts but who has had least: core/fair_queue.py.
 
 While there is only one account there is nobody to be fair to, and nothing waits.
 
@@ -23,6 +24,9 @@ from blackboard.core.fair_queue import FairQueue
 ROUND_US: Final = 500
 """Work that a round of the loop takes on: long beside the 20 us that a round costs by itself, short
 beside the few milliseconds in which a commit is answered."""
+FULL_ROUND_US: Final = 4 * ROUND_US
+"""With what those bring whose first work in it this is: many agents at once who do not ask for much
+are no crowd to be put in line."""
 HANDSHAKE_US: Final = 300
 """A connection that is let in, up to its `hello`."""
 READ_US: Final = 300
@@ -46,12 +50,14 @@ class Shares:
     """Those of one process."""
 
     def __init__(self) -> None:
-        self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
+        self._queue: FairQueue[tuple[str, asyncio.Future[None]]] = FairQueue()
         self._account: str | None = None
         """Who was given something last."""
         self._shared_until_s = 0.0
         """Until then more than one account counts as at work."""
         self._spent_us = 0.0
+        self._served: set[str] = set()
+        """Who was given something in this round."""
         self._is_counting = False  # whether the round that comes will be noticed
 
     @property
@@ -68,21 +74,26 @@ class Shares:
             self._account = account
         if now_s >= self._shared_until_s and not self._queue:
             return True
-        if self._queue or self._spent_us >= ROUND_US:
-            return False
-        self._spend(loop, cost_us)
-        return True
+        if (self._spent_us < ROUND_US and not self._queue) or self._is_first(account):
+            self._spend(loop, account, cost_us)
+            return True
+        return False
+
+    def _is_first(self, account: str) -> bool:
+        has_more = account in self._served or account in self._queue
+        return self._spent_us < FULL_ROUND_US and not has_more
 
     async def wait(self, account: str, cost_us: float) -> None:
         """Return when work that costs so much may be done. A cancelled caller has taken nothing."""
         if self.at_once(account, cost_us):
             return
         given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.add(account, cost_us, given)
+        self._queue.add(account, cost_us, (account, given))
         await given
 
-    def _spend(self, loop: asyncio.AbstractEventLoop, cost_us: float) -> None:
+    def _spend(self, loop: asyncio.AbstractEventLoop, account: str, cost_us: float) -> None:
         self._spent_us += cost_us
+        self._served.add(account)
         if not self._is_counting:
             self._is_counting = True
             loop.call_soon(self._begin_round, loop)
@@ -90,8 +101,9 @@ class Shares:
     def _begin_round(self, loop: asyncio.AbstractEventLoop) -> None:
         self._is_counting = False
         self._spent_us = 0.0
+        self._served.clear()
         while self._queue and self._spent_us < ROUND_US:
-            given, cost_us = self._queue.take()
+            (account, given), cost_us = self._queue.take()
             if not given.done():
                 given.set_result(None)
-                self._spend(loop, cost_us)
+                self._spend(loop, account, cost_us)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from blackboard.service.shares import ROUND_US, Shares, frame_us
+from blackboard.service.shares import FULL_ROUND_US, ROUND_US, Shares, frame_us
 
 FULL = float(ROUND_US)
 
@@ -30,6 +30,8 @@ async def test_a_round_takes_on_so_much() -> None:
     assert shares.at_once("ada", 1)
     assert not shares.at_once("ada", 1)
     assert not shares.at_once("bob", 1)
+    assert shares.at_once("eve", FULL_ROUND_US - FULL), "who comes with her first"
+    assert not shares.at_once("dan", 1), "but a full round is full"
     await checkpoint()  # the next round
     assert shares.at_once("bob", 1)
 
@@ -47,6 +49,16 @@ async def test_one_request_is_not_behind_a_thousand() -> None:
     assert order.index("ada") <= 3
     assert len(order) == 1_001
     assert shares.waiting == 0
+
+
+async def test_who_has_something_waiting_does_not_pass_himself() -> None:
+    """Nor those of his who asked earlier."""
+    shares, order = Shares(), list[str]()
+    shares.at_once("ada", 1)
+    tasks = [asyncio.create_task(take(shares, "bob", order)) for _ in range(5)]
+    await checkpoint()
+    assert not shares.at_once("bob", 1)
+    await asyncio.gather(*tasks)
 
 
 async def test_rounds_go_on_while_somebody_waits() -> None:
