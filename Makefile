@@ -36,8 +36,10 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(RUN)mypy --strict $(PYTHON_FOLDERS)
 
+# A hang that no signal ends has a bound of its own here, where no test takes as long: it tells where
+# each thread is, and exits.
 test: $(STAMP) servers lint types ## Check everything, as CI does
-	$(RUN)pytest
+	$(RUN)pytest -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 
 check: $(STAMP) lint types ## Check what is quick: style, types, floors, unit tests without a server
 	$(RUN)pytest -q tests/test_*.py tests/unit -m "not redis and not slow"
