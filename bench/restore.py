@@ -39,6 +39,8 @@ from blackboard.store.base import Store
 AGENTS = 8
 PACE_S = 0.02
 """Each agent's time from one commit to the next."""
+SETTLE_S = 10.0
+"""Before anything counts: the rows that filled the board get to their places meanwhile."""
 CALM_S = 20.0
 REST_S = 0.25
 """From the changes to the restore that takes them back."""
@@ -52,7 +54,7 @@ KEYS_PER_AGENT = 250_000
 class Latencies:
     """Milliseconds of each commit, by whether a restore was under way."""
 
-    calm: bool = True
+    calm: bool = False
     restoring: bool = False
     before: list[float] = field(default_factory=list)
     during: list[float] = field(default_factory=list)
@@ -143,6 +145,8 @@ async def measure(service: Service, keys: int, changed: int, rounds: int) -> dic
     agents = [operator.as_agent(f"agent-{number}") for number in range(AGENTS)]
     working = [asyncio.create_task(work(agent, latencies)) for agent in agents]
     try:
+        await asyncio.sleep(SETTLE_S)
+        latencies.calm = True
         await asyncio.sleep(CALM_S)
         latencies.calm = False  # what waits for the changes between restores counts nowhere
         for _ in range(rounds):
