@@ -10,7 +10,7 @@ Source: ASGI, "Extensions"; RFC 6455, section 5.2.
 
 import struct
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode
@@ -31,6 +31,14 @@ class DirectProtocol(WebSocketsSansIOProtocol):
 
     _left: int | None = STRANGER_BYTES_MAX
     """Bytes that a stranger may still send; None = it is known who it is."""
+
+    def connection_made(self, transport: Any) -> None:
+        """As uvicorn does. What spoke HTTP until now is over, but it and its parser hold each other
+        until the collector comes to them, which to what is old it does once in days."""
+        before: Any = transport.get_protocol()
+        super().connection_made(transport)
+        if hasattr(before, "parser"):
+            before.parser = None
 
     def data_received(self, data: bytes) -> None:
         """As uvicorn does, while there may be so much."""
@@ -57,7 +65,10 @@ class DirectProtocol(WebSocketsSansIOProtocol):
             **extensions,
             DIRECT: {"write": self.write, "trust": self.trust},
         }
-        await super().run_asgi()
+        try:
+            await super().run_asgi()
+        finally:
+            self.scope["extensions"] = extensions  # the others hold this object
 
     def write(self, message: bytes) -> bool:
         """See `Write`. Nothing that was sent before may be on its way to the socket still."""

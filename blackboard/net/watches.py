@@ -130,6 +130,7 @@ class Watches:
         finally:
             if self._open.get(params.watch) is watch:
                 del self._open[params.watch]
+            watch.pump = None  # which holds this frame, by the error that ended it
 
     async def _pass_on(self, number: int, watch: _Watch, stream: Stream) -> None:
         deliveries = aiter(stream)

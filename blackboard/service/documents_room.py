@@ -111,6 +111,15 @@ class Room:
                 if task is not None:
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
+            if not self.users:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        """Keep nothing of the document. What this object is made of holds it, and the collector
+        comes to what is old once in days: a document may have a hundred megabytes here."""
+        self.live, self._base, self._tail = Replica(), Base(), Tail(self.key)
+        self._task = self._compacting = self._watch = None
+        self._writers.clear()
 
     async def _run(self) -> None:
         reason = "the document is opened anew"

@@ -123,6 +123,7 @@ class _Board:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()  # they hold this object, by the errors that ended them
         with suppress(BlackboardError, TimeoutError):
             async with asyncio.timeout(FINISH_TIMEOUT_MS / 1000):
                 await self._say_all()

@@ -1,6 +1,7 @@
 """The handshake: who is let in, and how many."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, MutableMapping
 from contextlib import AsyncExitStack
 from typing import Any
@@ -11,6 +12,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
+import blackboard
 from blackboard.net import gate
 from blackboard.net.gate import Doors, bearer_token, header
 from blackboard.service import access
@@ -275,3 +277,36 @@ async def test_an_answer_after_the_server_closed_is_no_failure(
     assert sent == ["websocket.accept", "websocket.send"]
     assert caplog.records == []
     assert served.gate.connections == 0
+
+
+async def test_nothing_of_a_connection_waits_for_the_collector(served: Served) -> None:
+    """Which comes to what is old once in days, and tens of kilobytes would wait for it each time
+    that somebody goes."""
+    gc.collect()
+    gc.disable()
+    try:
+        before = _parts()
+        async with blackboard.connect(served.url, token=served.token()) as client:
+            board = client.board("b")
+            async with board.watch("public/**") as ended, board.watch("public/**"):
+                await board.put("public/a", 1)
+                await anext(aiter(ended))
+            assert len(_parts()) > len(before)
+
+        async def gone() -> bool:
+            return not _parts() - before
+
+        await wait_until(gone)
+    finally:
+        gc.enable()
+
+
+def _parts() -> set[str]:
+    """What connections are made of here, each by its name and place."""
+    kinds = ("Connection", "Watches", "_Watch", "DirectProtocol", "HttpToolsProtocol")
+    ours = ("blackboard.net.", "uvicorn.")
+    return {
+        f"{type(found).__name__} at {id(found)}"
+        for found in gc.get_objects()
+        if type(found).__name__ in kinds and str(type(found).__module__).startswith(ours)
+    }

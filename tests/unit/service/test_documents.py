@@ -1,5 +1,6 @@
 """At the edges of what documents may take; and what a restore makes of any history."""
 
+import gc
 import hashlib
 import random
 from collections.abc import AsyncIterator
@@ -14,6 +15,7 @@ from blackboard.errors import DocumentRefused, LimitExceeded
 from blackboard.service import access, documents, documents_tail, documents_trial
 from blackboard.service.documents_restore import digest_of, inverse
 from blackboard.service.documents_room import Room
+from blackboard.service.replica import Replica
 from blackboard.service.service import Service
 from blackboard.store.sqlite import SqliteStore
 from blackboard.types import VALUE_BYTES_MAX
@@ -231,3 +233,25 @@ def test_an_inverse_update_takes_any_history_back(seed: int) -> None:
             assert content(one) == content(two) == wanted
             assert mark in crdt.read_state(two.get_state())
             assert inverse([one.get_update()], [one.get_update()]) == (b"", None)
+
+
+async def test_a_document_that_nobody_has_open_does_not_wait_for_the_collector(
+    service: Service,
+) -> None:
+    """Which comes to what is old once in days: a document may take hundreds of megabytes."""
+    link = service.link(access.operator())
+    gc.collect()
+    gc.disable()
+    try:
+        async with Peer().connected(link, BOARD, KEY) as peer, Peer().connected(link, BOARD, KEY):
+            await peer.sync()
+            await peer.push(peer.edit("x" * 900))
+            await peer.sync_again()
+            assert any(replica.clocks for replica in _replicas())
+        assert not any(replica.clocks for replica in _replicas())
+    finally:
+        gc.enable()
+
+
+def _replicas() -> list[Replica]:
+    return [found for found in gc.get_objects() if type(found) is Replica]
