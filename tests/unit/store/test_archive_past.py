@@ -95,14 +95,15 @@ async def test_names_are_cut_off_before_they_are_compared(
     mine = story.lose(first, jump=1)
     mine.tell(Put(names[9], two), Put("public/k", one), Put("public/z", one))
     await mine.archive_into(archive, "other")
-    for other, expected in (
-        (Point("main", last), [names[0], names[9], names[10], names[19]]),
-        (Point("other", mine.head), ["public/k", names[9], "public/z"]),
+    at_first, at_last = Point("main", first), Point("main", last)
+    branch = Point("other", mine.head)
+    for one_side, other, expected in (
+        (at_first, at_last, [names[0], names[9], names[10], names[19]]),
+        (at_first, branch, ["public/k", names[9], "public/z"]),
+        (at_last, branch, ["public/k", names[0], names[10], names[19], "public/z"]),
     ):
         found, after = [], None
-        while page := await archive.differences(
-            Point("main", first), other, after=after, limit=limit
-        ):
+        while page := await archive.differences(one_side, other, after=after, limit=limit):
             after = page[-1].key
             found += [each.key for each in page]
         assert found == sorted(expected)
