@@ -200,6 +200,7 @@ class Connection:
     async def _stop(self) -> None:
         for timer in [*self._timers.values(), *filter(None, [self._expiry])]:
             timer.cancel()
+        self._reads.close()  # else one that is cancelled begins the next
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -282,7 +283,8 @@ class Connection:
 
     async def _share(self, cost_us: float) -> None:
         """Wait until work may be done for this peer; see service/shares.py."""
-        account = STRANGERS if self._admission is None else self._admission.account
+        known = self._admission or self._principal  # who came with a token is no stranger
+        account = STRANGERS if known is None else known.account
         if not self._house.shares.at_once(account, cost_us):
             await self._house.shares.wait(account, cost_us)
 

@@ -50,6 +50,10 @@ class Reads:
         waiting, promised = self._waiting(), (self._running + 1) * PAGE_BYTES_MAX
         return waiting < WATCH_BATCH_BYTES_MAX and waiting + promised <= OUTGOING_BYTES_MAX
 
+    def close(self) -> None:
+        """Forget those in the line. Those under way are the caller's to end."""
+        self._line.clear()
+
     async def _run(self, read: Read) -> None:
         try:
             await read()

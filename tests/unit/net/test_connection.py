@@ -253,6 +253,48 @@ async def test_reads_that_wait_are_limited(served: Served, monkeypatch: pytest.M
     assert most == 4
 
 
+async def test_reads_that_wait_end_with_their_connection(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is begun for who is gone, and no task of his is left."""
+    begun, never, board = 0, asyncio.Event(), {"board": "b"}
+
+    async def held(_: LocalLink, name: str) -> Any:
+        nonlocal begun
+        begun += 1
+        await never.wait()
+        raise NoSuchBoard(name)
+
+    monkeypatch.setattr(LocalLink, "head", held)
+    async with talking(served.url, served.token(), greeting={}) as talk:
+        await talk.send(*({"id": n, "method": "head", "params": board} for n in range(1, 21)))
+        (peer,) = served.gate._open
+        await wait_until(lambda: _true(begun == 4 and len(peer._reads) == 20))
+    await wait_until(lambda: _true(not served.gate._open))
+    assert begun == 4
+    assert not peer._tasks
+
+
+@pytest.mark.parametrize("in_header", [False, True])
+async def test_who_came_with_a_token_does_not_wait_with_strangers(
+    served: Served, monkeypatch: pytest.MonkeyPatch, in_header: bool
+) -> None:
+    """Not even with his greeting; who says later whose he is does until then."""
+    accounts, at_once = set(), shares.Shares.at_once
+
+    def noted(self: shares.Shares, account: str, cost_us: float) -> bool:
+        accounts.add(account)
+        return at_once(self, account, cost_us)
+
+    monkeypatch.setattr(shares.Shares, "at_once", noted)
+    token, greeting = served.token(access.agent("ada")), dict[str, Any]()
+    if not in_header:
+        greeting["token"] = token
+    async with talking(served.url, token if in_header else None, greeting=greeting) as talk:
+        assert "result" in await talk.ask(1, "boards", {})
+    assert accounts == ({"ada"} if in_header else {shares.STRANGERS, "ada"})
+
+
 async def test_one_request_is_not_behind_all_those_of_another(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,3 +66,17 @@ async def test_a_read_needs_room(waiting: int, begun: int) -> None:
     assert len(peer.begun) == begun
     peer.gate.set()
     await asyncio.gather(*peer.tasks)
+
+
+async def test_after_the_end_none_is_begun() -> None:
+    """Those under way are ended by who began them; no one of the line comes after them."""
+    peer = Peer()
+    for number in range(20):
+        peer.ask(number)
+    await checkpoint()
+    peer.reads.close()
+    for task in peer.tasks:
+        task.cancel()
+    await asyncio.gather(*peer.tasks, return_exceptions=True)
+    assert peer.begun == list(range(AT_ONCE))
+    assert len(peer.tasks) == AT_ONCE
