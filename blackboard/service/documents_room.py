@@ -243,8 +243,8 @@ class Room:
             flight.is_told = True
             clocks.update(flight.update.news(clocks))
             told.append(Item((), data, flight.member.agent))
-        self._broadcast(told)
         try:
+            self._broadcast(told)
             for item in told:
                 self._apply(item)
         except DamagedError:

@@ -7,11 +7,12 @@ import pytest
 
 from blackboard.core import crdt
 from blackboard.errors import DocumentRefused, Unauthenticated
-from blackboard.service import access
+from blackboard.service import access, documents_room
 from blackboard.service.documents_flights import Flight
 from blackboard.service.documents_room import Room
 from blackboard.service.documents_session import Session
 from blackboard.service.documents_storage import Item
+from blackboard.service.replica import DamagedError
 from blackboard.wire.ysync import Edit
 from tests.conformance.peers import Peer
 from tests.unit.service.hooked import service_over
@@ -124,6 +125,31 @@ async def test_what_builds_on_an_edit_is_not_told_before_it(tmp_path: Path) -> N
             assert room._flights.find(first) == Flight(member, crdt.read_update(first), True)
             assert room.live.clocks == crdt.read_state(peer.doc.get_state())
             assert room._apply_once(Item((), second, "ann")) == []
+
+
+async def test_what_cannot_be_told_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the library fails as edits are put together for others, the document is opened anew: what
+    counts as told, and is not in it, would never be."""
+
+    def damaged(_: list[bytes]) -> bytes:
+        raise DamagedError("for the test")
+
+    monkeypatch.setattr(documents_room, "merged", damaged)
+    async with service_over(tmp_path) as (service, _):
+        room = Room(lambda principal: service.link(principal), BOARD, KEY)
+        room._task = asyncio.create_task(_wait(asyncio.Event()))
+        peer, link = Peer(), service.link(access.operator())
+        async with link.document(BOARD, KEY) as ann, link.document(BOARD, KEY) as ben:
+            room._listening.add(ben)
+            edits = [peer.edit(word) for word in ("a", "b")]
+            for data in edits:
+                room._flights._flights[data] = Flight(ann, crdt.read_update(data))
+            room._tell_acknowledged(edits)
+            async with asyncio.timeout(TIMEOUT_S):
+                await asyncio.wait([room._task])
+            assert room._task.cancelled()
 
 
 # --- the shortcut to the socket -------------------------------------------------------------------
