@@ -267,6 +267,12 @@ class Feed:
             except Unavailable as error:
                 log.warning("feed of %s: %s", self.board, error)
                 await asyncio.sleep(_TAIL_RETRY_S)
+            except asyncio.CancelledError:
+                if self._tail is reader:
+                    raise
+                # Nobody watches any more. The error would hold this task, a page of the log and a
+                # connection to the engine until the collector came, once in days.
+                return
 
     async def _recover(self) -> None:
         try:

@@ -1,6 +1,7 @@
 """One reader, many watchers: what happens when the log, the ring or the engine misbehaves."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -194,6 +195,32 @@ async def test_a_reader_that_survives_its_end_tells_nothing_twice(
         for _ in range(20):
             await board.increment("public/n")
         assert await revisions(watcher, 20) == list(range(1, 21))
+
+
+async def test_a_reader_that_is_over_does_not_wait_for_the_collector(
+    feed: Feed, board: Board
+) -> None:
+    """Which comes to what is old once in days: it holds a page, and a connection to Redis."""
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            async with feed.watch(EVERYTHING, await start(board)) as watcher:
+                await board.increment("public/n")
+                await revisions(watcher, (await board.head()).revision)
+                assert _readers()
+
+        async def gone() -> bool:
+            return not _readers()
+
+        await wait_until(gone)
+    finally:
+        gc.enable()
+
+
+def _readers() -> list[str]:
+    tasks = [found for found in gc.get_objects() if isinstance(found, asyncio.Task)]
+    return [task.get_name() for task in tasks if task.get_name() == "feed of main"]
 
 
 async def test_a_watcher_is_told_when_the_service_stops(tmp_path: Path) -> None:
