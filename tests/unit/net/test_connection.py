@@ -300,6 +300,7 @@ async def test_one_request_is_not_behind_all_those_of_another(
 ) -> None:
     """It is carried out while most of what the other one asked for earlier still waits."""
     monkeypatch.setattr(shares, "ROUND_US", 1)  # a round of the loop takes on one thing
+    monkeypatch.setattr(shares, "_SHARED_S", 3600)  # however long it takes that bob comes
     of_bob, left = asyncio.Semaphore(0), list[int]()
 
     async def noted(link: LocalLink, name: str) -> Any:
