@@ -177,7 +177,8 @@ def prepare(commit: Commit) -> Prepared:
     header = [name.agent, name.lane, name.incarnation, name.step, based_on, commit.note, ops]
     if commit.begins is not None:
         header.append(_encode_epoch(commit.begins))
-    body = _pack(header) if commit.begins is None else _pack_huge(header)
+    pack = _pack if commit.begins is None else _pack_alone  # a restore may be huge, in a thread
+    body = pack(header)
     conditions: list[Any] = []
     for condition in commit.conditions:
         if isinstance(condition, KeyAt):
@@ -187,7 +188,7 @@ def prepare(commit: Commit) -> Prepared:
     fences = [part for f in commit.fences for part in (f.key, f.holder, f.fence)]
     since = -1 if commit.retry_since is None else commit.retry_since
     known = -1 if commit.known is None else commit.known
-    control = _pack([commit.epoch, since, conditions, fences, known])
+    control = pack([commit.epoch, since, conditions, fences, known])
     prepared = Prepared(commit, control, body, tuple(large), _digest(body, large))
     if commit.begins is not None and prepared.size > RESTORE_BYTES_MAX:
         raise LimitExceeded("RESTORE_BYTES_MAX", prepared.size, RESTORE_BYTES_MAX)
@@ -239,7 +240,7 @@ def marker_entry(epoch: Epoch, time_ms: Milliseconds) -> LogEntry:
         time_ms=time_ms,
         id=CommitId(SYSTEM_AGENT, 0, epoch.id, 0),
         changes=(),
-        digest=_digest(_pack(_encode_epoch(epoch)), ()),
+        digest=_digest(_pack_alone(_encode_epoch(epoch)), ()),
         epoch=epoch,
     )
 
@@ -258,10 +259,14 @@ SYSTEM_AGENT = "~system"
 
 
 def encode_results(results: Sequence[Result]) -> bytes:
-    """Encode what a commit computed; empty when it computed nothing (the usual case)."""
-    if results.count(None) == len(results):
-        return _pack(len(results))
-    return _pack([False if result is None else result for result in results])
+    """Encode what a commit computed; a count when it computed nothing (the usual case).
+
+    In any thread: whoever writes the rows of a board does it, too.
+    """
+    count = len(results)
+    if results.count(None) == count:
+        return bytes((count,)) if count <= _FIXINT_MAX else _pack_alone(count)
+    return _pack_alone([False if result is None else result for result in results])
 
 
 def decode_results(encoded: bytes) -> tuple[Result, ...]:
@@ -284,17 +289,19 @@ def _decode_result(item: Any) -> Result:
 
 
 def _pack(value: Any) -> bytes:
-    """msgpack as Redis' Lua reads it: strings and bytes share one type."""
+    """msgpack as Redis' Lua reads it: strings and bytes share one type. In the event loop only: a
+    packer that two threads use may mix up what they pack."""
     packed: bytes = _packer.pack(value)
     return packed
 
 
-def _pack_huge(value: Any) -> bytes:
-    """As `_pack`, by a packer that does not stay as large as what it packed."""
+def _pack_alone(value: Any) -> bytes:
+    """As `_pack`, in any thread, by a packer that does not stay as large as what it packed."""
     packed: bytes = msgpack.packb(value, use_bin_type=False)
     return packed
 
 
+_FIXINT_MAX: Final = 0x7F  # msgpack: such a number is its own byte
 _packer: Final = msgpack.Packer(use_bin_type=False)
 """Kept: to make one takes longer than to pack a commit."""
 

@@ -1,9 +1,11 @@
 """Values and commits as bytes: what goes in comes out, and nothing else gets in."""
 
+import asyncio
 import datetime
 import enum
 import hashlib
 import math
+import threading
 
 import msgpack
 import pytest
@@ -13,6 +15,7 @@ from msgspec.structs import replace
 
 from blackboard.core.commit import (
     ABSENT,
+    RESTORE,
     Append,
     Commit,
     CommitId,
@@ -33,6 +36,7 @@ from blackboard.types import (
     VALUE_DEPTH_MAX,
     VALUE_INLINE_BYTES_MAX,
 )
+from blackboard.wire import codec
 from blackboard.wire.codec import (
     BYTES_KEY,
     SYSTEM_AGENT,
@@ -238,6 +242,42 @@ def results_of(commit: Commit) -> tuple[Result, ...]:
 def test_results_come_back(found: tuple[Result, ...]) -> None:
     """Also when there are none."""
     assert decode_results(encode_results(found)) == found
+
+
+@pytest.mark.parametrize("count", [0, 1, 127, 128, 65_537])
+def test_results_that_are_none_are_a_number(count: int) -> None:
+    """As commit.lua packs it."""
+    assert encode_results((None,) * count) == msgpack.packb(count)
+    assert decode_results(msgpack.packb(count)) == (None,) * count
+
+
+class OfOneThread:
+    """A packer that no other thread than its maker's may use."""
+
+    def __init__(self) -> None:
+        self.owner = threading.current_thread()
+
+    def pack(self, value: object) -> bytes:
+        """As `msgpack.Packer.pack`."""
+        assert threading.current_thread() is self.owner
+        packed: bytes = msgpack.packb(value, use_bin_type=False)
+        return packed
+
+
+async def test_what_is_encoded_in_threads_is_not_mixed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of a board, its log and a large restore: beside the loop, which packs commits."""
+    monkeypatch.setattr(codec, "_packer", OfOneThread())
+    epoch = Epoch(2, "x", RESTORE, 1, 5)
+    restore = Commit(NAME, "e", (Put("public/a", b"\x01"),), begins=epoch)
+    for work in (
+        lambda: prepare(restore),
+        lambda: encode_results((1, None)),
+        lambda: encode_results((None,) * 200),
+        lambda: marker_entry(epoch, 7),
+    ):
+        assert await asyncio.to_thread(work) == work()
+    with pytest.raises(AssertionError):
+        await asyncio.to_thread(prepare, replace(restore, begins=None))
 
 
 def test_a_body_is_what_a_lua_script_can_read() -> None:
