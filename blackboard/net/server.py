@@ -69,7 +69,8 @@ _SURVIVES: Final = {
 
 GC_THRESHOLDS: Final = (5_000, 20, 1_000)
 """When the collector runs. Its first pass goes through as many objects as the first number says,
-and nothing else runs meanwhile: a few milliseconds."""
+and nothing else runs meanwhile: a few milliseconds. What is old is looked at once in days, so what
+ends must not be a circle with much in it; tests that have the collector off see to that."""
 
 
 @dataclass(frozen=True, slots=True)
