@@ -216,7 +216,7 @@ class EmbeddedBoard:
         """Hand the gathered group to a writer thread, if there is anything to write."""
         self._starting = False
         if self.failure is not None:
-            return None
+            return self._wake()  # who closes the board waited for this
         if not self._gathering.calls:
             return self._copy_journal()
         group, self._gathering = self._gathering, _Group()

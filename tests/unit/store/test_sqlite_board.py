@@ -11,6 +11,7 @@ import pytest
 
 from blackboard import types as limits
 from blackboard.core.commit import Committed, Epoch, Increment, Put
+from blackboard.core.state import evolve
 from blackboard.errors import Compacted, FutureRevision, Unavailable
 from blackboard.store import sqlite_board, sqlite_owed
 from blackboard.store.sqlite_board import EmbeddedBoard, Threads
@@ -18,7 +19,7 @@ from blackboard.store.sqlite_file import BoardFile, log_entries
 from blackboard.store.sqlite_new import create
 from blackboard.wire.codec import Prepared, prepare
 from tests.unit.core.trial import EPOCH, Trial, packed
-from tests.waiting import wait_until
+from tests.waiting import TIMEOUT_S, wait_until
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -231,6 +232,25 @@ async def test_a_rule_that_raises_takes_nothing_with_it(
     with pytest.raises(Unavailable):
         await opened.board.compact(1)
     assert opened.file.load(NAME).state.revision == 1
+
+
+async def test_closing_does_not_wait_for_what_was_given_up(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rule raises, and the board is closed, as a group before that is about to be written."""
+
+    def broken(_state: object, _entry: object) -> None:
+        raise ZeroDivisionError
+
+    rules = iter([evolve, broken])
+    monkeypatch.setattr(sqlite_board, "evolve", lambda *given: next(rules)(*given))
+    committing = [asyncio.create_task(opened.board.commit([opened.step()])) for _ in range(2)]
+    closing = asyncio.create_task(opened.board.aclose())
+    async with asyncio.timeout(TIMEOUT_S):
+        await closing
+    given_up, failed = await asyncio.gather(*committing, return_exceptions=True)
+    assert isinstance(given_up, Unavailable)
+    assert isinstance(failed, ZeroDivisionError)
 
 
 async def test_waiting_for_the_log_ends_with_the_first_entry_or_the_time(opened: Opened) -> None:
