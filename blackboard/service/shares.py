@@ -6,7 +6,8 @@ ROUND_US of work in a round of the loop are anybody's, and up to FULL_ROUND_US a
 were given nothing in this round and have nothing waiting. What is beyond waits for a later round,
 and then it is not who came first that counts but who has had least: core/fair_queue.py.
 
-While there is only one account there is nobody to be fair to, and nothing waits.
+While there is only one account there is nobody to be fair to: its rounds may be as long as
+LONE_ROUND_US, so that whoever comes next waits no longer than that.
 
 Costs are estimates, of processor time on a machine of 2020: what matters is how they compare. If
 all are too small by a factor, a round takes longer by that factor.
@@ -27,6 +28,7 @@ beside the few milliseconds in which a commit is answered."""
 FULL_ROUND_US: Final = 4 * ROUND_US
 """With what those bring whose first work in it this is: many agents at once who do not ask for much
 are no crowd to be put in line."""
+LONE_ROUND_US: Final = 10_000
 HANDSHAKE_US: Final = 300
 """A connection that is let in, up to its `hello`."""
 READ_US: Final = 300
@@ -55,6 +57,7 @@ class Shares:
         """Who was given something last."""
         self._shared_until_s = 0.0
         """Until then more than one account counts as at work."""
+        self._round_us = LONE_ROUND_US
         self._spent_us = 0.0
         self._served: set[str] = set()
         """Who was given something in this round."""
@@ -72,9 +75,8 @@ class Shares:
         if account != self._account:
             self._shared_until_s = now_s + _SHARED_S if self._account is not None else 0.0
             self._account = account
-        if now_s >= self._shared_until_s and not self._queue:
-            return True
-        if (self._spent_us < ROUND_US and not self._queue) or self._is_first(account):
+        self._round_us = ROUND_US if now_s < self._shared_until_s else LONE_ROUND_US
+        if (self._spent_us < self._round_us and not self._queue) or self._is_first(account):
             self._spend(loop, account, cost_us)
             return True
         return False
@@ -102,7 +104,7 @@ class Shares:
         self._is_counting = False
         self._spent_us = 0.0
         self._served.clear()
-        while self._queue and self._spent_us < ROUND_US:
+        while self._queue and self._spent_us < self._round_us:
             (account, given), cost_us = self._queue.take()
             if not given.done():
                 given.set_result(None)

@@ -5,9 +5,17 @@ import asyncio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from blackboard.service.shares import FULL_ROUND_US, ROUND_US, Shares, frame_us
+from blackboard.service import shares as module
+from blackboard.service.shares import FULL_ROUND_US, LONE_ROUND_US, ROUND_US, Shares, frame_us
 
 FULL = float(ROUND_US)
+COMPANY_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def company(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever came counts as at work for longer than a test takes."""
+    monkeypatch.setattr(module, "_SHARED_S", COMPANY_S)
 
 
 async def take(shares: Shares, account: str, order: list[str], cost_us: float = FULL) -> None:
@@ -16,17 +24,24 @@ async def take(shares: Shares, account: str, order: list[str], cost_us: float = 
     order.append(account)
 
 
-async def test_who_is_alone_waits_for_nothing() -> None:
-    """However much he asks for in one round."""
-    shares = Shares()
-    assert all(shares.at_once("ada", FULL) for _ in range(1_000))
+async def test_who_is_alone_has_long_rounds() -> None:
+    """But not without an end: somebody else may come, and is next then."""
+    shares, order = Shares(), list[str]()
+    assert all(shares.at_once("ada", FULL) for _ in range(LONE_ROUND_US // ROUND_US))
+    assert not shares.at_once("ada", 1)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        for _ in range(100):
+            tasks.create_task(take(shares, "ada", order))
+        await checkpoint()
+        tasks.create_task(take(shares, "bob", order))
+    assert order.index("bob") <= 2 * (LONE_ROUND_US // ROUND_US) + 2
 
 
 async def test_a_round_takes_on_so_much() -> None:
     """The first ones of several, and then no more in this round; in the next one again."""
     shares = Shares()
     shares.at_once("ada", 1)
-    assert shares.at_once("bob", FULL - 1)
+    assert shares.at_once("bob", FULL - 2)
     assert shares.at_once("ada", 1)
     assert not shares.at_once("ada", 1)
     assert not shares.at_once("bob", 1)
@@ -87,13 +102,13 @@ async def test_who_gives_up_keeps_nobody_waiting() -> None:
     assert len(order) == 10 + sum(not task.cancelled() for task in tasks[:40])
 
 
-async def test_alone_again_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_alone_again_rounds_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """A while after the last that somebody else was given."""
     shares = Shares()
     shares.at_once("ada", 1)
     shares.at_once("bob", FULL)
     assert not shares.at_once("bob", 1)
-    now_s = asyncio.get_running_loop().time() + 1
+    now_s = asyncio.get_running_loop().time() + COMPANY_S + 1
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
     assert shares.at_once("bob", 1)
 
