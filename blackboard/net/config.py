@@ -188,14 +188,20 @@ class Settings(BaseSettings):
 def load(given: Mapping[str, object] | None = None) -> Settings:
     """Settings from `given` by field name, then the environment, then the TOML file.
 
-    Errors: InvalidRequest, naming the field.
+    Errors: InvalidRequest, naming the field; also when the file that is named is not there, for a
+    service that then ran on defaults might seal nothing.
     """
+    named = os.environ.get(CONFIG_VARIABLE)
+    if named and not Path(named).is_file():
+        raise InvalidRequest(field=CONFIG_VARIABLE, reason=f"there is no file {named!r}")
     try:
         return Settings(**(given or {}))  # type: ignore[arg-type]
     except ValidationError as error:
         details = error.errors(include_input=False, include_url=False)[0]
         field = ".".join(str(part) for part in details["loc"])
-        raise InvalidRequest(field=field or "settings", reason=details["msg"]) from error
+        unknown = details["type"] == "extra_forbidden"
+        reason = "there is no such setting" if unknown else details["msg"]
+        raise InvalidRequest(field=field or "settings", reason=reason) from error
     except (OSError, ValueError) as error:
         raise InvalidRequest(field=CONFIG_VARIABLE, reason=str(error)) from error
 

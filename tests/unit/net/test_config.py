@@ -88,6 +88,18 @@ def test_a_bad_file_is_refused(text: str, tmp_path: Path, monkeypatch: pytest.Mo
         load()
 
 
+def test_a_file_that_is_not_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service would run on defaults instead: other boards, and nothing sealed."""
+    monkeypatch.setenv(CONFIG_VARIABLE, str(tmp_path / "misspelt.toml"))
+    with pytest.raises(InvalidRequest, match="there is no file") as caught:
+        load()
+    assert caught.value.field == CONFIG_VARIABLE
+    monkeypatch.setenv(CONFIG_VARIABLE, "")
+    assert load().port == 7420
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "board.example.org"])
 def test_another_address_needs_a_secret_and_tls(host: str) -> None:
     """One after the other is asked for; `insecure` stands in for TLS, nothing for the secret."""
