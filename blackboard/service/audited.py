@@ -1,6 +1,7 @@
 """Has what a request comes to recorded: `with Audited(...)` around what carries it out."""
 
 from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
 from types import TracebackType
 from typing import Final
 
@@ -13,6 +14,8 @@ _REFUSALS: Final = (AccessDenied, Unauthenticated, Fenced)
 _LOOKS: Final = frozenset({"read", "list", "log", "watch", "why", "history", "differences"})
 _AT_ALL: Final = frozenset({"log", "differences"})
 """Looks that name no key and no pattern."""
+_NOTHING: Final[tuple[object, ...]] = (None, (), "", False)
+"""What an argument is that was not given; it is not recorded."""
 
 
 class Audited:
@@ -69,4 +72,18 @@ class Audited:
         return [str(subject)]
 
     def _text(self) -> str:
-        return " ".join(str(part) for part in self._about if part not in (None, (), "", False))
+        return " ".join(_words(part) for part in self._about if part not in _NOTHING)
+
+
+def _words(part: object) -> str:
+    """An argument for people: what a wish says by name, but for what it left out and for bytes."""
+    if isinstance(part, list | tuple):
+        return ",".join(map(str, part))
+    if not is_dataclass(part) or isinstance(part, type):
+        return str(part)
+    said = ((f.name, getattr(part, f.name)) for f in fields(part))
+    return " ".join(
+        f"{name}={_words(value)}"
+        for name, value in said
+        if value not in _NOTHING and not isinstance(value, bytes)
+    )

@@ -1,5 +1,6 @@
 """The audit: what is recorded, what is not, and that a change to it shows."""
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from blackboard.service.audit import (
 )
 from blackboard.service.audit_record import AuditRecord
 from blackboard.service.board import Client
+from blackboard.service.embedded import archive_beside
 from blackboard.service.encryption import sealed
 from blackboard.service.service import Service
 from blackboard.store.master_key import LocalWrapper, new_master_key
@@ -77,9 +79,37 @@ async def test_what_is_recorded(service: Service) -> None:
         ("bob", "read", "private/ada/x", "access_denied"),
         ("bob", "commit", "private/ada/x", "access_denied"),
         ("bob", "commit", "public/x", "fenced"),
-        ("operator", "read", "['private/ada/x']", "private"),
+        ("operator", "read", "private/ada/x", "private"),
         ("operator", "revoke", "bob", "ok"),
     ]
+
+
+async def test_a_wish_is_recorded_in_words(tmp_path: Path) -> None:
+    """Its fields that were given, by name; never the bytes of a manifest."""
+    archive = await archive_beside(tmp_path)
+    async with Service(await SqliteStore.at(tmp_path, "memory"), archive=archive) as service:
+        await service.host.revocations.ready()
+        told = await told_of_wishes(service, tmp_path / "first.bbx")
+    assert re.sub("request=[0-9a-f]+", "request=R", told["checkpoint"]) == (
+        "name=first request=R note=all agree kind=named"
+    )
+    assert re.fullmatch("request=[0-9a-f]+", told["import_begin"])
+    assert re.fullmatch("to=first request=[0-9a-f]+", told["restore"])
+    assert "patterns=private/ada/**" in told["watch"]
+
+
+async def told_of_wishes(service: Service, file: Path) -> dict[str, str]:
+    """Let an operator do something to whole boards; returns what was recorded, by verb."""
+    root = client(service, access.operator())
+    board = root.board("main")
+    await board.put("public/a", 1)
+    await board.checkpoint("first", note="all agree")
+    await board.export("first", file)
+    await root.import_board(file, "other")
+    await board.restore("first")
+    async with board.watch("private/ada/**", after=0):
+        pass
+    return {verb: what for _, verb, what, _ in await records(service)}
 
 
 async def test_no_value_and_no_token_is_recorded(service: Service) -> None:
