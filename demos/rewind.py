@@ -36,12 +36,13 @@ class Drafter:
     say: Say
     lines: list[str] = field(default_factory=list)
 
-    async def wrote(self, count: int) -> None:
-        """Wait until it printed so many lines in all, and show them."""
+    async def wrote(self, count: int, *, unseen: int = 0) -> None:
+        """Wait until it printed so many lines in all, and show those after the first `unseen`."""
         while len(self.lines) < count:
             if not await self._line():
                 raise RuntimeError(f"{self.name} ended before it wrote {count} pages")
-            self.say(self.name, self.lines[-1])
+            if len(self.lines) > unseen:
+                self.say(self.name, self.lines[-1])
 
     async def ended(self) -> int:
         """Wait until it ends; returns its exit code."""
@@ -95,7 +96,11 @@ async def play(board: Board, launch: Launch, say: Say) -> dict[str, bool]:
         await asyncio.gather(researcher.wrote(3), architect.wrote(3))
         taken = await board.checkpoint(CHECKPOINT, note="while both write")
         say("", f"checkpoint {taken.name!r} is revision {taken.revision}; nobody was stopped")
-        await asyncio.gather(researcher.wrote(5), architect.wrote(5))
+        then = await drafts(board, taken.revision)
+        held = ", ".join(f"{then[name]} pages of the {name}" for name in AGENTS)
+        say("", f"in it, as private drafts: {held}")
+        for drafter in (researcher, architect):
+            await drafter.wrote(then[drafter.name] + 2, unseen=then[drafter.name])
         architect.process.kill()
         say("", "the architect is killed (-9) in the middle of its work")
         await _spoil(board, researcher, say)
