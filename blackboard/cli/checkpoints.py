@@ -62,7 +62,13 @@ def create(
     past.print_taken(session.with_board(flags, take), as_json=flags.as_json)
 
 
-@app.command("list", cls=ReadCommand, epilog="blackboard checkpoint list --json")
+@app.command(
+    "list",
+    cls=ReadCommand,
+    epilog="""\
+blackboard checkpoint list
+blackboard checkpoint list --json | jq -r '.[].name'""",
+)
 def list_all(context: typer.Context) -> None:
     """Print the checkpoints of a board, the oldest first."""
     from blackboard.cli import past, session, show

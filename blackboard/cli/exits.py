@@ -136,6 +136,11 @@ def explain(error: errors.BlackboardError) -> CommandError:
 
 def _of_a_commit(error: errors.BlackboardError) -> tuple[str, str] | None:
     match error:
+        case errors.Conflict(expected=0) if error.key.startswith(_CHECKPOINTS):
+            name = error.key.removeprefix(_CHECKPOINTS)
+            return f"there is a checkpoint {name} already, made by {error.by}", (
+                "A name is given once: give another. blackboard checkpoint list shows them."
+            )
         case errors.Conflict():
             told = str(error).removeprefix("conflict: ").replace(", expected ", ", not ")
             return told, (
@@ -147,7 +152,9 @@ def _of_a_commit(error: errors.BlackboardError) -> tuple[str, str] | None:
             told = f"{error.value:,} is more than the limit {error.limit}{where}: {error.maximum:,}"
             return told, "The page of limits (docs/limits.md) tells what it is for."
         case errors.InvalidRequest():
-            field = error.field.rpartition(".")[2]  # "ops.0.key": a command has one operation
+            # "ops.0.key", "keys.0": a command has one operation, and asks for one key.
+            field = error.field.removesuffix(".0").rpartition(".")[2]
+            field = {"keys": "key", "patterns": "pattern"}.get(field, field)
             return f"{field}: {_plain(error.reason)}", _HINTS.get(field, "")
         case errors.StaleEpoch():
             return f"the board is in a new epoch since revision {error.head} ({error.cause})", (
@@ -189,10 +196,15 @@ def _of_the_past(error: errors.BlackboardError) -> tuple[str, str] | None:
     return None
 
 
+_CHECKPOINTS: Final = "system/checkpoints/"
+
 _HINTS = {
     "key": "Keys look like public/plan/budget, private/AGENT/notes or inbox/AGENT/messages/0.",
     "pattern": "Patterns look like public/** or public/*/budget.",
     "host": "Is a service running there already? blackboard doctor tells; or give another --port.",
+    "new": "Take another name; blackboard boards shows those that are taken.",
+    "master_key": "docs/howto/encryption.md tells how to begin, and how to change it.",
+    "tokens": "Give a TOKEN, --id ID or --all-of NAME.",
     "secret": "Write 32 random bytes to a file (openssl rand -hex 32), and give --secret-file.",
     "tls_cert": "Give --tls-cert and --tls-key, or --insecure behind a proxy that adds TLS.",
 }
@@ -221,7 +233,10 @@ def _of_the_service(error: errors.BlackboardError) -> tuple[str, str] | None:
             )
         case errors.DataDirectoryInUse():
             owner = f"process {error.pid}" if error.pid else "another process"
-            connect = f"Connect to it: leave out --data, or use --url {error.url}"
+            connect = (
+                f"Connect to its service: --url {error.url}, and no --data."
+                " A second service needs a directory of its own: serve --data DIR --port PORT."
+            )
             return f"{error.path} is in use by {owner}", (
                 connect if error.url else f"Stop {owner} first."
             )
@@ -236,6 +251,10 @@ def _of_the_service(error: errors.BlackboardError) -> tuple[str, str] | None:
             )
         case errors.FutureRevision():
             return f"revision {error.revision} does not exist yet; the head is {error.head}", ""
+        case errors.Corrupt() if error.what.startswith("file "):
+            return f"{error.what} cannot be imported: {error.reason}", (
+                "Nothing was made. Is it whole, and from blackboard checkpoint export?"
+            )
         case errors.Corrupt():
             return f"{error.what} is not what was written: {error.reason}", (
                 "Nothing was changed. Keep the files, and look with: blackboard doctor"

@@ -47,12 +47,18 @@ def get(
     if raw and (entry or flags.as_json):
         raise wrong_usage("--raw goes with neither --entry nor --json")
 
-    async def read(board: "Board") -> "Entry | None":
-        return await board.entry(key)
+    async def read(board: "Board") -> "Entry":
+        found = await board.entry(key)
+        if found is not None:
+            return found
+        if await session.has_begun(board):
+            raise not_found(f"{key} is absent", "See what there is with: blackboard ls")
+        raise not_found(
+            f"{key} is absent: nothing was ever committed to board {board.name}",
+            "Is it the right board? See which there are with: blackboard boards",
+        )
 
     found = session.with_board(flags, read)
-    if found is None:
-        raise not_found(f"{key} is absent", "See what there is with: blackboard ls")
     if raw:
         show.print_raw(found.value)
     elif flags.as_json:
@@ -87,7 +93,7 @@ def set_key(
         bool | None,
         typer.Option(
             "--json-value/--string",
-            help="Take the value for JSON, or for text. Default: JSON if it is.",
+            help="Read the value as JSON, or as text. Default: as JSON if it is.",
             show_default=False,
         ),
     ] = None,
@@ -207,7 +213,10 @@ def ls(
             found += page.entries
             last = page.next_key
             if last is None or len(found) >= limit:
-                return found, last
+                break
+        if not found and not await session.has_begun(board):
+            screen.say(f"nothing was ever committed to board {board.name}")
+        return found, last
 
     entries, next_key = session.with_board(flags, read)
     if flags.as_json:

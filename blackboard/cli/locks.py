@@ -40,11 +40,13 @@ def lock(
     ],
     ttl_s: Annotated[
         float | None,
-        typer.Option("--ttl", metavar="SECONDS", help="If this dies, others go on so much later."),
+        typer.Option("--ttl", metavar="SECONDS", help="How long others wait if this dies."),
     ] = None,
     timeout_s: Annotated[
         float | None,
-        typer.Option("--timeout", metavar="SECONDS", help="Wait no longer. 0: do not wait."),
+        typer.Option(
+            "--timeout", metavar="SECONDS", help="How long to wait for a turn. 0: not at all."
+        ),
     ] = None,
 ) -> None:
     """Run a command while holding a lock.

@@ -144,7 +144,7 @@ def print_preview(preview: Preview) -> None:
     """What a restore would do, on standard error: standard output is for what it did."""
     diff = preview.diff
     count = f"more than {len(diff)}" if diff.more else str(len(diff))
-    say(f"{counted(count, 'key')} would change:")
+    say(f"{counted(count, 'key')} would change" + (":" if len(diff) else ""))
     for change in diff:
         say(f"  {safe(str(change).splitlines()[0])}")
     for agent in preview.agents:

@@ -68,7 +68,7 @@ def rewind(
         int | None, typer.Option("--to", metavar="REV", min=0, help="To this revision.")
     ] = None,
     before: Annotated[
-        int | None, typer.Option("--before", metavar="REV", min=1, help="To the one before it.")
+        int | None, typer.Option("--before", metavar="REV", min=1, help="To just before this one.")
     ] = None,
     at: Annotated[
         datetime | None, typer.Option("--at", metavar="TIME", help="To what it was at that time.")
@@ -80,7 +80,7 @@ def rewind(
     given: list[When] = [when for when in (to, at and at.astimezone()) if when is not None]
     given += [] if before is None else [before - 1]
     if len(given) != 1:
-        raise wrong_usage("one of --to, --before, --at is needed")
+        raise wrong_usage("give one of --to, --before and --at")
     _take_back(Flags.of(context), given[0], note=note, yes=yes)
 
 
@@ -162,7 +162,7 @@ blackboard history public/valuation --limit 3 --json""",
 )
 def history(
     context: typer.Context,
-    key: Annotated[str, typer.Argument(metavar="KEY", show_default=False)],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Whose past.", show_default=False)],
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=1, help="At most so many versions.")
     ] = HISTORY_LIMIT_DEFAULT,

@@ -51,6 +51,11 @@ def with_client(flags: Flags, work: Callable[["Client"], Awaitable[T]]) -> T:
     return _run(target_of(flags), work, create=False, patience_ms=COMMAND_PATIENCE_MS)
 
 
+async def has_begun(board: "Board") -> bool:
+    """Whether anything was ever committed to the board; reading does not begin one."""
+    return (await board.head()).revision > 0
+
+
 def _run(
     target: places.Target,
     work: Callable[["Client"], Awaitable[T]],

@@ -314,7 +314,7 @@ def claims_of(token: str) -> dict[str, Any]:
         found = tokens.unverified(token)
     except Unauthenticated as error:
         raise CommandError(
-            "unauthenticated", Exit.DENIED, "what is in use as a token is none"
+            "unauthenticated", Exit.DENIED, "this is not a token", "Was all of it copied?"
         ) from error
     assert found.credential is not None
     return {

@@ -65,6 +65,29 @@ def test_a_conflict_says_what_to_try() -> None:
     assert "--expect 7" in told.fix
 
 
+def test_a_checkpoint_of_that_name_is_no_matter_of_expect() -> None:
+    """`checkpoint create` has no --expect; what helps is another name."""
+    told = explain(errors.Conflict("system/checkpoints/a", 0, 7, by="planner"))
+    assert told.message == "there is a checkpoint a already, made by planner"
+    assert "another" in told.fix
+    assert "--expect" not in told.fix
+    changed = explain(errors.Conflict("system/checkpoints/a", 4, 7, by="planner"))
+    assert "not at revision 4" in changed.message
+
+
+@pytest.mark.parametrize("field", ["key", "keys.0", "ops.0.key"])
+def test_a_wrong_key_is_called_key_wherever_it_stood(field: str) -> None:
+    told = explain(errors.InvalidRequest(field, "'x' is not a key"))
+    assert told.message == "key: 'x' is not a key"
+    assert "public/plan/budget" in told.fix
+
+
+def test_a_file_that_is_no_export_is_not_taken_for_damage() -> None:
+    told = explain(errors.Corrupt("file notes.txt", "it is not what was exported"))
+    assert told.message == "file notes.txt cannot be imported: it is not what was exported"
+    assert "checkpoint export" in told.fix
+
+
 def test_a_directory_in_use_says_how_to_connect() -> None:
     """The process and its address are named."""
     told = explain(errors.DataDirectoryInUse("data", 7, "ws://127.0.0.1:1"))
