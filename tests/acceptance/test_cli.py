@@ -133,7 +133,7 @@ def test_a_token_holds_on_its_boards_with_its_rights_only(shell: Shell) -> None:
         (["watch", "--after", "99"], 1, "does not exist yet"),
         (["token", "create", "bob", "--grant", "public/**=rite"], 2, "is no grant"),
         (["serve", "--port", "99999"], 2, "port"),
-        (["serve", "--engine", "mysql://x"], 2, "redis://"),
+        (["serve", "--port", "0", "--engine", "mysql://x"], 2, "redis://"),
         (["serve", "--host", "0.0.0.0"], 2, "secret"),
     ],
 )
