@@ -42,6 +42,16 @@ def test_a_mutant_lives_in_a_copy_and_is_noticed_there(tmp_path: Path) -> None:
         replace(mutant, old="no such text").apply(root)
 
 
+def test_what_is_tried_on_a_mutant_is_noted_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its violations are wanted."""
+    monkeypatch.setenv(DIRECTORY, str(tmp_path))
+    test = f"import os\n\ndef test_it():\n    assert {DIRECTORY!r} not in os.environ\n"
+    (tmp_path / "test_it.py").write_text(test)
+    assert run_tests(tmp_path, "test_it.py", 120).passed
+
+
 def test_a_layer_notes_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error that leaves it is a violation."""
     monkeypatch.setenv(DIRECTORY, str(tmp_path))
