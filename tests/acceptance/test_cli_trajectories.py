@@ -88,7 +88,7 @@ def test_the_steps_are_taken_again(ran: Shell) -> None:
     [found] = json.loads(done.stdout)["agents"]
     assert (found["agent"], found["steps"]) == ("ada", 0)
     assert (found["difference"]["step"], found["difference"]["what"]) == (1, "call")
-    told = ran.run("retrace", "buyers", "ada", "--file", "runs.jsonl", code=1).stdout
-    assert told.startswith("ada: 0 steps, the same; step 1 differs in call:")
+    shown = ran.run("retrace", "buyers", "ada", "--file", "runs.jsonl", code=1).stdout
+    assert shown.startswith("ada: 0 steps, the same; step 1 differs in call:")
     ran.run("retrace", "buyers", "--file", "buyers.py", code=2)
     ran.run("retrace", "nobody", "--data", "data", code=3)
