@@ -208,7 +208,7 @@ class Archiver:
                 if await self._advance(board):
                     pause_ms = 0 if board.waiters else ARCHIVE_PAUSE_MS
                 board.failures = 0
-            except BlackboardError as error:
+            except Exception as error:  # noqa: BLE001 - nobody else would begin again
                 pause_ms = self._failed(board, error)
                 await asyncio.sleep(pause_ms / 1000)
                 continue
@@ -222,7 +222,7 @@ class Archiver:
                 async with asyncio.timeout(pause_ms / 1000):
                     await called.wait()
 
-    def _failed(self, board: _Board, error: BlackboardError) -> Milliseconds:
+    def _failed(self, board: _Board, error: Exception) -> Milliseconds:
         """Count and log a failure; returns how long to wait."""
         board.failures += 1
         if board.late_since is None:
@@ -230,7 +230,8 @@ class Archiver:
         board.fence = None
         board.checked = False
         level = logging.WARNING if board.failures in (1, 10, 100) else logging.DEBUG
-        log.log(level, "board %s cannot be archived: %s", board.name, error)
+        unforeseen = None if isinstance(error, BlackboardError) else error
+        log.log(level, "board %s cannot be archived: %s", board.name, error, exc_info=unforeseen)
         return min(_FIRST_RETRY_MS << min(board.failures - 1, 16), ARCHIVE_RETRY_MS)
 
     async def _advance(self, board: _Board) -> bool:

@@ -52,6 +52,9 @@ _NO_SCHEME: Final = "it begins with none of redis://, rediss://, unix://, redis+
 _NOT_TRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
 """What OpenSSL says of a certificate: it will not be better at the next attempt."""
 _PAUSE_FIRST_S, _PAUSE_LAST_S = 0.01, 0.5
+_FAILURES = (RedisError, OSError, RuntimeError)
+"""What a driver raises. RuntimeError is uvloop's word for a socket that was closed just before it
+is written to."""
 _DENIED = (AuthenticationError, AuthorizationError, NoPermissionError)
 _NOT_NOW = (
     BusyLoadingError,
@@ -180,14 +183,14 @@ class Listening:
         """Send a command; what it is answered with is heard."""
         try:
             await self._connection.send_command(*command)
-        except (RedisError, OSError) as error:
+        except _FAILURES as error:
             raise _translated(error) from error
 
     async def hear(self) -> Any:
         """The next thing that the server says, within ENGINE_TIMEOUT_MS."""
         try:
             return await self._connection.read_response()
-        except (RedisError, OSError) as error:
+        except _FAILURES as error:
             raise _translated(error) from error
 
 
@@ -219,7 +222,7 @@ class OneServer:
                 trial.maybe_executed = before
                 trial.reached = await _reached(connection, trial.replicas)
                 return reply
-        except (RedisError, OSError) as error:
+        except _FAILURES as error:
             trial.maybe_executed = trial.maybe_executed and (before or _executed(error))
             if isinstance(error, ReadOnlyError):
                 # A primary that became a replica: the name may lead to another server by now.
@@ -239,7 +242,7 @@ class OneServer:
                     yield Listening(connection)
                 finally:
                     await connection.disconnect(nowait=True)
-        except (RedisError, OSError) as error:
+        except _FAILURES as error:
             raise _translated(error) from error
 
     async def ask_all(self, *command: Argument) -> list[Any]:
@@ -276,7 +279,7 @@ async def _reached(connection: AbstractConnection, replicas: int) -> bool:
     try:
         await connection.send_command("WAIT", replicas, REPLICA_WAIT_MS)
         return int(await connection.read_response()) >= replicas
-    except (RedisError, OSError):
+    except _FAILURES:
         return False  # the driver has closed the connection
 
 
@@ -304,7 +307,7 @@ class Cluster:
             reply = await self._client.execute_command(*command, **target)
             trial.maybe_executed = before
             return reply
-        except (RedisError, OSError) as error:
+        except _FAILURES as error:
             trial.maybe_executed = before or _executed(error)
             raise _translated(error) from error
         except (AttributeError, KeyError, IndexError) as error:
@@ -325,7 +328,7 @@ class Cluster:
                 yield Listening(connection)
             finally:
                 await connection.disconnect(nowait=True)
-        except (RedisError, OSError) as error:
+        except _FAILURES as error:
             raise _translated(error) from error
         except (AttributeError, KeyError, IndexError) as error:
             raise NotNowError(repr(error)) from error
@@ -336,7 +339,7 @@ class Cluster:
             await self._client.initialize()
             nodes = self._client.get_primaries()
             return [await self._client.execute_command(*command, target_nodes=n) for n in nodes]
-        except (RedisError, OSError) as error:
+        except _FAILURES as error:
             raise _translated(error) from error
 
     async def aclose(self) -> None:

@@ -222,6 +222,24 @@ async def test_the_log_is_cut_only_behind_the_archive(host: Host) -> None:
     assert [entry.revision for entry in log] == list(range(1, 61))
 
 
+async def test_an_error_that_nobody_foresaw_does_not_end_it(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else would begin again; the next try goes on where it was."""
+    assert host.archiver is not None
+    await client(host).put("public/a", 1)
+    page, failures = host.archiver._page, ["a library's own"]
+
+    async def failing(board: Any) -> Any:
+        if failures:
+            raise RuntimeError(failures.pop())
+        return await page(board)
+
+    monkeypatch.setattr(host.archiver, "_page", failing)
+    assert (await host.archiver.reached(BOARD, 1, PATIENCE_MS)).revision == 1
+    assert not failures
+
+
 async def test_waiting_for_the_archive_is_bounded(host: Host) -> None:
     """Unavailable, saying how far it is."""
     assert host.archive is not None

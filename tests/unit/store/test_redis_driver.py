@@ -1,6 +1,7 @@
 """One attempt at a command, what became of it, and when it is made again."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import anyio
@@ -65,6 +66,27 @@ async def test_an_attempt_without_answer_may_have_been_executed(redis_url: str) 
             await driver.send(lost, "", "EVALSHA", "0" * 40, 0)
         assert lost.maybe_executed  # the first attempt still may have been
         await driver.aclose()
+
+
+@pytest.mark.parametrize("listening", [False, True])
+async def test_a_socket_that_was_closed_before_it_is_written_to_is_a_lost_one(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, listening: bool
+) -> None:
+    """uvloop says so with a RuntimeError, which nobody above would take for one of the engine."""
+    driver, trial = OneServer(redis_url), Trial()
+    assert await driver.send(trial, "", "PING")
+
+    def closed(*_: object) -> None:
+        raise RuntimeError("unable to perform operation on <TCPTransport closed=True>")
+
+    async with contextlib.AsyncExitStack() as stack:
+        heard = await stack.enter_async_context(driver.listening("")) if listening else None
+        monkeypatch.setattr(asyncio.StreamWriter, "writelines", closed)
+        with pytest.raises(NotNowError, match="RuntimeError"):
+            await (heard.tell("PING") if heard else driver.send(trial, "", "PING"))
+        monkeypatch.undo()
+    assert await driver.send(Trial(), "", "PING")
+    await driver.aclose()
 
 
 async def test_a_cancelled_attempt_never_answers_the_next(redis_url: str) -> None:
