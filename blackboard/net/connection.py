@@ -285,8 +285,7 @@ class Connection:
         """Wait until work may be done for this peer; see service/shares.py."""
         known = self._admission or self._principal  # who came with a token is no stranger
         account = STRANGERS if known is None else known.account
-        if not self._house.shares.at_once(account, cost_us):
-            await self._house.shares.wait(account, cost_us)
+        await self._house.shares.wait(account, cost_us)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds; it is looked at when something was sent or read."""

@@ -11,6 +11,7 @@ from blackboard.core.commit import Epoch
 from blackboard.errors import BlackboardError, LimitExceeded
 from blackboard.service.seal import KEY_BYTES, manifest_of
 from blackboard.store.archive import Archive, Cut, Facts, Point
+from blackboard.store.archive_fold import DECLARED
 from blackboard.store.base import Store
 from blackboard.store.sealing import sealed_form
 from blackboard.types import LIST_ENTRIES_MAX, MANIFEST_BYTES_MAX, Key
@@ -18,7 +19,6 @@ from blackboard.wire.codec import SYSTEM_AGENT
 
 ROOM_BYTES: Final = 64 * 1024
 """For agents and namespaces that the archive does not know yet, and what is declared meanwhile."""
-_DECLARED: Final = "public/~declared"
 _DECLARED_BYTES_MAX: Final = 4 * MANIFEST_BYTES_MAX
 """Of values that are looked at: as JSON they have at least a quarter of these bytes."""
 _HASH: Final = bytes(32)
@@ -69,7 +69,7 @@ async def _declared(store: Store, board: str) -> dict[str, bytes]:
     size = 0
     after: Key | None = None
     while size <= _DECLARED_BYTES_MAX:
-        page = await store.list(board, _DECLARED, after=after, limit=LIST_ENTRIES_MAX)
+        page = await store.list(board, DECLARED, after=after, limit=LIST_ENTRIES_MAX)
         for entry in page.entries:
             value = sealed_form(entry.value)
             found[entry.key.rpartition("/")[2]] = value

@@ -29,6 +29,7 @@ FULL_ROUND_US: Final = 4 * ROUND_US
 """With what those bring whose first work in it this is: many agents at once who do not ask for much
 are no crowd to be put in line."""
 LONE_ROUND_US: Final = 10_000
+"""For an account that is alone. Whoever comes then waits so long, once."""
 HANDSHAKE_US: Final = 300
 """A connection that is let in, up to its `hello`."""
 READ_US: Final = 300
