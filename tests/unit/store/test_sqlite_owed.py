@@ -2,6 +2,7 @@
 for what the file says."""
 
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -84,11 +85,12 @@ class Written:
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Written:
+def written(tmp_path: Path) -> Iterator[Written]:
     """A file with a small entry, nothing owed."""
     written = Written(tmp_path / "board.db")
     written.commit(Put("public/a", ONE))
-    return written
+    yield written
+    written.file.abandon()
 
 
 def test_a_large_commit_is_owed_and_small_ones_pay(written: Written) -> None:
