@@ -1,19 +1,23 @@
 """What is written straight to the socket is what a peer would have been sent."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import uvicorn
 from websockets.asyncio.client import connect
+from websockets.frames import Frame
 
 from blackboard.net.direct import DIRECT, DirectProtocol
+from blackboard.net.intake import Intake
 from blackboard.net.server import listen
 from blackboard.types import STRANGER_BYTES_MAX
 from tests.waiting import TIMEOUT_S
 
+Application = Callable[[Any, Any, Any], Awaitable[None]]
 SIZES = (0, 1, 125, 126, 127, 65_535, 65_536, 200_000)
 
 
@@ -42,7 +46,7 @@ class Writer:
 
 
 @asynccontextmanager
-async def served(writer: "Writer | Listener") -> AsyncIterator[str]:
+async def served(writer: Application) -> AsyncIterator[str]:
     """The application on a port of its own."""
     listener = listen("127.0.0.1", 0)
     config = uvicorn.Config(
@@ -100,10 +104,10 @@ class Listener:
         """Serve one WebSocket."""
         await receive()
         if self.trusts:
-            scope["extensions"][DIRECT]["trust"]()
+            scope["extensions"][DIRECT]["trust"](Intake())
         await send({"type": "websocket.accept"})
         while (message := await receive())["type"] == "websocket.receive":
-            self.sizes.put_nowait(len(message["bytes"]))
+            self.sizes.put_nowait(len(message.get("bytes") or message.get("text") or ""))
         self.sizes.put_nowait(None)
 
 
@@ -147,3 +151,21 @@ async def test_who_is_known_sends_what_he_likes() -> None:
         for _ in range(3):
             await peer.send(bytes(STRANGER_BYTES_MAX))
             assert await application.sizes.get() == STRANGER_BYTES_MAX
+
+
+HALF = b"no other test sends this" * (STRANGER_BYTES_MAX // 48)
+
+
+@pytest.mark.parametrize(
+    "message", [(2 * HALF).decode(), 2 * HALF, [HALF, HALF]], ids=["text", "binary", "fragments"]
+)
+async def test_nothing_of_a_message_is_kept_until_the_next_one(message: Any) -> None:
+    """That may come tomorrow, and there may be thousands of connections."""
+    application = Listener(trusts=True)
+    async with served(application) as url, connect(url, compression=None) as peer:
+        await peer.send(message)
+        async with asyncio.timeout(TIMEOUT_S):
+            assert await application.sizes.get() == 2 * len(HALF)
+        frames = [found for found in gc.get_objects() if type(found) is Frame]
+        assert frames, "the parser does not hold the last one any more: nothing is to be emptied"
+        assert not [frame for frame in frames if frame.data in (HALF, 2 * HALF)]
