@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import random
 import sys
@@ -29,7 +28,7 @@ from pathlib import Path
 
 from bench.figures import quantile
 from blackboard import Put, StaleEpoch, Unavailable, encode_value
-from blackboard.net.server import GC_THRESHOLDS
+from blackboard.net.server import tune_interpreter
 from blackboard.service import access
 from blackboard.service.board import Board, Client
 from blackboard.service.embedded import archive_beside
@@ -227,8 +226,7 @@ def main() -> int:
     parser.add_argument("--changed", type=int, default=1_000)
     parser.add_argument("--rounds", type=int, default=20)
     given = parser.parse_args()
-    gc.set_threshold(*GC_THRESHOLDS)  # as a service does
-    gc.freeze()
+    tune_interpreter()  # as a service does
     asyncio.run(run(given))
     return 0
 
