@@ -266,3 +266,26 @@ async def test_a_service_opens_as_many_files_as_it_may() -> None:
     )
     out, _ = await asyncio.wait_for(child.communicate(), PATIENCE_S)
     assert out.startswith(b"True"), out
+
+
+TUNED_CHILD = """
+import gc, json, sys
+from blackboard.net.config import load
+from blackboard.net.server import GC_THRESHOLDS, SWITCH_INTERVAL_S, run
+
+def say(serving):
+    print(gc.get_threshold() == GC_THRESHOLDS, sys.getswitchinterval() == SWITCH_INTERVAL_S)
+    raise SystemExit
+
+run(load(json.loads(sys.argv[1])), ready=say)
+"""
+
+
+async def test_a_service_asks_for_its_own_pace_of_python(tmp_path: Path) -> None:
+    """When cycles are looked for, and how long a thread waits for another one."""
+    settings = json.dumps({"data": str(tmp_path), "port": 0})
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", TUNED_CHILD, settings, stdout=PIPE, cwd=ROOT
+    )
+    out, _ = await asyncio.wait_for(child.communicate(), PATIENCE_S)
+    assert out.split() == [b"True", b"True"]
