@@ -1,7 +1,8 @@
 """audit: who did what that others may want to know of."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -11,6 +12,8 @@ from blackboard.cli.options import Flags, ReadCommand
 if TYPE_CHECKING:
     from blackboard.service.audit_record import AuditRecord
     from blackboard.service.board import Client
+
+_COLUMNS: Final = ("time", "principal", "verb", "board", "what", "outcome", "count")
 
 app = typer.Typer()
 
@@ -43,7 +46,11 @@ def audit(
         ),
     ] = None,
 ) -> None:
-    """Show who was refused, and who did what to a whole board."""
+    """Show who was refused, and who did what to a whole board.
+
+    The outcome of what was done is ok; of a look at what is private to somebody else, private; else
+    the code of the refusal. The count says how many requests like that a line stands for.
+    """
     from dataclasses import asdict
 
     from blackboard.cli import screen, session, show
@@ -62,16 +69,28 @@ def audit(
     if flags.as_json:
         show.print_json({"records": [asdict(r) for r in shown], "findings": list(found)})
     else:
-        now = show.now_ms()
-        for r in shown:
-            print(
-                f"{show.clock(r.time_ms, now)}  {r.principal}  {r.verb}  {r.board}  {r.what}"
-                f"  {r.outcome}" + ("" if r.count == 1 else f"  ({r.count} times)")
-            )
+        print_records(shown)
         if verify and not found:
             screen.say(f"{screen.counted(len(records), 'record')}, each as it was written")
     if found:
         raise CommandError("corrupt", Exit.ERROR, f"the audit was changed: {found[0]}")
+
+
+def print_records(records: "Sequence[AuditRecord]") -> None:
+    """A table; what was asked for is shortened to the room that the others leave."""
+    from blackboard.cli import show
+    from blackboard.cli.screen import safe
+
+    now = show.now_ms()
+    rows = [
+        (
+            show.clock(r.time_ms, now),
+            *map(safe, (r.principal, r.verb, r.board, r.what, r.outcome)),
+            str(r.count),
+        )
+        for r in records
+    ]
+    show.print_table(_COLUMNS, show.fitted(_COLUMNS, rows, _COLUMNS.index("what")))
 
 
 def _read(path: Path) -> "list[AuditRecord]":

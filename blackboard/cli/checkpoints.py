@@ -1,5 +1,6 @@
 """checkpoint: named cuts of a whole board; made, listed, compared, checked, carried elsewhere."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -73,11 +74,14 @@ def list_all(context: typer.Context) -> None:
     """Print the checkpoints of a board, the oldest first."""
     from blackboard.cli import past, session, show
 
-    async def look(board: "Board") -> "tuple[Checkpoint, ...]":
-        return await board.checkpoints()
+    async def look(client: "Client", board: "Board") -> "tuple[Checkpoint, ...]":
+        found = await board.checkpoints()
+        if not found and not await session.has_begun(board):
+            await session.tell_no_commits(client, board)
+        return found
 
     flags = Flags.of(context)
-    found = session.with_board(flags, look)
+    found = session.with_client_and_board(flags, look)
     if flags.as_json:
         show.print_json(show.plain(found))
     else:
@@ -175,11 +179,19 @@ def verify(
         screen.say(f"everything up to revision {found.revision} is as it was written")
 
 
-@app.command(cls=ReadCommand, epilog="blackboard checkpoint export before-plan before-plan.bbx")
+@app.command(
+    cls=ReadCommand,
+    epilog="""\
+blackboard checkpoint export before-plan before-plan.bbx
+blackboard checkpoint export before-plan before-plan.bbx --overwrite  # replaces that file""",
+)
 def export(
     context: typer.Context,
     name: Annotated[str, _NAME],
     file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace FILE if it exists.")
+    ] = False,
 ) -> None:
     """Write a checkpoint into one file.
 
@@ -188,14 +200,25 @@ def export(
     from blackboard.cli import session
     from blackboard.cli import show as shown
 
+    if not overwrite and os.path.lexists(file):
+        raise wrong_usage(f"{file} exists", "Name a new file, or replace it with --overwrite.")
+
     async def write(board: "Board") -> "Exported":
-        return await board.export(name, file)
+        return await board.export(name, file, overwrite=overwrite)
 
     flags = Flags.of(context)
     with screen.busy(f"exporting to {file}"):
         done = session.with_board(flags, write)
     if flags.as_json:
-        shown.print_json({"file": str(file), **shown.plain(done)})
+        told = {
+            "file": str(file),
+            "board": done.board,
+            "name": name,
+            "revision": done.revision,
+            "entries": done.entries,
+            "bytes": done.bytes,
+        }
+        shown.print_json(told)
     else:
         screen.say(f"{name} is in {file}")
 

@@ -199,6 +199,7 @@ def _of_the_past(error: errors.BlackboardError) -> tuple[str, str] | None:
 _CHECKPOINTS: Final = "system/checkpoints/"
 
 _HINTS = {
+    "engine": "Give --engine (or BLACKBOARD_ENGINE) sqlite, or such a URL: redis://HOST:PORT/0",
     "key": "Keys look like public/plan/budget, private/AGENT/notes or inbox/AGENT/messages/0.",
     "pattern": "Patterns look like public/** or public/*/budget.",
     "host": "Is a service running there already? blackboard doctor tells; or give another --port.",

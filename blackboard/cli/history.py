@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from blackboard.cli import screen
-from blackboard.cli.exits import not_found, wrong_usage
+from blackboard.cli.exits import wrong_usage
 from blackboard.cli.options import Flags, ReadCommand
 
 if TYPE_CHECKING:
     from blackboard.cli.show import LogPrinter
-    from blackboard.service.board import Board
+    from blackboard.service.board import Board, Client
     from blackboard.service.views import Cause, Revised
     from blackboard.service.watching import Watch
 
@@ -67,17 +67,19 @@ def watch(
     start = int(after) if after is not None and after.isdecimal() else after
     printer = show.LogPrinter(as_json=flags.as_json)
 
-    async def follow(board: "Board") -> None:
+    async def follow(client: "Client", board: "Board") -> None:
         chosen = patterns or ["public/**"]
         async with board.watch(*chosen, after=start, snapshot=snapshot) as watch:
             since = Position.parse(watch.position).revision
+            if not since and not await session.has_begun(board):
+                await session.tell_no_commits(client, board)
             screen.say(f"watching {' '.join(chosen)} on {board.name}, after revision {since}")
             if snapshot:
                 printer.state(watch.revision, sorted(watch.state.values(), key=lambda e: e.key))
             await _print_all(watch, printer, count)
 
     # It stays: its service may be restarted meanwhile.
-    session.with_board(flags, follow, patience_ms=REQUEST_TIMEOUT_MS)
+    session.with_client_and_board(flags, follow, patience_ms=REQUEST_TIMEOUT_MS)
 
 
 async def _print_all(watch: "Watch", printer: "LogPrinter", count: int | None) -> None:
@@ -149,15 +151,19 @@ def log(
     flags = Flags.of(context)
     printer = show.LogPrinter(as_json=flags.as_json)
 
-    async def read(board: "Board") -> None:
+    async def read(client: "Client", board: "Board") -> None:
+        if not await session.has_begun(board):
+            await session.tell_no_commits(client, board)
+            if not (after or follow):
+                return  # to ask for its head would begin it
         head = await board.head()
         found = await _newest(board, limit) if after is None else None
         if found is None:
             found = await board.log(after=after or 0, limit=limit)
         for revised in found:
             printer.revision(revised)
-        if not found:
-            screen.say("nothing there that you may see" if head.revision else "the log is empty")
+        if not found and head.revision:
+            screen.say("nothing there that you may see")
         if follow:
             last = found[-1].revision if found else head.revision
             if len(found) < limit:  # all up to the head was looked at, also what is not for us
@@ -165,7 +171,7 @@ def log(
             async with board.watch("**", after=last) as watch:
                 await _print_all(watch, printer, None)
 
-    session.with_board(flags, read)
+    session.with_client_and_board(flags, read)
 
 
 async def _newest(board: "Board", limit: int) -> Sequence["Revised"]:
@@ -201,12 +207,13 @@ def why(
 
     flags = Flags.of(context)
 
-    async def ask(board: "Board") -> Sequence["Cause"]:
-        return await board.why(key)
+    async def ask(client: "Client", board: "Board") -> Sequence["Cause"]:
+        causes = await board.why(key)
+        if not causes:
+            raise await session.absent(client, board, key)
+        return causes
 
-    causes = session.with_board(flags, ask)
-    if not causes:
-        raise not_found(f"{key} is absent", "See what there is with: blackboard ls")
+    causes = session.with_client_and_board(flags, ask)
     if flags.as_json:
         show.print_json({"causes": show.plain(causes)})
     else:

@@ -47,18 +47,13 @@ def get(
     if raw and (entry or flags.as_json):
         raise wrong_usage("--raw goes with neither --entry nor --json")
 
-    async def read(board: "Board") -> "Entry":
+    async def read(client: "Client", board: "Board") -> "Entry":
         found = await board.entry(key)
-        if found is not None:
-            return found
-        if await session.has_begun(board):
-            raise not_found(f"{key} is absent", "See what there is with: blackboard ls")
-        raise not_found(
-            f"{key} is absent: nothing was ever committed to board {board.name}",
-            "Is it the right board? See which there are with: blackboard boards",
-        )
+        if found is None:
+            raise await session.absent(client, board, key)
+        return found
 
-    found = session.with_board(flags, read)
+    found = session.with_client_and_board(flags, read)
     if raw:
         show.print_raw(found.value)
     elif flags.as_json:
@@ -204,7 +199,7 @@ def ls(
 
     flags = Flags.of(context)
 
-    async def read(board: "Board") -> tuple[list["Entry"], str | None]:
+    async def read(client: "Client", board: "Board") -> tuple[list["Entry"], str | None]:
         found: list[Entry] = []
         last = after
         while True:
@@ -215,10 +210,10 @@ def ls(
             if last is None or len(found) >= limit:
                 break
         if not found and not await session.has_begun(board):
-            screen.say(f"nothing was ever committed to board {board.name}")
+            await session.tell_no_commits(client, board)
         return found, last
 
-    entries, next_key = session.with_board(flags, read)
+    entries, next_key = session.with_client_and_board(flags, read)
     if flags.as_json:
         show.print_json({"entries": show.plain(entries), "next_key": next_key})
         return

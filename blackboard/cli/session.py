@@ -4,17 +4,20 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from blackboard.cli import places
-from blackboard.cli.exits import not_found
+from blackboard.cli import places, screen
+from blackboard.cli.exits import CommandError, not_found
 from blackboard.cli.options import Flags
-from blackboard.types import COMMAND_PATIENCE_MS, Milliseconds
+from blackboard.types import COMMAND_PATIENCE_MS, Key, Milliseconds
 
 if TYPE_CHECKING:
     from blackboard.service.board import Board, Client
 
 T = TypeVar("T")
+NEAR_MAX: Final = 3
+"""Names that are proposed in place of one that may be mistyped."""
+_ANY_KEY: Final = "public/~"
 
 
 def target_of(flags: Flags) -> places.Target:
@@ -38,12 +41,27 @@ def with_board(
 
     So long it waits for an answer, and for a connection that broke, before it is Unavailable.
     """
+
+    async def on_board(_: "Client", board: "Board") -> T:
+        return await work(board)
+
+    return with_client_and_board(flags, on_board, create=create, patience_ms=patience_ms)
+
+
+def with_client_and_board(
+    flags: Flags,
+    work: Callable[["Client", "Board"], Awaitable[T]],
+    *,
+    create: bool = False,
+    patience_ms: Milliseconds = COMMAND_PATIENCE_MS,
+) -> T:
+    """As `with_board`, for work that also looks at the boards beside the one that is meant."""
     target = target_of(flags)
 
-    async def on_board(client: "Client") -> T:
-        return await work(client.board(target.board))
+    async def on_both(client: "Client") -> T:
+        return await work(client, client.board(target.board))
 
-    return _run(target, on_board, create=create, patience_ms=patience_ms)
+    return _run(target, on_both, create=create, patience_ms=patience_ms)
 
 
 def with_client(flags: Flags, work: Callable[["Client"], Awaitable[T]]) -> T:
@@ -52,8 +70,41 @@ def with_client(flags: Flags, work: Callable[["Client"], Awaitable[T]]) -> T:
 
 
 async def has_begun(board: "Board") -> bool:
-    """Whether anything was ever committed to the board; reading does not begin one."""
-    return (await board.head()).revision > 0
+    """Whether anything was ever committed to the board.
+
+    Asked by a listing, which needs no right and begins no board: to ask for the head of a board
+    whose name is mistyped would make it, if the caller may change anything there.
+    """
+    return (await board.list(_ANY_KEY, limit=1)).revision > 0
+
+
+async def absent(client: "Client", board: "Board", key: Key) -> CommandError:
+    """What to tell of a key that is not there: perhaps it is the board that is not."""
+    if await has_begun(board):
+        return not_found(f"{key} is absent", "See what there is with: blackboard ls")
+    fix = await _likely(client, board) or "See which boards there are with: blackboard boards"
+    return not_found(f"{key} is absent: {_no_commits(board)}", fix)
+
+
+async def tell_no_commits(client: "Client", board: "Board") -> None:
+    """Say that the board has no commits yet, and which one is likely meant."""
+    screen.say(_no_commits(board))
+    if likely := await _likely(client, board):
+        screen.say(likely)
+
+
+def _no_commits(board: "Board") -> str:
+    return f"board {board.name} has no commits yet"
+
+
+async def _likely(client: "Client", board: "Board") -> str:
+    """Which other boards have a name like that, of those that the caller may use; "" for none."""
+    from difflib import get_close_matches
+
+    others = [name for name in await client.boards() if name != board.name]
+    near = get_close_matches(board.name, others, n=NEAR_MAX)
+    begun = [name for name in near if await has_begun(client.board(name))]
+    return f"Did you mean {' or '.join(begun)}?" if begun else ""
 
 
 def _run(

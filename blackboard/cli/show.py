@@ -126,14 +126,26 @@ def print_entries(entries: Sequence["Entry"]) -> None:
     if not out.is_terminal:
         _print_tabbed((*row[:-1], values.compact(row[-1])) for row in rows)
         return
-    # Measured here, because a column that Rich shortens would cost the whole value first.
-    names = ("key", "revision", "author", "age")
-    taken = sum(max(len(name), *(len(row[i]) for row in rows)) for i, name in enumerate(names))
-    width = max(_VALUE_WIDTH_MIN, out.width - taken - _GAP * len(names))
-    print_table(
-        (*names, "value"),
-        [(*row[:-1], shortened(safe(values.compact(row[-1])), width)) for row in rows],
-    )
+    names = ("key", "revision", "author", "age", "value")
+    shown = [(*row[:-1], safe(values.compact(row[-1]))) for row in rows]
+    print_table(names, fitted(names, shown, len(names) - 1))
+
+
+def fitted(
+    names: Sequence[str], rows: Sequence[Sequence[str]], column: int
+) -> Sequence[Sequence[str]]:
+    """Rows with the texts of one column shortened to the room that a terminal has left for them.
+
+    Measured here, because a column that Rich shortens would cost the whole value first. To a pipe
+    nothing is shortened.
+    """
+    out = console()
+    if not out.is_terminal:
+        return rows
+    others = [i for i in range(len(names)) if i != column]
+    taken = sum(max(len(text) for text in (names[i], *(row[i] for row in rows))) for i in others)
+    width = max(_VALUE_WIDTH_MIN, out.width - taken - _GAP * len(others))
+    return [(*row[:column], shortened(row[column], width), *row[column + 1 :]) for row in rows]
 
 
 def print_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -144,7 +156,7 @@ def print_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         return
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
     for position, name in enumerate(names):
-        right = name in ("revision", "age", "epoch", "entries")
+        right = name in ("revision", "age", "epoch", "entries", "count")
         table.add_column(
             name,
             justify="right" if right else "left",

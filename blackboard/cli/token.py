@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 TTL_HOURS_DEFAULT = 1.0
 _HOUR_MS = 3_600_000
+_SHOWN_OF_AN_ID = 20
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Make tokens, and see what one allows.")
 
@@ -249,7 +250,7 @@ def revoke(
     from blackboard.cli import session, show
 
     flags = Flags.of(context)
-    names, until_ms = list(ids or []), None
+    names, until_ms = [checked_id(text) for text in ids or []], None
     if which is not None:
         claims = claims_of(_token(flags, which))
         names.append(claims["ids"][-1])
@@ -263,6 +264,21 @@ def revoke(
         show.print_json({"revoked": count})
     else:
         screen.say(f"revoked; {screen.counted(count, 'revocation')} in force")
+
+
+def checked_id(text: str) -> str:
+    """`text`, which can be the id of a token. Errors: CommandError.
+
+    It shows the beginning only, which all tokens have in common: one may be given by mistake.
+    """
+    from blackboard.net import tokens
+
+    if not tokens.is_id(text):
+        raise wrong_usage(
+            f"--id: {screen.shortened(text, _SHOWN_OF_AN_ID)!r} cannot be the id of a token",
+            "It has 16 characters, that of a narrowed token 8: blackboard token inspect shows it.",
+        )
+    return text
 
 
 @app.command(

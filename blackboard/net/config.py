@@ -238,7 +238,13 @@ async def make_store(settings: Settings) -> Store:
         return await SqliteStore.at(settings.data, settings.level)
     from blackboard.store.redis import RedisStore
 
-    return RedisStore.connect(settings.engine, replicas=settings.replicas)
+    try:
+        return RedisStore.connect(settings.engine, replicas=settings.replicas)
+    except InvalidRequest as error:
+        if error.field != "url":
+            raise
+        reason = f"neither sqlite nor the URL of a Redis: {error.reason}"
+        raise InvalidRequest(field="engine", reason=reason) from error
 
 
 async def make_archive(settings: Settings) -> "Archive | None":

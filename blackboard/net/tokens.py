@@ -21,6 +21,7 @@ import binascii
 import hashlib
 import hmac
 import json
+import re
 import secrets
 import time
 from collections.abc import Mapping
@@ -49,6 +50,11 @@ SECRET_BYTES_MIN: Final = 32
 _ALGORITHMS: Final = ["HS256"]
 _REQUIRED: Final = ["sub", "aud", "exp", "iat", "jti"]
 _LINK: Final = "~"
+_ID_BYTES: Final = 12
+_LINK_ID_BYTES: Final = 6
+"""Of a narrowing, which is only looked for below its token."""
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{16}|[A-Za-z0-9_-]{8}")
+"""Either, in base64url."""
 
 
 def new_secret() -> str:
@@ -81,7 +87,7 @@ def issue(
     claims: dict[str, Any] = {
         "sub": check_name(principal.name, "principal"),
         "aud": audience,
-        "jti": secrets.token_urlsafe(12),
+        "jti": secrets.token_urlsafe(_ID_BYTES),
         "iat": now_s,
         "exp": now_s + max(ttl_ms // 1000, 1),
         "grants": _written(check_grants(principal.grants)),
@@ -104,7 +110,7 @@ def attenuate(token: str, to: Narrowing) -> str:
         raise LimitExceeded("NARROWINGS_MAX", len(links) + 1, NARROWINGS_MAX)
     holder = _narrowed_by(_principal(_unpacked(signed.split(".")[1])), links)
     narrowed(holder, to)
-    link: dict[str, Any] = {"jti": secrets.token_urlsafe(6)}
+    link: dict[str, Any] = {"jti": secrets.token_urlsafe(_LINK_ID_BYTES)}
     if to.name is not None:
         link["sub"] = to.name
     if to.grants is not None:
@@ -155,6 +161,11 @@ def unverified(token: str) -> Principal:
     """
     signed, links, _ = _taken_apart(token)
     return _narrowed_by(_principal(_unpacked(signed.split(".")[1])), links)
+
+
+def is_id(text: str) -> bool:
+    """Whether `text` can be the id of a token that `issue` or `attenuate` made."""
+    return _ID.fullmatch(text) is not None
 
 
 def _in_time(principal: Principal) -> Principal:

@@ -322,12 +322,15 @@ class Timeline:
 
     # --- files ------------------------------------------------------------------------------------
 
-    async def export(self, name: str, file: str | Path) -> Exported:
+    async def export(self, name: str, file: str | Path, *, overwrite: bool = False) -> Exported:
         """Write checkpoint `name` into `file`, whole: every namespace, and its sealed manifest.
 
-        The file appears when it is complete; one that is there is replaced. See `Client.import_`.
+        The file appears when it is complete and on the disk; whatever ends the export before that
+        leaves none. `Client.import_board` reads it.
+        Errors: InvalidRequest when `file` exists, unless with `overwrite`: then it is replaced, at
+        once and as a whole; when it cannot be written.
         """
-        return await export_board(self._link, self.name, name, Path(file))
+        return await export_board(self._link, self.name, name, Path(file), overwrite=overwrite)
 
 
 def moment_of(when: When | None) -> Moment | None:

@@ -14,7 +14,8 @@ anywhere is noticed, also where no content is.
 Both ways go page by page, so that a board may be larger than the memory.
 
 Invariants
-- the file appears whole: it is written beside, and then renamed.
+- the file appears whole: it is written beside, and renamed once it is on the disk. Until then one
+  of that name stays as it was.
 - what is read back is what was written, or Corrupt is raised: the file and each member have their
   SHA-256, and the service that imports computes the digests of the manifest anew.
 """
@@ -80,8 +81,12 @@ class Exported:
     bytes: int
 
 
-async def export_board(link: Link, board: str, name: str, path: Path) -> Exported:
+async def export_board(
+    link: Link, board: str, name: str, path: Path, *, overwrite: bool
+) -> Exported:
     """Write checkpoint `name` of `board` into `path`. See `Board.export`."""
+    if not overwrite:
+        _check_free(path)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     page = await link.export(board, name, after=None)
     try:
@@ -91,7 +96,7 @@ async def export_board(link: Link, board: str, name: str, path: Path) -> Exporte
                 if page.next_key is None:
                     break
                 page = await link.export(board, name, after=page.next_key)
-        size = await asyncio.to_thread(_publish, draft, path)
+        size = await asyncio.to_thread(_publish, draft, path, overwrite=overwrite)
     except OSError as error:
         raise InvalidRequest(field="file", reason=str(error)) from error
     finally:
@@ -99,19 +104,29 @@ async def export_board(link: Link, board: str, name: str, path: Path) -> Exporte
     return Exported(path, board, name, page.revision, writing.entries, size)
 
 
-def _publish(draft: Path, path: Path) -> int:
+def _check_free(path: Path) -> None:
+    """Errors: InvalidRequest when something has that name, be it a link that leads nowhere."""
+    if os.path.lexists(path):
+        raise InvalidRequest(field="file", reason=f"{path} exists already")
+
+
+def _publish(draft: Path, path: Path, *, overwrite: bool) -> int:
     """Seal a finished file and give it its name; returns its size."""
     seal(draft)
+    if not overwrite:
+        _check_free(path)  # somebody may have been faster
     draft.replace(path)
     return path.stat().st_size
 
 
 def seal(path: Path) -> None:
-    """Write the SHA-256 of a file over its last bytes."""
+    """Write the SHA-256 of a file over its last bytes; then all of it is on the disk."""
     digest = _seal_of(path).encode()
     with path.open("r+b") as file:
         file.seek(-_SEAL_BYTES, os.SEEK_END)
         file.write(digest)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _seal_of(path: Path) -> str:

@@ -48,7 +48,9 @@ _TIMEOUT_S: Final = ENGINE_TIMEOUT_MS / 1000
 _CONNECTIONS_MAX: Final = 16_384
 _NO_URL: Final = "it is none; are all odd characters of the password percent-encoded?"
 """What Python says shows parts of the URL, and those may be parts of the password."""
-_NO_SCHEME: Final = "it begins with none of redis://, rediss://, unix://, redis+cluster://"
+_NO_SCHEME: Final = (
+    "it begins with none of redis://, rediss://, unix://, redis+cluster://, rediss+cluster://"
+)
 _NOT_TRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
 """What OpenSSL says of a certificate: it will not be better at the next attempt."""
 _PAUSE_FIRST_S, _PAUSE_LAST_S = 0.01, 0.5

@@ -120,12 +120,17 @@ def test_a_checkpoint_is_sealed_and_verified(shell: Shell) -> None:
 
 
 def test_an_exported_checkpoint_becomes_a_board_elsewhere(shell: Shell) -> None:
-    """One file; a changed one is refused, and leaves no board behind."""
-    _spoiled(shell)
+    """One file, which is not replaced unasked; a changed one is refused, and leaves no board."""
+    revision = _spoiled(shell)
     file = shell.home / "good.bbx"
-    shell.run("checkpoint", "export", "good", str(file))
+    exported = shell.json("checkpoint", "export", "good", str(file))
+    assert (exported["file"], exported["revision"]) == (str(file), revision)
+    assert exported["bytes"] == file.stat().st_size
     shell.run("checkpoint", "import", str(file), "rehearsal")
     assert shell.json("get", "public/valuation", "--board", "rehearsal") == {"usd_bn": 2900}
+    told = shell.run("checkpoint", "export", "good", str(file), code=2).stderr
+    assert f"{file} exists" in told
+    assert "--overwrite" in told
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)

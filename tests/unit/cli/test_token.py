@@ -3,7 +3,7 @@
 import pytest
 
 from blackboard.cli.exits import CommandError, Exit
-from blackboard.cli.token import claims_of, parse_grant
+from blackboard.cli.token import checked_id, claims_of, parse_grant
 from blackboard.net.tokens import issue, new_secret
 from blackboard.service.access import ALL_RIGHTS, Grant, Right, agent
 
@@ -38,3 +38,18 @@ def test_what_is_no_token_is_refused(text: str) -> None:
     with pytest.raises(CommandError) as refused:
         claims_of(text)
     assert refused.value.exit == Exit.DENIED
+
+
+def test_what_cannot_be_an_id_is_refused() -> None:
+    """A name, a slip; and a token, of which no more is shown than all of them have."""
+    one, other = (issue(new_secret(), agent("researcher"), 3_600_000) for _ in range(2))
+    found = claims_of(one)["ids"][-1]
+    assert checked_id(found) == found
+    for text in ("researcher", found[:-1], one, other):
+        with pytest.raises(CommandError) as refused:
+            checked_id(text)
+        assert (refused.value.exit, refused.value.code) == (Exit.USAGE, "usage")
+        assert text[:19] in refused.value.message
+        assert "inspect" in refused.value.fix
+    assert one[:19] == other[:19]
+    assert one[:20] not in refused.value.message

@@ -197,8 +197,10 @@ async def test_the_engine_is_chosen_by_its_url(tmp_path: Path) -> None:
     store = await make_store(load({"engine": "redis://localhost:1/0"}))
     assert isinstance(store, RedisStore)
     await store.aclose()
-    with pytest.raises(InvalidRequest):
-        await make_store(load({"engine": "paper://desk"}))
+    for engine in ("paper://desk", "mysql", "redis://h:port/0"):
+        with pytest.raises(InvalidRequest, match="sqlite") as refused:
+            await make_store(load({"engine": engine}))
+        assert refused.value.field == "engine"
 
 
 async def test_an_archive_lies_beside_the_embedded_engine(tmp_path: Path) -> None:

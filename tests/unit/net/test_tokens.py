@@ -15,6 +15,7 @@ from blackboard.net.tokens import (
     AUDIENCE,
     attenuate,
     check_secret,
+    is_id,
     issue,
     key_id,
     new_secret,
@@ -379,3 +380,17 @@ def test_a_narrowed_token_runs_out_by_its_own_time() -> None:
     past_ms = int(time.time() - 10) * 1000
     with pytest.raises(Unauthenticated, match="expired"):
         verify(SECRET, attenuate(token, Narrowing(expires_at_ms=past_ms)))
+
+
+def test_an_id_can_be_told_from_what_is_none() -> None:
+    """Those of tokens and narrowings are ids; other text, and the token itself, is not."""
+    token = issue(SECRET, agent("ada"), HOUR_MS)
+    for _ in range(NARROWINGS_MAX):
+        token = attenuate(token, Narrowing())
+    credential = unverified(token).credential
+    assert credential is not None
+    assert len(credential.ids) == NARROWINGS_MAX + 1
+    assert all(map(is_id, credential.ids))
+    first = credential.ids[0]
+    for text in ("", "ada", token, first[:-1], f"{first}A", f"{first}\n", first[:-1] + "="):
+        assert not is_id(text)

@@ -1,0 +1,125 @@
+"""The file of an export: what has its name already, and what ends an export half way."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from blackboard.errors import InvalidRequest, Unavailable
+from blackboard.service import access
+from blackboard.service.board import Board, Client
+from blackboard.service.embedded import archive_beside
+from blackboard.service.local import LocalLink
+from blackboard.service.moments import ExportPage
+from blackboard.service.service import Service
+from blackboard.store.sqlite import SqliteStore
+from blackboard.types import LIST_ENTRIES_MAX, OPERATIONS_MAX, Key
+
+GOOD = b"an export of last week"
+
+
+class HookedLink(LocalLink):
+    """A way to the service on which `hook` is awaited before each page, with its number."""
+
+    hook: Callable[[int], Awaitable[None]]
+    pages = 0
+
+    async def export(self, board: str, name: str, *, after: Key | None = None) -> ExportPage:
+        """As `Link.export`, with the hook."""
+        await self.hook(self.pages)
+        self.pages += 1
+        return await super().export(board, name, after=after)
+
+
+@pytest.fixture
+async def link(tmp_path: Path) -> AsyncIterator[HookedLink]:
+    """A way to a board with a checkpoint "one" that is exported in several pages."""
+    store = await SqliteStore.at(tmp_path / "data", "memory")
+    async with Service(store, archive=await archive_beside(tmp_path / "data")) as service:
+        link = HookedLink(service.host, access.operator())
+        board = Board(link, "main")
+        for start in range(0, LIST_ENTRIES_MAX + 1, OPERATIONS_MAX):
+            async with board.step() as step:
+                for number in range(start, start + OPERATIONS_MAX):
+                    step.put(f"public/{number:05}", number)
+        await board.checkpoint("one")
+        yield link
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Where to, in a directory of its own."""
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out" / "one.bbx"
+
+
+def plant(file: Path) -> None:
+    """Make it what an earlier export wrote."""
+    file.write_bytes(GOOD)
+
+
+def lead_nowhere(file: Path) -> None:
+    """Make it a link to what there is not."""
+    file.symlink_to(file.with_name("gone"))
+
+
+def is_as_planted(file: Path) -> bool:
+    """Whether it still is, and nothing lies beside it."""
+    return file.read_bytes() == GOOD and list(file.parent.iterdir()) == [file]
+
+
+async def nothing(page: int) -> None:
+    """Let it go on."""
+
+
+async def test_a_file_that_exists_stays(link: HookedLink, file: Path) -> None:
+    """The refusal names it; no page is asked for."""
+    plant(file)
+    link.hook = nothing
+    with pytest.raises(InvalidRequest) as refused:
+        await Board(link, "main").export("one", file)
+    assert (refused.value.field, str(file) in refused.value.reason) == ("file", True)
+    assert (is_as_planted(file), link.pages) == (True, 0)
+
+
+async def test_a_link_that_leads_nowhere_stays(link: HookedLink, file: Path) -> None:
+    """It is a name that is taken, too."""
+    lead_nowhere(file)
+    link.hook = nothing
+    with pytest.raises(InvalidRequest):
+        await Board(link, "main").export("one", file)
+    assert list(file.parent.iterdir()) == [file]
+
+
+async def test_a_file_that_comes_meanwhile_stays(link: HookedLink, file: Path) -> None:
+    """Of two that export to one name, the later one is refused."""
+
+    async def come(page: int) -> None:
+        if page == 1:
+            plant(file)
+
+    link.hook = come
+    with pytest.raises(InvalidRequest, match="exists already"):
+        await Board(link, "main").export("one", file)
+    assert is_as_planted(file)
+
+
+async def test_a_file_is_replaced_by_a_whole_one_only(link: HookedLink, file: Path) -> None:
+    """What ends an export half way leaves the file as it was, and nothing beside it."""
+    plant(file)
+
+    async def end(page: int) -> None:
+        if page == 1:
+            assert len(list(file.parent.iterdir())) == 1 + 1  # it, and the draft
+            raise Unavailable("service", "gone")
+
+    link.hook = end
+    board = Board(link, "main")
+    with pytest.raises(Unavailable):
+        await board.export("one", file, overwrite=True)
+    assert is_as_planted(file)
+    link.hook = nothing
+    exported = await board.export("one", file, overwrite=True)
+    assert list(file.parent.iterdir()) == [file]
+    other = await Client(link).import_board(file, "other")
+    assert len([entry async for entry in other.scan("public/**")]) == exported.entries
