@@ -6,6 +6,7 @@ Each rule is a function that lists its offenders, and is itself tried on bad and
 import dataclasses
 import re
 import shlex
+import tempfile
 from collections.abc import Callable, Iterable
 from itertools import takewhile
 from pathlib import Path
@@ -196,13 +197,26 @@ def public_methods(kind: type) -> list[str]:
 # --- the pages ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", PAGES, ids=IDS)
-async def test_the_examples_run(
-    page: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every Python block of every page does what a reader is told."""
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a reader tries the examples, and where temporary directories are made."""
     monkeypatch.chdir(tmp_path)
-    await run_page(page, tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+async def test_the_examples_run(page: Source, folder: Path) -> None:
+    """Every Python block of every page does what a reader is told."""
+    await run_page(page, folder)
+
+
+async def test_the_example_of_a_restore_can_be_run_again(folder: Path) -> None:
+    """Who tries it twice, in one directory, sees the same twice."""
+    [block] = [b for b in blocks(BY_PATH["README.md"]) if b.runs and ".restore(" in b.text]
+    page = Source("README.md", f"```python\n{block.text}```\n\n```text output\n{block.output}```\n")
+    for _ in range(2):
+        assert await run_page(page, folder) == 1
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
