@@ -55,6 +55,9 @@ class DirectProtocol(WebSocketsSansIOProtocol):
             self._left -= len(data)
             if self._left < 0:
                 return self._turn_out()
+        if self._kept is not None:  # a transport that had read it already
+            self._kept += data
+            return None
         self._size += len(data)
         if self._intake is None or not self._is_large or self._intake.enter(self):
             return super().data_received(data)

@@ -15,6 +15,7 @@ from blackboard.net.direct import DIRECT, DirectProtocol
 from blackboard.net.intake import Intake
 from blackboard.net.server import listen
 from blackboard.types import STRANGER_BYTES_MAX
+from tests.certificates import Pair
 from tests.waiting import TIMEOUT_S
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
@@ -46,16 +47,22 @@ class Writer:
 
 
 @asynccontextmanager
-async def served(writer: Application) -> AsyncIterator[str]:
-    """The application on a port of its own."""
+async def served(writer: Application, pair: Pair | None = None) -> AsyncIterator[str]:
+    """The application on a port of its own; with a certificate it speaks TLS."""
     listener = listen("127.0.0.1", 0)
     config = uvicorn.Config(
-        writer, ws=DirectProtocol, lifespan="off", log_config=None, ws_per_message_deflate=False
+        writer,
+        ws=DirectProtocol,
+        lifespan="off",
+        log_config=None,
+        ws_per_message_deflate=False,
+        ssl_certfile=None if pair is None else pair.cert,
+        ssl_keyfile=None if pair is None else pair.key,
     )
     server = uvicorn.Server(config)
     running = asyncio.create_task(server._serve(sockets=[listener]))
     try:
-        yield f"ws://127.0.0.1:{listener.getsockname()[1]}"
+        yield f"{'ws' if pair is None else 'wss'}://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
         await running

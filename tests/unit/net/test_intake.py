@@ -1,17 +1,21 @@
 """Large messages of one account take turns; nobody else notices."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import anyio.lowlevel
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from blackboard.net.direct import DIRECT
+from blackboard.net.direct import DIRECT, DirectProtocol
 from blackboard.net.intake import Intake, Intakes, Taker
 from blackboard.types import LARGE_MESSAGE_BYTES, LARGE_MESSAGES_MAX
+from tests.certificates import Authority
 from tests.unit.net.test_direct import served
 from tests.waiting import TIMEOUT_S
 
@@ -58,14 +62,16 @@ class Slow:
 
 
 @asynccontextmanager
-async def peers(application: Slow, *paths: str) -> AsyncIterator[list[ClientConnection]]:
-    """A connection for each path."""
-    async with served(application) as url, AsyncExitStack() as stack:
+async def peers(
+    application: Slow, *paths: str, authority: Authority | None = None
+) -> AsyncIterator[list[ClientConnection]]:
+    """A connection for each path; over TLS with an authority."""
+    pair = None if authority is None else authority.issue()
+    trusted = None if authority is None else ssl.create_default_context(cafile=authority.ca)
+    async with served(application, pair) as url, AsyncExitStack() as stack:
+        opening = [connect(f"{url}/{path}", compression=None, ssl=trusted) for path in paths]
         try:
-            yield [
-                await stack.enter_async_context(connect(f"{url}/{path}", compression=None))
-                for path in paths
-            ]
+            yield [await stack.enter_async_context(peer) for peer in opening]
         finally:
             for _ in range(100):
                 application.look.release()
@@ -84,11 +90,14 @@ async def _filled(application: Slow, found: list[ClientConnection]) -> None:
 
 
 @pytest.mark.parametrize("size", [LARGE, 3_000_000])
-async def test_the_edge_of_large_messages_at_once(size: int) -> None:
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+async def test_the_edge_of_large_messages_at_once(size: int, tls: bool, tmp_path: Path) -> None:
     """One more waits until one of them was looked at, and comes whole."""
     intake = Noted()
     application = Slow(ada=intake)
-    async with peers(application, *["ada"] * (LARGE_MESSAGES_MAX + 1)) as found:
+    authority = Authority(tmp_path) if tls else None
+    accounts = ["ada"] * (LARGE_MESSAGES_MAX + 1)
+    async with peers(application, *accounts, authority=authority) as found:
         await _filled(application, found)
         assert intake.refused.empty()
         sending = asyncio.create_task(found[-1].send(message_of(9, size)))
@@ -133,17 +142,46 @@ async def test_who_is_gone_takes_no_place() -> None:
         assert await application.next() == message_of(12)
 
 
+@dataclass(frozen=True)
+class Turn:
+    """A taker that notes when its turn comes."""
+
+    name: str
+    order: list[str] = field(compare=False)
+
+    def go_on(self) -> None:
+        """As `Taker.go_on`."""
+        self.order.append(self.name)
+
+
+class Shut:
+    """A transport that may be told what it had read when it was paused."""
+
+    def __init__(self) -> None:
+        self.is_paused = False
+
+    def pause_reading(self) -> None:
+        """As a transport's."""
+        self.is_paused = True
+
+
+def test_nothing_is_lost_that_comes_while_it_waits() -> None:
+    """It goes behind what is kept, and is taken in with it."""
+    intake = Intake()
+    for number in range(LARGE_MESSAGES_MAX):
+        intake.enter(Turn(str(number), []))
+    protocol = DirectProtocol.__new__(DirectProtocol)
+    protocol.transport = transport = Shut()  # type: ignore[assignment]
+    protocol.trust(intake)
+    protocol.data_received(bytes(LARGE))
+    protocol.data_received(b"more")
+    assert protocol._kept == bytes(LARGE) + b"more"
+    assert transport.is_paused
+
+
 async def test_turns_are_in_the_order_of_coming() -> None:
     order: list[str] = []
-
-    class Named:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def go_on(self) -> None:
-            order.append(self.name)
-
-    intake, takers = Intake(), [Named(str(n)) for n in range(LARGE_MESSAGES_MAX + 3)]
+    intake, takers = Intake(), [Turn(str(n), order) for n in range(LARGE_MESSAGES_MAX + 3)]
     assert [intake.enter(taker) for taker in takers].count(True) == LARGE_MESSAGES_MAX
     assert intake.enter(takers[0]), "who is in may go on"
     first, gone, second = takers[LARGE_MESSAGES_MAX:]
