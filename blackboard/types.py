@@ -231,11 +231,6 @@ is its file, two of the journal, and one to read the old log."""
 STRANGER_BYTES_MAX: Final = 128 * 1024
 """Bytes that a connection may send, its handshake included, before it is known whose it is: a token
 is a few kilobytes."""
-LARGE_MESSAGE_BYTES: Final = 64 * 1024
-"""Bytes from which a message waits for its turn among the large ones of the same account."""
-LARGE_MESSAGES_MAX: Final = 4
-"""Large messages of one account that are taken in at once, on however many connections: each is in
-memory several times over until it has been looked at."""
 HANDSHAKE_TIMEOUT_MS: Final = 5_000
 """Time for the first message (`hello`) of a connection."""
 REQUEST_TIMEOUT_MS: Final = 30_000

@@ -1,10 +1,9 @@
-"""uvicorn's WebSocket protocol, with a shortcut to the socket, and bounds on what comes in.
+"""uvicorn's WebSocket protocol, with a shortcut to the socket.
 
 With ASGI, each peer has a task that sends to it. Telling fifty peers wakes fifty tasks, one after
 the other, before the first byte leaves. Whoever has a message for a peer for which nothing waits
-may write it at once instead: the extension DIRECT of a connection's scope holds a `Write`, and a
-`Trust`, to be called when it is known who the peer is. Until then it may send STRANGER_BYTES_MAX;
-from then on a message of more than LARGE_MESSAGE_BYTES waits for its turn (intake.py).
+may write it at once instead: the extension DIRECT of a connection's scope holds a `Write`, and
+`trust`, to be called when it is known who the peer is. Until then it may send STRANGER_BYTES_MAX.
 
 Source: ASGI, "Extensions"; RFC 6455, section 5.2.
 """
@@ -17,13 +16,10 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import CloseCode, Frame
 from websockets.protocol import State
 
-from blackboard.net.intake import Intake
-from blackboard.types import LARGE_MESSAGE_BYTES, STRANGER_BYTES_MAX
+from blackboard.types import STRANGER_BYTES_MAX
 
 Write = Callable[[bytes], bool]
 """Write one binary message, if the socket takes it at once; returns whether it did."""
-Trust = Callable[[Intake], None]
-"""Take in messages of every size, as there is room for them: it is known whose they are."""
 DIRECT: Final = "blackboard.direct"
 _BINARY: Final = 0x82  # the only frame of its message
 _LENGTH_MAX: Final = 125
@@ -35,11 +31,6 @@ class DirectProtocol(WebSocketsSansIOProtocol):
 
     _left: int | None = STRANGER_BYTES_MAX
     """Bytes that a stranger may still send; None = it is known who it is."""
-    _intake: Intake | None = None
-    _size = 0
-    """Bytes that came since the application asked for a message."""
-    _kept: bytes | None = None
-    """What came last, while it waits for its turn and nothing more is read."""
 
     def connection_made(self, transport: Any) -> None:
         """As uvicorn does. What spoke HTTP until now is over, but it and its parser hold each other
@@ -55,38 +46,7 @@ class DirectProtocol(WebSocketsSansIOProtocol):
             self._left -= len(data)
             if self._left < 0:
                 return self._turn_out()
-        if self._kept is not None:  # a transport that had read it already
-            self._kept += data
-            return None
-        self._size += len(data)
-        if self._intake is None or not self._is_large or self._intake.enter(self):
-            return super().data_received(data)
-        self._kept = data
-        return self.transport.pause_reading()
-
-    @property
-    def _is_large(self) -> bool:
-        return self._size > LARGE_MESSAGE_BYTES
-
-    def go_on(self) -> None:
-        """As `Taker.go_on`."""
-        data, self._kept = self._kept, None
-        if data is not None and not self.transport.is_closing():
-            self.transport.resume_reading()
-            super().data_received(data)
-
-    async def receive(self) -> Any:
-        """As uvicorn does. Whoever asks for the next message has looked at the last one."""
-        if self._intake is not None and self._is_large:
-            self._intake.leave(self)
-        self._size = 0
-        return await super().receive()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """As uvicorn does; whoever waits behind it gets its place."""
-        if self._intake is not None:
-            self._intake.leave(self)
-        super().connection_lost(exc)
+        return super().data_received(data)
 
     def handle_text(self, event: Frame) -> None:
         """As uvicorn does; see `_empty`."""
@@ -109,9 +69,9 @@ class DirectProtocol(WebSocketsSansIOProtocol):
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.transport.close()
 
-    def trust(self, intake: Intake) -> None:
-        """See `Trust`."""
-        self._left, self._intake = None, intake
+    def trust(self) -> None:
+        """Take in messages of every size: it is known whose they are."""
+        self._left = None
 
     async def run_asgi(self) -> None:
         """As uvicorn does, with the extension."""

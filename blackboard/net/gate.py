@@ -24,8 +24,7 @@ from blackboard import types as limits
 from blackboard.errors import LimitExceeded, Unauthenticated, Unavailable
 from blackboard.net.admission import Admission
 from blackboard.net.connection import Connection
-from blackboard.net.direct import DIRECT, Trust
-from blackboard.net.intake import Intake, Intakes
+from blackboard.net.direct import DIRECT
 from blackboard.net.metrics import Traffic
 from blackboard.net.socket import clock_ms
 from blackboard.service.access import Principal
@@ -103,7 +102,6 @@ class Gate:
         self.service = service
         self._authenticator = authenticator
         self.shares = service.host.shares
-        self.intakes = Intakes()
         self.doors = doors
         self._revocations = service.host.revocations
         self._revocations.changed.append(self._recheck)
@@ -152,10 +150,9 @@ class Gate:
         name = subprotocol(scope)
         assert name is not None, "it was admitted"
         session = ServerSession(SUBPROTOCOLS[name], clock_ms())
-        trust = trust_of(scope)
-        socket = _Socket(receive, send, session, lambda account: trust(self.intakes.of(account)))
+        socket = _Socket(receive, send, session, trust_of(scope))
         if principal is not None:
-            socket.trust(principal.account)
+            socket.trust()
         connection = Connection(socket, session, self, principal)
         self._open.add(connection)
         self.traffic.connections += 1
@@ -300,7 +297,7 @@ class _Socket:
     """The ASGI side of a `socket.Socket`."""
 
     def __init__(
-        self, receive: Receive, send: Send, session: ServerSession, trust: Callable[[str], None]
+        self, receive: Receive, send: Send, session: ServerSession, trust: Callable[[], None]
     ) -> None:
         self._receive = receive
         self._send = send
@@ -341,13 +338,13 @@ def heeding_close(send: Send) -> Send:
     return sent
 
 
-def trust_of(scope: Scope) -> Trust:
+def trust_of(scope: Scope) -> Callable[[], None]:
     """What lifts the limits for strangers off a connection, if our own server runs it."""
-    found: Trust = scope.get("extensions", {}).get(DIRECT, {}).get("trust", _no_limits)
+    found: Callable[[], None] = scope.get("extensions", {}).get(DIRECT, {}).get("trust", _no_limits)
     return found
 
 
-def _no_limits(_: Intake) -> None:
+def _no_limits() -> None:
     """The server that runs this has the same for all."""
 
 

@@ -12,10 +12,8 @@ from websockets.asyncio.client import connect
 from websockets.frames import Frame
 
 from blackboard.net.direct import DIRECT, DirectProtocol
-from blackboard.net.intake import Intake
 from blackboard.net.server import listen
 from blackboard.types import STRANGER_BYTES_MAX
-from tests.certificates import Pair
 from tests.waiting import TIMEOUT_S
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
@@ -47,22 +45,16 @@ class Writer:
 
 
 @asynccontextmanager
-async def served(writer: Application, pair: Pair | None = None) -> AsyncIterator[str]:
-    """The application on a port of its own; with a certificate it speaks TLS."""
+async def served(writer: Application) -> AsyncIterator[str]:
+    """The application on a port of its own."""
     listener = listen("127.0.0.1", 0)
     config = uvicorn.Config(
-        writer,
-        ws=DirectProtocol,
-        lifespan="off",
-        log_config=None,
-        ws_per_message_deflate=False,
-        ssl_certfile=None if pair is None else pair.cert,
-        ssl_keyfile=None if pair is None else pair.key,
+        writer, ws=DirectProtocol, lifespan="off", log_config=None, ws_per_message_deflate=False
     )
     server = uvicorn.Server(config)
     running = asyncio.create_task(server._serve(sockets=[listener]))
     try:
-        yield f"{'ws' if pair is None else 'wss'}://127.0.0.1:{listener.getsockname()[1]}"
+        yield f"ws://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
         await running
@@ -111,7 +103,7 @@ class Listener:
         """Serve one WebSocket."""
         await receive()
         if self.trusts:
-            scope["extensions"][DIRECT]["trust"](Intake())
+            scope["extensions"][DIRECT]["trust"]()
         await send({"type": "websocket.accept"})
         while (message := await receive())["type"] == "websocket.receive":
             self.sizes.put_nowait(len(message.get("bytes") or message.get("text") or ""))
