@@ -54,9 +54,9 @@ _NO_SCHEME: Final = (
 _NOT_TRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
 """What OpenSSL says of a certificate: it will not be better at the next attempt."""
 _PAUSE_FIRST_S, _PAUSE_LAST_S = 0.01, 0.5
-_FAILURES = (RedisError, OSError, RuntimeError)
+_FAILURES = (RedisError, OSError, RuntimeError, TypeError)
 """What a driver raises. RuntimeError is uvloop's word for a socket that was closed just before it
-is written to."""
+is written to, TypeError that of asyncio in Python 3.12 ("'NoneType' object is not callable")."""
 _DENIED = (AuthenticationError, AuthorizationError, NoPermissionError)
 _NOT_NOW = (
     BusyLoadingError,

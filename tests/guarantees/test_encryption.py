@@ -21,16 +21,11 @@ from blackboard.store.redis import RedisStore
 from blackboard.store.redis_process import RedisProcess
 from blackboard.store.sealed import SealedStore
 from blackboard.store.sqlite import SqliteStore
+from tests.canary import files_with
 from tests.serving import serving
 
 CANARY = "canary-9f1c"
 LARGE = CANARY * 20_000
-
-
-def files_with(directory: Path, text: str) -> list[Path]:
-    """The files below `directory` that hold `text`."""
-    files = [path for path in directory.rglob("*") if path.is_file()]
-    return [path for path in files if text.encode() in path.read_bytes()]
 
 
 async def write_everything(service: Service) -> None:
@@ -57,8 +52,8 @@ async def test_no_private_plaintext_is_in_any_file(tmp_path: Path, is_sealed: bo
     store, _ = await sealed(raw, None, wrapper)
     async with Service(store) as service:
         await write_everything(service)
-        assert bool(files_with(tmp_path, CANARY)) is not is_sealed
-    assert bool(files_with(tmp_path, CANARY)) is not is_sealed
+        assert bool(files_with(tmp_path, CANARY.encode())) is not is_sealed
+    assert bool(files_with(tmp_path, CANARY.encode())) is not is_sealed
 
 
 @pytest.mark.parametrize("is_sealed", [True, False])
@@ -82,7 +77,7 @@ async def test_no_private_plaintext_is_in_redis(redis_binary: Path, is_sealed: b
                     found += CANARY in repr(reply)
             assert await client.dbsize() > 0
         assert bool(found) is not is_sealed
-        assert bool(files_with(server.directory, CANARY)) is not is_sealed
+        assert bool(files_with(server.directory, CANARY.encode())) is not is_sealed
 
 
 async def test_an_erased_agent_is_gone_from_what_was_copied_before(tmp_path: Path) -> None:
@@ -136,7 +131,7 @@ async def test_no_private_plaintext_is_in_an_export(tmp_path: Path, is_sealed: b
                     assert await stranger.boards() == []
                 await client.import_board(file, "three")
                 assert await client.board("three").get("private/ada/a") == {"$erased": True}
-    assert bool(files_with(tmp_path, CANARY)) is not is_sealed
+    assert bool(files_with(tmp_path, CANARY.encode())) is not is_sealed
 
 
 async def test_what_was_erased_is_told_and_is_no_damage(tmp_path: Path) -> None:

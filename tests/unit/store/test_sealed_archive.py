@@ -6,14 +6,9 @@ import pytest
 
 import blackboard
 from blackboard.store.master_key import new_master_key
+from tests.canary import files_with
 
 SECRET = "private/ada/secret"
-
-
-def files_with(directory: Path, text: bytes) -> list[Path]:
-    """The files below `directory` that hold `text`."""
-    files = [path for path in directory.rglob("*") if path.is_file()]
-    return [path for path in files if text in path.read_bytes()]
 
 
 async def test_the_past_reads_as_it_was_and_comes_back(tmp_path: Path) -> None:
