@@ -210,6 +210,8 @@ WHY_COMMITS_MAX: Final = 256
 # --- connections ----------------------------------------------------------------------------------
 FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
 """One WebSocket message: the largest commit, in the more verbose of the two encodings."""
+MESSAGE_FRAGMENTS_MAX: Final = 4096
+"""WebSocket frames that one message comes in: each is kept until the last, and may be empty."""
 MESSAGES_PER_FRAME_MAX: Final = 1024
 """Messages that share one frame."""
 REQUESTS_IN_FLIGHT_MAX: Final = 1024

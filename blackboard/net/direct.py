@@ -16,7 +16,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import CloseCode, Frame
 from websockets.protocol import State
 
-from blackboard.types import STRANGER_BYTES_MAX
+from blackboard.types import MESSAGE_FRAGMENTS_MAX, STRANGER_BYTES_MAX
 
 Write = Callable[[bytes], bool]
 """Write one binary message, if the socket takes it at once; returns whether it did."""
@@ -45,7 +45,7 @@ class DirectProtocol(WebSocketsSansIOProtocol):
         if self._left is not None:
             self._left -= len(data)
             if self._left < 0:
-                return self._turn_out()
+                return self._turn_out("say who you are first")
         return super().data_received(data)
 
     def handle_text(self, event: Frame) -> None:
@@ -59,13 +59,17 @@ class DirectProtocol(WebSocketsSansIOProtocol):
         _empty(event)
 
     def handle_cont(self, event: Frame) -> None:
-        """As uvicorn does; see `_empty`."""
+        """As uvicorn does, while a message has not too many; see `_empty`."""
+        if self.transport.is_closing():
+            return
         super().handle_cont(event)
         _empty(event)
+        if len(self.frames) > MESSAGE_FRAGMENTS_MAX:
+            self._turn_out("a message in too many fragments")
 
-    def _turn_out(self) -> None:
+    def _turn_out(self, reason: str) -> None:
         if not self.transport.is_closing():
-            self.conn.fail(CloseCode.MESSAGE_TOO_BIG, "say who you are first")
+            self.conn.fail(CloseCode.MESSAGE_TOO_BIG, reason)
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.transport.close()
 

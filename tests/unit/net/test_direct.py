@@ -1,6 +1,7 @@
 """What is written straight to the socket is what a peer would have been sent."""
 
 import asyncio
+import contextlib
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -9,11 +10,12 @@ from typing import Any
 import pytest
 import uvicorn
 from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame
 
 from blackboard.net.direct import DIRECT, DirectProtocol
 from blackboard.net.server import listen
-from blackboard.types import STRANGER_BYTES_MAX
+from blackboard.types import MESSAGE_FRAGMENTS_MAX, STRANGER_BYTES_MAX
 from tests.waiting import TIMEOUT_S
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
@@ -168,3 +170,17 @@ async def test_nothing_of_a_message_is_kept_until_the_next_one(message: Any) -> 
         frames = [found for found in gc.get_objects() if type(found) is Frame]
         assert frames, "the parser does not hold the last one any more: nothing is to be emptied"
         assert not [frame for frame in frames if frame.data in (HALF, 2 * HALF)]
+
+
+@pytest.mark.parametrize("over", [0, 1])
+async def test_the_edge_of_fragments_of_a_message(over: int) -> None:
+    """With one more the connection is closed, and nothing of the message is shown."""
+    application = Listener(trusts=True)
+    async with served(application) as url, connect(url, compression=None) as peer:
+        async with asyncio.timeout(TIMEOUT_S):
+            with contextlib.suppress(ConnectionClosed):
+                await peer.send([b"x", *[b""] * (MESSAGE_FRAGMENTS_MAX - 1 + over)])
+            if over:
+                await peer.wait_closed()
+                assert peer.close_code == 1009
+            assert await application.sizes.get() == (None if over else 1)
