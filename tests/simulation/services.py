@@ -171,13 +171,25 @@ def empty_archive(folder: Path) -> Path:
 
 
 async def _make_tables(folder: Path) -> None:
-    await (await open_archive(folder)).aclose()
+    await (await open_archive(folder)).end()
 
 
-async def open_archive(folder: Path, copy_of: Path | None = None) -> Archive:
+class LentArchive(SqlArchive):
+    """The one archive of all processes of a world: none of them closes it for the others, who may
+    be in the middle of something."""
+
+    async def aclose(self) -> None:
+        """Whoever stops has done with it."""
+
+    async def end(self) -> None:
+        """Close it."""
+        await super().aclose()
+
+
+async def open_archive(folder: Path, copy_of: Path | None = None) -> LentArchive:
     """The archive in `folder`, which begins as a copy of another one."""
     if copy_of is not None:
         for name in ("archive.db", _KEY):
             shutil.copy(copy_of / name, folder / name)
     seal = Seal(make_key(folder / _KEY))
-    return await SqlArchive.open(archive_url(folder), blobs=str(folder / "blobs"), sealer=seal)
+    return await LentArchive.open(archive_url(folder), blobs=str(folder / "blobs"), sealer=seal)

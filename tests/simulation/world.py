@@ -98,7 +98,7 @@ class World:
             findings |= await self._judge_past()
         await self.site.stop()
         if archive is not None:
-            await archive.aclose()
+            await archive.end()
         return findings
 
     async def _play(self) -> None:
