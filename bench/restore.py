@@ -43,8 +43,8 @@ SETTLE_S = 10.0
 CALM_S = 20.0
 REST_S = 0.25
 """From the changes to the restore that takes them back."""
-TAIL_S = 0.25
-"""After a restore; what is noticed then still counts."""
+TAIL_S = 0.5
+"""After a restore, until the archive has it too; what is noticed then still counts."""
 OPERATIONS = 1_000
 KEYS_PER_AGENT = 250_000
 

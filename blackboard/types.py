@@ -167,11 +167,14 @@ ARCHIVE_RETRY_MS: Final = 5_000
 ARCHIVE_IDLE_MS: Final = 1_000
 """Time between two looks at the log of a board to which this process commits nothing."""
 ARCHIVE_PAUSE_MS: Final = 500
-"""Pause after an append for which nobody waits, so that many commits share a transaction: one takes
-most of its time whatever is in it, and keeps those waiting who commit meanwhile."""
+"""Pause after an append for which nobody waits and that took in all there was, so that many commits
+share a transaction: one takes most of its time whatever is in it, and keeps others waiting."""
 ARCHIVE_REST_MS: Final = 1_000
 """Longest time for which the archiver of a board begins no append because a restore is on its way:
 the turns that it takes are those in which others wait for that."""
+ARCHIVE_STEP_PAUSE_MS: Final = 1
+"""Pause between two steps of an append, each of about a millisecond: the other half of the time is
+for those who commit. None while somebody waits for an archive, or while it is a page behind."""
 ARCHIVE_PAGE_ENTRIES: Final = 1_024
 """Log entries archived in one transaction."""
 ARCHIVE_WARM_BOARDS: Final = 16
@@ -210,6 +213,15 @@ WHY_COMMITS_MAX: Final = 256
 # --- connections ----------------------------------------------------------------------------------
 FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
 """One WebSocket message: the largest commit, in the more verbose of the two encodings."""
+INTAKE_BYTES_MAX: Final = 128 * 1024 * 1024
+"""Bytes of messages on their way into one process, of all connections: each is in memory up to four
+times until it was looked at. Above it a connection ends, of the account that has most."""
+INTAKE_ACCOUNT_BYTES_MAX: Final = INTAKE_BYTES_MAX // 4
+"""The same of one principal and its narrowed tokens: four messages of the largest size. Above it
+the newest of its own connections ends, whatever others send."""
+INTAKE_SMALL_BYTES: Final = 16 * 1024
+"""Bytes on their way in below which a connection does not count there: with CONNECTIONS_MAX of them
+that is half as much again, and nobody who sends little is ever told to come again."""
 MESSAGE_FRAGMENTS_MAX: Final = 4096
 """WebSocket frames that one message comes in: each is kept until the last, and may be empty."""
 MESSAGES_PER_FRAME_MAX: Final = 1024

@@ -27,7 +27,7 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.service.finish import heed_cancellation
-from blackboard.store.archive import Archive, Mark
+from blackboard.store.archive import Archive, Mark, Pause
 from blackboard.store.base import Store
 from blackboard.types import (
     ARCHIVE_IDLE_MS,
@@ -36,6 +36,7 @@ from blackboard.types import (
     ARCHIVE_PAUSE_MS,
     ARCHIVE_REST_MS,
     ARCHIVE_RETRY_MS,
+    ARCHIVE_STEP_PAUSE_MS,
     ARCHIVE_WAIT_MS,
     FINISH_TIMEOUT_MS,
     LIST_ENTRIES_MAX,
@@ -90,6 +91,11 @@ class _Board:
     def revision(self) -> Revision:
         """How far it is archived."""
         return -1 if self.mark is None else self.mark.revision
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the log had more than the page that was archived last."""
+        return self.mark is not None and self.mark.revision < self.head
 
     def reach(self, mark: Mark | None) -> None:
         """Note how far it is archived by now, and wake who waits for that."""
@@ -206,7 +212,7 @@ class Archiver:
                 board.wake.clear()
                 board.wanted.clear()
                 if await self._advance(board):
-                    pause_ms = 0 if board.waiters else ARCHIVE_PAUSE_MS
+                    pause_ms = 0 if board.waiters or board.is_behind else ARCHIVE_PAUSE_MS
                 board.failures = 0
             except Exception as error:  # noqa: BLE001 - nobody else would begin again
                 pause_ms = self._failed(board, error)
@@ -303,8 +309,9 @@ class Archiver:
         # The mark may have moved on before we had the lease; then this page is not the next one.
         if entries[0].revision <= after or not board.checked:
             return True
+        pause = self._pause(is_last=entries[-1].revision >= board.head)
         try:
-            mark = await self.archive.append(board.name, board.fence, after, entries)
+            mark = await self.archive.append(board.name, board.fence, after, entries, pause)
         except Fenced:
             board.fence, board.checked = None, False
             return True
@@ -317,10 +324,25 @@ class Archiver:
         board.reach(mark)
         return True
 
+    def _pause(self, *, is_last: bool) -> Pause:
+        """What an append awaits between its steps: with time for others, unless somebody waits for
+        an archive, or this page is not the last one.
+
+        A commit takes half a dozen turns of the loop, and a dozen of the interpreter in its thread;
+        beside steps that follow one another it waits for one of them each time.
+        """
+
+        async def pause() -> None:
+            hurries = not is_last or any(board.waiters for board in self._boards.values())
+            await asyncio.sleep(0 if hurries else ARCHIVE_STEP_PAUSE_MS / 1000)
+
+        return pause
+
     async def _join(self, board: _Board) -> None:
         """Begin the archive of a board, with what it holds if its log does not begin with it."""
         assert board.fence is not None
         head = await self._store.open(board.name)
+        board.head = head.revision
         if head.oldest <= 1:
             first = head.epoch if head.epoch.number == 1 else Epoch(1, "")
             head, pages = Head(0, first, 1), _no_pages()

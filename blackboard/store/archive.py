@@ -14,7 +14,8 @@ What every archive promises (`tests/conformance/rules_archive.py`)
   not what was written. A driver's exception never comes through.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -114,6 +115,15 @@ class Cut:
     previous: bytes = b""
 
 
+Pause = Callable[[], Awaitable[None]]
+"""What is awaited where a long piece of work lets others go on."""
+
+
+async def let_others_run() -> None:
+    """The shortest pause: whoever is ready has a turn of the event loop."""
+    await asyncio.sleep(0)
+
+
 class Sealer(Protocol):
     """Makes manifests, and tells whether one is genuine."""
 
@@ -176,9 +186,16 @@ class Archive(Protocol):
         """
 
     async def append(
-        self, board: str, fence: int, after: Revision, entries: Sequence[LogEntry]
+        self,
+        board: str,
+        fence: int,
+        after: Revision,
+        entries: Sequence[LogEntry],
+        pause: Pause = let_others_run,
     ) -> Mark:
         """Archive the log entries that follow revision `after`, and seal the checkpoints in them.
+
+        `pause` is awaited between steps of about a millisecond of processor time.
 
         Errors: Fenced when somebody else appends by now or the archive is not at `after`.
         """

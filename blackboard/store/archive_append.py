@@ -3,7 +3,6 @@
 A manifest says what its revision holds, which only the fold knows while the rows are not written.
 """
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,7 +14,7 @@ from blackboard.core.commit import RESTORE, Change, Epoch, LogEntry
 from blackboard.core.path import namespace_of
 from blackboard.errors import Corrupt
 from blackboard.store import archive_rows
-from blackboard.store.archive import Cut, Facts, Mark, Sealer, Step
+from blackboard.store.archive import Cut, Facts, Mark, Pause, Sealer, Step
 from blackboard.store.archive_database import add, rows
 from blackboard.store.archive_fold import CHECKPOINTS, DECLARED, STEP_CHANGES, Fold, Known
 from blackboard.store.archive_past import STEP_KEYS, Past, mark_of
@@ -54,7 +53,7 @@ class Appending:
         self._blobs = blobs
         self._connection = past.connection
 
-    async def write(self, entries: Sequence[LogEntry]) -> Warm:
+    async def write(self, entries: Sequence[LogEntry], pause: Pause) -> Warm:
         """Write all rows of `entries`, which hold no marker of a lost history but the first.
 
         Returns where the board stands then, which is true once the transaction was committed.
@@ -66,17 +65,17 @@ class Appending:
             if len(entry.changes) < STEP_CHANGES:
                 fold.apply(entry)
             else:
-                await _in_turns(fold.steps_of(entry))
+                await _in_turns(fold.steps_of(entry), pause)
             if number % _ENTRIES_AT_ONCE == 0:
-                await asyncio.sleep(0)
+                await pause()
             if seals is not None:
                 if taken[entry.revision]:
-                    await _in_turns(fold.steps_to_settle(entry.revision))
+                    await _in_turns(fold.steps_to_settle(entry.revision), pause)
                 seals.follow(entry)
                 for change in taken[entry.revision]:
                     seals.seal(entry, change)
         through = entries[-1].revision
-        await _in_turns(fold.steps_to_settle(through))
+        await _in_turns(fold.steps_to_settle(through), pause)
         await self._write(fold, through)
         await add(self._connection, CHECKPOINT, seals.rows if seals else ())
         epochs = [before.epoch, *(entry.epoch for entry in entries if entry.epoch is not None)]
@@ -162,14 +161,14 @@ def _known(row: Any) -> Known:
     return Known(row.revision, row.create_revision, element)
 
 
-async def _in_turns(steps: Iterator[None]) -> None:
+async def _in_turns(steps: Iterator[None], pause: Pause) -> None:
     """Take steps, and let others run in between.
 
-    Not in a thread: one that computes keeps the interpreter for five milliseconds whenever the
-    event loop has waited for something.
+    Not in a thread: one that computes keeps the interpreter for a whole switch interval whenever
+    the event loop has waited for something.
     """
     for _ in steps:
-        await asyncio.sleep(0)
+        await pause()
 
 
 @dataclass

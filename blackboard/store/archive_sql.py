@@ -22,10 +22,12 @@ from blackboard.store.archive import (
     Difference,
     Facts,
     Mark,
+    Pause,
     Point,
     Sealer,
     Stored,
     Version,
+    let_others_run,
 )
 from blackboard.store.archive_append import Appending, loses, runs
 from blackboard.store.archive_database import Database, add, rows
@@ -185,7 +187,12 @@ class SqlArchive:
             return await mark_of(Past(self._database, connection, segments), row)
 
     async def append(
-        self, board: str, fence: int, after: Revision, entries: Sequence[LogEntry]
+        self,
+        board: str,
+        fence: int,
+        after: Revision,
+        entries: Sequence[LogEntry],
+        pause: Pause = let_others_run,
     ) -> Mark:
         """As `Archive.append`."""
         history.check_sequence(after, entries)
@@ -204,7 +211,8 @@ class SqlArchive:
                 warm = self._warmth.take(row)
                 segments = await segments_of(connection, row, row.through)
                 past = Past(self._database, connection, segments)
-                warm = await Appending(past, row, warm, self._sealer, self._blobs).write(run)
+                appending = Appending(past, row, warm, self._sealer, self._blobs)
+                warm = await appending.write(run, pause)
         assert warm is not None
         self._warmth.keep(warm)
         return warm.mark

@@ -10,7 +10,17 @@ from collections.abc import AsyncIterator, Sequence
 from msgspec.structs import replace
 
 from blackboard.core.commit import Change, Entry, Head, LogEntry, Reading
-from blackboard.store.archive import Archive, Difference, Facts, Mark, Point, Stored, Version
+from blackboard.store.archive import (
+    Archive,
+    Difference,
+    Facts,
+    Mark,
+    Pause,
+    Point,
+    Stored,
+    Version,
+    let_others_run,
+)
 from blackboard.store.data_keys import DataKeys
 from blackboard.store.sealed import Opener
 from blackboard.store.sealing import Opened, is_sealed, sealed_form
@@ -67,10 +77,16 @@ class SealedArchive:
         return await self.raw.branch(board, origin)
 
     async def append(
-        self, board: str, fence: int, after: Revision, entries: Sequence[LogEntry]
+        self,
+        board: str,
+        fence: int,
+        after: Revision,
+        entries: Sequence[LogEntry],
+        pause: Pause = let_others_run,
     ) -> Mark:
         """As `Archive.append`; values that were opened go in as they were sealed."""
-        return await self.raw.append(board, fence, after, [_sealed(entry) for entry in entries])
+        sealed = [_sealed(entry) for entry in entries]
+        return await self.raw.append(board, fence, after, sealed, pause)
 
     async def settle(self, board: str) -> Revision:
         """As `Archive.settle`."""

@@ -18,6 +18,8 @@ from functools import lru_cache
 from itertools import chain
 from typing import Final
 
+from sortedcontainers import SortedSet
+
 from blackboard.core.commit import Entry
 from blackboard.core.state import State
 from blackboard.errors import Corrupt
@@ -41,7 +43,6 @@ _ROWS_PER_STATEMENT: Final = 128
 """Times 8 columns: SQLite takes 32,766 parameters."""
 _COLUMNS: Final = ", ".join(ENTRY.columns)
 _IN_PLACE: Final = "SELECT key FROM owed NOT INDEXED"
-_NEXT: Final = "SELECT key FROM owed ORDER BY key LIMIT ?"
 _MOVE: Final = "{} SELECT {} FROM owed WHERE key <= ? ON CONFLICT {}".format(
     ENTRY.upsert.partition(" VALUES ")[0], _COLUMNS, ENTRY.upsert.partition(" ON CONFLICT ")[2]
 )
@@ -52,7 +53,7 @@ class Owed:
     """What one open file owes. Each call belongs to a transaction, or to loading the file."""
 
     def __init__(self) -> None:
-        self._keys: set[Key] = set()
+        self._keys: SortedSet[Key] = SortedSet()  # as SQLite orders them: by code points
         self._resting = 0
         self._moved = 0
 
@@ -68,7 +69,7 @@ class Owed:
     def fill(self, state: State, cursor: sqlite3.Cursor) -> None:
         """Let what is owed stand for what `state` has from table `entry`. Errors: Corrupt."""
         rows = cursor.execute(OWED.select).fetchall()
-        self._keys = {row[0] for row in rows}
+        self._keys = SortedSet(row[0] for row in rows)
         if {key for (key,) in cursor.execute(_IN_PLACE)} != self._keys:  # those are of its index
             raise Corrupt(what="table owed", reason="its index is damaged")
         supersede(state, rows)
@@ -96,8 +97,11 @@ class Owed:
         self._keys.difference_update(key for (key,) in gone)
 
     def _pay(self, connection: sqlite3.Connection) -> None:
-        """Move the first rows to where they belong."""
-        paid = [key for (key,) in connection.execute(_NEXT, (PAID_ROWS,))]
+        """Move the first rows to where they belong.
+
+        Which these are is not asked of the table: each row of an answer is a step (see `insert`).
+        """
+        paid = list(self._keys.islice(0, PAID_ROWS))
         if paid:
             connection.execute(_MOVE, paid[-1:])
             connection.execute(_PAID, paid[-1:])

@@ -20,9 +20,10 @@ from blackboard.service.embedded import archive_beside
 from blackboard.service.host import Host
 from blackboard.service.local import LocalLink
 from blackboard.service.sweeper import Sweeper
-from blackboard.store.archive import Archive, Mark, Point
+from blackboard.store.archive import Archive, Mark, Pause, Point
+from blackboard.store.archive_fold import STEP_CHANGES
 from blackboard.store.sqlite import SqliteStore
-from blackboard.types import Key
+from blackboard.types import Key, Revision
 from blackboard.wire.codec import encode_value
 from tests.conformance.archive_suite import Place
 from tests.conformance.rules_archive import state_at, whole_log
@@ -285,6 +286,68 @@ async def test_a_rest_of_the_archiver_has_an_end(
         for number in range(3):
             done = await board.put("public/a", number)
             assert (await archiver.reached(BOARD, done.revision)).revision == done.revision
+
+
+async def nobody_waits_until(store: SqliteStore, archive: Archive, revision: Revision) -> None:
+    """Until the board is archived so far, by an archiver whom nobody asks for it."""
+    archiver = Archiver(store, archive)
+    archiver.follow(BOARD)
+
+    async def is_so_far() -> bool:
+        mark = await archive.mark(BOARD)
+        return mark is not None and mark.revision >= revision
+
+    await wait_until(is_so_far)
+    await archiver.aclose()
+
+
+async def test_a_full_page_is_followed_by_the_next_one(
+    store: SqliteStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits, and there are more commits than one page per ARCHIVE_PAUSE_MS: it keeps up."""
+    monkeypatch.setattr(archiver_module, "ARCHIVE_PAGE_ENTRIES", 4)
+    monkeypatch.setattr(archiver_module, "ARCHIVE_PAUSE_MS", 600_000)
+    writer = await Writer.open(store, BOARD)
+    for _ in range(4 * 5 + 1):
+        done = await writer.commit(Put("public/a", ONE))
+    await nobody_waits_until(store, archive, done.revision)
+
+
+async def test_an_append_leaves_time_for_others_unless_somebody_waits(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ARCHIVE_STEP_PAUSE_MS between the steps of a large commit; none for who waits for it."""
+    archiver, board, pauses = host.archiver, client(host), asyncio.Queue[Pause]()
+    assert archiver is not None
+    append, loop = archiver.archive.append, asyncio.get_running_loop()
+
+    async def noted(*given: Any) -> Mark:
+        pauses.put_nowait(given[-1])
+        return await append(*given)
+
+    monkeypatch.setattr(archiver.archive, "append", noted)
+    await board.put("public/a", 1)
+    pause = await pauses.get()
+    monkeypatch.setattr(archiver_module, "ARCHIVE_STEP_PAUSE_MS", 50)
+    began_s = loop.time()
+    await pause()
+    assert loop.time() - began_s > 0.04
+    monkeypatch.setattr(archiver_module, "ARCHIVE_STEP_PAUSE_MS", 600_000)
+    done = await board.commit([Put(f"public/{n}", ONE) for n in range(4 * STEP_CHANGES)])
+    assert (await archiver.reached(BOARD, done.revision)).revision == done.revision
+
+
+async def test_an_append_that_is_a_page_behind_does_not_pause(
+    store: SqliteStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for the last page: what piles up meanwhile is archived as fast as it goes."""
+    monkeypatch.setattr(archiver_module, "ARCHIVE_STEP_PAUSE_MS", 600_000)
+    monkeypatch.setattr(archiver_module, "ARCHIVE_PAGE_ENTRIES", 1)
+    writer = await Writer.open(store, BOARD)
+    large = [Put(f"public/{n}", ONE) for n in range(4 * STEP_CHANGES)]
+    done = await writer.commit(*large)
+    await writer.commit(Put("public/a", ONE))
+    await nobody_waits_until(store, archive, done.revision)
 
 
 async def test_who_waits_for_another_archiver_asks_with_pauses(

@@ -106,6 +106,19 @@ def test_a_large_commit_is_owed_and_small_ones_pay(written: Written) -> None:
     assert set(written.found("entry")) == {"public/a", *keys()}
 
 
+def test_rows_are_paid_in_the_order_of_the_table(written: Written) -> None:
+    """Which is that of their bytes in UTF-8, and of Python's strings, but not of UTF-16."""
+    characters = ("\U0001f600", "\ue000", "\uffee", "\u00e9", "z", "\ud7ff", "\U0010fffd")
+    names = [f"public/{c}{number}" for c in characters for number in range(40)]
+    written.commit(*(Put(name, ONE) for name in names))
+    written.wait()
+    left = sorted(names)
+    while left:
+        written.commit(Put("public/a", packed(len(left))))
+        left = left[PAID_ROWS:]
+        assert sorted(written.found("owed")) == left
+
+
 def test_a_commit_below_the_edge_is_put_in_its_place(written: Written) -> None:
     written.commit(*puts(1, OWED_ROWS_MIN - 1))
     assert written.found("owed") == {}
