@@ -352,7 +352,7 @@ class Connection:
             self._session.respond_error(hello.id, error)
             self._end(close_code(error), str(error), flush=True)
             return
-        self._socket.trust()
+        self._socket.trust(principal.account)
         self._principal, self._link = principal, link
         self._expire_at(principal.expires_at_ms)
         self._session.welcome(hello.id, self._house.welcome(principal, link.agent))

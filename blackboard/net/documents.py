@@ -82,7 +82,7 @@ class DocumentDoor:
         board, key = scope["path_params"]["board"], scope["path_params"]["key"]
         try:
             principal = await self._admit(scope, query, board, check_document(key))
-            trust_of(scope)()
+            trust_of(scope)(principal.account)
             visit = _Visit(principal, self._gate.admission(principal))
             with self._gate.visit(visit, principal):
                 await self._gate.shares.wait(principal.account, HANDSHAKE_US)

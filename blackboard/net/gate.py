@@ -24,7 +24,7 @@ from blackboard import types as limits
 from blackboard.errors import LimitExceeded, Unauthenticated, Unavailable
 from blackboard.net.admission import Admission
 from blackboard.net.connection import Connection
-from blackboard.net.direct import DIRECT
+from blackboard.net.direct import DIRECT, Trust
 from blackboard.net.metrics import Traffic
 from blackboard.net.socket import clock_ms
 from blackboard.service.access import Principal
@@ -152,7 +152,7 @@ class Gate:
         session = ServerSession(SUBPROTOCOLS[name], clock_ms())
         socket = _Socket(receive, send, session, trust_of(scope))
         if principal is not None:
-            socket.trust()
+            socket.trust(principal.account)
         connection = Connection(socket, session, self, principal)
         self._open.add(connection)
         self.traffic.connections += 1
@@ -296,9 +296,7 @@ class Visitor(Protocol):
 class _Socket:
     """The ASGI side of a `socket.Socket`."""
 
-    def __init__(
-        self, receive: Receive, send: Send, session: ServerSession, trust: Callable[[], None]
-    ) -> None:
+    def __init__(self, receive: Receive, send: Send, session: ServerSession, trust: Trust) -> None:
         self._receive = receive
         self._send = send
         self.trust = trust
@@ -338,13 +336,13 @@ def heeding_close(send: Send) -> Send:
     return sent
 
 
-def trust_of(scope: Scope) -> Callable[[], None]:
+def trust_of(scope: Scope) -> Trust:
     """What lifts the limits for strangers off a connection, if our own server runs it."""
-    found: Callable[[], None] = scope.get("extensions", {}).get(DIRECT, {}).get("trust", _no_limits)
+    found: Trust = scope.get("extensions", {}).get(DIRECT, {}).get("trust", _no_limits)
     return found
 
 
-def _no_limits() -> None:
+def _no_limits(_account: str) -> None:
     """The server that runs this has the same for all."""
 
 

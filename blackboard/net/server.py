@@ -39,8 +39,9 @@ from blackboard.net.config import (
     wrapper_of,
     write_operator_token,
 )
-from blackboard.net.direct import DirectProtocol
+from blackboard.net.direct import counting
 from blackboard.net.gate import Doors
+from blackboard.net.intake import Intake
 from blackboard.net.tokens import verify
 from blackboard.service.encryption import sealed
 from blackboard.service.quorum import masters_at
@@ -261,7 +262,7 @@ def _url(settings: Settings, port: int) -> str:
 def _config(app: Starlette, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        ws=DirectProtocol,
+        ws=counting(Intake()),
         ws_max_size=FRAME_BYTES_MAX,
         ws_per_message_deflate=False,
         ws_ping_interval=PING_INTERVAL_MS / 1000,

@@ -24,8 +24,8 @@ class Socket(Protocol):
     async def send(self, frame: bytes) -> None:
         """Send one frame, when there is room for it. OSError when the peer is gone."""
 
-    def trust(self) -> None:
-        """Take in messages of every size: it is known who the peer is."""
+    def trust(self, account: str) -> None:
+        """Take in messages of every size, on this account: it is known who the peer is."""
 
     async def close(self, code: int, reason: str) -> None:
         """Close with a code and a reason."""

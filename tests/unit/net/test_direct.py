@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable
+import struct
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,10 +14,12 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame
 
-from blackboard.net.direct import DIRECT, DirectProtocol
+from blackboard.net import intake as intake_module
+from blackboard.net.direct import DIRECT, DirectProtocol, counting
+from blackboard.net.intake import PIECE_BYTES, Intake
 from blackboard.net.server import listen
-from blackboard.types import MESSAGE_FRAGMENTS_MAX, STRANGER_BYTES_MAX
-from tests.waiting import TIMEOUT_S
+from blackboard.types import INTAKE_SMALL_BYTES, MESSAGE_FRAGMENTS_MAX, STRANGER_BYTES_MAX
+from tests.waiting import TIMEOUT_S, wait_until
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 SIZES = (0, 1, 125, 126, 127, 65_535, 65_536, 200_000)
@@ -47,11 +50,15 @@ class Writer:
 
 
 @asynccontextmanager
-async def served(writer: Application) -> AsyncIterator[str]:
+async def served(writer: Application, intake: Intake | None = None) -> AsyncIterator[str]:
     """The application on a port of its own."""
     listener = listen("127.0.0.1", 0)
     config = uvicorn.Config(
-        writer, ws=DirectProtocol, lifespan="off", log_config=None, ws_per_message_deflate=False
+        writer,
+        ws=counting(intake or Intake()),
+        lifespan="off",
+        log_config=None,
+        ws_per_message_deflate=False,
     )
     server = uvicorn.Server(config)
     running = asyncio.create_task(server._serve(sockets=[listener]))
@@ -96,8 +103,9 @@ async def test_who_is_gone_is_written_nothing() -> None:
 class Listener:
     """An application that takes in messages; it knows whose they are at once, or never."""
 
-    def __init__(self, *, trusts: bool) -> None:
+    def __init__(self, *, trusts: bool, account: str = "ada") -> None:
         self.trusts = trusts
+        self.account = account
         self.sizes: asyncio.Queue[int | None] = asyncio.Queue()
         """Of each message, in turn; None is the end."""
 
@@ -105,7 +113,7 @@ class Listener:
         """Serve one WebSocket."""
         await receive()
         if self.trusts:
-            scope["extensions"][DIRECT]["trust"]()
+            scope["extensions"][DIRECT]["trust"](self.account)
         await send({"type": "websocket.accept"})
         while (message := await receive())["type"] == "websocket.receive":
             self.sizes.put_nowait(len(message.get("bytes") or message.get("text") or ""))
@@ -184,3 +192,220 @@ async def test_the_edge_of_fragments_of_a_message(over: int) -> None:
                 await peer.wait_closed()
                 assert peer.close_code == 1009
             assert await application.sizes.get() == (None if over else 1)
+
+
+# --- what is on its way in ------------------------------------------------------------------------
+
+LARGE = 3 * INTAKE_SMALL_BYTES
+
+
+class Reader:
+    """An application that knows whose messages these are, and looks at one when it is told to."""
+
+    def __init__(self) -> None:
+        self.looks = asyncio.Semaphore(0)
+        self.ended = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one WebSocket, whose account is its path."""
+        await receive()
+        scope["extensions"][DIRECT]["trust"](scope["path"])
+        await send({"type": "websocket.accept"})
+        while (await receive())["type"] == "websocket.receive":
+            await self.looks.acquire()
+        self.ended.set()
+
+
+def holds(intake: Intake, *sizes: int) -> Callable[[], Awaitable[bool]]:
+    """Whether messages of such sizes are held; each in three fragments, or fewer."""
+
+    async def is_so() -> bool:
+        return 0 <= intake.bytes_held - sum(sizes) <= 3 * PIECE_BYTES * len(sizes)
+
+    return is_so
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["\u00e9" * LARGE, bytes(2 * LARGE), [bytes(LARGE)] * 2],
+    ids=["text", "b", "fragments"],
+)
+async def test_a_message_counts_until_it_was_looked_at(message: Any) -> None:
+    """By its bytes, whatever it is made of; then nothing does, though its connection lives on."""
+    application, intake = Reader(), Intake()
+    async with served(application, intake) as url, connect(url) as peer:
+        for _ in range(3):
+            await peer.send(message)
+            await wait_until(holds(intake, 2 * LARGE))
+            application.looks.release()
+            await wait_until(holds(intake))
+    assert intake.bytes_held == 0
+
+
+@pytest.mark.parametrize("in_frame", [False, True])
+async def test_what_is_not_whole_counts_until_its_sender_is_gone(in_frame: bool) -> None:
+    """The first fragment of a message, or a part of a frame; an abort is an end too."""
+    application, intake = Reader(), Intake()
+    async with served(application, intake) as url, connect(url) as peer:
+        if in_frame:
+            head = struct.pack("!BBQI", 0x82, 0x80 | 127, 2 * LARGE, 0)
+            peer.transport.write(head + bytes(LARGE))
+        sending = asyncio.create_task(asyncio.Event().wait() if in_frame else _send_first(peer))
+        await wait_until(holds(intake, LARGE))
+        peer.transport.abort()
+        sending.cancel()
+        await asyncio.wait([sending])
+        await wait_until(holds(intake))
+        await application.ended.wait()
+    assert intake.bytes_held == 0
+
+
+async def test_who_has_most_on_its_way_is_told_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the account that has most; the others, and that one's whole message, go on."""
+    monkeypatch.setattr(intake_module, "INTAKE_BYTES_MAX", 5 * LARGE)
+    monkeypatch.setattr(intake_module, "FRAME_BYTES_MAX", 1)
+    application, intake = Reader(), Intake()
+    async with (
+        served(application, intake) as url,
+        asyncio.timeout(TIMEOUT_S),
+        connect(url + "/eve") as eve,
+        connect(url + "/eve") as second,
+        connect(url + "/ada") as ada,
+    ):
+        await second.send(bytes(LARGE))
+        await wait_until(holds(intake, LARGE))
+        sending = asyncio.create_task(eve.send(_first_of(bytes(2 * LARGE))))
+        await wait_until(holds(intake, LARGE, 2 * LARGE))
+        await ada.send(bytes(2 * LARGE + 1))
+        await eve.wait_closed()
+        assert eve.close_code == 1013
+        await wait_until(holds(intake, LARGE, 2 * LARGE + 1))
+        sending.cancel()
+        await asyncio.wait([sending])
+        for peer in (ada, second):
+            await peer.send(b"goes on")
+            application.looks.release()
+            application.looks.release()
+        await wait_until(holds(intake))
+        assert intake.ended == 1
+    assert intake.bytes_held == 0
+
+
+async def test_whole_messages_in_a_line_are_let_go_of_but_not_the_one_in_hand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those were not answered: their sender sends them again."""
+    monkeypatch.setattr(intake_module, "INTAKE_ACCOUNT_BYTES_MAX", 2 * LARGE)
+    application, intake = Reader(), Intake()
+    async with served(application, intake) as url, connect(url) as peer:
+        async with asyncio.timeout(TIMEOUT_S):
+            await peer.send(bytes(LARGE))
+            await wait_until(holds(intake, LARGE))
+            await peer.send(bytes(LARGE))
+            await peer.wait_closed()
+            assert peer.close_code == 1013
+            await wait_until(holds(intake, LARGE))
+            application.looks.release()
+            await application.ended.wait()
+    assert intake.bytes_held == 0
+
+
+async def test_messages_without_content_count_too() -> None:
+    """Each takes a place in the line; so do fragments."""
+    application, intake = Reader(), Intake()
+    count = 2 * INTAKE_SMALL_BYTES // PIECE_BYTES
+    async with served(application, intake) as url, connect(url) as peer:
+        await peer.send(b"")
+        await peer.send([b""] * count)
+        await wait_until(holds(intake, (count + 1) * PIECE_BYTES))
+        application.looks.release()
+        application.looks.release()
+        await wait_until(holds(intake))
+
+
+async def test_what_is_no_text_does_not_count() -> None:
+    """It is gone, and so is its sender, while the application still looks at what was before."""
+    application, intake = Reader(), Intake()
+    async with served(application, intake) as url, connect(url) as peer:
+        async with asyncio.timeout(TIMEOUT_S):
+            await peer.send("first")
+            await peer.send(b"\xff" * LARGE, text=True)
+            await peer.wait_closed()
+            assert peer.close_code == 1007
+            await wait_until(holds(intake))
+            application.looks.release()
+            await application.ended.wait()
+
+
+@pytest.mark.parametrize("stops", [False, True])
+async def test_who_does_not_read_is_gone_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, stops: bool
+) -> None:
+    """To close waits until what was sent before is read: not for ever. A server may stop then."""
+    made, let_go = DirectProtocol.connection_made, DirectProtocol.let_go
+    unread: list[int] = []
+
+    def impatient(self: DirectProtocol, transport: Any) -> None:
+        self.close_timeout = 0.05
+        made(self, transport)
+
+    def stopping(self: DirectProtocol) -> None:
+        let_go(self)
+        unread.append(self.transport.get_write_buffer_size())
+        if stops:
+            self.shutdown()
+            self.transport.abort()
+
+    monkeypatch.setattr(DirectProtocol, "let_go", stopping)
+
+    monkeypatch.setattr(DirectProtocol, "connection_made", impatient)
+    monkeypatch.setattr(intake_module, "INTAKE_ACCOUNT_BYTES_MAX", LARGE)
+    ended = asyncio.Event()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        sending = asyncio.create_task(_flood(send))
+        while (await receive())["type"] == "websocket.receive":
+            pass
+        sending.cancel()
+        await asyncio.wait([sending])
+        ended.set()
+
+    async with (
+        served(application) as url,
+        asyncio.timeout(TIMEOUT_S),
+        connect(url, max_queue=1) as peer,
+    ):
+        await wait_until(lambda: _is_full(peer))
+        sending = asyncio.create_task(peer.send(_first_of(bytes(LARGE + 1))))
+        await ended.wait()
+        sending.cancel()
+        await asyncio.wait([sending])
+        peer.transport.abort()
+    assert unread[0] > 0
+
+
+async def _flood(send: Any) -> None:
+    with contextlib.suppress(Exception):
+        while True:
+            await send({"type": "websocket.send", "bytes": bytes(100_000)})
+
+
+async def _is_full(peer: Any) -> bool:
+    """Whether this side has stopped reading."""
+    return bool(peer.recv_messages.paused)
+
+
+async def _send_first(peer: Any) -> bool:
+    await peer.send(_first_of(bytes(LARGE)))
+    return True
+
+
+async def _first_of(part: bytes) -> AsyncGenerator[bytes, None]:
+    """A message of two fragments, of which only the first comes."""
+    yield part
+    await asyncio.Event().wait()
+    yield b""

@@ -13,7 +13,8 @@ from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
 import blackboard
-from blackboard.net import gate
+from blackboard.net import gate, intake
+from blackboard.net.direct import DirectProtocol
 from blackboard.net.gate import Doors, bearer_token, header
 from blackboard.service import access
 from blackboard.service.service import Service
@@ -310,3 +311,38 @@ def _parts() -> set[str]:
         for found in gc.get_objects()
         if type(found).__name__ in kinds and str(type(found).__module__).startswith(ours)
     }
+
+
+async def test_who_was_told_to_come_again_loses_nothing(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More large commits on their way than INTAKE_BYTES_MAX: each is there in the end, once."""
+    monkeypatch.setattr(intake, "INTAKE_BYTES_MAX", 1_500_000)
+    ended: list[DirectProtocol] = []
+    let_go = DirectProtocol.let_go
+
+    def noted(self: DirectProtocol) -> None:
+        ended.append(self)
+        let_go(self)
+
+    monkeypatch.setattr(DirectProtocol, "let_go", noted)
+    value = "x" * 700_000
+
+    async def one(name: str) -> None:
+        token = served.token(access.agent(name))
+        async with blackboard.connect(served.url, token=token) as client:
+            board = client.board("b")
+            for number in range(3):
+                await board.put(f"public/{name}/{number}", value)
+                await board.increment("public/count", 1)
+
+    names = [f"agent{number}" for number in range(6)]
+    rounds = 0
+    async with asyncio.timeout(6 * TIMEOUT_S):
+        while not ended:  # else they got through one after the other
+            await asyncio.gather(*map(one, names))
+            rounds += 1
+    async with blackboard.connect(served.url, token=served.token()) as client:
+        assert await client.board("b").get("public/count") == rounds * 3 * len(names)
+        for name in names:
+            assert await client.board("b").get(f"public/{name}/2") == value

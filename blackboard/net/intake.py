@@ -1,0 +1,114 @@
+"""How much is on its way into the process, of all connections together.
+
+A message is in memory from its first byte until it has been looked at, for a while several times
+over, and each connection may send one of FRAME_BYTES_MAX. Above INTAKE_ACCOUNT_BYTES_MAX of one
+account, or INTAKE_BYTES_MAX of all, a connection ends, and its sender comes again. Nobody is made
+to wait instead: who waits keeps what he has, and what others wait for.
+
+It is the newest one that ends: if it were the one that has come furthest, many who send at once
+would never get to the end of a message. And it is one of the account that has most, counted in
+whole messages of the largest size: a crowd on one account ends nobody else.
+
+Invariants
+- `bytes_held` is the sum of what connections noted last.
+- after `note` all that is held is within the two bounds, or nothing more can be let go of: what is
+  left is with the application, one message of each connection at most.
+"""
+
+import logging
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from blackboard.types import (
+    FRAME_BYTES_MAX,
+    INTAKE_ACCOUNT_BYTES_MAX,
+    INTAKE_BYTES_MAX,
+    INTAKE_SMALL_BYTES,
+)
+
+log = logging.getLogger(__name__)
+PIECE_BYTES: Final = 256
+"""What a message, or a fragment of one, takes beside its content; it may be empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Bytes of one connection of `account`: those that wait, whole or not, and those of the message
+    that is being looked at."""
+
+    account: str
+    waiting: int
+    shown: int
+
+    @property
+    def counted(self) -> int:
+        """What counts: small messages do not, they come and go too often."""
+        size = self.waiting + self.shown
+        return size if size >= INTAKE_SMALL_BYTES else 0
+
+
+class Holder(Protocol):
+    """A connection."""
+
+    def let_go(self) -> None:
+        """End, and note that nothing waits any more."""
+
+
+_NOTHING: Final = Held("", 0, 0)
+
+
+class Intake:
+    """That of one process."""
+
+    def __init__(self) -> None:
+        self.bytes_held = 0
+        self.ended = 0
+        """Connections that had to end."""
+        self._held: dict[Holder, Held] = {}  # who came first is first
+        self._per_account: Counter[str] = Counter()
+
+    def note(self, holder: Holder, held: Held) -> None:
+        """A connection holds so much now; it may be told to let go at once."""
+        before = self._held.get(holder, _NOTHING)
+        self._count(before, -before.counted)
+        self._count(held, held.counted)
+        if held.counted:
+            self._held[holder] = held
+        else:
+            self._held.pop(holder, None)
+        while (doomed := self._doomed(held.account)) is not None:
+            self.ended += 1
+            is_tenfold = str(self.ended).rstrip("0") == "1"  # 1, 10, 100: a log can be flooded too
+            level = logging.WARNING if is_tenfold else logging.DEBUG
+            account = self._held[doomed].account or "strangers"
+            said = "%d bytes are on their way in: connection number %d had to end, of %s"
+            log.log(level, said, self.bytes_held, self.ended, account)
+            doomed.let_go()
+
+    def _count(self, held: Held, size: int) -> None:
+        self.bytes_held += size
+        self._per_account[held.account] += size
+        if not self._per_account[held.account]:
+            del self._per_account[held.account]
+
+    def _doomed(self, account: str) -> Holder | None:
+        """Who is to let go now, of whom `account` has noted something; None: nobody, or all that
+        could have."""
+        is_over = self._per_account[account] > INTAKE_ACCOUNT_BYTES_MAX
+        found = self._newest(account) if is_over else None
+        if found is None and self.bytes_held > INTAKE_BYTES_MAX:
+            found = self._newest()
+        return found
+
+    def _newest(self, account: str | None = None) -> Holder | None:
+        """Of those who can let go of something, of one account or of the one that has most."""
+        able = [
+            holder
+            for holder in reversed(self._held)
+            if self._held[holder].waiting and account in (None, self._held[holder].account)
+        ]
+        size_of = self._per_account
+        return max(
+            able, key=lambda h: size_of[self._held[h].account] // FRAME_BYTES_MAX, default=None
+        )
