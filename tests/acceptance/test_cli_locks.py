@@ -25,8 +25,8 @@ KEY = "public/deploy"
 HOUR_MS = 3_600_000
 HOLD = ("sh", "-c", "echo holding; cat gate")
 BLOCK = "from signal import *; pthread_sigmask(SIG_BLOCK, [SIGINT]); "
-# For Ctrl-C no command is a shell. `sh -c` catches it to end when what it has started ends, and that
-# may have been forked but not begun, when the signal is lost: both then wait for ever, now and then.
+# For Ctrl-C no command is a shell. `sh -c` catches it, to end when what it has started ends; and if
+# that was forked but has not begun, it loses the signal: both then wait for ever, now and then.
 DIE = ("cat", "start", "gate")
 CATCH = (
     sys.executable,
