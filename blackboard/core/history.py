@@ -8,6 +8,7 @@ Invariants of a well-formed log, which `check_sequence` tests
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -27,6 +28,8 @@ from blackboard.errors import Corrupt, InvalidRequest, Resync
 from blackboard.types import RESYNC_BYTES, Key, Revision
 
 _EVERYTHING = (parse_pattern("**"),)
+COST_OF_ENTRY: Final = 200
+_COST_OF_CHANGE: Final = 80
 
 
 def check_sequence(after: Revision, entries: Iterable[LogEntry]) -> Revision:
@@ -76,7 +79,7 @@ def visible(
     changes = tuple(c for c in entry.changes if _is_told(c.key, patterns, readable))
     if not changes and entry.epoch is None:
         return None
-    return _shown(entry, changes, readable)
+    return shown(entry, changes, readable)
 
 
 def is_visible(
@@ -99,13 +102,14 @@ def logged(entry: LogEntry, readable: Callable[[Key], bool]) -> LogEntry | None:
     author keeps private: who may read everything finds every revision in the log.
     """
     if not entry.changes and readable(superseding_key(entry.author)):
-        return _shown(entry, (), readable)
+        return shown(entry, (), readable)
     return visible(entry, _EVERYTHING, readable)
 
 
-def _shown(
+def shown(
     entry: LogEntry, changes: tuple[Change, ...], readable: Callable[[Key], bool]
 ) -> LogEntry:
+    """`entry` with those of its changes that a reader may see, and nothing that tells of others."""
     return replace(
         entry,
         changes=changes,
@@ -120,9 +124,16 @@ def bounded(entry: LogEntry | None) -> LogEntry | None:
 
     Errors: Resync when it is a restore whose visible changes are more than RESYNC_BYTES.
     """
-    if entry is not None and entry.epoch is not None and cost_of(entry) > RESYNC_BYTES:
-        raise Resync(entry.revision, entry.epoch.id, entry.epoch.from_revision)
+    if entry is not None and entry.epoch is not None:
+        bounded_at(cost_of(entry), entry)
     return entry
+
+
+def bounded_at(cost: int, entry: LogEntry) -> None:
+    """Check what a reader may see of `entry`, which begins an epoch, by its cost. As `bounded`."""
+    if cost > RESYNC_BYTES:
+        assert entry.epoch is not None
+        raise Resync(entry.revision, entry.epoch.id, entry.epoch.from_revision)
 
 
 def coalesce(entries: Sequence[LogEntry]) -> LogEntry:
@@ -143,10 +154,15 @@ def coalesce(entries: Sequence[LogEntry]) -> LogEntry:
 
 def cost_of(entry: LogEntry) -> int:
     """About how many bytes `entry` occupies in memory and in a frame."""
-    size = 200
-    for change in entry.changes:  # a generator would cost as much as all else
-        size += 80 + len(change.key) + len(change.value or b"")
+    size = COST_OF_ENTRY
+    for change in entry.changes:  # a generator, or a function, would cost as much as all else
+        size += _COST_OF_CHANGE + len(change.key) + len(change.value or b"")
     return size
+
+
+def cost_of_change(change: Change) -> int:
+    """What a change adds to the cost of its entry."""
+    return _COST_OF_CHANGE + len(change.key) + len(change.value or b"")
 
 
 def excess(head: Head, kept: int) -> int:

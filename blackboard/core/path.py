@@ -123,6 +123,8 @@ class Pattern:
     """The literal path before the first wildcard, without trailing slash ("" if there is none)."""
     literal: bool
     """Whether the pattern has no wildcard and so matches one key only."""
+    is_subtree: bool
+    """Whether it is `<prefix>/**` or `**`, and so matches all that lies below the prefix."""
 
     def matches(self, key: Key) -> bool:
         """Whether `key` is matched."""
@@ -144,6 +146,7 @@ def parse_pattern(text: str) -> Pattern:
         regex=re.compile("/".join(body)),
         prefix="/".join(segments[:wild]),
         literal=wild is None,
+        is_subtree=segments[-1] == "**" and wild == len(segments) - 1,
     )
 
 

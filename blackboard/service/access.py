@@ -18,7 +18,14 @@ from msgspec import Struct
 from blackboard.core import commit as core
 from blackboard.core.document import document_of, document_prefix
 from blackboard.core.lease import is_holder_of
-from blackboard.core.path import SYSTEM, barrier_key, check_name, namespace_of, parse_pattern
+from blackboard.core.path import (
+    SYSTEM,
+    Pattern,
+    barrier_key,
+    check_name,
+    namespace_of,
+    parse_pattern,
+)
 from blackboard.errors import AccessDenied, InvalidRequest, LimitExceeded
 from blackboard.types import PATTERNS_MAX, Key, Milliseconds, Prefix
 
@@ -43,6 +50,10 @@ class Grant(Struct, frozen=True, gc=False):
 
     pattern: str
     rights: frozenset[Right]
+
+
+READ_ALL: Final = (Grant("**", frozenset({Right.READ})),)
+"""What the service itself may read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,10 +374,14 @@ def _require_no_document(principal: Principal, op: core.Op) -> None:
         raise AccessDenied(principal.name, Right.ADMIN.value, path)
 
 
-def readable(principal: Principal) -> Callable[[Key], bool]:
-    """A filter: whether `principal` may read a key. It is applied to everything that is shown."""
-    grants = principal.grants
+def readable(grants: tuple[Grant, ...]) -> Callable[[Key], bool]:
+    """A filter: whether a key may be read. It is applied to everything that is shown."""
     return lambda key: allows(grants, Right.READ, key)
+
+
+def readable_patterns(grants: tuple[Grant, ...]) -> tuple[Pattern, ...]:
+    """What may be read, as patterns: the filter lets through what one of them matches."""
+    return tuple(parse_pattern(grant.pattern) for grant in grants if Right.READ in grant.rights)
 
 
 # --- the table ------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from blackboard.core.commit import ChangeKind, Delete, KeyAt, LogEntry, Put
 from blackboard.core.path import barrier_key, parse_patterns
 from blackboard.core.watch import Position
 from blackboard.errors import BlackboardError
+from blackboard.service.access import READ_ALL
 from blackboard.service.feed import View
 from blackboard.service.finish import finish
 from blackboard.service.host import Host
@@ -32,8 +33,7 @@ from blackboard.wire.codec import encode_value
 
 _VIEW = View(
     patterns=parse_patterns((barrier_key("*"), identity_key("*"))),
-    grants=("the service",),
-    readable=lambda key: True,
+    grants=READ_ALL,
 )
 
 

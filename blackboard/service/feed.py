@@ -22,6 +22,7 @@ from functools import cached_property
 
 from blackboard.core import history, watch
 from blackboard.core.commit import Head, LogEntry
+from blackboard.core.large_entry import LARGE_CHANGES, LargeEntry
 from blackboard.core.path import Pattern
 from blackboard.core.watch import Cursor, Position, WatchEvent
 from blackboard.errors import (
@@ -32,6 +33,8 @@ from blackboard.errors import (
     RolledBack,
     Unavailable,
 )
+from blackboard.service import access
+from blackboard.service.access import Grant
 from blackboard.service.link import Delivery
 from blackboard.store.base import Store
 from blackboard.types import (
@@ -55,9 +58,18 @@ class View:
     """What a watcher wants and may see. Equal views share their deliveries."""
 
     patterns: tuple[Pattern, ...]
-    grants: tuple[object, ...]
-    readable: Callable[[Key], bool] = field(compare=False)
+    grants: tuple[Grant, ...]
     coalesce: bool = False
+
+    @cached_property
+    def readable(self) -> Callable[[Key], bool]:
+        """Whether the grants let a key be read."""
+        return access.readable(self.grants)
+
+    @cached_property
+    def readable_patterns(self) -> tuple[Pattern, ...]:
+        """The same as patterns, of which one matches."""
+        return access.readable_patterns(self.grants)
 
     @cached_property
     def _hash(self) -> int:
@@ -110,6 +122,8 @@ class Feed:
         self._poked_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None  # while there is a reader
         self._shared: dict[tuple[View, Position], tuple[Delivery, Position]] = {}
+        self._large: LargeEntry | None = None
+        """The last restore that was shown, while the ring has it."""
         self._tail: asyncio.Task[None] | None = None
         self._failure: BlackboardError | None = None
 
@@ -210,6 +224,14 @@ class Feed:
             found = self._shared[view, after] = make()
         return found
 
+    def show(self, view: View, entry: LogEntry) -> LogEntry | None:
+        """As `View.show`; what it takes to show a large restore to many is made once."""
+        if entry.epoch is None or len(entry.changes) < LARGE_CHANGES:
+            return view.show(entry)
+        if self._large is None or self._large.entry.digest != entry.digest:
+            self._large = LargeEntry(entry)
+        return self._large.visible(view.patterns, view.readable_patterns)
+
     # --- the reader -------------------------------------------------------------------------------
 
     def _start(self, head: Head) -> None:
@@ -227,6 +249,7 @@ class Feed:
             self._tail = None
         self._ring.clear()
         self._shared.clear()
+        self._large = None
         self._ring_bytes = self._ring_changes = 0
 
     def _fail(self, error: BlackboardError) -> None:
@@ -302,6 +325,8 @@ class Feed:
             self._ring_bytes -= history.cost_of(oldest)
             self._ring_changes -= len(oldest.changes)
         self._shared.clear()
+        if self._large is not None and self._large.entry.revision <= self._after:
+            self._large = None
         self._tell(entries)
 
 
@@ -389,7 +414,7 @@ class Watcher:
         cursor, shown, size = Cursor(self.position), [], 0
         for entry in entries:
             try:
-                visible = self.view.show(entry)
+                visible = self._feed.show(self.view, entry)
             except Resync:
                 if cursor.position == self.position:
                     raise

@@ -77,7 +77,7 @@ class LocalLink(LocalPast):
         self.principal = principal
         """Whoever it is; replaced by the same one, with the same rights, under a newer token."""
         self._host = host
-        self._readable = access.readable(principal)
+        self._readable = access.readable(principal.grants)
         self._opener = None if principal.acts_for_any else principal.account
         self._meter = host.meters.meter(principal)
 
@@ -273,7 +273,6 @@ class LocalLink(LocalPast):
             view = View(
                 patterns=parse_patterns(request.patterns),
                 grants=self.principal.grants,
-                readable=self._readable,
                 coalesce=request.coalesce,
             )
             return self._watch(board, view, request)

@@ -37,7 +37,7 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
 )
-from blackboard.service.access import Principal
+from blackboard.service.access import READ_ALL, Principal
 from blackboard.service.feed import Feed, View, Watcher
 from blackboard.store.base import Shared, Store
 from blackboard.store.sealed import SealedStore
@@ -60,7 +60,7 @@ ACCESS_BOARD: Final = "~access"
 _BELOW: Final = "system/revoked"
 _TOKENS: Final = f"{_BELOW}/tokens"
 _PRINCIPALS: Final = f"{_BELOW}/principals"
-_VIEW: Final = View(parse_patterns([f"{_BELOW}/**"]), (), lambda _: True)
+_VIEW: Final = View(parse_patterns([f"{_BELOW}/**"]), READ_ALL)
 _RETRY_S: Final = 0.5
 _TOLD_AT_ONCE: Final = 64
 

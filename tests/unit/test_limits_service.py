@@ -31,7 +31,7 @@ from blackboard.runtime.chat import Patience
 from blackboard.runtime.memory import Recall, Transcript
 from blackboard.runtime.supervisor import Care, Crashes
 from blackboard.service import access, audit, board, checkpoints, feed, importing, writer
-from blackboard.service.access import Credential, Principal, Right
+from blackboard.service.access import READ_ALL, Credential, Principal, Right
 from blackboard.service.audit import AUDIT_BOARD
 from blackboard.service.audit_record import AuditRecord
 from blackboard.service.board import Board, Client
@@ -249,7 +249,7 @@ async def test_the_command_for_the_key_has_a_time(monkeypatch: pytest.MonkeyPatc
 
 async def test_a_delivery_has_an_edge(main: Board, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends with the revision that reaches WATCH_BATCH_BYTES_MAX, and holds one at least."""
-    found = View(parse_patterns(["public/**"]), (), lambda _: True)
+    found = View(parse_patterns(["public/**"]), READ_ALL)
     for number in range(3):
         await main.put("public/big", "x" * 1_000 + str(number))
     for most, shown in ((1, [1, 1, 1]), (1_500, [2, 1])):
@@ -266,7 +266,7 @@ async def test_a_mark_comes_after_a_while(main: Board, monkeypatch: pytest.Monke
     """PROGRESS_INTERVAL_MS without news: a watcher hears how far it is all the same."""
     monkeypatch.setattr(feed, "PROGRESS_INTERVAL_MS", 50)
     reader = Feed(main._link.origin.store, "main")  # type: ignore[attr-defined]
-    async with reader.watch(View((), (), lambda _: True), None) as watcher:
+    async with reader.watch(View((), READ_ALL), None) as watcher:
         begun_s = time.monotonic()
         delivery = await anext(watcher)
         assert time.monotonic() - begun_s >= 0.05

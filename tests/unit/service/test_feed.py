@@ -3,11 +3,15 @@
 import asyncio
 import gc
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import anyio
 import pytest
+from msgpack import packb
 
+from blackboard.core.commit import RESTORE, Commit, Committed, Epoch, LogEntry, PutBack
+from blackboard.core.large_entry import LARGE_CHANGES, LargeEntry
 from blackboard.core.path import parse_patterns
 from blackboard.core.watch import Position, WatchState
 from blackboard.errors import Compacted, Corrupt, Unavailable
@@ -16,12 +20,14 @@ from blackboard.service import feed as feed_module
 from blackboard.service.board import Board
 from blackboard.service.feed import Feed, View, Watcher
 from blackboard.service.service import Service
+from blackboard.service.system import system_id
+from blackboard.wire.codec import prepare
 from tests.unit.service.hooked import HookedStore, client_of, service_over
 from tests.waiting import wait_until
 
 PATIENCE_S = 60.0
 READER = access.operator()
-EVERYTHING = View(parse_patterns(["**"]), READER.grants, access.readable(READER))
+EVERYTHING = View(parse_patterns(["**"]), READER.grants)
 
 
 @pytest.fixture
@@ -49,13 +55,18 @@ async def feed(parts: tuple[Service, HookedStore], board: Board) -> Feed:
     return (await parts[0].host.use("main")).feed
 
 
-async def revisions(watcher: Watcher, until: int) -> list[int]:
+async def entries(watcher: Watcher, until: int) -> list[LogEntry]:
     """What a watcher tells up to revision `until`."""
-    found: list[int] = []
+    found: list[LogEntry] = []
     with anyio.fail_after(PATIENCE_S):
         while watcher.position.revision < until:
-            found += [entry.revision for entry in (await anext(watcher)).revisions]
+            found += (await anext(watcher)).revisions
     return found
+
+
+async def revisions(watcher: Watcher, until: int) -> list[int]:
+    """The revisions of it."""
+    return [entry.revision for entry in await entries(watcher, until)]
 
 
 async def start(board: Board) -> Position:
@@ -109,7 +120,7 @@ async def test_who_fell_out_of_a_trimmed_log_is_told_where_it_begins(
 
 
 async def test_watchers_with_the_same_view_share_their_deliveries(feed: Feed, board: Board) -> None:
-    other = View(parse_patterns(["public/**"]), READER.grants, access.readable(READER))
+    other = View(parse_patterns(["public/**"]), READER.grants)
     async with (
         feed.watch(EVERYTHING, None) as first,
         feed.watch(EVERYTHING, None) as second,
@@ -246,7 +257,7 @@ async def test_a_watcher_is_told_when_the_service_stops(tmp_path: Path) -> None:
 async def test_progress_is_told_when_asked_after_everything_before_it(
     feed: Feed, board: Board
 ) -> None:
-    narrow = View(parse_patterns(["public/x"]), READER.grants, access.readable(READER))
+    narrow = View(parse_patterns(["public/x"]), READER.grants)
     async with feed.watch(narrow, None) as watcher:
         await board.increment("public/n")
         await board.put("public/x", 1)
@@ -266,7 +277,7 @@ def no_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_module, "_TAIL_WAIT_MS", 10**9)
 
 
-NARROW = View(parse_patterns(["public/x"]), READER.grants, access.readable(READER))
+NARROW = View(parse_patterns(["public/x"]), READER.grants)
 
 
 @pytest.mark.usefixtures("no_marks")
@@ -291,6 +302,46 @@ async def test_what_a_watcher_does_not_see_does_not_wake_it_and_is_passed(
         await board.put("public/x", 1)
     assert told == [6]
     assert watcher.state is WatchState.SYNCED
+
+
+async def restored(store: HookedStore, board: Board, count: int) -> int:
+    """Put so many keys back, as a restore does; returns the revision."""
+    revision = (await board.put("public/n", count)).revision
+    head = await store.open("main")
+    epoch = Epoch(head.epoch.number + 1, str(revision), RESTORE, revision, revision + 1)
+    ops = tuple(PutBack(f"public/x/{number}", packb(number), None) for number in range(count))
+    commit = Commit(system_id(), head.epoch.id, ops, begins=epoch, known=revision)
+    [outcome] = await store.commit("main", [prepare(commit)])
+    assert isinstance(outcome, Committed)
+    await board.refresh()
+    return outcome.revision
+
+
+async def test_a_large_restore_is_put_in_order_once_for_all_who_watch(
+    feed: Feed, board: Board, store: HookedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is told what concerns him; for a smaller one it would not pay. Then nobody keeps it."""
+    made: list[LogEntry] = []
+
+    class Counted(LargeEntry):
+        def __init__(self, entry: LogEntry) -> None:
+            made.append(entry)
+            super().__init__(entry)
+
+    monkeypatch.setattr(feed_module, "LargeEntry", Counted)
+    monkeypatch.setattr(feed_module, "WATCH_QUEUE_CHANGES_MAX", 1)
+    views = [View(parse_patterns([f"public/x/{number}"]), READER.grants) for number in range(4)]
+    for count, expected in ((LARGE_CHANGES - 1, 0), (LARGE_CHANGES, 1)):
+        async with AsyncExitStack() as stack:
+            watchers = [await stack.enter_async_context(feed.watch(view, None)) for view in views]
+            revision = await restored(store, board, count)
+            for number, watcher in enumerate(watchers):
+                [told] = await entries(watcher, revision)
+                assert [change.key for change in told.changes] == [f"public/x/{number}"]
+            assert len(made) == expected
+            await board.put("public/x/0", 1)
+            assert await revisions(watchers[0], revision + 1) == [revision + 1]
+            assert feed._large is None
 
 
 @pytest.mark.usefixtures("no_marks")
