@@ -4,7 +4,7 @@ Invariants
 - `_state` is ahead of the file by the group that is being written and the one that gathers; nobody
   is told anything of it before the file holds it.
 - commits are decided in the order in which they came, on the event loop, without a pause between
-  `decide` and `evolve`.
+  `decide` and `evolve`; a large restore in a thread, while nobody else touches `_state` (`_apart`).
 - at most one group is being written; it is written whoever stopped waiting for it. While the
   journal is copied into the file, that stands in place of a group.
 - `_durable` is the head as of the last written group; `_tail` holds the newest log entries up to
@@ -18,20 +18,20 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from dataclasses import dataclass
 from typing import Final
 
 from blackboard import types as limits
-from blackboard.core.commit import Committed, Entry, Head, LogEntry, LogPage, Reading
-from blackboard.core.model import Outcome, decide, log_entry
+from blackboard.core.commit import Entry, Head, LogPage, Reading
+from blackboard.core.model import Outcome
 from blackboard.core.path import range_below
-from blackboard.core.state import evolve
-from blackboard.errors import Compacted, FutureRevision, OutcomeUnknown, Unavailable
+from blackboard.errors import Compacted, FutureRevision, Unavailable
 from blackboard.store.sqlite_file import BoardFile, Loaded, WriteError, log_entries
-from blackboard.store.sqlite_rows import Taken, Touched
+from blackboard.store.sqlite_group import Group
+from blackboard.store.sqlite_rows import Taken
+from blackboard.store.sqlite_tail import Tail
 from blackboard.types import Key, Milliseconds, Prefix, Revision
-from blackboard.wire.codec import Prepared, encode_results
+from blackboard.wire.codec import Prepared
 
 _GIVE_WAY_EVERY_S: Final = 0.002
 _GIVE_WAY_S: Final = 0.0001  # a thread wakes up in half of it
@@ -39,31 +39,9 @@ _LARGE_CHANGES: Final = 512
 """Changes of a commit that may lie on as many pages: after it the journal is copied into the file,
 rather than in the midst of such a commit, which takes as long as several of them."""
 _COPY_AFTER_S: Final = 0.1  # those who waited for the commit have gone on by then
-
-Waiting = tuple["asyncio.Future[list[Outcome]]", Sequence[Prepared], list[Outcome]]
-"""A call of `commit`: whom to tell, what was asked, what was decided."""
-
-
-@dataclass(slots=True)
-class _Group:
-    """What is written as one transaction."""
-
-    calls: list[Waiting] = field(default_factory=list)
-    entries: list[LogEntry] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    touched: Touched = field(default_factory=Touched)
-    commits: int = 0
-    bytes: int = 0
-    head: Head | None = None
-    log_remains: bool = False
-
-    @property
-    def is_full(self) -> bool:
-        return self.commits >= limits.BATCH_COMMITS_MAX or self.bytes >= limits.BATCH_BYTES_MAX
-
-    @property
-    def changes_nothing(self) -> bool:
-        return not self.entries and self.touched.log_below is None
+_APART_OPS: Final = 4_096
+"""Operations of a restore that is decided and applied in a thread: these take 10 to 25 ms, during
+which the event loop would do nothing else, not even for other boards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +74,8 @@ class EmbeddedBoard:
         self._readers = threads.readers
         self._now_ms = now_ms
         self._loop = asyncio.get_running_loop()
-        self._gathering = _Group()
-        self._writing: _Group | None = None
+        self._gathering = Group()
+        self._writing: Group | None = None
         self._starting = False
         self._copying: asyncio.TimerHandle | None = None
         self._is_copy_due = False
@@ -105,10 +83,12 @@ class EmbeddedBoard:
         self._queued = 0
         self._held_until_s = 0.0  # by the loop's clock; 0 = not held
         self._lifted = asyncio.Event()
+        self._apart: asyncio.Event | None = None
+        """Set when the thread that has the state is done with it."""
         self._durable = self._head()
         # Of each who waits for progress, in their order; a future for all would need a shield.
         self._waiting: dict[asyncio.Future[None], None] = {}
-        self._tail = _Tail()
+        self._tail = Tail()
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -119,44 +99,85 @@ class EmbeddedBoard:
             raise Unavailable(what=f"board {self.name}", reason="too many commits are waiting")
         self._queued += len(batch)
         try:
-            while self._held_until_s or self._gathering.is_full:
-                if not self._held_until_s:
-                    await self._progressed()
-                elif any(prepared.commit.begins for prepared in batch):
-                    break
-                else:
+            begins = any(prepared.commit.begins for prepared in batch)
+            is_large = begins and sum(len(prepared.commit.ops) for prepared in batch) >= _APART_OPS
+            while self._must_wait(begins=begins, is_large=is_large):
+                if self._apart is not None:
+                    await self._whole()
+                elif self._held_until_s and not begins:
                     await self._let_go_on()
-            return await self._decide(batch)
+                else:
+                    await self._progressed()
+            return await (self._decide_apart(batch) if is_large else self._decide(batch))
         finally:
             self._queued -= len(batch)
 
+    def _must_wait(self, *, begins: bool, is_large: bool) -> bool:
+        """Whether a batch cannot be decided yet. What a board is held for is a restore."""
+        if self._apart is not None:
+            return True
+        if is_large and (self._gathering.calls or self._writing is not None):
+            return True
+        return not begins if self._held_until_s else self._gathering.is_full
+
     def _decide(self, batch: Sequence[Prepared]) -> Awaitable[list[Outcome]]:
         """Decide and apply `batch` in memory; the answer comes when the file holds it."""
-        group, state, now_ms = self._gathering, self._state, self._now_ms()
-        outcomes: list[Outcome] = []
+        group, state = self._gathering, self._state
+        epoch = state.epoch
         try:
-            for prepared in batch:
-                outcome = decide(state, prepared.commit, now_ms)
-                outcomes.append(outcome)
-                if isinstance(outcome, Committed) and not outcome.duplicate:
-                    entry = log_entry(prepared.commit, outcome, prepared.digest)
-                    group.touched.note(state, entry, prepared, encode_results(outcome.results))
-                    evolve(state, entry)
-                    group.entries.append(entry)
-                    group.sizes.append(prepared.size)
-                    if entry.epoch is not None:
-                        self._epochs.append(entry.epoch)
-                        self._lift()
+            outcomes = group.apply(state, batch, self._now_ms())
         except BaseException:
-            # A rule that raises half way leaves a state that is no board's.
-            self._fail(WriteError("a commit could not be decided", certain=True))
+            self._fail(_undecided())
             raise
-        told: asyncio.Future[list[Outcome]] = self._loop.create_future()
+        if state.epoch is not epoch:
+            self._lift()
+        told = self._loop.create_future()
         group.calls.append((told, batch, outcomes))
-        group.commits += len(batch)
-        group.bytes = sum(group.sizes)
         self._start_soon()
         return told
+
+    def _decide_apart(self, batch: Sequence[Prepared]) -> Awaitable[list[Outcome]]:
+        """As `_decide`, in a thread: a group by itself, which counts as being written already."""
+        told = self._loop.create_future()
+        group = self._writing = Group()
+        self._apart = asyncio.Event()
+        work = self._loop.run_in_executor(self._readers, self._work_apart, group, batch)
+        work.add_done_callback(lambda done: self._applied(group, (told, batch), done))
+        return told
+
+    def _work_apart(self, group: Group, batch: Sequence[Prepared]) -> tuple[list[Outcome], Taken]:
+        outcomes = group.apply(self._state, batch, self._now_ms())
+        return outcomes, group.touched.taken(self._state)
+
+    def _applied(
+        self,
+        group: Group,
+        call: "tuple[asyncio.Future[list[Outcome]], Sequence[Prepared]]",
+        work: "asyncio.Future[tuple[list[Outcome], Taken]]",
+    ) -> None:
+        """The thread is done: the state is everybody's again."""
+        assert self._apart is not None
+        self._apart.set()
+        self._apart = None
+        told, batch = call
+        error = work.exception()
+        if error is not None:
+            if not told.done():
+                told.set_exception(error)
+            return self._written(group, _undecided())
+        outcomes, taken = work.result()
+        group.calls.append((told, batch, outcomes))
+        self._note_head(group)
+        if group.changes_nothing:
+            return self._written(group, None)
+        self._lift()
+        return self._hand_over(group, taken)
+
+    async def _whole(self) -> None:
+        """Wait while a thread has the state. Errors: Unavailable."""
+        while self._apart is not None:
+            await self._apart.wait()
+        self._check_alive()
 
     async def hold(self, hold_ms: Milliseconds) -> None:
         """As `Store.hold`; the clock is the process's, which nobody sets back.
@@ -164,7 +185,7 @@ class EmbeddedBoard:
         Returns once the file holds what was decided before: the head is then the one that the next
         commit follows, and a restore that is computed for it need not be tried again.
         """
-        self._check_alive()
+        await self._whole()
         self._lift()
         if hold_ms > 0:
             self._held_until_s = self._loop.time() + hold_ms / 1000
@@ -188,7 +209,7 @@ class EmbeddedBoard:
 
     async def compact(self, oldest: Revision) -> Head:
         """As `Store.compact`."""
-        self._check_alive()
+        await self._whole()
         state = self._state
         oldest = min(oldest, state.revision + 1)
         if oldest > state.oldest:
@@ -217,21 +238,23 @@ class EmbeddedBoard:
         self._starting = False
         if self.failure is not None:
             return self._wake()  # who closes the board waited for this
+        if self._writing is not None:
+            return None  # a large restore came first; who writes it starts what waits
         if not self._gathering.calls:
             return self._copy_journal()
-        group, self._gathering = self._gathering, _Group()
-        group.head = self._head()
+        group, self._gathering = self._gathering, Group()
+        self._note_head(group)
         if group.changes_nothing:
             return self._finish(group)
         self._writing = group
         return self._hand_over(group, group.touched.taken(self._state))
 
-    def _hand_over(self, group: _Group, taken: Taken | None) -> None:
+    def _hand_over(self, group: Group, taken: Taken | None) -> None:
         self._writers.submit(self._write, group, taken)
         if not self._gives_way:
             self._give_way_later(group)
 
-    def _give_way_later(self, group: _Group) -> None:
+    def _give_way_later(self, group: Group) -> None:
         self._gives_way = True
         self._loop.call_later(_GIVE_WAY_EVERY_S, self._give_way, group)
 
@@ -246,10 +269,10 @@ class EmbeddedBoard:
         """In place of a group: a commit that comes meanwhile waits for it."""
         if self._is_copy_due:
             self._is_copy_due = False
-            self._writing = _Group(head=self._durable)
+            self._writing = Group(head=self._durable)
             self._hand_over(self._writing, None)
 
-    def _give_way(self, group: _Group) -> None:
+    def _give_way(self, group: Group) -> None:
         """Let the writer thread have the interpreter for a moment.
 
         An event loop that is busy with short system calls takes the interpreter lock back before a
@@ -261,7 +284,7 @@ class EmbeddedBoard:
         if self._writing is not None:
             self._give_way_later(self._writing)
 
-    def _write(self, group: _Group, taken: Taken | None) -> None:
+    def _write(self, group: Group, taken: Taken | None) -> None:
         """In a writer thread; None: copy the journal. Whatever happens, the event loop is told."""
         failure: WriteError | None = WriteError("the writer ended", certain=False)
         try:
@@ -278,17 +301,17 @@ class EmbeddedBoard:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 self._loop.call_soon_threadsafe(self._written, group, failure)
 
-    def _written(self, group: _Group, failure: WriteError | None) -> None:
+    def _written(self, group: Group, failure: WriteError | None) -> None:
         self._writing = None
         if failure is not None:
-            self._tell(group, failure)
+            group.tell_failure(self.name, failure)
             self._fail(failure)
             return
         self._finish(group)
         if self._gathering.calls or self._is_copy_due:
             self._start_soon()
 
-    def _finish(self, group: _Group) -> None:
+    def _finish(self, group: Group) -> None:
         """The file holds `group`: show it to everybody."""
         assert group.head is not None
         self._durable = group.head
@@ -297,30 +320,24 @@ class EmbeddedBoard:
         if is_large and self._copying is None:
             self._copying = self._loop.call_later(_COPY_AFTER_S, self._copy_soon)
         self._is_copy_due |= self._file.is_copy_due
-        for told, _, outcomes in group.calls:
-            if not told.done():
-                told.set_result(outcomes)
+        group.tell()
         self._loop.call_soon(self._wake)  # readers; whoever committed goes on first
 
     def _fail(self, failure: WriteError) -> None:
         """Answer nothing any more. What gathers was never sent to the file."""
         self.failure = failure
         self._lift()
-        self._tell(self._gathering, WriteError(failure.reason, certain=True))
+        self._gathering.tell_failure(self.name, WriteError(failure.reason, certain=True))
         self._wake()
-
-    def _tell(self, group: _Group, failure: WriteError) -> None:
-        for told, batch, _ in group.calls:
-            if told.done():
-                continue
-            if failure.certain or not batch:
-                told.set_exception(Unavailable(f"board {self.name}", failure.reason))
-            else:
-                told.set_result([_unknown(prepared, failure) for prepared in batch])
 
     def _check_alive(self) -> None:
         if self.failure is not None:
             raise Unavailable(f"board {self.name}", self.failure.reason)
+
+    def _note_head(self, group: Group) -> None:
+        """Where the board stands after `group`, the last one that was decided."""
+        self._epochs += group.epochs
+        group.head = self._head()
 
     def _head(self) -> Head:
         """Where the state in memory stands, which the file may not hold yet."""
@@ -381,12 +398,14 @@ class EmbeddedBoard:
 
     async def read(self, keys: Sequence[Key]) -> Reading:
         """As `Store.read`."""
+        await self._whole()
         entries = self._state.entries
         found = tuple(entries[key] for key in keys if key in entries)
         return await self._reading(found, None)
 
     async def page(self, prefix: Prefix, *, after: Key | None, limit: int) -> Reading:
         """As `Store.list`."""
+        await self._whole()
         entries = self._state.entries
         first, last = range_below(prefix) if prefix else (None, None)
         later = after is not None and (first is None or after >= first)
@@ -404,6 +423,7 @@ class EmbeddedBoard:
 
     async def due(self, *, limit: int) -> Reading:
         """As `Store.due`."""
+        await self._whole()
         now_ms = self._now_ms()
         found: list[Entry] = []
         for until_ms, key in self._state.expiring:
@@ -414,6 +434,7 @@ class EmbeddedBoard:
 
     async def leases(self, *, due: bool) -> Reading:
         """As `Store.leases`."""
+        await self._whole()
         now_ms, state = self._now_ms(), self._state
         found = sorted(state.leases.items())
         leases = tuple(lease for _, lease in found if not due or lease.until_ms <= now_ms)
@@ -423,7 +444,6 @@ class EmbeddedBoard:
 
     async def _reading(self, entries: tuple[Entry, ...], next_key: Key | None) -> Reading:
         """What was captured now, shown once it cannot be lost any more."""
-        self._check_alive()
         reading = Reading(self._state.revision, self._state.epoch.id, entries, next_key)
         await self._settled(reading.revision)
         return reading
@@ -451,49 +471,10 @@ class EmbeddedBoard:
             raise Compacted(after, self._state.oldest)
 
 
+def _undecided() -> WriteError:
+    return WriteError("a commit could not be decided", certain=True)
+
+
 def _set(waiter: "asyncio.Future[None]") -> None:
     if not waiter.done():
         waiter.set_result(None)
-
-
-class _Tail:
-    """The newest log entries, without a gap, as many as WATCH_QUEUE_* allow."""
-
-    def __init__(self) -> None:
-        self._entries: list[LogEntry] = []
-        self._sizes: list[int] = []
-        self._changes = 0
-        self._bytes = 0
-
-    def page(self, after: Revision, newest: Revision, limit: int) -> list[LogEntry] | None:
-        """The entries after `after`; None when they are not all here."""
-        if after >= newest:
-            return []
-        if not self._entries or after + 1 < self._entries[0].revision:
-            return None
-        start = after + 1 - self._entries[0].revision
-        sizes = accumulate(islice(self._sizes, start, start + limit), initial=0)
-        count = sum(1 for before in sizes if before < limits.PAGE_BYTES_MAX)
-        return self._entries[start : start + min(count, limit)]
-
-    def extend(self, entries: list[LogEntry], sizes: list[int]) -> None:
-        """Add what was written, and let the oldest go."""
-        self._entries += entries
-        self._sizes += sizes
-        self._bytes += sum(sizes)
-        self._changes += sum([len(entry.changes) for entry in entries])
-        drop = 0
-        while (
-            self._bytes > limits.WATCH_QUEUE_BYTES_MAX
-            or self._changes > limits.WATCH_QUEUE_CHANGES_MAX
-        ):
-            self._bytes -= self._sizes[drop]
-            self._changes -= len(self._entries[drop].changes)
-            drop += 1
-        del self._entries[:drop]
-        del self._sizes[:drop]
-
-
-def _unknown(prepared: Prepared, failure: WriteError) -> OutcomeUnknown:
-    name = prepared.commit.id
-    return OutcomeUnknown(name.agent, name.lane, name.incarnation, name.step, failure.reason)

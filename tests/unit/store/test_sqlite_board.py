@@ -1,103 +1,24 @@
 """One open board: what is shown when, what shares a transaction, what is kept in memory."""
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Awaitable
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from blackboard import types as limits
-from blackboard.core.commit import Committed, Epoch, Increment, Put
+from blackboard.core.commit import Committed, Epoch, Put
 from blackboard.core.state import evolve
-from blackboard.errors import Compacted, FutureRevision, Unavailable
-from blackboard.store import sqlite_board, sqlite_owed
-from blackboard.store.sqlite_board import EmbeddedBoard, Threads
+from blackboard.errors import Compacted, FutureRevision, HeadMoved, StaleEpoch, Unavailable
+from blackboard.store import sqlite_board, sqlite_group, sqlite_owed
 from blackboard.store.sqlite_file import BoardFile, log_entries
-from blackboard.store.sqlite_new import create
-from blackboard.wire.codec import Prepared, prepare
-from tests.unit.core.trial import EPOCH, Trial, packed
+from blackboard.wire.codec import prepare
+from tests.unit.core.trial import packed
+from tests.unit.store.opened import NAME, Opened, turn
 from tests.waiting import TIMEOUT_S, wait_until
 
-P = ParamSpec("P")
-Result = TypeVar("Result")
-NAME = "board"
 ONE = packed(1)
-
-
-class Gate(Executor):
-    """A thread that writes only while the gate is open; it counts transactions."""
-
-    def __init__(self) -> None:
-        self.open = threading.Event()
-        self.open.set()
-        self.writes = 0
-        self._thread = ThreadPoolExecutor(1)
-
-    def submit(
-        self, call: Callable[P, Result], /, *args: P.args, **named: P.kwargs
-    ) -> "Future[Result]":
-        """Run `call` once the gate is open."""
-
-        def wait_and_run() -> Result:
-            assert self.open.wait(timeout=30)
-            self.writes += 1
-            return call(*args, **named)
-
-        return self._thread.submit(wait_and_run)
-
-
-class Opened:
-    """A board over a gate, and commits for it."""
-
-    def __init__(self, path: Path) -> None:
-        self.gate = Gate()
-        self.reading = Gate()
-        self.trial = Trial()
-        self.file = BoardFile(path, level="memory")
-        self.board = EmbeddedBoard(
-            NAME,
-            file=self.file,
-            loaded=self.file.load(NAME),
-            threads=Threads(writers=self.gate, readers=self.reading),
-            now_ms=lambda: 1_000,
-        )
-
-    def step(self, size: int = 1) -> Prepared:
-        """A further step that increments a key, with a note of that size."""
-        made = self.trial.make(Increment("public/n", 1), Put("public/pad", b"x" * size))
-        return prepare(made)
-
-    async def commit(self, count: int = 1) -> None:
-        """Commit so many steps, each in a call of its own."""
-        for _ in range(count):
-            [outcome] = await self.board.commit([self.step()])
-            assert isinstance(outcome, Committed)
-
-    async def log(self, after: int) -> list[int]:
-        """The revisions of a page of the log."""
-        page = await self.board.log(after, limit=10_000, wait_ms=0)
-        return [entry.revision for entry in page.entries]
-
-
-@pytest.fixture
-async def opened(tmp_path: Path) -> AsyncIterator[Opened]:
-    """A new board."""
-    path = tmp_path / "board.db"
-    create(path, NAME, EPOCH, 0)
-    found = Opened(path)
-    yield found
-    found.gate.open.set()
-    found.reading.open.set()
-    await found.board.aclose()
-
-
-async def turn() -> None:
-    """Let everything run that can run without waiting for a thread."""
-    for _ in range(5):
-        await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0)
 
 
 async def test_whoever_committed_goes_on_before_readers_of_the_log(opened: Opened) -> None:
@@ -187,53 +108,6 @@ async def test_calls_that_come_together_are_written_together(opened: Opened) -> 
     assert await opened.log(0) == list(range(1, 13))
 
 
-async def test_a_refusal_alone_is_not_written(opened: Opened) -> None:
-    """It costs no transaction."""
-    step = opened.step()
-    await opened.board.commit([step])
-    [again] = await opened.board.commit([step])
-    assert isinstance(again, Committed)
-    assert again.duplicate
-    assert opened.gate.writes == 1
-
-
-@pytest.mark.parametrize(("limit", "value"), [("BATCH_COMMITS_MAX", 4), ("BATCH_BYTES_MAX", 1_000)])
-async def test_a_transaction_takes_only_so_much(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
-) -> None:
-    """What comes when it is full waits for the next one, in order."""
-    monkeypatch.setattr(limits, limit, value)
-    opened.gate.open.clear()
-    calls = [asyncio.create_task(opened.board.commit([opened.step(240)])) for _ in range(12)]
-    await turn()
-    opened.gate.open.set()
-    outcomes = [outcome for call in calls for outcome in await call]
-    revisions = [outcome.revision for outcome in outcomes if isinstance(outcome, Committed)]
-    assert revisions == list(range(1, 13))
-    assert opened.gate.writes == 3
-
-
-async def test_a_rule_that_raises_takes_nothing_with_it(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The board is given up before anything of a half applied commit could be written."""
-    await opened.commit()
-
-    def broken(_state: object, _entry: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(sqlite_board, "evolve", broken)
-    with pytest.raises(ZeroDivisionError):
-        await opened.board.commit([opened.step()])
-    with pytest.raises(Unavailable):
-        await opened.commit()
-    with pytest.raises(Unavailable):
-        await opened.board.read(["public/n"])
-    with pytest.raises(Unavailable):
-        await opened.board.compact(1)
-    assert opened.file.load(NAME).state.revision == 1
-
-
 async def test_closing_does_not_wait_for_what_was_given_up(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,7 +117,7 @@ async def test_closing_does_not_wait_for_what_was_given_up(
         raise ZeroDivisionError
 
     rules = iter([evolve, broken])
-    monkeypatch.setattr(sqlite_board, "evolve", lambda *given: next(rules)(*given))
+    monkeypatch.setattr(sqlite_group, "evolve", lambda *given: next(rules)(*given))
     committing = [asyncio.create_task(opened.board.commit([opened.step()])) for _ in range(2)]
     closing = asyncio.create_task(opened.board.aclose())
     async with asyncio.timeout(TIMEOUT_S):
@@ -261,27 +135,6 @@ async def test_waiting_for_the_log_ends_with_the_first_entry_or_the_time(opened:
     await turn()
     await opened.commit()
     assert [entry.revision for entry in (await waiting).entries] == [1]
-
-
-@pytest.mark.parametrize(
-    ("limit", "value"), [("WATCH_QUEUE_CHANGES_MAX", 8), ("WATCH_QUEUE_BYTES_MAX", 500)]
-)
-async def test_the_log_is_the_same_from_memory_and_from_the_file(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
-) -> None:
-    """Memory holds the newest only; every page is whole, wherever it begins."""
-    monkeypatch.setattr(limits, limit, value)
-    await opened.commit(20)
-    tail = opened.board._tail
-    kept = tail.page(19, 20, 9)
-    assert kept is not None
-    assert tail.page(0, 20, 9) is None
-    assert 0 < len(tail._entries) < 9
-    assert len(tail._entries) == len(tail._sizes)
-    for after in range(21):
-        assert await opened.log(after) == list(range(after + 1, 21))
-    from_file = opened.file.read_log(19, 20, limit=9)
-    assert kept == from_file
 
 
 async def test_compaction_takes_entries_from_memory_and_file(
@@ -399,3 +252,172 @@ def test_a_head_counts_log_entries_without_the_skipped_ones() -> None:
     assert log_entries(epochs, 100, 111) == 12
     assert log_entries(epochs, 101, 111) == 11
     assert log_entries(epochs, 112, 111) == 0
+
+
+# --- a large restore ------------------------------------------------------------------------------
+
+
+LARGE = 8
+
+
+@pytest.fixture
+def apart(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> Opened:
+    """A board for which LARGE operations are many."""
+    monkeypatch.setattr(sqlite_board, "_APART_OPS", LARGE)
+    return opened
+
+
+async def test_a_large_restore_is_applied_in_a_thread(apart: Opened) -> None:
+    """A smaller one is not, nor is a commit of that size."""
+    large_commit = prepare(apart.trial.make(*(Put(f"public/{n}", ONE) for n in range(LARGE))))
+    await apart.board.commit([large_commit])
+    [small] = await apart.board.commit([apart.restore(LARGE - 1, follows=1)])
+    assert (small.revision, apart.reading.writes) == (2, 0)  # type: ignore[union-attr]
+    large = replace(apart.restore(LARGE, follows=2).commit, epoch="second")
+    assert large.begins is not None
+    large = replace(large, begins=replace(large.begins, number=3, id="third"))
+    [outcome] = await apart.board.commit([prepare(large)])
+    assert isinstance(outcome, Committed)
+    assert (outcome.revision, apart.reading.writes) == (3, 1)
+    assert apart.board.head.epoch.id == "third"
+    assert await apart.log(0) == [1, 2, 3]
+    assert apart.board.head == replace(apart.board.head, revision=3, log_entries=3)
+
+
+async def test_nobody_sees_the_half_of_a_large_restore(apart: Opened) -> None:
+    """While a thread has the state, all others wait, and the event loop goes on."""
+    board = apart.board
+    await apart.commit()
+    apart.reading.open.clear()
+    restoring = asyncio.create_task(board.commit([apart.restore(LARGE, follows=1)]))
+    await turn()
+    asked: list[Awaitable[Any]] = [
+        board.read(["public/1"]),
+        board.page("public", after=None, limit=100),
+        board.due(limit=1),
+        board.leases(due=False),
+        board.commit([apart.step()]),
+        board.hold(0),
+        board.compact(2),
+        board.commit([apart.restore(LARGE, follows=1)]),
+    ]
+    waiting = [asyncio.ensure_future(each) for each in asked]
+    await turn()
+    assert [each.done() for each in waiting] == [False] * len(waiting)
+    assert (board.head.revision, board._state.oldest, await apart.log(0)) == (1, 1, [1])
+    apart.reading.open.set()
+    [restored] = await restoring
+    read, page, _, _, [step], _, _, [again] = await asyncio.gather(*waiting)
+    assert isinstance(restored, Committed)
+    assert {entry.mod_revision for entry in read.entries} == {restored.revision}
+    assert len(page.entries) == LARGE + 2
+    assert isinstance(step, StaleEpoch)
+    assert isinstance(again, StaleEpoch)
+    assert board.head.revision == 2
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+async def test_a_large_restore_follows_what_is_on_its_way(apart: Opened, is_written: bool) -> None:
+    """What gathers, and what is being written: it is a transaction by itself."""
+    apart.gate.open.clear()
+    first = asyncio.create_task(apart.commit())
+    if is_written:
+        await turn()
+    restoring = asyncio.create_task(apart.board.commit([apart.restore(LARGE, follows=1)]))
+    await turn()
+    apart.reading.open.set()
+    await asyncio.wrap_future(apart.reading.submit(lambda: None))
+    assert apart.reading.writes == 1  # that
+    apart.gate.open.set()
+    await first
+    [outcome] = await restoring
+    assert isinstance(outcome, Committed)
+    assert (outcome.revision, apart.gate.writes) == (2, 2)
+
+
+async def test_a_large_restore_that_is_refused_is_not_written(apart: Opened) -> None:
+    """The board goes on, and is held as long as it was to be."""
+    await apart.commit()
+    await apart.board.hold(60_000)
+    [refused] = await apart.board.commit([apart.restore(LARGE, follows=7)])
+    assert isinstance(refused, HeadMoved)
+    waiting = asyncio.create_task(apart.commit())
+    await turn()
+    assert (apart.gate.writes, waiting.done()) == (1, False)
+    await apart.board.hold(0)
+    await waiting
+    assert apart.board.head.revision == 2
+
+
+async def test_a_large_restore_lets_the_others_go_on(apart: Opened) -> None:
+    """For whom the board was held."""
+    await apart.commit()
+    await apart.board.hold(60_000)
+    waiting = asyncio.create_task(apart.board.commit([apart.step()]))
+    await apart.board.commit([apart.restore(LARGE, follows=1)])
+    async with asyncio.timeout(TIMEOUT_S):
+        [outcome] = await waiting
+    assert isinstance(outcome, StaleEpoch)
+
+
+async def test_a_rule_that_raises_in_a_large_restore_takes_nothing_with_it(
+    apart: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for the state is told, and so is whoever closes the board."""
+    await apart.commit()
+
+    def broken(_state: object, _entry: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(sqlite_group, "evolve", broken)
+    apart.reading.open.clear()
+    restoring = asyncio.create_task(apart.board.commit([apart.restore(LARGE, follows=1)]))
+    await turn()
+    reading = asyncio.create_task(apart.board.read(["public/n"]))
+    await turn()
+    closing = asyncio.create_task(apart.board.aclose())
+    await turn()
+    assert not closing.done()
+    apart.reading.open.set()
+    results = await asyncio.gather(restoring, reading, closing, return_exceptions=True)
+    assert [type(result) for result in results] == [ZeroDivisionError, Unavailable, type(None)]
+    again = BoardFile(apart.file.path, level="memory")
+    assert again.load(NAME).state.revision == 1
+    again.abandon()
+
+
+async def test_a_large_restore_is_written_whoever_stopped_waiting(apart: Opened) -> None:
+    """Closing waits for it."""
+    await apart.commit()
+    apart.reading.open.clear()
+    restoring = asyncio.create_task(apart.board.commit([apart.restore(LARGE, follows=1)]))
+    await turn()
+    restoring.cancel()
+    await asyncio.wait([restoring])
+    closing = asyncio.create_task(apart.board.aclose())
+    await turn()
+    assert not closing.done()
+    apart.reading.open.set()
+    await closing
+    again = BoardFile(apart.file.path, level="memory")
+    assert again.load(NAME).state.revision == 2
+    again.abandon()
+
+
+async def test_a_copy_of_the_journal_waits_for_a_large_restore(apart: Opened) -> None:
+    """Also if it was about to begin: one thing is written at a time."""
+    await apart.commit()
+    apart.reading.open.clear()
+    restoring = asyncio.create_task(apart.board.commit([apart.restore(LARGE, follows=1)]))
+    apart.board._copy_soon()
+    await turn()
+    await asyncio.wrap_future(apart.gate.submit(lambda: None))
+    assert apart.gate.writes == 2  # the commit, and that
+    apart.reading.open.set()
+    [outcome] = await restoring
+    assert isinstance(outcome, Committed)
+
+    async def copied() -> bool:
+        return apart.gate.writes == 4
+
+    await wait_until(copied)
