@@ -2,6 +2,7 @@
 
     python -m bench.restore --keys 1000000 --changed 1000
     python -m bench.restore --keys 1000000 --changed 1000 --engine redis://127.0.0.1:6379/0
+    python -m bench.restore --keys 200000 --changed 60000 --rounds 3 --watchers 20
 
 A board gets so many keys and a checkpoint. Then, again and again: some keys are changed, and the
 checkpoint is restored while other agents commit, each at its own pace. A commit that is refused
@@ -9,7 +10,8 @@ because of the new epoch counts with the one that follows it. Told are the quant
 commits before any restore and during them, and how long a restore takes. Because other programs
 may be running, there are two figures that they hardly move: the processor time of this process, all
 agents included, and that which the event loop spent between two turns of a task that asks for one
-every millisecond: for so long nobody else got on.
+every millisecond, until half a second after the restore: for so long nobody else got on. Watchers
+are agents with rights of their own, who watch all that they may read.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.figures import quantile
-from blackboard import Put, StaleEpoch, Unavailable, encode_value
+from blackboard import Put, Resync, StaleEpoch, Unavailable, encode_value
 from blackboard.net.server import tune_interpreter
 from blackboard.service import access
 from blackboard.service.board import Board, Client
@@ -46,7 +48,7 @@ REST_S = 0.25
 TAIL_S = 0.5
 """After a restore, until the archive has it too; what is noticed then still counts."""
 OPERATIONS = 1_000
-KEYS_PER_AGENT = 250_000
+KEYS_PER_NAMESPACE = 250_000
 
 
 @dataclass
@@ -82,6 +84,7 @@ class Spent:
         await asyncio.sleep(0)
         yield
         self.whole.append((time.process_time() - began_s) * 1000)
+        await asyncio.sleep(TAIL_S)
         watching.cancel()
         await asyncio.wait([watching])
 
@@ -111,9 +114,21 @@ async def work(board: Board, latencies: Latencies) -> None:
         latencies.note(began_s, was_restoring)
 
 
+async def watch(board: Board) -> None:
+    """Follow the board for ever."""
+    while True:
+        try:
+            async with board.watch("**") as revisions:
+                async for _ in revisions:
+                    pass
+        except Resync:
+            continue
+
+
 def key_of(number: int) -> str:
     """Where key `number` is: no namespace may hold a whole large board."""
-    return f"private/owner-{number // KEYS_PER_AGENT}/k{number}"
+    owner = number // KEYS_PER_NAMESPACE
+    return f"private/owner-{owner}/k{number}" if owner else f"public/k{number}"
 
 
 async def fill(operator: Board, keys: int) -> None:
@@ -133,8 +148,9 @@ async def spoil(operator: Board, keys: int, changed: int, draw: random.Random) -
         await operator.commit([Put(key_of(number), value) for number in some])
 
 
-async def measure(service: Service, keys: int, changed: int, rounds: int) -> dict[str, float]:
+async def measure(service: Service, given: argparse.Namespace) -> dict[str, float]:
     """Run it all; the figures by name."""
+    keys, changed, rounds = given.keys, given.changed, given.rounds
     client = Client(service.link(access.operator()))
     operator = client.board("bench")
     await fill(operator, keys)
@@ -143,6 +159,8 @@ async def measure(service: Service, keys: int, changed: int, rounds: int) -> dic
     latencies, spent, took_ms, draw = Latencies(), Spent(), [], random.Random(keys)
     agents = [operator.as_agent(f"agent-{number}") for number in range(AGENTS)]
     working = [asyncio.create_task(work(agent, latencies)) for agent in agents]
+    watchers = [operator.as_agent(f"watcher-{number}") for number in range(given.watchers)]
+    working += [asyncio.create_task(watch(watcher)) for watcher in watchers]
     try:
         await asyncio.sleep(SETTLE_S)
         latencies.calm = True
@@ -155,8 +173,7 @@ async def measure(service: Service, keys: int, changed: int, rounds: int) -> dic
             began_s = time.perf_counter()
             async with spent.noted():
                 await operator.restore("whole")
-            took_ms.append((time.perf_counter() - began_s) * 1000)
-            await asyncio.sleep(TAIL_S)
+                took_ms.append((time.perf_counter() - began_s) * 1000)
             latencies.restoring = False
             await asyncio.sleep(REST_S)  # nor is what began before it and waits for the next ones
     finally:
@@ -214,7 +231,7 @@ async def run(given: argparse.Namespace) -> None:
     """Measure once, and print."""
     with tempfile.TemporaryDirectory() as folder:
         async with serving(given.engine, Path(folder)) as service:
-            figures = await measure(service, given.keys, given.changed, given.rounds)
+            figures = await measure(service, given)
     print(json.dumps({name: round(value, 2) for name, value in figures.items()}, indent=2))
 
 
@@ -225,6 +242,7 @@ def main() -> int:
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--changed", type=int, default=1_000)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--watchers", type=int, default=0)
     given = parser.parse_args()
     tune_interpreter()  # as a service does
     asyncio.run(run(given))
