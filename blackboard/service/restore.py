@@ -18,8 +18,9 @@ Invariants
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any, Final
 
 from sortedcontainers import SortedDict
@@ -377,23 +378,27 @@ class _Attempt:
         """The tail of the log, up to the head."""
         while True:
             page = await self.host.store.log(self.board, self._through, limit=LOG_ENTRIES_MAX)
-            changed = [key for entry in page.entries for key in self._take(entry)]
-            await self._look_up([key for key in dict.fromkeys(changed) if key not in self._then])
+            await self._look_up(await self._take(page.entries))
             if page.entries:
                 self._through = page.entries[-1].revision
             if self._through >= page.head.revision:
                 return page.head
 
-    def _take(self, entry: LogEntry) -> list[Key]:
-        """Note what the keys hold after `entry`; returns those that it changed."""
-        found = []
-        for change in entry.changes:
-            if change.lease is None and namespace_of(change.key) != SYSTEM:
-                value = change.value
-                self._now[change.key] = None if value is None else (value, change.expires_at_ms)
-                self._unsettled.add(change.key)
-                found.append(change.key)
-        return found
+    async def _take(self, entries: Iterable[LogEntry]) -> list[Key]:
+        """Note what the keys hold after `entries`, and let others run meanwhile; returns those of
+        which it is not known what they held at the target."""
+        found: dict[Key, None] = {}
+        changes = chain.from_iterable(entry.changes for entry in entries)
+        while some := list(islice(changes, _KEYS_AT_ONCE)):
+            for change in some:
+                if change.lease is None and namespace_of(change.key) != SYSTEM:
+                    value = change.value
+                    self._now[change.key] = None if value is None else (value, change.expires_at_ms)
+                    found[change.key] = None
+            if len(some) == _KEYS_AT_ONCE:
+                await asyncio.sleep(0)
+        self._unsettled.update(found)
+        return [key for key in found if key not in self._then]
 
     async def _look_up(self, keys: list[Key]) -> None:
         """What they held at the target."""

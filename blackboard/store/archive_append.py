@@ -5,6 +5,7 @@ A manifest says what its revision holds, which only the fold knows while the row
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any, Final
 
 from sqlalchemy import select, update
@@ -35,6 +36,7 @@ from blackboard.store.blobs import Blobs
 from blackboard.types import Key, Revision
 from blackboard.wire.codec import decode_value
 
+_CHANGES_AT_ONCE: Final = 1_000  # a millisecond: their keys are looked at, nothing more
 _ENTRIES_AT_ONCE: Final = 32  # a millisecond; a turn of the event loop takes as long as one of them
 NAMED: Final = "named"
 """The kind of a checkpoint whose record does not say."""
@@ -58,8 +60,12 @@ class Appending:
 
         Returns where the board stands then, which is true once the transaction was committed.
         """
-        fold, before = await self._fold(entries)
-        taken = {entry.revision: self._taken(entry) for entry in entries}
+        fold, before = await self._fold(entries, pause)
+        taken = {}
+        for entry in entries:
+            taken[entry.revision] = self._taken(entry)
+            if len(entry.changes) >= _CHANGES_AT_ONCE:
+                await pause()
         seals = await self._seals(fold) if any(taken.values()) else None
         for number, entry in enumerate(entries, 1):
             if len(entry.changes) < STEP_CHANGES:
@@ -87,9 +93,17 @@ class Appending:
         found = [c for c in entry.changes if c.key.startswith(CHECKPOINTS) and c.value is not None]
         return found if entry.revision > self._row.oldest else []
 
-    async def _fold(self, entries: Sequence[LogEntry]) -> tuple[Fold, Mark]:
+    async def _fold(self, entries: Sequence[LogEntry], pause: Pause) -> tuple[Fold, Mark]:
         """A fold that knows what it has to, and where the board stands before it."""
-        keys = {c.key: None for entry in entries for c in entry.changes if c.lease is None}
+        keys: dict[Key, None] = {}
+        namespaces: dict[str, None] = {}
+        changes = chain.from_iterable(entry.changes for entry in entries)
+        while some := list(islice(changes, _CHANGES_AT_ONCE)):
+            touched = dict.fromkeys(change.key for change in some if change.lease is None)
+            keys |= touched
+            namespaces |= dict.fromkeys(map(namespace_of, touched))
+            if len(some) == _CHANGES_AT_ONCE:
+                await pause()
         warm = self._warm
         known = {} if warm is None else warm.known
         totals = {} if warm is None else warm.totals
@@ -97,7 +111,6 @@ class Appending:
         for start in range(0, len(missing), STEP_KEYS):
             newest = await self._newest(missing[start : start + STEP_KEYS])
             known |= {key: _known(row) for key, row in newest.items()}
-        namespaces = {namespace_of(key): None for key in keys}
         totals |= await self._totals(left_out(namespaces, totals))
         mark = await mark_of(self._past, self._row) if warm is None else warm.mark
         return Fold(self._row.id, mark.chain, known, totals), mark
