@@ -30,7 +30,6 @@ from blackboard.core.path import Pattern, check_key, parse_pattern, parse_patter
 from blackboard.core.watch import Position
 from blackboard.errors import (
     BlackboardError,
-    Compacted,
     Conflict,
     InvalidRequest,
     LimitExceeded,
@@ -236,7 +235,7 @@ class LocalLink(LocalPast):
             check_limit(limit, LOG_ENTRIES_MAX)
             if await self._host.find(board, self._opener) is None:
                 return _NO_LOG
-            page = await self._page_of_log(board, after, limit)
+            page = await Past(self._host).log(board, after, limit)
             shown: list[LogEntry] = []
             through = after
             for entry in page.entries:
@@ -250,13 +249,6 @@ class LocalLink(LocalPast):
                 through = entry.revision
             return LogPage(page.head, tuple(shown), through)
 
-    async def _page_of_log(self, board: str, after: Revision, limit: int) -> LogPage:
-        """What the log has, or the archive, where the log does not reach back so far."""
-        try:
-            return await self._host.store.log(board, after, limit=limit)
-        except Compacted as gone:
-            return await Past(self._host).log(board, gone, limit)
-
     async def why(self, board: str, key: Key) -> Sequence[Cause]:
         """The commits that led to `key`, as far as they may be read."""
         with self._audited("why", board, key):
@@ -264,7 +256,9 @@ class LocalLink(LocalPast):
             access.require(self.principal, Right.READ, check_key(key))
             if await self._host.find(board, self._opener) is None:
                 return ()
-            return await provenance.causes(self._host.store, board, key, self._readable)
+            reading = await self._host.store.read(board, [key])
+            past = Past(self._host)
+            return await provenance.causes(past, board, reading.entries, self._readable)
 
     def watch(self, board: str, request: WatchRequest) -> AbstractAsyncContextManager[Stream]:
         """Open a watch; only what may be read is delivered."""

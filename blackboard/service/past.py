@@ -149,8 +149,28 @@ class Past:
         at = Point(board, head.revision)
         return await self.archive.history(at, key, before=before, limit=limit)
 
-    async def log(self, board: str, gone: Compacted, limit: int) -> LogPage:
-        """A page of what is gone from the log. Errors: Compacted, if it is not archived either."""
+    async def put_back(self, board: str, key: Key, revision: Revision) -> Revision | None:
+        """Where the version was written that a restore to `revision` put back; None: it is gone."""
+        archive = self._host.archive
+        if archive is None:
+            return None
+        try:
+            versions = await archive.history(Point(board, revision), key, limit=1)
+        except Compacted:
+            return None
+        return versions[0].revision if versions else None
+
+    async def log(self, board: str, after: Revision, limit: int) -> LogPage:
+        """A page of the log, or of the archive, where the log does not reach back so far.
+
+        Errors: Compacted, if it is not archived either; FutureRevision.
+        """
+        try:
+            return await self._host.store.log(board, after, limit=limit)
+        except Compacted as gone:
+            return await self._archived_log(board, gone, limit)
+
+    async def _archived_log(self, board: str, gone: Compacted, limit: int) -> LogPage:
         head, after = await self._host.store.open(board), gone.revision
         mark = await self.mark(board)
         until = 0 if mark is None else min(mark.revision, gone.oldest - 1)

@@ -83,10 +83,15 @@ class BranchRules:
         await board.checkpoint("one")
         await ada.put("public/plan", "second")
         other = await board.branch(f"{board.name}-b")
+        assert [cause.author for cause in await other.why("public/plan")] == ["ada"]
         await other.put("public/plan", "third")
         assert await other.get("public/plan", at="one") == "first"
         assert [v.value for v in await other.history("public/plan")] == ["third", "second", "first"]
         restored = await other.restore("one")
+        assert [cause.revision for cause in await other.why("public/plan")] == [
+            restored.revision,
+            1,
+        ]
         assert await other.get("public/plan") == "first"
         assert restored.from_revision == 2
         assert await board.get("public/plan") == "second"

@@ -68,6 +68,25 @@ class RestoreRules:
         assert (restored.epoch.number, restored.epoch.cause) == (2, "restore")
         assert (await board.head()).epoch == restored.epoch
 
+    async def test_why_walks_back_through_it(self, team: Team, ada: Board) -> None:
+        """To what was put back, and on to its grounds; those that may not be read are left out."""
+        board = await team.operator()
+        async with ada.step() as step:
+            step.put("private/ada/figure", 40)
+        async with ada.step() as step:
+            figure = await step.get("private/ada/figure")
+            step.put("public/plan", figure)
+        await ada.put("public/plan", 41)
+        restored = await board.restore(2)
+        causes = await board.why("public/plan")
+        assert [(cause.key, cause.revision, cause.author) for cause in causes] == [
+            ("public/plan", restored.revision, "~system"),
+            ("public/plan", 2, "ada"),
+            ("private/ada/figure", 1, "ada"),
+        ]
+        bob = await team.board("bob")
+        assert [cause.revision for cause in await bob.why("public/plan")] == [restored.revision, 2]
+
     async def test_it_is_one_revision_with_exactly_the_difference(
         self, team: Team, ada: Board
     ) -> None:
