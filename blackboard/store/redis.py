@@ -10,9 +10,10 @@ Invariants
 - Every call ends within ENGINE_RETRY_MS (waiting for the log: `wait_ms` more).
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import anyio
 
@@ -74,6 +75,9 @@ from blackboard.types import (
 from blackboard.wire.codec import Prepared
 
 _BLOCK_MS_MAX: Final = ENGINE_TIMEOUT_MS // 2
+_DECODED_BYTES: Final = 512 * 1024
+"""Bytes of a page of the log above which it is decoded in a thread: small changes of so many bytes
+take ten milliseconds, and a restore may have ten times as many."""
 """One blocking read; longer waits repeat it, so that a dead connection is noticed."""
 _TIMEOUT_S: Final = ENGINE_TIMEOUT_MS / 1000
 _COMPACT_SLICE: Final = 1000
@@ -237,7 +241,7 @@ class RedisStore:
         arguments: list[Argument] = [after, limit, PAGE_BYTES_MAX]
         while True:
             reply = await self._scripts.run(board, LOG, arguments)
-            page = read_log_page(reply, after)
+            page = await _log_page(reply, after)
             self._scripts.note(board, page.head.revision)
             left_ms = int((until - anyio.current_time()) * 1000)
             if page.entries or left_ms <= 0:
@@ -322,3 +326,10 @@ class RedisStore:
             await self._driver.send(Trial(), key, *command)
         except NotNowError:
             return  # the read that follows finds out, and repeats within its bounds
+
+
+async def _log_page(reply: Sequence[Any], after: Revision) -> LogPage:
+    """As `read_log_page`; a large one in a thread, for readers of other boards go on meanwhile."""
+    if sum([len(part) for _, fields in reply[1] for part in fields]) < _DECODED_BYTES:
+        return read_log_page(reply, after)
+    return await asyncio.to_thread(read_log_page, reply, after)

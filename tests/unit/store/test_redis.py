@@ -2,6 +2,7 @@
 
 import random
 import struct
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,17 @@ from blackboard.core.commit import (
     Delete,
     DeletePrefix,
     Grant,
+    LogPage,
     Op,
     Put,
 )
 from blackboard.core.path import namespace_of
-from blackboard.errors import LimitExceeded, Unavailable
+from blackboard.errors import FutureRevision, LimitExceeded, Unavailable
+from blackboard.store import redis as redis_module
 from blackboard.store.keys import board_keys
-from blackboard.store.redis import RedisStore
+from blackboard.store.redis import _DECODED_BYTES, RedisStore
 from blackboard.store.redis_process import RedisProcess
+from blackboard.store.redis_read import read_log_page
 from blackboard.types import VALUE_BYTES_MAX
 from blackboard.wire.codec import prepare
 from tests.conformance.writer import Writer, packed
@@ -143,6 +147,29 @@ async def test_a_long_log_is_compacted_in_slices(
     assert scripts >= 20 // 7 + 50 // 7
     _, *tombstones = await redis.zrangebylex(board_keys(BOARD)[4], "-", "(\2")
     assert len(tombstones) == 15
+
+
+async def test_a_large_page_of_the_log_is_decoded_in_a_thread(
+    redis_store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the edge on; what is in it, and what is refused, is the same."""
+    threads: list[threading.Thread] = []
+
+    def noted(*given: Any) -> LogPage:
+        threads.append(threading.current_thread())
+        return read_log_page(*given)
+
+    monkeypatch.setattr(redis_module, "read_log_page", noted)
+    writer = await Writer.open(redis_store, BOARD)
+    await writer.commit(Put("public/a", b"x" * _DECODED_BYTES))
+    await writer.commit(Put("public/a", b"x" * (_DECODED_BYTES - 1_000)))
+    large = await redis_store.log(BOARD, 0, limit=1)
+    small = await redis_store.log(BOARD, 1, limit=1)
+    assert [thread is threading.main_thread() for thread in threads] == [False, True]
+    assert [entry.revision for page in (large, small) for entry in page.entries] == [1, 2]
+    monkeypatch.setattr(redis_module, "_DECODED_BYTES", 0)
+    with pytest.raises(FutureRevision):
+        await redis_store.log(BOARD, 9, limit=1)
 
 
 async def test_a_reading_larger_than_a_frame_is_refused_and_never_shortened(
