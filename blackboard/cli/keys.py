@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 LIST_LIMIT_DEFAULT = 1000
 _KEY = typer.Argument(metavar="KEY", help="A path such as public/plan/budget.", show_default=False)
 
+_AT = typer.Option(
+    "--at", metavar="MOMENT", help="As it was then: at a revision, a checkpoint, or a time."
+)
+
 app = typer.Typer()
 
 
@@ -28,6 +32,7 @@ app = typer.Typer()
 blackboard get public/valuation
 blackboard get public/valuation --entry  # with revision, author and times
 blackboard get public/greeting --raw  # a string without quotes
+blackboard get public/valuation --at 4  # as it was at that revision
 blackboard get public/valuation --json  # on one line""",
 )
 def get(
@@ -39,16 +44,18 @@ def get(
     raw: Annotated[
         bool, typer.Option("--raw", help="Strings and bytes as they are, without quotes.")
     ] = False,
+    at: Annotated[str | None, _AT] = None,
 ) -> None:
     """Print the value of a key, as JSON."""
-    from blackboard.cli import session, show
+    from blackboard.cli import moments, session, show
 
     flags = Flags.of(context)
     if raw and (entry or flags.as_json):
         raise wrong_usage("--raw goes with neither --entry nor --json")
+    moment = None if at is None else moments.parse(at)
 
     async def read(client: "Client", board: "Board") -> "Entry":
-        found = await board.entry(key)
+        found = await board.entry(key, at=moment)
         if found is None:
             raise await session.absent(client, board, key)
         return found
@@ -179,6 +186,7 @@ def delete(context: typer.Context, key: Annotated[str, _KEY]) -> None:
 blackboard ls  # everything public
 blackboard ls 'public/plan/*'  # one level below public/plan
 blackboard ls 'private/researcher/**' --as researcher
+blackboard ls --at 4  # as it was at that revision
 blackboard ls --json | jq -r '.entries[].key'""",
 )
 def ls(
@@ -192,19 +200,21 @@ def ls(
     after: Annotated[
         str | None, typer.Option("--after", metavar="KEY", help="Start behind this key.")
     ] = None,
+    at: Annotated[str | None, _AT] = None,
 ) -> None:
     """List the keys that match a pattern, with their values."""
-    from blackboard.cli import session, show
+    from blackboard.cli import moments, session, show
     from blackboard.types import LIST_ENTRIES_MAX
 
     flags = Flags.of(context)
+    moment = None if at is None else moments.parse(at)
 
     async def read(client: "Client", board: "Board") -> tuple[list["Entry"], str | None]:
         found: list[Entry] = []
         last = after
         while True:
             room = min(limit - len(found), LIST_ENTRIES_MAX)
-            page = await board.list(pattern, after=last, limit=room)
+            page = await board.list(pattern, after=last, limit=room, at=moment)
             found += page.entries
             last = page.next_key
             if last is None or len(found) >= limit:

@@ -55,6 +55,21 @@ def test_a_board_is_taken_back_with_every_agent(shell: Shell) -> None:
     shell.run("get", "public/noise", code=3)
 
 
+def test_a_key_and_a_listing_are_read_as_they_were(shell: Shell) -> None:
+    """By revision and by checkpoint; what was not there then is absent."""
+    shell.run("set", "public/plan", "1")
+    shell.run("checkpoint", "create", "first")
+    shell.run("set", "public/plan", "2")
+    shell.run("set", "public/new", "true")
+    for at, value in (("first", 1), ("1", 1), ("now", 2)):
+        assert shell.json("get", "public/plan", "--at", at) == value
+    shell.run("get", "public/new", "--at", "first", code=3)
+    listed = shell.json("ls", "--at", "first")["entries"]
+    assert [(entry["key"], entry["value"]) for entry in listed] == [("public/plan", 1)]
+    assert shell.error("get", "public/plan", "--at", "9", code=1)["code"] == "future_revision"
+    assert shell.error("ls", "--at", "second", code=3)["code"] == "no_such_checkpoint"
+
+
 def test_nobody_to_ask_means_no(shell: Shell) -> None:
     """Without --yes and without a terminal it shows what would change, and changes nothing."""
     _spoiled(shell)
