@@ -17,6 +17,7 @@ from blackboard.core.commit import (
     Condition,
     Delete,
     DeletePrefix,
+    Epoch,
     Head,
     HeldFence,
     Increment,
@@ -94,6 +95,9 @@ class Board(Timeline):
     def __init__(self, link: Link, name: str) -> None:
         super().__init__(link, name)
         self._agents: dict[str, Board] = {}
+        self._acting: dict[str, Board] = {}
+        """Boards on which this one acts in the name of others. Unlike those of `as_agent` nobody
+        else has them, so they go on in a new epoch when this one does."""
 
     @property
     def agent(self) -> str:
@@ -101,7 +105,7 @@ class Board(Timeline):
         return self._link.agent
 
     def as_agent(self, agent: str) -> "Board":
-        """The same board with the name and the rights of `agent`.
+        """The same board with the name and the rights of `agent`; it is refreshed by itself only.
 
         Errors (on use): AccessDenied unless you are `agent`, or an operator.
         """
@@ -248,7 +252,9 @@ class Board(Timeline):
 
         With `validate` the commit is refused (Conflict) if anything that was read has changed.
         """
-        return Step(self if agent is None else self.as_agent(agent), validate=validate, note=note)
+        board = self._as(agent)
+        check = board._writer.standing()
+        return Step(board, validate=validate, note=note, check=check)
 
     async def run_step(
         self,
@@ -271,8 +277,27 @@ class Board(Timeline):
         raise ValueError("attempts must be at least 1")
 
     async def refresh(self) -> None:
-        """Accept the board as it is now, after a StaleEpoch: go on in its present epoch."""
-        await self._writer.refresh()
+        """Accept the board as it is now, after a StaleEpoch: go on in its present epoch.
+
+        So do the steps and attachments that begin on this board afterwards, of whatever agent. A
+        step that is under way is refused. What `as_agent` gave is refreshed by itself: whoever has
+        it may rely on what was read before.
+        """
+        head = await self._link.head(self.name)
+        self._take(head.epoch, head.revision)
+
+    def _take(self, epoch: Epoch, revision: Revision) -> None:
+        super()._take(epoch, revision)
+        for board in self._acting.values():
+            board._take(epoch, revision)
+
+    def _as(self, agent: str | None) -> "Board":
+        """The board on which this one acts in the name of `agent` (None: in its own)."""
+        if agent is None or agent == self.agent:
+            return self
+        if agent not in self._acting:
+            self._acting[agent] = Board(self._link.acting_as(agent), self.name)
+        return self._acting[agent]
 
     # --- leases -----------------------------------------------------------------------------------
 
@@ -345,7 +370,7 @@ class Board(Timeline):
 
         Errors: as of `lock`; AccessDenied unless you may act as `agent`.
         """
-        board = self if agent is None else self.as_agent(agent)
+        board = self._as(agent)
         return Attachment(
             board,
             board._writer,

@@ -4,10 +4,11 @@ Invariants
 - nothing is sent before the end of the block; a block that raises commits nothing.
 - what was read is what is conditioned on: a key by its mod_revision as it was read first, a listing
   of a whole subtree by "nothing changed below it since"; books only if the pattern names them.
+- a step of before a restore is refused, even if its board goes on in the new epoch meanwhile.
 - `get` and `merge` see the step's own writes (except appended items, whose keys are not known yet).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -60,10 +61,18 @@ class StepBoard(Protocol):
 class Step:
     """Made by `Board.step`. After the block `receipt` says what was committed (None = nothing)."""
 
-    def __init__(self, board: StepBoard, *, validate: bool, note: str) -> None:
+    def __init__(
+        self,
+        board: StepBoard,
+        *,
+        validate: bool,
+        note: str,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         self.receipt: Receipt | None = None
         self.note = note
         self._board = board
+        self._check_standing = check  # raises if what was read counts no longer
         self._validate = validate
         self._ops: list[Op] = []
         self._read: dict[Key, Revision] = {}
@@ -220,6 +229,7 @@ class Step:
             self.receipt = await self._commit()
 
     async def _commit(self) -> Receipt:
+        self._check_standing()
         conditions = list(self._conditions)
         if self._validate:
             conditions += [PrefixUnchanged(p, since) for p, since in self._listed.items()]

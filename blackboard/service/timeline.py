@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from blackboard.core.commit import Epoch
 from blackboard.core.document import document_of
 from blackboard.core.path import check_name
 from blackboard.errors import InvalidRequest
@@ -189,7 +190,8 @@ class Timeline:
 
         It is one new revision under a new epoch. Every lease ends, and every writer is told
         StaleEpoch (cause "restore") until it refreshes; nothing of the abandoned future gets in any
-        more. That future stays readable, up to the checkpoint that is taken before.
+        more. That future stays readable, up to the checkpoint that is taken before. This very board
+        need not be refreshed; a step on it that is under way is refused all the same.
 
         Errors: LimitExceeded when more than RESTORE_CHANGES_MAX keys changed since (a branch has no
         such limit). Whatever is raised but OutcomeUnknown or Unavailable, nothing changed.
@@ -197,8 +199,13 @@ class Timeline:
         """
         wish = RestoreWish(_moment(to), secrets.token_hex(8), note)
         restored = await self._link.restore(self.name, wish)
-        await self._writer.refresh()
+        head = await self._link.head(self.name)
+        self._take(head.epoch, head.revision)
         return restored
+
+    def _take(self, epoch: Epoch, revision: Revision) -> None:
+        """Go on in `epoch`, from `revision`."""
+        self._writer.take(epoch, revision)
 
     async def rewind(
         self,

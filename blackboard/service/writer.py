@@ -8,6 +8,7 @@ Invariants
 - a retry that was refused is told as refused only when no earlier attempt can get in any more; if
   that cannot be had, its outcome is unknown.
 - a commit is sent again under a new epoch only if nothing that this writer saw was lost.
+- what began before the writer took the board as it is now (`take`) does not thereby get in.
 - a commit that was refused because a checkpoint waits for this agent is sent again only after what
   the agent had to bring was committed.
 """
@@ -95,6 +96,8 @@ class Writer:
         self._read_in = ""
         """The epoch in which something was read first; what was read in it goes to `_read_to`."""
         self._read_to: Revision = 0
+        self._taken = 0
+        """How often an epoch was taken that was not the one known here."""
         self._incarnation = secrets.token_hex(8)
         first = secrets.randbelow(LANES_MAX)
         # A stack: a writer that does one thing at a time stays on one lane, and two processes of
@@ -143,10 +146,31 @@ class Writer:
     async def refresh(self) -> None:
         """Take the board as it is now: its epoch becomes this writer's."""
         head = await self.link.head(self.board)
-        if head.epoch.id != (self._epoch.id if self._epoch else self._read_in):
+        self.take(head.epoch, head.revision)
+
+    def take(self, epoch: Epoch, revision: Revision) -> None:
+        """Take the board as it is at `revision`, in `epoch`, whatever was seen here before."""
+        known = self._epoch.id if self._epoch else self._read_in
+        if epoch.id != known:
             self.seen = 0  # an engine that split in two may have been far ahead of this epoch
-        self._epoch = head.epoch
-        self.saw(head.revision, head.epoch.id)
+            self._taken += bool(known)
+        self._epoch = epoch
+        self.saw(revision, epoch.id)
+
+    def standing(self) -> Callable[[], None]:
+        """What tells later whether everything that was read since now still counts.
+
+        Errors, of what is returned: StaleEpoch when another epoch was taken meanwhile.
+        """
+        taken = self._taken
+
+        def check() -> None:
+            now = self._epoch
+            if self._taken != taken and now is not None:
+                told = (now.number, now.cause, now.from_revision, self.seen)
+                raise StaleEpoch("", now.id, *told)
+
+        return check
 
     def saw(self, revision: Revision, epoch: str = "") -> None:
         """Note that this writer knows the board up to `revision`, which was read in `epoch`.

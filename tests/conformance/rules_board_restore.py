@@ -1,4 +1,5 @@
 """Restore: all of an earlier moment comes back at once, and nothing that was abandoned gets in."""
+# ruff: noqa: PT012 - a step is a block, and it is the end of the block that is refused
 
 import asyncio
 import os
@@ -22,6 +23,7 @@ from blackboard.errors import (
 from blackboard.service import access
 from blackboard.service.board import Board
 from blackboard.service.moments import RestoreWish
+from blackboard.service.step import Step
 from blackboard.service.views import Entry
 from blackboard.types import RESTORE_CHANGES_MAX, RESYNC_BYTES, VALUE_BYTES_MAX
 from tests.conformance.team import PATIENCE_S, Team, take
@@ -42,6 +44,22 @@ async def still_works(board: Board) -> None:
         await board.put("public/next", 1)
     await board.refresh()
     await board.put("public/next", 1)
+
+
+async def put_next(step: Step) -> None:
+    """A step that can always be taken."""
+    step.put("public/next", 1)
+
+
+async def put_for_ada(board: Board) -> None:
+    """Take that step in the name of ada."""
+    async with board.step("ada") as step:
+        await put_next(step)
+
+
+async def restored_by_others(team: Team) -> None:
+    """Let somebody else restore the board, to when it was empty."""
+    await (await team.client(access.operator())).board(team.name).restore(0)
 
 
 class RestoreRules:
@@ -265,6 +283,68 @@ class RestoreRules:
         assert after is not None
         assert after.expires_at_ms == before.expires_at_ms
         assert restored.put_back == 1
+
+    # --- going on ---------------------------------------------------------------------------------
+
+    async def test_who_acts_for_agents_goes_on_once_the_board_is_refreshed(
+        self, team: Team, ada: Board
+    ) -> None:
+        """By steps in their names, by steps that are run again, and attached as one of them."""
+        board = await team.operator()
+        await put_for_ada(board)
+        await restored_by_others(team)
+        with pytest.raises(StaleEpoch):
+            await put_for_ada(board)
+        await board.refresh()
+        await put_for_ada(board)
+        await board.run_step("ada", put_next)
+        async with board.attach("ada") as me:
+            await me.board.put("public/next", 3)
+        await restored_by_others(team)
+        await board.refresh()
+        async with board.attach("ada") as me:
+            await me.board.put("public/next", 4)
+
+    async def test_who_restores_acts_for_agents_at_once(self, team: Team, ada: Board) -> None:
+        board = await team.operator()
+        await put_for_ada(board)
+        await board.restore(0)
+        await put_for_ada(board)
+        assert await board.get("public/next") == 1
+
+    @pytest.mark.parametrize("agent", [None, "ada"])
+    @pytest.mark.parametrize("by_others", [True, False])
+    async def test_a_step_of_before_a_restore_is_refused_after_its_board_was_refreshed(
+        self, team: Team, agent: str | None, by_others: bool
+    ) -> None:
+        """Also one that relies on nothing that it read."""
+        board = await team.operator()
+        for name in (None, "ada"):
+            async with board.step(name) as first:
+                first.put("public/a", 1)
+        with pytest.raises(StaleEpoch) as refused:
+            async with board.step(agent, validate=False) as step:
+                step.put("public/decided", await step.get("public/a"))
+                if by_others:
+                    await restored_by_others(team)
+                    await board.refresh()
+                else:
+                    await board.restore(0)
+        assert (refused.value.cause, refused.value.from_revision) == ("restore", 0)
+        assert await board.get("public/decided") is None
+        await put_for_ada(board)
+
+    async def test_what_as_agent_gave_is_told_though_the_board_it_came_from_was_refreshed(
+        self, team: Team, ada: Board
+    ) -> None:
+        """Somebody else may have it, and rely on what was read before."""
+        board = await team.operator()
+        theirs = board.as_agent("ada")
+        await theirs.put("public/a", 1)
+        await board.restore(0)
+        await board.refresh()
+        await put_for_ada(board)
+        await still_works(theirs)
 
     # --- while others work ------------------------------------------------------------------------
 
