@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.core.commit import Commit, Put
+from blackboard.core.commit import Commit, Head, Put
 from blackboard.core.model import Outcome
-from blackboard.errors import LimitExceeded
+from blackboard.errors import LimitExceeded, Unavailable
 from blackboard.service import access, restore
-from blackboard.service.board import Client
+from blackboard.service.board import Board, Client
 from blackboard.service.embedded import archive_beside
+from blackboard.service.local import LocalLink
+from blackboard.service.moments import Restored, RestoreWish
 from blackboard.service.service import Service
 from blackboard.store.archive import Mark
 from blackboard.store.sqlite import SqliteStore
@@ -44,6 +46,36 @@ class BusyStore(SqliteStore):
                 self.bob = self.bob or await Writer.open(self, board, "bob")
                 await self.bob.commit(Put("public/bob", packed(self.tries)))
         return await super().commit(board, batch)
+
+
+class AwayAfterRestore(LocalLink):
+    """A service that cannot be asked anything any more once it has answered a restore."""
+
+    is_away = False
+
+    async def restore(self, board: str, wish: RestoreWish) -> Restored:
+        """As `Link.restore`."""
+        restored = await super().restore(board, wish)
+        self.is_away = True
+        return restored
+
+    async def head(self, board: str) -> Head:
+        """As `Link.head`, while it is there."""
+        if self.is_away:
+            raise Unavailable("service", "away")
+        return await super().head(board)
+
+
+async def test_a_restore_that_was_answered_took_effect_whatever_comes_then(tmp_path: Path) -> None:
+    """Nothing is asked after its answer, which could fail: that would read as not done."""
+    store = await SqliteStore.at(tmp_path)
+    async with Service(store, archive=await archive_beside(tmp_path)) as service:
+        link = AwayAfterRestore(service.host, access.operator())
+        board = Board(link, BOARD)
+        await board.put("public/a", 1)
+        restored = await board.restore(0)
+        link.is_away = False
+        assert (await board.put("public/a", 2)).revision == restored.revision + 1
 
 
 @pytest.mark.parametrize(("few", "tries"), [(9, RESTORE_ATTEMPTS_MAX), (-1, 0)])
