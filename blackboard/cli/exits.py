@@ -43,7 +43,9 @@ class Exit(IntEnum):
 
 MEANING: Mapping[Exit, str] = {
     Exit.OK: "done",
-    Exit.ERROR: "another error",
+    Exit.ERROR: (
+        "another error; also an outcome that is not known: the message says so, and where to look"
+    ),
     Exit.USAGE: "wrong arguments, or a request that nobody could accept",
     Exit.NOT_FOUND: "no such key, board, checkpoint, context or data directory",
     Exit.CONFLICT: "a condition did not hold; nothing changed",
@@ -160,6 +162,10 @@ def _of_a_commit(error: errors.BlackboardError) -> tuple[str, str] | None:
             return f"the board is in a new epoch since revision {error.head} ({error.cause})", (
                 "Read what you rely on again, then try again."
             )
+        case errors.OutcomeUnknown() if error.method != "commit":
+            return f"{error.method}: sent, but it may have been done or not ({error.reason})", (
+                _looking_for(error.method, error.request)
+            )
         case errors.OutcomeUnknown():
             return f"sent, but no answer came ({error.reason}): it may have been applied or not", (
                 "Look before you repeat it: blackboard log"
@@ -194,6 +200,21 @@ def _of_the_past(error: errors.BlackboardError) -> tuple[str, str] | None:
                 "Start anew: watch with --snapshot and without --after."
             )
     return None
+
+
+def _looking_for(method: str, request: str | None) -> str:
+    """How to find out whether a request was carried out, or that this need not be known."""
+    match method:
+        case "restore":
+            return f"Look before you repeat it: blackboard get system/restores/{request} is there."
+        case "branch" | "import_end":
+            return "Look before you repeat it: blackboard boards shows it if it was made."
+        case "checkpoint":
+            return "Look before you repeat it: blackboard checkpoint list"
+        case "erase":
+            return "Look before you repeat it: blackboard audit"
+        case _:
+            return "Try again: to do it twice does no harm."
 
 
 _CHECKPOINTS: Final = "system/checkpoints/"

@@ -28,7 +28,7 @@
     |-- Unavailable           not done, the engine or the service cannot be reached; try again
     |   `-- Overloaded        not done, the service has too much to do; try again later
     |       `-- RateLimited   not done, the principal asked for more than its rate
-    |-- OutcomeUnknown        sent, no answer: retry with the same commit id to find out
+    |-- OutcomeUnknown        sent, no answer: retry under the same name to find out
     |-- LocalProtocolError    this side was used wrongly
     |-- RemoteProtocolError   the peer sent something that is not the protocol
     |-- ModelFailed           a model did not answer, or not usably

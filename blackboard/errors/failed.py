@@ -48,20 +48,31 @@ class RateLimited(Overloaded):
 
 @dataclass(eq=False)
 class OutcomeUnknown(BlackboardError):
-    """A commit was sent and its answer did not come: it may have been applied or not.
+    """What changes something was sent, and its answer did not come: it may have been done or not.
 
-    `agent`, `lane`, `incarnation` and `step` name it; sending the same commit again finds out,
-    unless it is `final`: later answers pushed it out, and only the board's log can tell.
+    A commit is named by `agent`, `lane`, `incarnation` and `step`; sending the same one again finds
+    out, unless it is `final`: later answers pushed it out, and only the board's log can tell.
+    Something else of `agent` is named by `method` ("restore"), and by `request` if it was asked for
+    under a name; sending the same request again finds out.
     """
 
     code: ClassVar[str] = "outcome_unknown"
     retryable: ClassVar[bool] = True
     agent: str
-    lane: int
-    incarnation: str
-    step: int
+    lane: int | None
+    incarnation: str | None
+    step: int | None
     reason: str
     final: bool = False
+    method: str = "commit"
+    request: str | None = None
+
+    @classmethod
+    def of(
+        cls, method: str, agent: str, reason: str, *, request: str | None = None
+    ) -> "OutcomeUnknown":
+        """The error of what is no commit."""
+        return cls(agent, None, None, None, reason, method=method, request=request)
 
 
 @dataclass(eq=False)

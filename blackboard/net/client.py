@@ -5,7 +5,8 @@
 
 What happens when the connection breaks: reads are asked again; a commit that was sent raises
 OutcomeUnknown, one that was not raises Unavailable (a Board resolves both, with the commit's id);
-watches go on where they were, and whoever iterates does not notice.
+what else changes something is asked again under the same name, and is OutcomeUnknown when that
+finds nothing out; watches go on where they were, and whoever iterates does not notice.
 """
 
 import os
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from blackboard.core.commit import Commit, Head, LogPage, Reading
-from blackboard.errors import InvalidRequest, OutcomeUnknown, Unavailable
+from blackboard.errors import InvalidRequest, OutcomeUnknown, Rejected, Unavailable
 from blackboard.net.channel import Channel, LostError
 from blackboard.net.dial import Address, TokenSource
 from blackboard.net.documents_client import open_document
@@ -202,12 +203,12 @@ class RemoteLink(RemotePast):
 
     async def erase(self, agent: str, board: str | None = None) -> int:
         """As `Link.erase`."""
-        message = await self._ask("erase", {"name": agent, "board": board})
+        message = await self._do("erase", {"name": agent, "board": board})
         return reading.read_int(message, "keys")
 
     async def rewrap(self) -> int:
         """As `Link.rewrap`."""
-        return reading.read_int(await self._ask("rewrap", {}), "keys")
+        return reading.read_int(await self._do("rewrap", {}), "keys")
 
     async def revoke(
         self,
@@ -218,7 +219,7 @@ class RemoteLink(RemotePast):
     ) -> int:
         """As `Link.revoke`."""
         params = {"tokens": list(tokens), "principal": principal, "until_ms": until_ms}
-        return reading.read_int(await self._ask("revoke", params), "revoked")
+        return reading.read_int(await self._do("revoke", params), "revoked")
 
     async def whoami(self) -> Principal:
         """As `Link.whoami`."""
@@ -248,6 +249,36 @@ class RemoteLink(RemotePast):
     ) -> Any:
         own, limit_ms = self._own(params), patience_ms or self._answer_ms
         return await self._channel.insist(lambda: self._channel.ask(method, own, limit_ms))
+
+    async def _do(
+        self, method: str, params: dict[str, Any], patience_ms: Milliseconds | None = None
+    ) -> Any:
+        """As `_ask`, for what changes something. Errors: OutcomeUnknown when it may be done.
+
+        Once an attempt may have got through, neither "not done" nor a refusal of a later one undoes
+        it: the first may have taken effect, or still be under way.
+        """
+        own, limit_ms = self._own(params), patience_ms or self._answer_ms
+        doubts: list[str] = []
+
+        async def attempt() -> Any:
+            try:
+                return await self._channel.ask(method, own, limit_ms)
+            except LostError as lost:
+                doubts.extend([lost.reason] if lost.written else [])
+                raise
+            except OutcomeUnknown as unknown:
+                doubts.append(unknown.reason)
+                raise Unavailable(what=self._channel.url, reason=unknown.reason) from unknown
+
+        try:
+            return await self._channel.insist(attempt)
+        except (Rejected, Unavailable) as error:
+            if not doubts:
+                raise
+            reason = str(error) if isinstance(error, Rejected) else doubts[-1]
+            request = params.get("request")
+            raise OutcomeUnknown.of(method, self.agent, reason, request=request) from error
 
     @property
     def _answer_ms(self) -> Milliseconds:

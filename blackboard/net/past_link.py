@@ -36,7 +36,10 @@ from blackboard.wire.frames import MSGPACK
 
 
 class RemotePast:
-    """As `Link`, each method. A request that is asked again carries the same name."""
+    """As `Link`, each method. A request that is asked again carries the same name.
+
+    The beginning and the pages of an import change nothing yet: without its end there is no board.
+    """
 
     async def checkpoint(self, board: str, wish: CheckpointWish) -> Checkpoint:
         """As `Link.checkpoint`."""
@@ -50,7 +53,7 @@ class RemotePast:
             "automatic": wish.kind == AUTOMATIC,
         }
         patience_ms = REQUEST_TIMEOUT_MS + (wish.barrier_ms or 0)
-        return past.read_checkpoint(await self._ask("checkpoint", params, patience_ms))
+        return past.read_checkpoint(await self._do("checkpoint", params, patience_ms))
 
     async def checkpoints(self, board: str, *, after: Revision, limit: int) -> Sequence[Checkpoint]:
         """As `Link.checkpoints`."""
@@ -66,7 +69,7 @@ class RemotePast:
 
     async def pin(self, board: str, name: str, *, pinned: bool) -> None:
         """As `Link.pin`."""
-        await self._ask("pin", {"board": board, "name": name, "pinned": pinned})
+        await self._do("pin", {"board": board, "name": name, "pinned": pinned})
 
     async def prune(self, board: str, policy: Policy, *, dry_run: bool) -> Pruned:
         """As `Link.prune`."""
@@ -78,7 +81,8 @@ class RemotePast:
             "history_ms": policy.history_ms,
             "dry_run": dry_run,
         }
-        return past.read_pruned(await self._ask("prune", params, LONG_REQUEST_TIMEOUT_MS))
+        prune = self._ask if dry_run else self._do
+        return past.read_pruned(await prune("prune", params, LONG_REQUEST_TIMEOUT_MS))
 
     async def restore(self, board: str, wish: RestoreWish) -> Restored:
         """As `Link.restore`."""
@@ -88,7 +92,7 @@ class RemotePast:
             "request": wish.request,
             "note": wish.note,
         }
-        return past.read_restored(await self._ask("restore", params, LONG_REQUEST_TIMEOUT_MS))
+        return past.read_restored(await self._do("restore", params, LONG_REQUEST_TIMEOUT_MS))
 
     async def branch(self, board: str, wish: BranchWish) -> Head:
         """As `Link.branch`."""
@@ -99,7 +103,7 @@ class RemotePast:
             "request": wish.request,
             "note": wish.note,
         }
-        return reading.read_head(await self._ask("branch", params, LONG_REQUEST_TIMEOUT_MS))
+        return reading.read_head(await self._do("branch", params, LONG_REQUEST_TIMEOUT_MS))
 
     async def differences(self, board: str, request: DiffRequest) -> Differences:
         """As `Link.differences`."""
@@ -158,9 +162,14 @@ class RemotePast:
     async def import_end(self, board: str, request: str) -> Head:
         """As `Link.import_end`."""
         params = {"board": board, "request": request}
-        return reading.read_head(await self._ask("import_end", params, LONG_REQUEST_TIMEOUT_MS))
+        return reading.read_head(await self._do("import_end", params, LONG_REQUEST_TIMEOUT_MS))
 
     async def _ask(
+        self, method: str, params: dict[str, Any], patience_ms: Milliseconds | None = None
+    ) -> Any:
+        raise NotImplementedError
+
+    async def _do(
         self, method: str, params: dict[str, Any], patience_ms: Milliseconds | None = None
     ) -> Any:
         raise NotImplementedError

@@ -92,7 +92,10 @@ class Pipe(Protocol):
 
 
 class Link(Protocol):
-    """A principal's way to the boards. Errors are those of blackboard/errors only."""
+    """A principal's way to the boards. Errors are those of blackboard/errors only.
+
+    Of what changes something they are also OutcomeUnknown: it may have been done, or not.
+    """
 
     @property
     def agent(self) -> str:

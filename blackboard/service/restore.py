@@ -43,6 +43,7 @@ from blackboard.core.document import document_of, document_prefix
 from blackboard.core.path import SYSTEM, namespace_of
 from blackboard.errors import (
     AttemptTooOld,
+    BlackboardError,
     Compacted,
     Conflict,
     HeadMoved,
@@ -105,8 +106,8 @@ class Restores:
     async def restore(self, board: str, wish: RestoreWish, who: Principal) -> Restored:
         """Restore `board`, in the name of `who`; the same request again gets the same answer.
 
-        Errors: what resolving the moment raises; LimitExceeded; Unavailable: certainly not done, or
-        ask again to find out.
+        Errors: what resolving the moment raises; LimitExceeded; Unavailable: certainly not done;
+        OutcomeUnknown: ask again to find out.
         """
         check_request(wish.request)
         self._host.revocations.check(who)
@@ -121,12 +122,30 @@ class Restores:
         try:
             with check_archived(self._host.archiver).resting(board):
                 return await self._insist(attempt)
-        except (OutcomeUnknown, HeadMoved, Conflict) as error:
-            # A conflict: the same request, sent twice, was faster the other time.
+        except HeadMoved as error:
             done = await self._asked_before(board, wish.request)
             if done is not None:
                 return done
             raise Unavailable(what=f"board {board}", reason=f"not restored: {error}") from error
+        except (OutcomeUnknown, Conflict) as error:
+            return await self._find_out(board, wish, by, error)
+
+    async def _find_out(
+        self, board: str, wish: RestoreWish, by: str, failure: OutcomeUnknown | Conflict
+    ) -> Restored:
+        """What came of a restore whose commit ended with `failure`.
+
+        A conflict: the same request, sent twice, was faster the other time.
+        Errors: OutcomeUnknown, also when it is not there: it may still be under way.
+        """
+        cause: BlackboardError = failure
+        try:
+            done = await self._asked_before(board, wish.request)
+            if done is not None:
+                return done
+        except Unavailable as error:
+            cause = error
+        raise OutcomeUnknown.of("restore", by, str(cause), request=wish.request) from cause
 
     async def _insist(self, attempt: "_Attempt") -> Restored:
         """Try while others commit; then make them wait."""
@@ -145,7 +164,9 @@ class Restores:
                     failure = error
             raise failure
         finally:
-            await store.hold(board, 0)
+            # A hold ends by itself; that it was not ended says nothing of the restore.
+            with contextlib.suppress(Unavailable):
+                await store.hold(board, 0)
 
     async def _checkpoint_before(self, board: str, wish: RestoreWish, by: str) -> str:
         name = f"before-restore-{wish.request}"

@@ -65,7 +65,7 @@ When = Moment | datetime
 class Timeline:
     """What a `Board` does with its past. Errors of all: NoSuchCheckpoint for a name that nobody
     gave, FutureRevision above the head, Compacted for what was pruned, AccessDenied; Unavailable
-    while the archive is behind."""
+    while the archive is behind; OutcomeUnknown of what changes something and may have been done."""
 
     name: str
 
@@ -194,7 +194,8 @@ class Timeline:
         need not be refreshed; a step on it that is under way is refused all the same.
 
         Errors: LimitExceeded when more than RESTORE_CHANGES_MAX keys changed since (a branch has no
-        such limit). Whatever is raised but OutcomeUnknown or Unavailable, nothing changed.
+        such limit). Whatever is raised but OutcomeUnknown, nothing changed; after that, the entry
+        `system/restores/<its request>` tells for a day whether it was done.
         Cancellation: the board is restored, or it is not.
         """
         wish = RestoreWish(_moment(to), secrets.token_hex(8), note)

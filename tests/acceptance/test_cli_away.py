@@ -1,6 +1,7 @@
 """What a command says when nobody answers: soon, and with what to do."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,13 +9,19 @@ from pathlib import Path
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
+from blackboard.service import access
+from blackboard.service.board import Client
+from blackboard.service.embedded import archive_beside
+from blackboard.service.service import Service
 from blackboard.store.redis_process import RedisProcess
 from blackboard.types import COMMAND_PATIENCE_MS
 from blackboard.wire.frames import MSGPACK, SUBPROTOCOLS
 from blackboard.wire.session import HelloReceived, ServerSession
 from tests.acceptance.shell import Shell
+from tests.serving import serving
+from tests.unit.net.line import CuttingStore, Line
 
-UNAVAILABLE = 6
+UNAVAILABLE, UNKNOWN = 6, 1
 COMMANDS = (("get", "public/a"), ("set", "public/a", "2"))
 
 
@@ -30,6 +37,32 @@ async def test_a_command_does_not_wait_long_for_a_service_that_is_silent(tmp_pat
     async with silence() as shell.environ["BLACKBOARD_URL"]:
         for told in await each_told(shell, *COMMANDS):
             assert f"no answer in {COMMAND_PATIENCE_MS} ms" in told
+
+
+async def test_a_restore_whose_answer_is_lost_is_not_said_to_be_undone(tmp_path: Path) -> None:
+    """It took effect: the command says that it may have, and how to find out."""
+    store = await CuttingStore.at(tmp_path / "boards")
+    shell = Shell(tmp_path)
+    async with (
+        Service(store, archive=await archive_beside(tmp_path / "boards")) as service,
+        serving(service) as served,
+        Line(served.port) as line,
+    ):
+        board = Client(service.link(access.operator())).board("b")
+        await board.put("public/a", 1)
+        await board.checkpoint("base")
+        await board.put("public/a", 2)
+        shell.environ |= {"BLACKBOARD_URL": line.url, "BLACKBOARD_TOKEN": served.token()}
+        shell.environ["BLACKBOARD_BOARD"] = "b"
+        store.cut = line.kill
+        command = ("restore", "base", "--yes")
+        told = (await asyncio.to_thread(shell.run, *command, code=UNKNOWN)).stderr
+        assert await board.get("public/a") == 1
+        assert "it may have been done or not" in told
+        assert "cannot reach" not in told
+        shell.environ["BLACKBOARD_URL"] = served.url
+        [key] = re.findall("system/restores/[0-9a-f]+", told)
+        assert await asyncio.to_thread(shell.json, "get", key)
 
 
 @asynccontextmanager

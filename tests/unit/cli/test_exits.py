@@ -51,6 +51,24 @@ def test_exit_codes(error: errors.BlackboardError, code: int) -> None:
     assert explain(error).exit == code
 
 
+@pytest.mark.parametrize(
+    ("method", "fix"),
+    [
+        ("restore", "blackboard get system/restores/00ff is there"),
+        ("branch", "blackboard boards"),
+        ("import_end", "blackboard boards"),
+        ("checkpoint", "blackboard checkpoint list"),
+        ("erase", "blackboard audit"),
+        ("prune", "to do it twice does no harm"),
+    ],
+)
+def test_what_is_not_known_to_be_done_says_where_to_look(method: str, fix: str) -> None:
+    """Each where it shows; what can be repeated need not be looked for."""
+    told = explain(errors.OutcomeUnknown.of(method, "bob", "gone", request="00ff"))
+    assert told.message == f"{method}: sent, but it may have been done or not (gone)"
+    assert fix in told.fix
+
+
 def test_who_asks_for_too_much_is_told_when_to_come_again() -> None:
     told = explain(errors.RateLimited("10 requests a second", "bob asks for more", 1_200))
     assert (told.message, told.fix) == ("not now: bob asks for more", "Try again in 2 s.")

@@ -1,9 +1,15 @@
-"""A line between a client and a service that can be cut, or go silent in one direction."""
+"""A line between a client and a service that can be cut, or go silent in one direction; and an
+engine that cuts it between a deed and its answer."""
 
 import asyncio
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
+
+from blackboard.core.model import Outcome
+from blackboard.store.sqlite import SqliteStore
+from blackboard.wire.codec import Prepared
 
 
 class Line:
@@ -95,3 +101,16 @@ class Line:
                 await writer.drain()
         writer.transport.abort()
         self._writers.discard(writer)
+
+
+class CuttingStore(SqliteStore):
+    """After a commit that begins an epoch, and before anybody is told of it, `cut` is called."""
+
+    cut: Callable[[], None] | None = None
+
+    async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
+        """As `Store.commit`."""
+        outcomes = await super().commit(board, batch)
+        if self.cut is not None and batch[0].commit.begins is not None:
+            self.cut()
+        return outcomes

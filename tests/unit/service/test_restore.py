@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.core.commit import Commit, Head, Put
+from blackboard.core.commit import Commit, Head, Put, Reading
 from blackboard.core.model import Outcome
-from blackboard.errors import LimitExceeded, Unavailable
+from blackboard.errors import LimitExceeded, OutcomeUnknown, Unavailable
 from blackboard.service import access, restore
 from blackboard.service.board import Board, Client
 from blackboard.service.embedded import archive_beside
@@ -18,12 +18,13 @@ from blackboard.service.moments import Restored, RestoreWish
 from blackboard.service.service import Service
 from blackboard.store.archive import Mark
 from blackboard.store.sqlite import SqliteStore
-from blackboard.types import RESTORE_ATTEMPTS_MAX, Milliseconds, Revision
+from blackboard.types import RESTORE_ATTEMPTS_MAX, Key, Milliseconds, Revision
 from blackboard.wire.codec import Prepared, prepare
 from tests.conformance.writer import Writer
 from tests.unit.core.trial import packed
 
 BOARD = "main"
+REQUEST = "0123456789abcdef"
 
 
 class BusyStore(SqliteStore):
@@ -76,6 +77,76 @@ async def test_a_restore_that_was_answered_took_effect_whatever_comes_then(tmp_p
         restored = await board.restore(0)
         link.is_away = False
         assert (await board.put("public/a", 2)).revision == restored.revision + 1
+
+
+class ForgetfulStore(SqliteStore):
+    """An engine that can make others wait, and is away when they are to go on."""
+
+    async def hold(self, board: str, hold_ms: Milliseconds) -> None:
+        """As `Store.hold`."""
+        if hold_ms == 0:
+            raise Unavailable("engine", "away")
+        await super().hold(board, hold_ms)
+
+
+class DoubtfulStore(SqliteStore):
+    """An engine that does not know what became of a restore, and cannot be asked either."""
+
+    in_doubt = is_away = False
+
+    async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
+        """As `Store.commit`."""
+        outcomes = await super().commit(board, batch)
+        if self.in_doubt and batch[0].commit.begins is not None:
+            self.is_away = True
+            name = batch[0].commit.id
+            return [OutcomeUnknown(name.agent, name.lane, name.incarnation, name.step, "lost")]
+        return outcomes
+
+    async def read(self, board: str, keys: Sequence[Key]) -> Reading:
+        """As `Store.read`, while it is there."""
+        if self.is_away:
+            raise Unavailable("engine", "away")
+        return await super().read(board, keys)
+
+    async def hold(self, board: str, hold_ms: Milliseconds) -> None:
+        """As `Store.hold`, while it is there."""
+        if self.is_away:
+            raise Unavailable("engine", "away")
+        await super().hold(board, hold_ms)
+
+
+@pytest.mark.parametrize("few", [9, -1])
+async def test_a_restore_of_which_the_engine_knows_nothing_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    """Also one for which others had to wait: that they go on cannot be told the engine either."""
+    monkeypatch.setattr(restore, "_FEW_CHANGES", few)
+    store = await DoubtfulStore.at(tmp_path, level="memory")
+    async with Service(store, archive=await archive_beside(tmp_path)) as service:
+        link = service.link(access.operator())
+        await Board(link, BOARD).put("public/a", 1)
+        store.in_doubt = True
+        wish = RestoreWish(0, REQUEST)
+        with pytest.raises(OutcomeUnknown) as unknown:
+            await link.restore(BOARD, wish)
+        told = unknown.value
+        assert (told.method, told.agent, told.request) == ("restore", "operator", REQUEST)
+        store.in_doubt = store.is_away = False
+        assert (await link.restore(BOARD, wish)).epoch.number == 2
+        assert await Board(link, BOARD).get("public/a") is None
+
+
+async def test_that_others_go_on_need_not_be_told_for_a_restore_to_be_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go on by themselves."""
+    monkeypatch.setattr(restore, "_FEW_CHANGES", -1)
+    store = await ForgetfulStore.at(tmp_path, level="memory")
+    async with Service(store, archive=await archive_beside(tmp_path)) as service:
+        board = Client(service.link(access.operator())).board(BOARD)
+        await board.put("public/a", 1)
+        assert (await board.restore(0)).epoch.number == 2
 
 
 @pytest.mark.parametrize(("few", "tries"), [(9, RESTORE_ATTEMPTS_MAX), (-1, 0)])
