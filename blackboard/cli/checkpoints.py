@@ -190,7 +190,7 @@ def export(
     name: Annotated[str, _NAME],
     file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace FILE if it exists.")
+        bool, typer.Option("--overwrite", help="Replace FILE if it is a regular file, and no link.")
     ] = False,
 ) -> None:
     """Write a checkpoint into one file.

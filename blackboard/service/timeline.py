@@ -335,8 +335,9 @@ class Timeline:
 
         The file appears when it is complete and on the disk; whatever ends the export before that
         leaves none. `Client.import_board` reads it.
-        Errors: InvalidRequest when `file` exists, unless with `overwrite`: then it is replaced, at
-        once and as a whole; when it cannot be written.
+        Errors: InvalidRequest when `file` exists, unless with `overwrite`: then a regular file is
+        replaced, at once and as a whole, and nothing else (no device, no link, also to a file);
+        when it cannot be written.
         """
         return await export_board(self._link, self.name, name, Path(file), overwrite=overwrite)
 

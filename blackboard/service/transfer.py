@@ -16,6 +16,7 @@ Both ways go page by page, so that a board may be larger than the memory.
 Invariants
 - the file appears whole: it is written beside, and renamed once it is on the disk. Until then one
   of that name stays as it was.
+- nothing but a regular file is ever replaced: no device, no pipe, no link.
 - what is read back is what was written, or Corrupt is raised: the file and each member have their
   SHA-256, and the service that imports computes the digests of the manifest anew.
 """
@@ -25,6 +26,7 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 import struct
 import zipfile
 import zlib
@@ -85,8 +87,7 @@ async def export_board(
     link: Link, board: str, name: str, path: Path, *, overwrite: bool
 ) -> Exported:
     """Write checkpoint `name` of `board` into `path`. See `Board.export`."""
-    if not overwrite:
-        _check_free(path)
+    _check_name(path, overwrite=overwrite)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     page = await link.export(board, name, after=None)
     try:
@@ -104,17 +105,26 @@ async def export_board(
     return Exported(path, board, name, page.revision, writing.entries, size)
 
 
-def _check_free(path: Path) -> None:
-    """Errors: InvalidRequest when something has that name, be it a link that leads nowhere."""
-    if os.path.lexists(path):
+def _check_name(path: Path, *, overwrite: bool) -> None:
+    """Errors: InvalidRequest when something has that name, be it a link that leads nowhere; with
+    `overwrite`, when that is no regular file."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:  # ValueError: a NUL in it
+        raise InvalidRequest(field="file", reason=str(error)) from error
+    if not overwrite:
         raise InvalidRequest(field="file", reason=f"{path} exists already")
+    if not stat.S_ISREG(mode):
+        reason = f"{path} is no regular file, and nothing else is replaced"
+        raise InvalidRequest(field="file", reason=reason)
 
 
 def _publish(draft: Path, path: Path, *, overwrite: bool) -> int:
     """Seal a finished file and give it its name; returns its size."""
     seal(draft)
-    if not overwrite:
-        _check_free(path)  # somebody may have been faster
+    _check_name(path, overwrite=overwrite)  # somebody may have been faster
     draft.replace(path)
     return path.stat().st_size
 

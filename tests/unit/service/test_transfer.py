@@ -1,5 +1,8 @@
 """The file of an export: what has its name already, and what ends an export half way."""
 
+import os
+import socket
+import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -63,6 +66,18 @@ def lead_nowhere(file: Path) -> None:
     file.symlink_to(file.with_name("gone"))
 
 
+def lead_to_a_file(file: Path) -> None:
+    """Make it a link to an earlier export."""
+    plant(target := file.with_name("target"))
+    file.symlink_to(target)
+
+
+def listen(file: Path) -> None:
+    """Make it a socket."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(file))
+
+
 def is_as_planted(file: Path) -> bool:
     """Whether it still is, and nothing lies beside it."""
     return file.read_bytes() == GOOD and list(file.parent.iterdir()) == [file]
@@ -123,3 +138,30 @@ async def test_a_file_is_replaced_by_a_whole_one_only(link: HookedLink, file: Pa
     assert list(file.parent.iterdir()) == [file]
     other = await Client(link).import_board(file, "other")
     assert len([entry async for entry in other.scan("public/**")]) == exported.entries
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, listen, Path.mkdir, lead_to_a_file, lead_nowhere])
+async def test_nothing_but_a_regular_file_is_replaced(
+    link: HookedLink, file: Path, make: Callable[[Path], None]
+) -> None:
+    """As root, a device would be gone; a link says nothing of what is to become of its target."""
+    make(file)
+    before = {path: path.lstat() for path in file.parent.iterdir()}
+    link.hook = nothing
+    with pytest.raises(InvalidRequest, match="is no regular file"):
+        await Board(link, "main").export("one", file, overwrite=True)
+    assert {path: path.lstat() for path in file.parent.iterdir()} == before
+    assert link.pages == 0
+
+
+async def test_a_device_that_comes_meanwhile_stays(link: HookedLink, file: Path) -> None:
+    """What has the name is looked at once more when the file is whole."""
+
+    async def come(page: int) -> None:
+        if page == 1:
+            os.mkfifo(file)
+
+    link.hook = come
+    with pytest.raises(InvalidRequest, match="is no regular file"):
+        await Board(link, "main").export("one", file, overwrite=True)
+    assert [stat.S_ISFIFO(path.lstat().st_mode) for path in file.parent.iterdir()] == [True]
