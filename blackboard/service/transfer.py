@@ -22,6 +22,7 @@ Invariants
 """
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
@@ -58,6 +59,8 @@ _MEMBERS: Final = (_MANIFEST, _SIGNATURE, _ITEMS, _ENTRIES)
 _SIGNATURE_BYTES_MAX: Final = 1024
 _CHUNK_BYTES: Final = 64 * 1024
 _SEAL_BYTES: Final = 64
+_NAME_KEPT: Final = 32
+"""Characters of the file's name that its draft has: with what is added, any directory takes it."""
 _UNREADABLE: Final = (
     zipfile.BadZipFile,
     zlib.error,
@@ -88,7 +91,7 @@ async def export_board(
 ) -> Exported:
     """Write checkpoint `name` of `board` into `path`. See `Board.export`."""
     _check_name(path, overwrite=overwrite)
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+    draft = path.with_name(f"{path.name[:_NAME_KEPT]}.{secrets.token_hex(4)}.part")
     page = await link.export(board, name, after=None)
     try:
         with _Writing(draft, board, name, page) as writing:
@@ -101,7 +104,8 @@ async def export_board(
     except OSError as error:
         raise InvalidRequest(field="file", reason=str(error)) from error
     finally:
-        await asyncio.to_thread(draft.unlink, missing_ok=True)
+        with contextlib.suppress(OSError):  # why there is no file is more than what is left of it
+            await asyncio.to_thread(draft.unlink, missing_ok=True)
     return Exported(path, board, name, page.revision, writing.entries, size)
 
 

@@ -165,3 +165,26 @@ async def test_a_device_that_comes_meanwhile_stays(link: HookedLink, file: Path)
     with pytest.raises(InvalidRequest, match="is no regular file"):
         await Board(link, "main").export("one", file, overwrite=True)
     assert [stat.S_ISFIFO(path.lstat().st_mode) for path in file.parent.iterdir()] == [True]
+
+
+@pytest.mark.parametrize("name", ["a" * 256, "a/b", "a\0b", "missing/one.bbx"])
+@pytest.mark.parametrize("overwrite", [False, True])
+async def test_a_name_that_no_file_can_have_is_refused_as_such(
+    link: HookedLink, file: Path, name: str, overwrite: bool
+) -> None:
+    """Too long, below a file, with a NUL, in no directory; what follows does not hide it."""
+    plant(file.with_name("a"))
+    link.hook = nothing
+    with pytest.raises(InvalidRequest) as refused:
+        await Board(link, "main").export("one", file.parent / name, overwrite=overwrite)
+    assert refused.value.field == "file"
+    assert [path.name for path in file.parent.iterdir()] == ["a"]
+
+
+async def test_the_longest_name_that_a_file_can_have_is_written(
+    link: HookedLink, file: Path
+) -> None:
+    """The draft beside it is shorter, also when each character takes four bytes."""
+    link.hook = nothing
+    for name in ("a" * 255, "\U0001f600" * 63):
+        await Board(link, "main").export("one", file.with_name(name))
