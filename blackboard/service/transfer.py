@@ -17,6 +17,7 @@ Invariants
 - the file appears whole: it is written beside, and renamed once it is on the disk. Until then one
   of that name stays as it was.
 - nothing but a regular file is ever replaced: no device, no pipe, no link.
+- only its owner may read the file, from its first byte on: it holds what is private, too.
 - what is read back is what was written, or Corrupt is raised: the file and each member have their
   SHA-256, and the service that imports computes the digests of the manifest anew.
 """
@@ -203,7 +204,9 @@ class _Writing:
 
     def __init__(self, path: Path, board: str, name: str, first: ExportPage) -> None:
         self.entries = 0
-        self._zip = zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        self._file = os.fdopen(descriptor, "w+b")
+        self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_DEFLATED)
         self._header: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
@@ -223,11 +226,12 @@ class _Writing:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._digests[_ENTRIES] = self._member.close()
-        self._header |= {"entries": self.entries, "sha256": self._digests}
-        self._zip.writestr(_HEADER, json.dumps(self._header, indent=2))
-        self._zip.comment = b"0" * _SEAL_BYTES  # becomes the seal
-        self._zip.close()
+        with self._file:
+            self._digests[_ENTRIES] = self._member.close()
+            self._header |= {"entries": self.entries, "sha256": self._digests}
+            self._zip.writestr(_HEADER, json.dumps(self._header, indent=2))
+            self._zip.comment = b"0" * _SEAL_BYTES  # becomes the seal
+            self._zip.close()
 
     def add(self, page: ExportPage) -> None:
         """Write a page of entries."""

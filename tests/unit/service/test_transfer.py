@@ -56,9 +56,15 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "out" / "one.bbx"
 
 
-def plant(file: Path) -> None:
+def plant(file: Path, mode: int = 0o600) -> None:
     """Make it what an earlier export wrote."""
     file.write_bytes(GOOD)
+    file.chmod(mode)
+
+
+def modes_in(directory: Path) -> list[int]:
+    """Who may do what with the files there."""
+    return sorted(stat.S_IMODE(path.lstat().st_mode) for path in directory.iterdir())
 
 
 def lead_nowhere(file: Path) -> None:
@@ -188,3 +194,22 @@ async def test_the_longest_name_that_a_file_can_have_is_written(
     link.hook = nothing
     for name in ("a" * 255, "\U0001f600" * 63):
         await Board(link, "main").export("one", file.with_name(name))
+
+
+async def test_only_its_owner_may_read_an_export(link: HookedLink, file: Path) -> None:
+    """Neither the draft nor the file, whatever the mode of the one that it replaces: every
+    private namespace is in it."""
+    plant(file, 0o644)
+    modes: list[list[int]] = []
+
+    async def look(page: int) -> None:
+        modes.append(modes_in(file.parent))
+
+    link.hook = look
+    before = os.umask(0)
+    try:
+        await Board(link, "main").export("one", file, overwrite=True)
+    finally:
+        os.umask(before)
+    assert modes == [[0o644]] + [[0o600, 0o644]] * (link.pages - 1)
+    assert (len(modes) > 1, modes_in(file.parent)) == (True, [0o600])
