@@ -1,6 +1,5 @@
 """restore, rewind, branch, history: the team taken back, or sent another way."""
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -71,14 +70,17 @@ def rewind(
         int | None, typer.Option("--before", metavar="REV", min=1, help="To just before this one.")
     ] = None,
     at: Annotated[
-        datetime | None, typer.Option("--at", metavar="TIME", help="To what it was at that time.")
+        str | None, typer.Option("--at", metavar="TIME", help="To what it was at that time.")
     ] = None,
     yes: Annotated[bool, _YES] = False,
     note: Annotated[str, _NOTE] = "",
 ) -> None:
     """Take the team back by revision, or by time."""
-    given: list[When] = [when for when in (to, at and at.astimezone()) if when is not None]
+    from blackboard.cli import moments
+
+    given: list[When] = [] if to is None else [to]
     given += [] if before is None else [before - 1]
+    given += [] if at is None else [moments.time_of(at)]
     if len(given) != 1:
         raise wrong_usage("give one of --to, --before and --at")
     _take_back(Flags.of(context), given[0], note=note, yes=yes)

@@ -98,6 +98,30 @@ def test_rewind_goes_to_just_before_a_revision(shell: Shell) -> None:
     shell.run("rewind", "--before", "3", "--to", "2", "--yes", code=2)
 
 
+@pytest.mark.parametrize("typed", ["5", "1700000000", "2999-01-01", "0001-01-01T00:00", "10:30"])
+def test_rewind_refuses_what_is_no_time_of_the_board(shell: Shell, typed: str) -> None:
+    """As seconds since 1970, a revision would be a moment before all commits."""
+    shell.run("set", "public/a", "1")
+    assert shell.run("rewind", "--at", typed, "--yes", code=2).stderr.startswith("error: ")
+    assert shell.json("get", "public/a") == 1
+
+
+def test_rewind_goes_to_a_time(shell: Shell) -> None:
+    """A date is its first instant; this board began after it."""
+    shell.run("set", "public/a", "1")
+    assert shell.json("rewind", "--at", "2020-11-21", "--yes")["from_revision"] == 0
+    shell.run("get", "public/a", code=3)
+
+
+def test_what_is_no_moment_is_told_what_one_is(shell: Shell) -> None:
+    """By every command that takes one."""
+    shell.run("set", "public/a", "1")
+    for command in (["restore"], ["branch", "b"], ["checkpoint", "diff"], ["checkpoint", "verify"]):
+        told = shell.run(*command, "a/b", code=2).stderr
+        assert "'a/b' is no moment" in told
+        assert "the name of a checkpoint, a revision, now, or a time such as" in told
+
+
 def test_a_diff_names_what_changed(shell: Shell) -> None:
     """By namespace and key, for people and for programs."""
     _spoiled(shell)
