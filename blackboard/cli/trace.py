@@ -12,6 +12,7 @@ whole value or n for the items after the n-th of a list. `w` names what it wrote
 """
 
 import gzip
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,7 +145,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                     yield number, line
     except FileNotFoundError:
         raise not_found(f"there is no file {path}", "Check its name.") from None
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise wrong_usage(f"{path} cannot be read: {error}") from error
 
 

@@ -88,4 +88,9 @@ def test_a_file_that_is_no_trace_is_refused(shell: Shell, tmp_path: Path) -> Non
     cut = tmp_path / "cut.jsonl.gz"
     cut.write_bytes(gzip.compress(TEAM.read_bytes())[:-20])
     assert "cannot be read" in shell.run("replay", str(cut), code=2).stderr
+    spoiled = bytearray(gzip.compress(TEAM.read_bytes()))
+    for number in range(len(spoiled) // 2, len(spoiled) // 2 + 64):
+        spoiled[number] ^= 0xFF
+    cut.write_bytes(spoiled)
+    assert "cannot be read" in shell.run("replay", str(cut), code=2).stderr
     shell.run("replay", str(tmp_path / "none.jsonl"), code=3)
