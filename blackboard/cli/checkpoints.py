@@ -1,5 +1,6 @@
 """checkpoint: named cuts of a whole board; made, listed, compared, checked, carried elsewhere."""
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from blackboard.service.transfer import Exported
 
 DIFF_LIMIT_DEFAULT = 200
+_DAY_MS = 86_400_000
 _NAME = typer.Argument(metavar="NAME", help="The checkpoint's name.", show_default=False)
 _MOMENT = "A revision, a checkpoint, now, or a time such as 2026-11-21T09:30."
 
@@ -53,9 +55,9 @@ def create(
     from blackboard.cli import past, session
 
     flags = Flags.of(context)
-    if barrier_s is not None and not barrier_s > 0:
-        raise wrong_usage("--barrier must be more than 0 seconds")
-    barrier_ms = None if barrier_s is None else round(barrier_s * 1000)
+    if barrier_s is not None and not 0 < barrier_s * 1000 < math.inf:
+        raise wrong_usage("--barrier must be a number of seconds, more than 0")
+    barrier_ms = None if barrier_s is None else math.ceil(barrier_s * 1000)
 
     async def take(board: "Board") -> "Checkpoint":
         return await board.checkpoint(name, note=note, barrier_ms=barrier_ms, stale_ok=stale_ok)
@@ -297,7 +299,9 @@ def prune(
     from blackboard.cli import past, session
     from blackboard.service.moments import Policy
 
-    history_ms = None if history_days is None else round(history_days * 86_400_000)
+    if history_days is not None and not 0 <= history_days * _DAY_MS < math.inf:
+        raise wrong_usage("--history-days must be a number of days, 0 or more")
+    history_ms = None if history_days is None else round(history_days * _DAY_MS)
     policy = Policy(last, days, not also_named, history_ms)
 
     async def remove(board: "Board") -> "Pruned":

@@ -7,6 +7,7 @@ import typer
 from blackboard.cli import screen
 from blackboard.cli.exits import wrong_usage
 from blackboard.cli.options import Flags, ReadCommand
+from blackboard.types import REVISION_MAX
 
 if TYPE_CHECKING:
     from blackboard.service.board import Board
@@ -64,10 +65,14 @@ blackboard rewind --at 2026-11-21T09:30""",
 def rewind(
     context: typer.Context,
     to: Annotated[
-        int | None, typer.Option("--to", metavar="REV", min=0, help="To this revision.")
+        int | None,
+        typer.Option("--to", metavar="REV", min=0, max=REVISION_MAX, help="To this revision."),
     ] = None,
     before: Annotated[
-        int | None, typer.Option("--before", metavar="REV", min=1, help="To just before this one.")
+        int | None,
+        typer.Option(
+            "--before", metavar="REV", min=1, max=REVISION_MAX, help="To just before this one."
+        ),
     ] = None,
     at: Annotated[
         str | None, typer.Option("--at", metavar="TIME", help="To what it was at that time.")

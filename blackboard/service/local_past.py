@@ -51,6 +51,7 @@ from blackboard.types import (
     FINDINGS_MAX,
     HISTORY_VERSIONS_MAX,
     LIST_ENTRIES_MAX,
+    REVISION_MAX,
     Key,
     Revision,
 )
@@ -169,6 +170,8 @@ class LocalPast:
         with self._audited("history", board, key):
             self._check(board)
             check_limit(limit, HISTORY_VERSIONS_MAX)
+            if before is not None and not 0 <= before <= REVISION_MAX:
+                raise InvalidRequest(field="before", reason=f"not in 0..{REVISION_MAX}")
             access.require(self.principal, Right.READ, check_key(key))
             await self._use(board)
             return await Past(self._host).history(board, key, before=before, limit=limit)

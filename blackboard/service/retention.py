@@ -16,18 +16,20 @@ from blackboard.service.host import Host
 from blackboard.service.moments import NAMED, Checkpoint, Policy, Pruned, checkpoint_key
 from blackboard.service.past import Past
 from blackboard.service.system import commit_as_system
-from blackboard.types import OPERATIONS_MAX, Milliseconds, Revision
+from blackboard.types import INTEGER_MAX, OPERATIONS_MAX, Milliseconds, Revision
 
 _DAY_MS: Final = 24 * 3600 * 1000
 _NOTE: Final = "pruned"
 
 
 def check_policy(policy: Policy) -> None:
-    """Errors: InvalidRequest for a negative number."""
+    """Errors: InvalidRequest for a number that is negative, or larger than any time."""
     for field in ("last", "days", "history_ms"):
         number = getattr(policy, field)
         if number is not None and number < 0:
             raise InvalidRequest(field=field, reason=f"{number} is negative")
+        if number is not None and number > INTEGER_MAX:
+            raise InvalidRequest(field=field, reason=f"it is more than {INTEGER_MAX}")
 
 
 def kept_by(policy: Policy, checkpoints: Sequence[Checkpoint], now_ms: Milliseconds) -> set[str]:

@@ -42,6 +42,7 @@ from blackboard.service.moments import (
     RestoreWish,
     Shown,
     Verified,
+    check_checkpoint,
     named_by_time,
 )
 from blackboard.service.transfer import Exported, export_board
@@ -52,6 +53,7 @@ from blackboard.types import (
     DIFF_KEYS_MAX,
     HISTORY_VERSIONS_MAX,
     LIST_ENTRIES_MAX,
+    REVISION_MAX,
     Key,
     Milliseconds,
     Revision,
@@ -351,7 +353,14 @@ def _moment(when: When) -> Moment:
     if isinstance(when, datetime):
         if when.tzinfo is None:
             raise InvalidRequest(field="at", reason=f"{when} has no time zone")
-        return Instant(int(when.timestamp() * 1000))
+        time_ms = int(when.timestamp() * 1000)
+        if time_ms < 0:
+            raise InvalidRequest(field="at", reason=f"{when} is before 1970")
+        return Instant(time_ms)
     if type(when) is bool or not isinstance(when, int | str | Instant):
         raise InvalidRequest(field="at", reason=f"a {type(when).__name__} is no moment")
+    if isinstance(when, str):
+        return when if when == NOW else check_checkpoint(when)
+    if isinstance(when, int) and not 0 <= when <= REVISION_MAX:
+        raise InvalidRequest(field="at", reason=f"no revision: it is not in 0..{REVISION_MAX}")
     return when

@@ -54,7 +54,10 @@ class Encoding(Protocol):
     """Whether frames travel as binary WebSocket messages (else as text, UTF-8)."""
 
     def pack(self, message: Any) -> bytes:
-        """One message, or a part of one, as bytes. Values in it must have passed `value_out`."""
+        """One message, or a part of one, as bytes. Values in it must have passed `value_out`.
+
+        Errors: InvalidRequest for an integer that the encoding does not have.
+        """
 
     def join(self, messages: Sequence[bytes]) -> bytes:
         """One frame (or array) of packed messages."""
@@ -100,7 +103,11 @@ class _Msgpack:
     binary = True
 
     def pack(self, message: Any) -> bytes:
-        return _encode(message)
+        try:
+            return _encode(message)
+        except OverflowError as error:
+            field = _large_in(message, "params") or "params"
+            raise InvalidRequest(field=field, reason="an integer has at most 64 bits") from error
 
     def join(self, messages: Sequence[bytes]) -> bytes:
         return _header(0x90, 0xDC, len(messages)) + b"".join(messages)
@@ -220,6 +227,17 @@ SUBPROTOCOLS: Final[dict[str, Encoding]] = {
     f"blackboard.v1+{encoding.name}": encoding for encoding in (MSGPACK, JSON)
 }
 """The encodings by WebSocket subprotocol, the preferred one first."""
+
+
+def _large_in(part: Any, name: str) -> str | None:
+    """The innermost name of an integer of more than 64 bits in `part`, which is `name`."""
+    if isinstance(part, dict):
+        found = (_large_in(member, key) for key, member in part.items())
+    elif isinstance(part, list | tuple):
+        found = (_large_in(member, name) for member in part)
+    else:
+        return name if type(part) is int and not -(2**63) <= part < 2**64 else None
+    return next(filter(None, found), None)
 
 
 def _header(small: int, wide: int, count: int) -> bytes:

@@ -29,6 +29,24 @@ STORY: Final = (
 )
 """The commands whose examples are typed here, in an order in which they make sense."""
 
+MEASURELESS: Final = (
+    "checkpoint diff 99999999999999999999",
+    "restore 99999999999999999999",
+    "rewind --to 99999999999999999999",
+    "rewind --before 99999999999999999999",
+    "history public/a --limit 99999999999999999999",
+    "checkpoint create --barrier inf x",
+    "checkpoint create --barrier nan x",
+    "checkpoint create --barrier 1e306 x",
+    "checkpoint create --barrier 1e300 x",
+    "checkpoint prune --history-days nan",
+    "checkpoint prune --history-days inf",
+    "checkpoint prune --history-days 1e306",
+    "checkpoint prune --history-days 1e300",
+    "checkpoint prune --history-days=-1",
+    "checkpoint prune --last 99999999999999999999",
+)
+
 
 def _spoiled(shell: Shell) -> int:
     """A board with a checkpoint "good", on which something went wrong since; its revision."""
@@ -120,6 +138,13 @@ def test_what_is_no_moment_is_told_what_one_is(shell: Shell) -> None:
         told = shell.run(*command, "a/b", code=2).stderr
         assert "'a/b' is no moment" in told
         assert "the name of a checkpoint, a revision, now, or a time such as" in told
+
+
+def test_numbers_without_measure_are_wrong_arguments(shell: Shell) -> None:
+    """Whether the command notices or what it asks; none ends with a traceback."""
+    shell.run("set", "public/a", "1")
+    for typed in MEASURELESS:
+        assert shell.run(*typed.split(), code=2).stderr, typed
 
 
 def test_a_diff_names_what_changed(shell: Shell) -> None:

@@ -7,10 +7,13 @@ import pytest
 from blackboard.errors import AccessDenied, FutureRevision, InvalidRequest
 from blackboard.service.board import Board
 from blackboard.service.comparing import KeyChange
-from blackboard.types import READ_KEYS_MAX
+from blackboard.service.moments import Policy
+from blackboard.types import READ_KEYS_MAX, REVISION_MAX
 from tests.conformance.rules_board_checkpoint import board_of, keeper_of_checkpoints
 from tests.conformance.team import Team
 
+LARGE = 10**30
+"""More than any engine or encoding has."""
 SECRET = "private/ada/secret"
 HIDDEN = "swordfish"
 POEM = "roses are red\nviolets are blue\nsugar is sweet"
@@ -62,9 +65,27 @@ class PastRules:
         await ada.put("public/n", 1)
         with pytest.raises(FutureRevision):
             await ada.get("public/n", at=2)
-        for bad in (-1, True, 1.5, "a/b", datetime(2026, 1, 1), b"x"):  # noqa: DTZ001
-            with pytest.raises(InvalidRequest):
+        bad_times = (datetime(2026, 1, 1), datetime(1, 1, 1, tzinfo=UTC))  # noqa: DTZ001
+        bad_numbers = (-1, -LARGE, REVISION_MAX + 1, LARGE, 10**5000)
+        for bad in (*bad_numbers, *bad_times, True, 1.5, "a/b", "", "12", b"x"):
+            with pytest.raises(InvalidRequest) as refused:
                 await ada.get("public/n", at=bad)  # type: ignore[arg-type]
+            assert refused.value.field in ("at", "checkpoint")
+
+    async def test_numbers_that_no_engine_has_are_refused(self, team: Team, ada: Board) -> None:
+        """Whether they reach a service or not."""
+        await ada.put("public/n", 1)
+        board = await team.operator()
+        for number in (LARGE, -LARGE):
+            for asked, field in (
+                (ada.history("public/n", before=number), "before"),
+                (ada.history("public/n", limit=number), "limit"),
+                (ada.list("public/**", limit=number), "limit"),
+                (board.prune(Policy(history_ms=number)), "history_ms"),
+            ):
+                with pytest.raises(InvalidRequest) as refused:
+                    await asked
+                assert refused.value.field == field
 
     # --- diff -------------------------------------------------------------------------------------
 

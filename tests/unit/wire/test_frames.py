@@ -257,3 +257,21 @@ def test_json_frames_are_json_for_others() -> None:
 def test_the_subprotocols_are_named_for_good() -> None:
     """Clients ask for these names."""
     assert list(SUBPROTOCOLS) == ["blackboard.v1+msgpack", "blackboard.v1+json"]
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        ({"id": 1, "params": {"board": "b", "limit": 2**64}}, "limit"),
+        ({"id": 1, "params": {"to": {"time_ms": -(2**63) - 1}}}, "time_ms"),
+        ({"id": 1, "params": {"based_on": [["public/a", 1], ["public/b", 10**5000]]}}, "based_on"),
+        ([2**64], "params"),
+    ],
+)
+def test_an_integer_that_msgpack_does_not_have_is_refused_by_name(
+    message: object, field: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        MSGPACK.pack(message)
+    assert refused.value.field == field
+    assert MSGPACK.pack([2**64 - 1, -(2**63)])

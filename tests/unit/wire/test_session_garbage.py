@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blackboard.core.commit import Commit, LogEntry
-from blackboard.errors import Conflict, RemoteProtocolError
+from blackboard.errors import Conflict, InvalidRequest, RemoteProtocolError
 from blackboard.wire import messages
 from blackboard.wire.answers import pack_revisions
 from blackboard.wire.frames import Encoding
@@ -39,7 +39,7 @@ def test_any_messages_are_survived(encoding: Encoding, found: list[Any], greeted
     """Well-formed frames of anything."""
     try:
         frame = encoding.join([encoding.pack(message) for message in found])
-    except (ValueError, OverflowError, TypeError, UnicodeEncodeError):
+    except (ValueError, InvalidRequest, TypeError, UnicodeEncodeError):
         return
     pair = Pair(encoding, greeted=greeted)
     _take(pair.server, frame)
@@ -77,7 +77,7 @@ def test_almost_messages_are_survived(encoding: Encoding, found: list[Any]) -> N
     pair.client.send_request("boards", {})
     try:
         frame = encoding.join([encoding.pack(message) for message in found])
-    except (ValueError, OverflowError, TypeError, UnicodeEncodeError):
+    except (ValueError, InvalidRequest, TypeError, UnicodeEncodeError):
         return
     _take(pair.server, frame)
     _take(pair.client, frame)
