@@ -122,7 +122,7 @@ def print_diff(diff: "Diff", *, as_json: bool) -> None:
     if diff.more:
         say("there is more: raise --limit, or narrow --pattern")
     elif not diff:
-        say(f"revisions {diff.a} and {diff.b} hold the same")
+        say(f"of what you may read, revisions {diff.a} and {diff.b} hold the same")
 
 
 def _plain(change: "KeyChange") -> dict[str, Any]:
@@ -144,7 +144,9 @@ def print_preview(preview: Preview) -> None:
     """What a restore would do, on standard error: standard output is for what it did."""
     diff = preview.diff
     count = f"more than {len(diff)}" if diff.more else str(len(diff))
-    say(f"{counted(count, 'key')} would change" + (":" if len(diff) else ""))
+    # A restore takes back what its caller may not read, too, and nobody is told how much that is.
+    keys = f"of what you may read, {counted(count, 'key')} would change"
+    say(keys + (":" if len(diff) else ""))
     for change in diff:
         say(f"  {safe(str(change).splitlines()[0])}")
     for agent in preview.agents:

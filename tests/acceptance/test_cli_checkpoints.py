@@ -147,6 +147,18 @@ def test_numbers_without_measure_are_wrong_arguments(shell: Shell) -> None:
         assert shell.run(*typed.split(), code=2).stderr, typed
 
 
+def test_who_may_not_read_is_told_of_what_the_answer_is(shell: Shell) -> None:
+    """Nothing that he may read would change; what he may not read does all the same."""
+    shell.run("set", "private/ada/draft", "1", "--as", "ada")
+    shell.run("checkpoint", "create", "good")
+    shell.run("set", "private/ada/draft", "2", "--as", "ada")
+    keeper = ("--token", shell.out("token", "create", "keeper", "--grant", "**=restore").strip())
+    told = shell.run("restore", "good", *keeper, code=2).stderr
+    assert "of what you may read, 0 keys would change" in told
+    assert "of what you may read, revisions" in shell.run("checkpoint", "diff", "2", *keeper).stderr
+    assert shell.json("restore", "good", "--yes", *keeper)["put_back"] == 1
+
+
 def test_a_diff_names_what_changed(shell: Shell) -> None:
     """By namespace and key, for people and for programs."""
     _spoiled(shell)
