@@ -152,7 +152,7 @@ def _of_a_commit(error: errors.BlackboardError) -> tuple[str, str] | None:
         case errors.LimitExceeded():
             where = f" ({error.where})" if error.where else ""
             told = f"{error.value:,} is more than the limit {error.limit}{where}: {error.maximum:,}"
-            return told, "The page of limits (docs/limits.md) tells what it is for."
+            return told, _WAYS_OUT.get(error.limit, _LIMITS_PAGE)
         case errors.InvalidRequest():
             # "ops.0.key", "keys.0": a command has one operation, and asks for one key.
             field = error.field.removesuffix(".0").rpartition(".")[2]
@@ -218,6 +218,10 @@ def _looking_for(method: str, request: str | None) -> str:
 
 
 _CHECKPOINTS: Final = "system/checkpoints/"
+
+_LIMITS_PAGE: Final = "The page of limits (docs/limits.md) tells what it is for."
+_BRANCH: Final = "A branch has no such limit, and leaves this board: blackboard branch NEW MOMENT."
+_WAYS_OUT: Final = {"RESTORE_CHANGES_MAX": _BRANCH, "RESTORE_BYTES_MAX": _BRANCH}
 
 _HINTS = {
     "engine": "Give --engine (or BLACKBOARD_ENGINE) sqlite, or such a URL: redis://HOST:PORT/0",

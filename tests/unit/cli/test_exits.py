@@ -74,6 +74,13 @@ def test_who_asks_for_too_much_is_told_when_to_come_again() -> None:
     assert (told.message, told.fix) == ("not now: bob asks for more", "Try again in 2 s.")
 
 
+@pytest.mark.parametrize("limit", ["RESTORE_CHANGES_MAX", "RESTORE_BYTES_MAX"])
+def test_a_restore_that_is_too_large_is_shown_the_way_out(limit: str) -> None:
+    told = explain(errors.LimitExceeded(limit, 70_001, 65_536))
+    assert "blackboard branch NEW MOMENT" in told.fix
+    assert "branch" not in explain(errors.LimitExceeded("VALUE_BYTES_MAX", 2, 1)).fix
+
+
 def test_a_conflict_says_what_to_try() -> None:
     """The message names the key and the revisions, the fix is a command."""
     told = explain(CONFLICT)
