@@ -350,7 +350,7 @@ def reported(*, as_json: bool) -> Iterator[None]:
         sys.stdout.flush()
     except BaseException as error:
         cause = _innermost(error)
-        if isinstance(cause, KeyboardInterrupt):
+        if isinstance(cause, KeyboardInterrupt) or _is_interrupted_question(cause):
             raise typer.Exit(Exit.INTERRUPTED) from error
         if isinstance(cause, BrokenPipeError):
             # The interpreter flushes stdout once more at the end; give it somewhere to go.
@@ -362,6 +362,11 @@ def reported(*, as_json: bool) -> Iterator[None]:
             raise
         complain(cause, as_json=as_json)
         raise typer.Exit(cause.exit) from error
+
+
+def _is_interrupted_question(error: BaseException) -> bool:
+    """Whether it is Ctrl-C at a question, and neither a no nor the end of the input."""
+    return isinstance(error, typer.Abort) and isinstance(error.__context__, KeyboardInterrupt)
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -1,5 +1,7 @@
 """The terminal: where words go, and what may not reach it. NO_COLOR is respected (by Rich)."""
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -15,9 +17,17 @@ _STEERING: Final = {
 """Control characters of both kinds, line separators, and marks that change the direction."""
 
 
+class _Answers(Console):
+    """Rich ends the process with 1 when its reader is gone; exits.py has a code for that."""
+
+    def on_broken_pipe(self) -> None:
+        """Let it be known."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 def console() -> Console:
     """Where answers go."""
-    return Console(highlight=False)
+    return _Answers(highlight=False)
 
 
 def say(text: str) -> None:

@@ -1,12 +1,16 @@
 """Checkpoints by the command line: real processes over a real service."""
 
+import contextlib
 import gzip
+import os
+import pty
 import signal
+import subprocess
 from typing import Final
 
 import pytest
 
-from tests.acceptance.shell import Shell
+from tests.acceptance.shell import COMMAND, Shell
 from tests.acceptance.test_cli import all_examples
 from tests.traces import TEAM
 
@@ -59,6 +63,28 @@ def _spoiled(shell: Shell) -> int:
     return revision
 
 
+def asked(shell: Shell, answer: bytes, *arguments: str) -> int:
+    """The exit code of a command that asks on a terminal; without an answer, it gets Ctrl-C."""
+    ours, theirs = pty.openpty()
+    command = subprocess.Popen(
+        [*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=shell.environ
+    )
+    os.close(theirs)
+    shown = b""
+    with command, contextlib.suppress(OSError):  # EIO at its end
+        while b"Take the board back?" not in shown:
+            shown += os.read(ours, 65_536)
+        if answer:
+            os.write(ours, answer)
+        else:
+            command.send_signal(signal.SIGINT)
+        while part := os.read(ours, 65_536):
+            shown += part
+    os.close(ours)
+    assert b"Traceback" not in shown
+    return command.returncode
+
+
 def test_a_board_is_taken_back_with_every_agent(shell: Shell) -> None:
     """Public and private at once; the exit code and the output say what happened."""
     revision = _spoiled(shell)
@@ -95,6 +121,14 @@ def test_nobody_to_ask_means_no(shell: Shell) -> None:
     assert "public/noise" in done.stderr
     assert "--yes" in done.stderr
     assert shell.json("get", "public/noise") == 1
+
+
+@pytest.mark.parametrize(("typed", "code"), [(b"", 130), (b"n\n", 1), (b"\x04", 1), (b"y\n", 0)])
+def test_the_question_has_answers(shell: Shell, typed: bytes, code: int) -> None:
+    """Ctrl-C, no, the end of the input, yes: each with its exit code; only a yes changes it."""
+    _spoiled(shell)
+    assert asked(shell, typed, "restore", "good") == code
+    shell.run("get", "public/noise", code=3 if code == 0 else 0)
 
 
 def test_the_abandoned_future_can_come_back(shell: Shell) -> None:

@@ -62,6 +62,16 @@ def test_a_long_listing_can_be_cut(shell: Shell) -> None:
 
 
 @pytest.mark.usefixtures("service")
+def test_a_long_diff_can_be_cut(shell: Shell) -> None:
+    """So does one whose lines are written one by one."""
+    shell.run("set", "public/a", "-", "--string", given="x" * 200_000)
+    command = "{ blackboard checkpoint diff 0; echo code $? >&2; } | head -c 6"
+    with shell.script(command) as script:
+        assert script.wait_for_note("code") == "code 141\n"
+        assert script.end() == (0, "public", "")
+
+
+@pytest.mark.usefixtures("service")
 def test_the_log_shows_the_newest_and_follows(shell: Shell) -> None:
     """`--limit` counts from the end, `--after` from there on, `--follow` goes on."""
     for value in "12345":
