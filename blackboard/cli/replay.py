@@ -4,6 +4,7 @@ Each step of a trace is one commit of its agent, followed by a checkpoint. Then 
 taken back, and what the board holds, all private parts included, must be what the trace says.
 """
 
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -69,12 +70,12 @@ def replay(
     """
     from blackboard.cli import show
 
-    if rewind not in (None, EVERY) and not str(rewind).isdecimal():
+    if rewind not in (None, EVERY) and not re.fullmatch("[0-9]{1,9}", str(rewind)):
         raise wrong_usage("--rewind takes the number of a step, or every")
     if keep is not None and keep.exists():
         raise wrong_usage(f"{keep} exists", "Name a new directory.")
     flags = Flags.of(context)
-    report = _replayed(trace, runs, _goals(rewind), keep)
+    report = _replayed(trace, runs, rewind, keep)
     if flags.as_json:
         show.print_json(
             {
@@ -109,7 +110,16 @@ def _goals(rewind: str | None) -> Goals:
     return goals
 
 
-def _replayed(trace: Path, runs: int | None, goals: Goals, keep: Path | None) -> Report:
+def _check_steps(runs: "Sequence[Run]", rewind: str | None, trace: Path) -> None:
+    """Errors: CommandError when there is nothing to rewind, which would be "all equal"."""
+    longest = max(len(run.steps) for run in runs)
+    if longest == 0:
+        raise wrong_usage(f"{trace} holds no step")
+    if rewind not in (None, EVERY) and not 1 <= int(str(rewind)) <= longest:
+        raise wrong_usage(f"no run has a step {rewind}", f"The longest has steps 1 to {longest}.")
+
+
+def _replayed(trace: Path, runs: int | None, rewind: str | None, keep: Path | None) -> Report:
     import anyio
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -117,7 +127,8 @@ def _replayed(trace: Path, runs: int | None, goals: Goals, keep: Path | None) ->
     from blackboard.cli.trace import load
 
     found = [run for number, run in enumerate(load(trace)) if runs is None or number < runs]
-    report = Report()
+    _check_steps(found, rewind, trace)
+    report, goals = Report(), _goals(rewind)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
         bar = progress.add_task("replaying", total=sum(len(run.steps) for run in found))

@@ -80,6 +80,23 @@ def test_a_broken_trace_is_refused_by_line(
     assert told in shell.run("replay", str(path), code=2).stderr
 
 
+@pytest.mark.parametrize("step", ["0", str(STEPS + 1), "9" * 5000, "-1", "last"])
+def test_a_step_that_no_run_has_is_refused(shell: Shell, step: str) -> None:
+    """Nothing would be rewound, and all of that equal."""
+    done = shell.run("replay", str(TEAM), f"--rewind={step}", code=2)
+    assert done.stdout == ""
+
+
+def test_a_trace_without_steps_is_refused(shell: Shell, tmp_path: Path) -> None:
+    """Of several runs, one may be without."""
+    path = tmp_path / "idle.jsonl"
+    idle = json.dumps({"t": "run", "id": "idle", "agents": ["ada"]})
+    path.write_text(idle)
+    assert "holds no step" in shell.run("replay", str(path), code=2).stderr
+    path.write_text("\n".join((idle, *lines()[: STEPS + 1])))
+    assert shell.json("replay", str(path))["rewinds_compared"] == 1
+
+
 def test_a_file_that_is_no_trace_is_refused(shell: Shell, tmp_path: Path) -> None:
     """Nothing, garbage behind a gzip's name, and a file that is not there."""
     empty = tmp_path / "empty.jsonl"
