@@ -14,13 +14,13 @@ import secrets
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from blackboard.core import digest
 from blackboard.core.commit import BRANCH, Entry, Epoch, Head, Seed
 from blackboard.core.path import SYSTEM, check_key, check_name, check_prefix, namespace_of
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, LimitExceeded, Unavailable
 from blackboard.service.manifest import Manifest
 from blackboard.service.moments import ImportWish, check_request
 from blackboard.service.origin import origin_entry
+from blackboard.service.sums import Sums
 from blackboard.store.archive import Point
 from blackboard.store.base import Store
 from blackboard.store.sealed import SealedStore
@@ -94,7 +94,7 @@ class _Import:
         self._pages: asyncio.Queue[Sequence[Entry]] = asyncio.Queue(1)
         self._next = 0
         self._last: Key = ""
-        self._sums: dict[str, int] = {}
+        self._sums = Sums()
         self.task = asyncio.create_task(self._seed(), name=f"import of {board}")
         self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
@@ -117,7 +117,7 @@ class _Import:
             error = None if self.task.cancelled() else self.task.exception()
             if isinstance(error, BlackboardError):
                 raise type(error)(**error.fields())
-            raise Unavailable(what=f"import of {self._board}", reason=repr(error))
+            raise Unavailable(what=self._what, reason=repr(error))
 
     async def _seed(self) -> Head:
         revision = self._manifest.revision
@@ -131,9 +131,10 @@ class _Import:
         """The pages, as long as nothing is wrong with them. Errors: Corrupt, InvalidRequest."""
         while page := await self._page():
             for entry in page:
-                self._take(entry)
+                self._check(entry)
+            await self._sums.add_all(page)
             yield page
-        self._compare()
+        await self._sums.check(self._manifest.digests, self._what)
         manifest, wish = self._manifest, self.wish
         yield (
             origin_entry(
@@ -151,33 +152,20 @@ class _Import:
             async with asyncio.timeout(IMPORT_IDLE_MS / 1000):
                 return await self._pages.get()
         except TimeoutError as error:
-            what = f"import of {self._board}"
-            raise Unavailable(what=what, reason="its next page did not come") from error
+            raise Unavailable(what=self._what, reason="its next page did not come") from error
 
-    def _take(self, entry: Entry) -> None:
+    def _check(self, entry: Entry) -> None:
         _check_entry(entry, self._manifest)
         if entry.value.startswith(SEALED) and not isinstance(self._store, SealedStore):
             reason = f"{entry.key} is sealed, and this service has no master key"
             raise InvalidRequest(field="value", reason=reason)
         if entry.key <= self._last:
-            raise self._corrupt(f"{entry.key} is out of order")
+            raise Corrupt(what=self._what, reason=f"{entry.key} is out of order")
         self._last = entry.key
-        namespace = namespace_of(entry.key)
-        content = digest.content_of(entry.value)
-        item = digest.element(entry.key, content, entry.expires_at_ms)
-        self._sums[namespace] = digest.add(self._sums.get(namespace, digest.EMPTY), item)
 
-    def _compare(self) -> None:
-        """Whether what came is what was sealed."""
-        expected = {n: d for n, d in self._manifest.digests.items() if n != SYSTEM}
-        for namespace in sorted(expected.keys() | self._sums.keys()):
-            total = self._sums.get(namespace)
-            found = None if total is None else digest.digest_of(total)
-            if found != expected.get(namespace):
-                raise self._corrupt(f"namespace {namespace} is not what was sealed")
-
-    def _corrupt(self, reason: str) -> Corrupt:
-        return Corrupt(what=f"import of {self._board}", reason=reason)
+    @property
+    def _what(self) -> str:
+        return f"import of {self._board}"
 
 
 def _check_entry(entry: Entry, manifest: Manifest) -> None:

@@ -19,7 +19,8 @@ Invariants
 - nothing but a regular file is ever replaced: no device, no pipe, no link.
 - only its owner may read the file, from its first byte on: it holds what is private, too.
 - what is read back is what was written, or Corrupt is raised: the file and each member have their
-  SHA-256, and the service that imports computes the digests of the manifest anew.
+  SHA-256, and the service that imports computes the digests of the manifest anew. So does whoever
+  exports, before the file has its name: what could not be imported is no export.
 """
 
 import asyncio
@@ -42,7 +43,9 @@ import msgpack
 from blackboard.core.commit import Entry
 from blackboard.errors import Corrupt, InvalidRequest
 from blackboard.service.link import Link
+from blackboard.service.manifest import Manifest
 from blackboard.service.moments import ExportPage, ImportWish
+from blackboard.service.sums import Sums
 from blackboard.types import (
     EXPORT_ITEMS_MAX,
     LIST_ENTRIES_MAX,
@@ -101,6 +104,7 @@ async def export_board(
                 if page.next_key is None:
                     break
                 page = await link.export(board, name, after=page.next_key)
+            await writing.check()
         size = await asyncio.to_thread(_publish, draft, path, overwrite=overwrite)
     except OSError as error:
         raise InvalidRequest(field="file", reason=str(error)) from error
@@ -200,10 +204,16 @@ class _Member:
 
 
 class _Writing:
-    """A file that is being written; the first page has what belongs to the whole."""
+    """A file that is being written; the first page has what belongs to the whole.
+
+    Errors: Corrupt when that has no sealed manifest.
+    """
 
     def __init__(self, path: Path, board: str, name: str, first: ExportPage) -> None:
         self.entries = 0
+        self._manifest = Manifest.read_signed(first.manifest, first.signature)
+        self._what = f"checkpoint {name} of board {board}"
+        self._sums = Sums()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         self._file = os.fdopen(descriptor, "w+b")
         self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_DEFLATED)
@@ -237,7 +247,12 @@ class _Writing:
         """Write a page of entries."""
         for entry in page.entries:
             self._member.write(msgpack.packb(_packed(entry)))
+            self._sums.add(entry.key, entry.value, entry.expires_at_ms)
         self.entries += len(page.entries)
+
+    async def check(self) -> None:
+        """Compare all that was written with the manifest. Errors: Corrupt."""
+        await self._sums.check(self._manifest.digests, self._what)
 
 
 def _packed(entry: Entry) -> list[Any]:

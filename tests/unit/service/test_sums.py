@@ -1,0 +1,122 @@
+"""An archive that was damaged behind its back: nothing of it is put out for what was sealed."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import blackboard
+from blackboard.core import digest
+from blackboard.errors import Corrupt
+from blackboard.service.board import Board
+from blackboard.service.sums import Sums
+
+SECRET = "private/ada/draft"
+KEPT = "private/bob/kept"
+THEN: dict[str, Any] = {"public/plan": "first", SECRET: "canary", KEPT: 7}
+NOW: dict[str, Any] = {"public/plan": "second", SECRET: "another", KEPT: 7, "public/new": 1}
+DAMAGE = {
+    "a version is gone": "DELETE FROM version WHERE revision = 1 AND key = 'private/ada/draft'",
+    "a value is another one": "UPDATE version SET content = x'ff' WHERE key = 'private/ada/draft'"
+    " AND revision = 1",
+    "an expiry is another one": "UPDATE version SET expires_at_ms = 9 WHERE revision = 1"
+    " AND key = 'private/ada/draft'",
+    "all versions are gone": "DELETE FROM version",
+}
+ADDED = {
+    "a version was added": "INSERT INTO version SELECT board, 1, 9, 'private/ada/made', form,"
+    " content, 1, author, time_ms, expires_at_ms, item FROM version WHERE revision = 1 LIMIT 1",
+}
+"""Then and now, so that a restore leaves it as it is: absent."""
+
+
+@pytest.fixture
+async def folder(tmp_path: Path) -> Path:
+    """A data directory with a board that changed after its checkpoint "one"."""
+    async with blackboard.open(tmp_path / "data", level="memory") as client:
+        board = client.board("main")
+        for content in (THEN, NOW):
+            async with board.step() as step:
+                for key, value in content.items():
+                    if key != KEPT or content is THEN:
+                        step.put(key, value)
+            await board.checkpoint("one" if content is THEN else "two")
+    return tmp_path / "data"
+
+
+def damage(folder: Path, statement: str) -> None:
+    """Change rows of the archive."""
+    with sqlite3.connect(folder / "archive.db") as connection:
+        assert connection.execute(statement).rowcount
+    connection.close()
+
+
+def files_in(folder: Path) -> list[Path]:
+    """What lies in it."""
+    return list(folder.iterdir())
+
+
+async def content(board: Board) -> dict[str, Any]:
+    """What it holds, but for the records of the service."""
+    found = (await board.list("**")).entries
+    return {entry.key: entry.value for entry in found if not entry.key.startswith("system/")}
+
+
+# --- export ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", DAMAGE | ADDED)
+async def test_an_export_of_damaged_content_leaves_no_file(
+    folder: Path, tmp_path: Path, what: str
+) -> None:
+    """A backup that nobody could read turns out when it is made."""
+    damage(folder, (DAMAGE | ADDED)[what])
+    async with blackboard.open(folder, level="memory") as client:
+        with pytest.raises(Corrupt) as refused:
+            await client.board("main").export("one", tmp_path / "one.bbx")
+    assert refused.value.what == "checkpoint one of board main"
+    assert refused.value.reason == "namespace private/ada is not what was sealed"
+    assert files_in(tmp_path) == [folder]
+
+
+async def test_an_export_with_a_manifest_that_nobody_signed_leaves_no_file(
+    folder: Path, tmp_path: Path
+) -> None:
+    """The digests in it would be anybody's."""
+    damage(folder, "UPDATE checkpoint SET signature = zeroblob(64)")
+    async with blackboard.open(folder, level="memory") as client:
+        with pytest.raises(Corrupt, match="its signature does not fit"):
+            await client.board("main").export("one", tmp_path / "one.bbx")
+    assert files_in(tmp_path) == [folder]
+
+
+# --- sums -----------------------------------------------------------------------------------------
+
+
+def element(key: str, value: bytes) -> bytes:
+    """What stands for an entry without an expiry."""
+    return digest.element(key, digest.content_of(value), None)
+
+
+async def test_sums_go_on_from_others() -> None:
+    """What comes and goes is added to those of the present; namespaces that are let be count by
+    their digests; what holds nothing, and records of the service, do not count."""
+    one = digest.add(digest.EMPTY, element("public/a", b"1"))
+    public = digest.digest_of(digest.add(one, element("public/b", b"2")))
+    ada = digest.digest_of(digest.add(digest.EMPTY, element("private/ada/c", b"3")))
+    sums = Sums({"public": one}, {"private/ada": ada, "system": b"any"})
+    sums.add("public/b", b"2", None)
+    sums.add("inbox/ada/d", b"4", 5)
+    sums.remove("inbox/ada/d", b"4", 5)
+    await sums.check({"public": public, "private/ada": ada}, "it")
+    for digests, namespace in (
+        ({"public": public}, "private/ada"),
+        ({"private/ada": ada}, "public"),
+        ({"public": public, "private/ada": ada, "inbox/bob": ada}, "inbox/bob"),
+    ):
+        with pytest.raises(Corrupt, match=f"namespace {namespace} is not"):
+            await sums.check(digests, "it")
+    sums.add("inbox/ada/d", b"4", 6)
+    with pytest.raises(Corrupt, match="namespace inbox/ada"):
+        await sums.check({"public": public, "private/ada": ada}, "it")
