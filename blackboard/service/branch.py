@@ -5,6 +5,7 @@ gets the entries, page by page, and has the board whole or not at all.
 
 Invariants
 - a board that exists is never touched: neither in the engine nor in the archive.
+- what the branch begins with has the digests that the archive has of that moment, or there is none.
 - two that make a board of one name take turns, by a lease in the archive; should that run out,
   `system/origin` tells where the board came from, and the archive is put right by it.
 """
@@ -17,13 +18,14 @@ from typing import Final
 
 from blackboard.core.commit import BRANCH, Entry, Epoch, Head, Seed
 from blackboard.core.path import check_name
-from blackboard.errors import InvalidRequest, Unavailable
+from blackboard.errors import Corrupt, InvalidRequest, Unavailable
 from blackboard.service.finish import finish
 from blackboard.service.host import Host
 from blackboard.service.moments import ORIGIN_KEY, BranchWish, check_request
 from blackboard.service.origin import origin_entry
 from blackboard.service.past import Past
-from blackboard.store.archive import Archive, Point
+from blackboard.service.sums import Sums
+from blackboard.store.archive import Archive, Mark, Point
 from blackboard.types import ENGINE_RETRY_MS
 from blackboard.wire.codec import decode_value
 
@@ -44,8 +46,8 @@ class Branches:
     async def branch(self, board: str, wish: BranchWish, by: str) -> Head:
         """Make `wish.new` of `board` as it was; the same request again changes nothing.
 
-        Errors: InvalidRequest when there is a board of that name, or nothing at the moment; what
-        resolving that raises.
+        Errors: InvalidRequest when there is a board of that name, or nothing at the moment; Corrupt
+        when what the archive has of it is not what was sealed; what resolving it raises.
         A failure leaves nothing. Cancellation: the branch is made, or it is not.
         """
         check_name(wish.new, "board")
@@ -93,18 +95,31 @@ class Branches:
         seed = Seed(epoch, now_ms, tuple(await self._past.archive.items(origin)))
         told = origin_entry(origin, by=by, note=wish.note, request=wish.request, time_ms=now_ms)
         try:
-            head = await store.seed(wish.new, seed, self._pages(origin, told))
+            head = await store.seed(wish.new, seed, self._pages(origin, last, told))
         except InvalidRequest:
             await self._settle(wish.new)
             return await self._asked_before(wish)
         await self._settle(wish.new)
         return head
 
-    async def _pages(self, origin: Point, told: Entry) -> AsyncIterator[Sequence[Entry]]:
-        """All of them in key order; `told` comes last: nothing sorts behind `system`."""
+    async def _pages(
+        self, origin: Point, mark: Mark, told: Entry
+    ) -> AsyncIterator[Sequence[Entry]]:
+        """All of them in key order; `told` comes last: nothing sorts behind `system`.
+
+        Errors: Corrupt when they are not what was sealed.
+        """
+        digests = (await self._past.archive.facts_at(origin)).digests
+        sums = Sums()
         async for page in self._past.pages(origin):
+            await sums.add_all(page)
             if page:
                 yield page
+        try:
+            await sums.check(digests, f"board {origin.board} at revision {origin.revision}")
+        except Corrupt:
+            await self._past.check_same(origin, mark)
+            raise
         yield (told,)
 
     async def _exists(self, board: str) -> bool:

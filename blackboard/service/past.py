@@ -11,7 +11,13 @@ from typing import Final
 
 from blackboard.core.commit import Entry, Head, LogPage, Reading
 from blackboard.core.path import SYSTEM, namespace_of, parse_pattern
-from blackboard.errors import Compacted, FutureRevision, InvalidRequest, NoSuchCheckpoint
+from blackboard.errors import (
+    Compacted,
+    FutureRevision,
+    InvalidRequest,
+    NoSuchCheckpoint,
+    Unavailable,
+)
 from blackboard.service.archiver import check_archived
 from blackboard.service.host import Host
 from blackboard.service.moments import (
@@ -119,6 +125,17 @@ class Past:
             after = page.next_key
             if after is None:
                 return
+
+    async def check_same(self, at: Point, known: Mark) -> None:
+        """That the board still has the history in which `at` was `known`: else what was read of it
+        since may be of two.
+
+        Errors: Unavailable when its engine lost revisions meanwhile; as `Archive.mark_at`.
+        """
+        mark = await self.archive.mark_at(at)
+        if (mark.chain, mark.epoch) != (known.chain, known.epoch):
+            reason = f"revision {at.revision} was lost while it was read"
+            raise Unavailable(what=f"board {at.board}", reason=reason)
 
     # --- entries ----------------------------------------------------------------------------------
 

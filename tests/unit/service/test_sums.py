@@ -1,6 +1,7 @@
 """An archive that was damaged behind its back: nothing of it is put out for what was sealed."""
 
 import sqlite3
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,18 @@ import pytest
 
 import blackboard
 from blackboard.core import digest
-from blackboard.errors import Corrupt
-from blackboard.service.board import Board
+from blackboard.core.commit import Epoch
+from blackboard.errors import Corrupt, Unavailable
+from blackboard.service import access
+from blackboard.service.board import Board, Client
+from blackboard.service.embedded import archive_url
+from blackboard.service.seal import Seal
+from blackboard.service.service import Service
 from blackboard.service.sums import Sums
+from blackboard.store.archive import Facts, Point
+from blackboard.store.archive_sql import SqlArchive
+from blackboard.store.sqlite import SqliteStore
+from blackboard.wire.codec import marker_entry
 
 SECRET = "private/ada/draft"
 KEPT = "private/bob/kept"
@@ -63,6 +73,30 @@ async def content(board: Board) -> dict[str, Any]:
     return {entry.key: entry.value for entry in found if not entry.key.startswith("system/")}
 
 
+# --- branch ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", DAMAGE | ADDED)
+async def test_a_branch_of_damaged_content_is_not_made(folder: Path, what: str) -> None:
+    """The name stays free."""
+    damage(folder, (DAMAGE | ADDED)[what])
+    async with blackboard.open(folder, level="memory") as client:
+        board = client.board("main")
+        with pytest.raises(Corrupt, match="namespace private/ada is not what was sealed"):
+            await board.branch("other", "one")
+        assert await client.boards() == ["main"]
+
+
+async def test_a_branch_of_a_revision_without_digests_misses_what_is_gone(folder: Path) -> None:
+    """They are computed from the sums of the present."""
+    damage(folder, f"DELETE FROM version WHERE key = '{KEPT}'")
+    damage(folder, "DELETE FROM digest WHERE revision <= 2")
+    async with blackboard.open(folder, level="memory") as client:
+        with pytest.raises(Corrupt, match="namespace private/bob is not what was sealed"):
+            await client.board("main").branch("other", 1)
+        assert await client.boards() == ["main"]
+
+
 # --- export ---------------------------------------------------------------------------------------
 
 
@@ -89,6 +123,53 @@ async def test_an_export_with_a_manifest_that_nobody_signed_leaves_no_file(
         with pytest.raises(Corrupt, match="its signature does not fit"):
             await client.board("main").export("one", tmp_path / "one.bbx")
     assert files_in(tmp_path) == [folder]
+
+
+# --- what is no damage ----------------------------------------------------------------------------
+
+
+class LosingArchive(SqlArchive):
+    """Once, while digests are asked for, what came after revision 2 is lost."""
+
+    owner = ""
+    """Who appends; nothing is lost before somebody does."""
+
+    async def facts_at(self, at: Point) -> Facts:
+        """As `Archive.facts_at`, just before it is lost."""
+        facts = await super().facts_at(at)
+        await self._lose(at.board)
+        return facts
+
+    async def _lose(self, board: str) -> None:
+        mark = await self.mark(board)
+        if not self.owner or mark is None:
+            return
+        fence = await self.take(board, self.owner, 60_000)
+        assert fence is not None
+        self.owner = ""
+        epoch = Epoch(mark.epoch.number + 1, "came-back", "engine", 2, mark.revision + 1_000)
+        await self.append(board, fence, mark.revision, [marker_entry(epoch, 1)])
+
+
+@pytest.fixture
+async def losing(folder: Path) -> AsyncIterator[Board]:
+    """The board, over an archive that will lose most of its history."""
+    store = await SqliteStore.at(folder, level="memory")
+    archive = await LosingArchive.open(
+        archive_url(folder), blobs=str(folder / "blobs"), sealer=Seal(bytes(32))
+    )
+    async with Service(store, archive=archive) as service:
+        assert service.host.archiver is not None
+        board = Client(service.link(access.operator())).board("main")
+        await board.get("public/plan", at="two")
+        archive.owner = service.host.archiver.owner
+        yield board
+
+
+async def test_a_branch_while_history_is_lost_is_no_damage(losing: Board) -> None:
+    """What was read is of two histories; there is no board then."""
+    with pytest.raises(Unavailable, match="was lost while it was read"):
+        await losing.branch("other", "two")
 
 
 # --- sums -----------------------------------------------------------------------------------------
