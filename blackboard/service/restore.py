@@ -9,6 +9,8 @@ Invariants
 - the restore is one commit: before it everything is as it was, after it everything is as it is to
   be, and no commit of the old epoch comes after it.
 - its answer is an entry that the same commit puts: the same request again finds it.
+- what differs leads from the archive's sums of the present to its digests of the target, where it
+  has those; else nothing is restored.
 - the namespace `system` is left as it is, but for that entry.
 - from the last look at the log to the commit nothing is waited for, so that nobody commits in
   between, but for the thread that encodes a large commit, while others are made to wait; what is
@@ -46,6 +48,7 @@ from blackboard.errors import (
     BlackboardError,
     Compacted,
     Conflict,
+    Corrupt,
     HeadMoved,
     LimitExceeded,
     OutcomeUnknown,
@@ -67,6 +70,7 @@ from blackboard.service.moments import (
 )
 from blackboard.service.past import Past
 from blackboard.service.revocations import Permit
+from blackboard.service.sums import ENTRIES_AT_ONCE, Sums
 from blackboard.service.system import system_id
 from blackboard.store.archive import Point
 from blackboard.store.archive_past import CHANGED_KEYS
@@ -106,8 +110,9 @@ class Restores:
     async def restore(self, board: str, wish: RestoreWish, who: Principal) -> Restored:
         """Restore `board`, in the name of `who`; the same request again gets the same answer.
 
-        Errors: what resolving the moment raises; LimitExceeded; Unavailable: certainly not done;
-        OutcomeUnknown: ask again to find out.
+        Errors: what resolving the moment raises; LimitExceeded; Corrupt: the archive does not hold
+        what was sealed, and nothing changed; Unavailable: certainly not done; OutcomeUnknown: ask
+        again to find out.
         """
         check_request(wish.request)
         self._host.revocations.check(who)
@@ -376,7 +381,34 @@ class _Attempt:
             if len(self._then) > 2 * RESTORE_CHANGES_MAX:
                 count = len(self._then)
                 raise LimitExceeded("RESTORE_CHANGES_MAX", count, RESTORE_CHANGES_MAX)
+        try:
+            await self._verify(now)
+        except Corrupt:
+            await self.past.check_same(now, mark)
+            raise
         self._through = mark.revision
+
+    async def _verify(self, now: Point) -> None:
+        """Whether what differs leads from the sums of `now` to the digests of the target.
+
+        Its cost follows what differs; what is alike is looked at in no other way. Between two
+        revisions of which digests are archived there is nothing to compare with.
+        Errors: Corrupt.
+        """
+        archive = self.past.archive
+        then, at_mark = await archive.digests_at(self.target), await archive.digests_at(now)
+        if then is None or at_mark is None:
+            return
+        changed = sorted({namespace_of(key) for key in self._then})
+        sums = Sums(await archive.sums_at(now, changed), others=at_mark)
+        for number, (key, content) in enumerate(self._then.items(), 1):
+            if (before := self._now[key]) is not None:
+                sums.remove(key, *before)
+            if content is not None:
+                sums.add(key, *content)
+            if number % ENTRIES_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        await sums.check(then, f"board {self.board} at revision {self.target.revision}")
 
     async def _archived(
         self, now: Point

@@ -247,6 +247,16 @@ class Archive(Protocol):
     async def facts_at(self, at: Point) -> Facts:
         """Digests and steps as they were."""
 
+    async def digests_at(self, at: Point) -> Mapping[str, bytes] | None:
+        """Digests as they were, if they were archived with that very revision, as those of every
+        checkpoint are; else None: `facts_at` computes them from the versions that are there."""
+
+    async def sums_at(self, at: Point, namespaces: Sequence[str]) -> Mapping[str, int]:
+        """The sum (core/digest.py) of each of `namespaces` as it was.
+
+        The cost follows what changed since.
+        """
+
     # --- checkpoints ------------------------------------------------------------------------------
 
     async def checkpoints(self, board: str) -> Sequence[Stored]:

@@ -17,7 +17,14 @@ from blackboard.errors import Corrupt
 from blackboard.store import archive_rows
 from blackboard.store.archive import Cut, Facts, Mark, Pause, Sealer, Step
 from blackboard.store.archive_database import add, rows
-from blackboard.store.archive_fold import CHECKPOINTS, DECLARED, STEP_CHANGES, Fold, Known
+from blackboard.store.archive_fold import (
+    CHECKPOINTS,
+    DECLARED,
+    STEP_CHANGES,
+    Fold,
+    Known,
+    without_empty,
+)
 from blackboard.store.archive_past import STEP_KEYS, Past, mark_of
 from blackboard.store.archive_rows import Row
 from blackboard.store.archive_tables import (
@@ -130,7 +137,7 @@ class Appending:
         query = select(TOTAL).where(TOTAL.c.board == self._row.id)
         query = query.where(TOTAL.c.namespace.in_(namespaces))
         found = await rows(self._connection, query)
-        return {row.namespace: digest.from_bytes(bytes(row.total)) for row in found}
+        return {row.namespace: archive_rows.total_of(row) for row in found}
 
     async def _write(self, fold: Fold, through: Revision) -> None:
         connection, board = self._connection, self._row.id
@@ -215,7 +222,7 @@ class _Seals:
     def seal(self, entry: LogEntry, change: Change) -> None:
         """Make the manifest of the checkpoint that `change` of `entry` takes."""
         assert change.value is not None
-        held = {n: d for n, d in sorted(self.digests.items()) if d != digest.EMPTY_DIGEST}
+        held = without_empty(self.digests)
         cut = Cut(
             board=self.board,
             name=change.key.removeprefix(CHECKPOINTS),

@@ -159,6 +159,11 @@ def held(totals: Mapping[str, int]) -> dict[str, bytes]:
     }
 
 
+def without_empty(digests: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The digests of the namespaces that hold anything, sorted."""
+    return {name: d for name, d in sorted(digests.items()) if d != digest.EMPTY_DIGEST}
+
+
 def large_values(entries: Sequence[LogEntry], bytes_max: int) -> list[bytes]:
     """The values of `entries` that belong among the blobs."""
     changes = (change for entry in entries for change in entry.changes)

@@ -33,6 +33,7 @@ from blackboard.errors import Compacted, FutureRevision, InvalidRequest
 from blackboard.store import archive_rows
 from blackboard.store.archive import Mark, Point, Step
 from blackboard.store.archive_database import Database, given_keys, rows
+from blackboard.store.archive_fold import without_empty
 from blackboard.store.archive_tables import (
     ABSENT,
     AGENT,
@@ -224,7 +225,7 @@ class Past:
         if found is None:
             totals = await self.totals()
             found = {name: digest.digest_of(total) for name, total in totals.items()}
-        return {name: d for name, d in sorted(found.items()) if d != digest.EMPTY_DIGEST}
+        return without_empty(found)
 
     async def archived_digests(self) -> dict[str, bytes] | None:
         """The digest of each namespace, if they are archived as of this very revision."""
@@ -287,12 +288,11 @@ class Past:
                 found[prefix] = max(found.get(prefix, 0), row.item + 1)
         return found
 
-    async def totals(self) -> dict[str, int]:
-        """Sums of the namespaces: those of the newest revision, and what changed since undone."""
+    async def totals(self, namespaces: Sequence[str] | None = None) -> dict[str, int]:
+        """Sums of `namespaces`, None = all: those of the newest revision, and what changed since
+        undone. Errors: Corrupt."""
         [segment, *_] = self.segments
-        query = select(TOTAL).where(TOTAL.c.board == segment.board)
-        found = await rows(self.connection, query)
-        totals = {row.namespace: digest.from_bytes(bytes(row.total)) for row in found}
+        totals = await self._newest_totals(segment.board, namespaces)
         board = await board_by_id(self.connection, segment.board)
         head = Past(
             self.database, self.connection, [Segment(board.id, board.through), *self.segments[1:]]
@@ -300,8 +300,17 @@ class Past:
         async for keys in changed_keys(self, head, None):
             before, now = await self.newest(keys), await head.newest(keys)
             for key in keys:
-                _undo(totals, before.get(key), now.get(key))
+                if namespaces is None or namespace_of(key) in totals:
+                    _undo(totals, before.get(key), now.get(key))
         return totals
+
+    async def _newest_totals(self, board: int, namespaces: Sequence[str] | None) -> dict[str, int]:
+        query = select(TOTAL).where(TOTAL.c.board == board)
+        if namespaces is not None:
+            query = query.where(TOTAL.c.namespace.in_(select(self.database.given.c.value)))
+        found = await rows(self.connection, query, given_keys(namespaces or ()))
+        empty = dict.fromkeys(namespaces or (), digest.EMPTY)
+        return empty | {row.namespace: archive_rows.total_of(row) for row in found}
 
 
 def _undo(totals: dict[str, int], before: Any, now: Any) -> None:

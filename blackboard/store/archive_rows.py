@@ -142,6 +142,14 @@ def version_row(board: int, entry: Entry) -> Row:
     }
 
 
+def total_of(row: Any) -> int:
+    """The sum in a namespace's row. Errors: Corrupt."""
+    try:
+        return digest.from_bytes(bytes(row.total))
+    except (TypeError, ValueError) as error:
+        raise Corrupt(what=f"archived sum of {row.namespace}", reason=str(error)) from error
+
+
 # --- commits --------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ Invariants
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final, Self
 
 from sqlalchemy import and_, func, insert, select, update
@@ -31,7 +31,7 @@ from blackboard.store.archive import (
 )
 from blackboard.store.archive_append import Appending, loses, runs
 from blackboard.store.archive_database import Database, add, rows
-from blackboard.store.archive_fold import large_values
+from blackboard.store.archive_fold import large_values, without_empty
 from blackboard.store.archive_past import (
     Past,
     Segment,
@@ -366,6 +366,19 @@ class SqlArchive:
         async with self._database.reading() as connection:
             past = await Past.at(self._database, connection, at)
             return Facts(await past.digests(), await past.steps())
+
+    async def digests_at(self, at: Point) -> Mapping[str, bytes] | None:
+        """As `Archive.digests_at`."""
+        async with self._database.reading() as connection:
+            past = await Past.at(self._database, connection, at)
+            found = await past.archived_digests()
+            return None if found is None else without_empty(found)
+
+    async def sums_at(self, at: Point, namespaces: Sequence[str]) -> Mapping[str, int]:
+        """As `Archive.sums_at`."""
+        async with self._database.reading() as connection:
+            past = await Past.at(self._database, connection, at)
+            return await past.totals(namespaces)
 
     # --- checkpoints ------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ data keys.
 """
 
 import dataclasses
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -138,6 +138,14 @@ class SealedArchive:
     async def facts_at(self, at: Point) -> Facts:
         """As `Archive.facts_at`: the digests are those of the ciphertext."""
         return await self.raw.facts_at(at)
+
+    async def digests_at(self, at: Point) -> Mapping[str, bytes] | None:
+        """As `Archive.digests_at`: those of the ciphertext."""
+        return await self.raw.digests_at(at)
+
+    async def sums_at(self, at: Point, namespaces: Sequence[str]) -> Mapping[str, int]:
+        """As `Archive.sums_at`: those of the ciphertext."""
+        return await self.raw.sums_at(at, namespaces)
 
     async def checkpoints(self, board: str) -> Sequence[Stored]:
         """As `Archive.checkpoints`."""

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from blackboard.core import digest
 from blackboard.core.commit import Entry, LogEntry, Put
 from blackboard.core.path import range_below
 from blackboard.errors import Compacted, FutureRevision, InvalidRequest
@@ -38,6 +39,22 @@ async def state_at(archive: Archive, at: Point, prefix: str = "") -> dict[Key, E
         after = page.next_key
         if after is None:
             return found
+
+
+async def check_digests(archive: Archive, story: Story, at: Point) -> bool:
+    """The digests and sums of a point, computed or kept, are those of its content; returns whether
+    they are kept."""
+    expected = story.digests(at.revision)
+    assert (await archive.facts_at(at)).digests == expected
+    kept = await archive.digests_at(at)
+    assert kept in (None, expected)
+    names = [*expected, "private/nobody"]
+    sums = await archive.sums_at(at, names)
+    assert {name: digest.digest_of(total) for name, total in sums.items()} == {
+        **expected,
+        "private/nobody": digest.EMPTY_DIGEST,
+    }
+    return kept is not None
 
 
 class ReadingRules:
@@ -82,15 +99,17 @@ class ReadingRules:
     async def test_digests_are_those_of_the_content(self, archive: Archive, story: Story) -> None:
         """At every revision, against digests computed from nothing; and each agent's last step."""
         await story.archive_into(archive, BOARD)
+        kept = []
         for revision in range(0, story.head + 1, 3):
+            kept.append(await check_digests(archive, story, Point(BOARD, revision)))
             facts = await archive.facts_at(Point(BOARD, revision))
-            assert facts.digests == story.digests(revision)
             last = {e.author: e for e in story.log if e.revision <= revision}
             steps = {
                 name: (e.revision, e.id.incarnation, e.id.lane, e.id.step)
                 for name, e in last.items()
             }
             assert facts.steps == steps
+        assert set(kept) == {True, False}
 
     async def test_differences_are_all_of_them(
         self, archive: Archive, story: Story, seed: int
@@ -174,8 +193,7 @@ class ReadingRules:
         assert mark == await archive.mark("other")
         for revision in (20, r):
             assert await state_at(archive, Point("other", revision)) == story.held[revision]
-            facts = await archive.facts_at(Point("other", revision))
-            assert facts.digests == story.digests(revision)
+            await check_digests(archive, story, Point("other", revision))
         assert await whole_log(archive, "other") == story.log[:r]
         assert not await archive.checkpoints("other")
 
@@ -190,8 +208,7 @@ class ReadingRules:
         await branch.archive_into(archive, "other")
         for revision in (r, r + 1, r + 10, branch.head):
             assert await state_at(archive, Point("other", revision)) == branch.held[revision]
-            facts = await archive.facts_at(Point("other", revision))
-            assert facts.digests == branch.digests(revision)
+            await check_digests(archive, branch, Point("other", revision))
         assert await state_at(archive, Point(BOARD, story.head)) == story.held[story.head]
         assert await whole_log(archive, "other") == branch.log
         a, b = Point(BOARD, story.head), Point("other", branch.head)

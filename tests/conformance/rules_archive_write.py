@@ -12,7 +12,7 @@ from blackboard.service.seal import is_signed
 from blackboard.store.archive import Archive, Point
 from blackboard.types import BLOB_BYTES
 from blackboard.wire.codec import encode_value
-from tests.conformance.rules_archive import BOARD, ONE, state_at, whole_log
+from tests.conformance.rules_archive import BOARD, ONE, check_digests, state_at, whole_log
 from tests.conformance.story import Story, listing
 
 TTL_MS = 600_000
@@ -102,8 +102,7 @@ class WritingRules:
                 await others[1].prune(BOARD, [], story.head // 2)
         for revision in range(story.head // 2 + 6, story.head + 1):
             assert await state_at(archive, Point(BOARD, revision)) == story.held[revision]
-            facts = await archive.facts_at(Point(BOARD, revision))
-            assert facts.digests == story.digests(revision)
+            await check_digests(archive, story, Point(BOARD, revision))
         assert await findings(archive, story) == []
 
     async def test_a_branch_of_the_middle_of_an_append(self, archive: Archive, seed: int) -> None:
@@ -114,8 +113,7 @@ class WritingRules:
         await archive.branch("child", Point(BOARD, 31))
         assert await archive.prune(BOARD, [17], 40) >= 0
         for board, revision in (("child", 31), (BOARD, 17), (BOARD, 31), (BOARD, 40), (BOARD, 50)):
-            facts = await archive.facts_at(Point(board, revision))
-            assert facts.digests == story.digests(revision)
+            await check_digests(archive, story, Point(board, revision))
         assert await findings(archive, story) == []
         assert [f async for f in archive.verify(Point("child", 31))] == []
 
@@ -172,8 +170,7 @@ class WritingRules:
             mark = await archive.append(BOARD, fence, after, story.log[after : after + 9])
         for revision in range(scanned, story.head + 1, 4):
             assert await state_at(archive, Point(BOARD, revision)) == story.held[revision]
-            facts = await archive.facts_at(Point(BOARD, revision))
-            assert facts.digests == story.digests(revision)
+            await check_digests(archive, story, Point(BOARD, revision))
         with pytest.raises(Compacted):
             await archive.read(Point(BOARD, scanned - 1), [])
         assert await whole_log(archive, BOARD, scanned) == story.log[scanned:]
@@ -215,8 +212,7 @@ class WritingRules:
         assert await whole_log(archive, BOARD) == mended.log
         for revision in (10, 30, 30 + 1_000, mended.head):
             assert await state_at(archive, Point(BOARD, revision)) == mended.held[revision]
-            facts = await archive.facts_at(Point(BOARD, revision))
-            assert facts.digests == mended.digests(revision)
+            await check_digests(archive, mended, Point(BOARD, revision))
         between = await state_at(archive, Point(BOARD, 500))
         assert between == mended.held[30]
         assert [c.name for c in await archive.checkpoints(BOARD)] == ["kept", "new"]
@@ -264,6 +260,7 @@ class WritingRules:
         for checkpoint, each in zip(stored, said, strict=True):
             at = Point(BOARD, checkpoint.revision)
             facts, mark = await archive.facts_at(at), await archive.mark_at(at)
+            assert await archive.digests_at(at) == facts.digests
             assert each["digests"] == {n: d.hex() for n, d in facts.digests.items()}
             assert each["agents"] == {name: list(step) for name, step in facts.steps.items()}
             assert each["chain"] == mark.chain.hex()
@@ -321,8 +318,7 @@ class WritingRules:
         assert versions > 10
         for revision in (12, pinned, 45, 75, 76, story.head):
             assert await state_at(archive, Point(BOARD, revision)) == story.held[revision]
-            facts = await archive.facts_at(Point(BOARD, revision))
-            assert facts.digests == story.digests(revision)
+            await check_digests(archive, story, Point(BOARD, revision))
             assert (await archive.mark_at(Point(BOARD, revision))).epoch == story.epochs[revision]
         assert await state_at(archive, Point("child", 45)) == story.held[45]
         for revision in (11, 13, 44, 74):
@@ -365,8 +361,7 @@ class WritingRules:
         story.tell(Put("public/c", ONE))
         await story.archive_into(archive, BOARD)
         assert await archive.prune(BOARD, [], 2) == 2
-        facts = await archive.facts_at(Point(BOARD, 2))
-        assert facts.digests == story.digests(2)
+        await check_digests(archive, story, Point(BOARD, 2))
         assert await findings(archive, story) == []
 
     async def test_settling_says_how_far(self, archive: Archive) -> None:

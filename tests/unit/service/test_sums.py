@@ -1,7 +1,7 @@
 """An archive that was damaged behind its back: nothing of it is put out for what was sealed."""
 
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from blackboard.service.board import Board, Client
 from blackboard.service.embedded import archive_url
 from blackboard.service.seal import Seal
 from blackboard.service.service import Service
-from blackboard.service.sums import Sums
+from blackboard.service.sums import ENTRIES_AT_ONCE, Sums
 from blackboard.store.archive import Facts, Point
 from blackboard.store.archive_sql import SqlArchive
 from blackboard.store.sqlite import SqliteStore
@@ -71,6 +71,70 @@ async def content(board: Board) -> dict[str, Any]:
     """What it holds, but for the records of the service."""
     found = (await board.list("**")).entries
     return {entry.key: entry.value for entry in found if not entry.key.startswith("system/")}
+
+
+# --- restore --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+async def test_a_restore_of_damaged_content_is_refused_and_changes_nothing(
+    folder: Path, what: str
+) -> None:
+    """Whoever asked for it is told the namespace, and nothing that is in it."""
+    damage(folder, DAMAGE[what])
+    async with blackboard.open(folder, level="memory") as client:
+        board = client.board("main")
+        with pytest.raises(Corrupt) as refused:
+            await board.restore("one")
+        assert refused.value.what == "board main at revision 2"
+        assert refused.value.reason == "namespace private/ada is not what was sealed"
+        assert await content(board) == NOW
+        assert (await board.head()).epoch.number == 1
+
+
+async def test_a_restore_is_refused_if_the_present_is_damaged_in_the_archive(folder: Path) -> None:
+    """What seems to be alike then is not put back; a branch is made of what was then."""
+    damage(folder, "DELETE FROM version WHERE revision = 3")
+    async with blackboard.open(folder, level="memory") as client:
+        board = client.board("main")
+        with pytest.raises(Corrupt, match="namespace private/ada"):
+            await board.restore("one")
+        assert await content(board) == NOW
+        assert await content(await board.branch("other", "one")) == THEN
+
+
+async def test_a_restore_does_not_rest_on_what_it_leaves_as_it_is(folder: Path) -> None:
+    """Damage of a key that is alike then and now is in nobody's way."""
+    damage(folder, f"DELETE FROM version WHERE key = '{KEPT}'")
+    async with blackboard.open(folder, level="memory") as client:
+        board = client.board("main")
+        await board.restore("one")
+        assert await content(board) == THEN
+
+
+async def test_a_sum_that_is_none_is_named(folder: Path) -> None:
+    """A restore is refused, not ended by an error of Python's."""
+    damage(folder, "UPDATE total SET total = x'00' WHERE namespace = 'public'")
+    async with blackboard.open(folder, level="memory") as client:
+        with pytest.raises(Corrupt, match="archived sum of public"):
+            await client.board("main").restore("one")
+
+
+async def test_many_keys_come_back_from_any_number_of_namespaces(tmp_path: Path) -> None:
+    """More than are taken in without a pause; some with an expiry, some that had none."""
+    async with blackboard.open(tmp_path, level="memory") as client:
+        board = client.board("main")
+        for turn in range(3):
+            async with board.step() as step:
+                for number in range(2 * ENTRIES_AT_ONCE + 1):
+                    ttl_ms = 3_600_000 if (number + turn) % 3 == 0 else None
+                    step.put(f"inbox/a{number % 70}/{number}", turn % 2, ttl_ms=ttl_ms)
+            await board.checkpoint(f"c{turn}")
+        was = await content(board)
+        await board.restore("c1")
+        assert await content(board) == dict.fromkeys(was, 1)
+        await board.restore("c2")
+        assert await content(board) == was
 
 
 # --- branch ---------------------------------------------------------------------------------------
@@ -134,6 +198,11 @@ class LosingArchive(SqlArchive):
     owner = ""
     """Who appends; nothing is lost before somebody does."""
 
+    async def digests_at(self, at: Point) -> Mapping[str, bytes] | None:
+        """As `Archive.digests_at`, once it is lost."""
+        await self._lose(at.board)
+        return await super().digests_at(at)
+
     async def facts_at(self, at: Point) -> Facts:
         """As `Archive.facts_at`, just before it is lost."""
         facts = await super().facts_at(at)
@@ -166,8 +235,15 @@ async def losing(folder: Path) -> AsyncIterator[Board]:
         yield board
 
 
+async def test_a_restore_while_history_is_lost_is_no_damage(losing: Board) -> None:
+    """What was read is of two histories: whoever asks again gets an answer about one."""
+    with pytest.raises(Unavailable, match="was lost while it was read"):
+        await losing.restore("one")
+    assert await content(losing) == NOW
+
+
 async def test_a_branch_while_history_is_lost_is_no_damage(losing: Board) -> None:
-    """What was read is of two histories; there is no board then."""
+    """The same; there is no board then."""
     with pytest.raises(Unavailable, match="was lost while it was read"):
         await losing.branch("other", "two")
 
