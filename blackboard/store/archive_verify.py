@@ -4,12 +4,12 @@ What is compared
 - the hash chain, commit by commit: any change to the log, and any revision that is missing;
 - each digest of a namespace that is archived against sums made anew from the state at the
   beginning; at the end against the whole state, and these against the sums that are kept;
-- each version's value, blobs included;
+- each version's value, blobs included; of those that the log still tells of, author and time;
 - each checkpoint's manifest and signature, and that it names the manifest before it.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import select
 
@@ -36,6 +36,8 @@ from blackboard.store.blobs import Blobs
 from blackboard.types import Revision
 
 _PAGE_ENTRIES = 256
+_FOLDED: Final = ("create_revision", "author", "time_ms")
+"""Columns of a version that the log leads to, and the chain does not seal by themselves."""
 
 
 class Verification:
@@ -179,13 +181,17 @@ class Verification:
     async def _compare_folded(
         self, fold: Fold, first: Revision, last: Revision
     ) -> AsyncIterator[str]:
-        created = {(row["revision"], row["key"]): row["create_revision"] for row in fold.versions}
-        rows_of = select(VERSION.c.revision, VERSION.c.key, VERSION.c.create_revision).where(
+        """Compare what the chain does not say of versions: it follows from the log."""
+        folded = {(row["revision"], row["key"]): row for row in fold.versions}
+        columns = [VERSION.c[name] for name in ("revision", "key", *_FOLDED)]
+        rows_of = select(*columns).where(
             VERSION.c.board == fold.board, VERSION.c.revision >= first, VERSION.c.revision <= last
         )
         for row in await rows(self._connection, rows_of):
-            if created.get((row.revision, row.key)) != row.create_revision:
-                yield f"revision {row.revision}: {row.key} has another create_revision"
+            expected = folded.get((row.revision, row.key), {})
+            wrong = [name for name in _FOLDED if expected.get(name) != getattr(row, name)]
+            if wrong:
+                yield f"revision {row.revision}: {row.key} has another {', '.join(wrong)}"
         for gathered in (fold.versions, fold.commits, fold.epochs):
             gathered.clear()
         fold.known = {key: fold.known[key] for key in fold.counted}

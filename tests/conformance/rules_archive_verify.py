@@ -171,6 +171,15 @@ class VerifyRules:
         found = await self.found(archive)
         assert found == ["revision 5: public/small has another create_revision"]
 
+    @pytest.mark.parametrize("change", ["author = 'eve'", "time_ms = 1"])
+    async def test_a_version_says_who_and_when_as_its_commit_does(
+        self, archive: Archive, place: Any, told: Story, change: str
+    ) -> None:
+        """A look back shows what stands with the value, not with the commit."""
+        assert await place.change(f"UPDATE version SET {change} WHERE revision = 5")
+        name = change.partition(" ")[0]
+        assert await self.found(archive) == [f"revision 5: public/small has another {name}"]
+
     async def test_a_changed_manifest(self, archive: Archive, place: Any, told: Story) -> None:
         """One that says something else, with its hash put right: the signature does not fit."""
         [row] = await place.ask("SELECT manifest FROM checkpoint WHERE name = 'first'")
