@@ -196,8 +196,9 @@ class Timeline:
         need not be refreshed; a step on it that is under way is refused all the same.
 
         Errors: LimitExceeded when more than RESTORE_CHANGES_MAX keys changed since (a branch has no
-        such limit). Whatever is raised but OutcomeUnknown, nothing changed; after that, the entry
-        `system/restores/<its request>` tells for a day whether it was done.
+        such limit); Corrupt when the archive does not hold what was sealed. Whatever is raised but
+        OutcomeUnknown, nothing changed; after that, the entry `system/restores/<its request>` tells
+        for a day whether it was done.
         Cancellation: the board is restored, or it is not.
         """
         wish = RestoreWish(_moment(to), secrets.token_hex(8), note)
@@ -233,7 +234,8 @@ class Timeline:
         """A new board that begins as this one was at `at`; `note` says what it is to try out.
 
         The two are independent afterwards. The past of this board is readable through the new one.
-        Errors: InvalidRequest when there is a board of that name. A branch exists whole, or not.
+        Errors: InvalidRequest when there is a board of that name; Corrupt when the archive does not
+        hold what was sealed. A branch exists whole, or not.
         """
         wish = BranchWish(check_name(new, "board"), _moment(at), secrets.token_hex(8), note)
         await self._link.branch(self.name, wish)
@@ -339,7 +341,7 @@ class Timeline:
         leaves none. `Client.import_board` reads it.
         Errors: InvalidRequest when `file` exists, unless with `overwrite`: then a regular file is
         replaced, at once and as a whole, and nothing else (no device, no link, also to a file);
-        when it cannot be written.
+        when it cannot be written. Corrupt when the archive does not hold what was sealed.
         """
         return await export_board(self._link, self.name, name, Path(file), overwrite=overwrite)
 
