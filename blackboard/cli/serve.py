@@ -182,6 +182,7 @@ def _print_banner(serving: "Serving", steps: Iterable[tuple[str, str]]) -> None:
     from rich.text import Text
 
     from blackboard.cli.keys import SURVIVES
+    from blackboard.net.server import NO_ARCHIVE
 
     facts, out = serving.facts, screen.console()
     rows = {
@@ -190,6 +191,8 @@ def _print_banner(serving: "Serving", steps: Iterable[tuple[str, str]]) -> None:
         "boards": facts.location,
         "safety": f"a commit that was answered is {SURVIVES[facts.level]}",
     }
+    if not serving.archived:
+        rows["archive"] = NO_ARCHIVE
     if serving.token_path is not None:
         rows["token"] = f"the operator's, in {serving.token_path}"
     out.print(Text.assemble("\n ", ("Blackboard", "bold"), f" {version('agent-blackboard')}\n"))

@@ -82,11 +82,16 @@ archive that writes, five milliseconds as by default made that 10 to 15 for each
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A service that answers: at `url`, with the operator's token in `token_path`, if any."""
+    """A service that answers: at `url`, with the operator's token in `token_path`, if any;
+    `archived`: whether it keeps an archive."""
 
     url: str
     facts: EngineFacts
     token_path: Path | None
+    archived: bool = True
+
+
+NO_ARCHIVE: Final = "none (BLACKBOARD_ARCHIVE): nothing can be restored, branched or looked back at"
 
 
 def run(settings: Settings, *, ready: Callable[[Serving], None] | None = None) -> None:
@@ -167,7 +172,8 @@ async def serve(
         )
         async with service:
             token = write_operator_token(settings, secret) if settings.is_loopback else None
-            serving = Serving(_url(settings, port), service.facts(), token)
+            archived = archive is not None
+            serving = Serving(_url(settings, port), service.facts(), token, archived)
             if isinstance(store, SqliteStore):
                 store.announce(serving.url)
             doors = Doors(settings.hosts, settings.allowed_origins)
@@ -238,6 +244,8 @@ def show(serving: Serving) -> None:
         f"  safety   a commit that was answered survives {_SURVIVES[facts.level]}",
         *(f"  [yellow]warning[/]  {escape(warning)}" for warning in facts.warnings),
     ]
+    if not serving.archived:
+        lines.append(f"  archive  {NO_ARCHIVE}")
     if serving.token_path is not None:
         lines.append(
             f'  token    export BLACKBOARD_TOKEN="$(cat {escape(str(serving.token_path))})"'

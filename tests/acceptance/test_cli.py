@@ -231,6 +231,17 @@ def test_the_banner_tells_what_matters(shell: Shell, service: Running) -> None:
             shell.run(*line.partition("#")[0].split()[1:])
 
 
+def test_a_missing_archive_is_told_at_the_start(shell: Shell) -> None:
+    """Before somebody relies on a checkpoint that nothing can be restored from."""
+    told = "nothing can be restored"
+    with shell.service() as running:
+        assert told not in "".join(running.lines)
+        running.end(signal.SIGINT)
+    shell.environ["BLACKBOARD_ARCHIVE"] = "none"
+    with shell.service() as running:
+        assert told in "".join(running.lines)
+
+
 def test_tokens_are_signed_for_the_service_in_use(shell: Shell) -> None:
     """Wherever its data are: the context remembers it."""
     del shell.environ["BLACKBOARD_DATA"]

@@ -92,6 +92,9 @@ def test_the_banner_survives_odd_names(capsys: pytest.CaptureFixture[str]) -> No
     banner = capsys.readouterr().err
     for text in ("ws://[::1]:7420", "boards/[bold]x", "[red]beware", "data/[x]/token"):
         assert text in banner
+    assert "archive" not in banner
+    show(Serving("ws://[::1]:7420", facts, None, archived=False))
+    assert "archive  none" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
