@@ -16,7 +16,7 @@ PARIS = timezone(timedelta(hours=1))
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine in Paris, in winter."""
-    monkeypatch.setenv("TZ", "XXX-1")
+    monkeypatch.setenv("TZ", "AST-1")
     time.tzset()
     yield
     monkeypatch.undo()
