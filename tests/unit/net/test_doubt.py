@@ -183,6 +183,7 @@ async def test_a_restore_that_took_effect_and_was_not_answered_can_be_looked_up(
     assert await board.get("public/a") == 1
     store.cut = None
     line.revive()
+    channel_of(client).patience_ms = 60_000
     far = client.board("b")
     assert await far.get(f"system/restores/{request}") is not None
     restored = await client.link.restore("b", RestoreWish("base", request))
