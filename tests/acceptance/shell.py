@@ -169,11 +169,25 @@ class Running:
 
 
 def _kill_session(leader: int) -> None:
-    """Kill a process and all that it has started, also in process groups of their own."""
+    """Kill a process and all that it has started, also in process groups of their own.
+
+    Until nobody is found who was not killed before: one may have been started during a look.
+    """
+    killed: set[int] = set()
+    while found := _session(leader) - killed:
+        for process in found:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        killed |= found
+
+
+def _session(leader: int) -> set[int]:
+    found = set()
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(ProcessLookupError):
             if os.getsid(int(entry.name)) == leader:
-                os.kill(int(entry.name), signal.SIGKILL)
+                found.add(int(entry.name))
+    return found
 
 
 def _read(stream: Any, queue: "Queue[str]") -> None:
