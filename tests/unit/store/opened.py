@@ -85,3 +85,16 @@ async def turn() -> None:
     """Let everything run that can run without waiting for a thread."""
     for _ in range(5):
         await asyncio.wait([asyncio.get_running_loop().create_future()], timeout=0)
+
+
+def broken(_state: object, _entry: object) -> None:
+    """A rule that raises."""
+    raise ZeroDivisionError
+
+
+def revision_in(path: Path) -> int:
+    """What the file of a closed board holds."""
+    file = BoardFile(path, level="memory")
+    revision = file.load(NAME).state.revision
+    file.abandon()
+    return revision

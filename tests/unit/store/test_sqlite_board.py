@@ -9,13 +9,14 @@ from msgspec.structs import replace
 
 from blackboard import types as limits
 from blackboard.core.commit import Committed, Epoch, Put
+from blackboard.core.model import Outcome
 from blackboard.core.state import evolve
 from blackboard.errors import Compacted, FutureRevision, HeadMoved, StaleEpoch, Unavailable
 from blackboard.store import sqlite_board, sqlite_group, sqlite_owed
-from blackboard.store.sqlite_file import BoardFile, log_entries
+from blackboard.store.sqlite_file import log_entries
 from blackboard.wire.codec import prepare
 from tests.unit.core.trial import packed
-from tests.unit.store.opened import NAME, Opened, turn
+from tests.unit.store.opened import Opened, broken, revision_in, turn
 from tests.waiting import TIMEOUT_S, wait_until
 
 ONE = packed(1)
@@ -112,10 +113,6 @@ async def test_closing_does_not_wait_for_what_was_given_up(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rule raises, and the board is closed, as a group before that is about to be written."""
-
-    def broken(_state: object, _entry: object) -> None:
-        raise ZeroDivisionError
-
     rules = iter([evolve, broken])
     monkeypatch.setattr(sqlite_group, "evolve", lambda *given: next(rules)(*given))
     committing = [asyncio.create_task(opened.board.commit([opened.step()])) for _ in range(2)]
@@ -219,9 +216,7 @@ async def test_commits_and_closing_wait_for_a_copy_of_the_journal(opened: Opened
     assert not closing.done()
     opened.gate.open.set()
     await asyncio.gather(commit, closing)
-    again = BoardFile(opened.file.path, level="memory")
-    assert again.load(NAME).state.revision == 2
-    again.abandon()
+    assert revision_in(opened.file.path) == 2
 
 
 async def test_a_page_that_is_compacted_while_it_is_read_is_refused(
@@ -267,6 +262,14 @@ def apart(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> Opened:
     return opened
 
 
+async def in_a_thread(apart: Opened) -> "asyncio.Task[list[Outcome]]":
+    """A large restore to which the thread has not come yet, though it has the state."""
+    apart.reading.open.clear()
+    restoring = asyncio.create_task(apart.board.commit([apart.restore(LARGE, follows=1)]))
+    await turn()
+    return restoring
+
+
 async def test_a_large_restore_is_applied_in_a_thread(apart: Opened) -> None:
     """A smaller one is not, nor is a commit of that size."""
     large_commit = prepare(apart.trial.make(*(Put(f"public/{n}", ONE) for n in range(LARGE))))
@@ -288,9 +291,7 @@ async def test_nobody_sees_the_half_of_a_large_restore(apart: Opened) -> None:
     """While a thread has the state, all others wait, and the event loop goes on."""
     board = apart.board
     await apart.commit()
-    apart.reading.open.clear()
-    restoring = asyncio.create_task(board.commit([apart.restore(LARGE, follows=1)]))
-    await turn()
+    restoring = await in_a_thread(apart)
     asked: list[Awaitable[Any]] = [
         board.read(["public/1"]),
         board.page("public", after=None, limit=100),
@@ -365,14 +366,8 @@ async def test_a_rule_that_raises_in_a_large_restore_takes_nothing_with_it(
 ) -> None:
     """Whoever waits for the state is told, and so is whoever closes the board."""
     await apart.commit()
-
-    def broken(_state: object, _entry: object) -> None:
-        raise ZeroDivisionError
-
     monkeypatch.setattr(sqlite_group, "evolve", broken)
-    apart.reading.open.clear()
-    restoring = asyncio.create_task(apart.board.commit([apart.restore(LARGE, follows=1)]))
-    await turn()
+    restoring = await in_a_thread(apart)
     reading = asyncio.create_task(apart.board.read(["public/n"]))
     await turn()
     closing = asyncio.create_task(apart.board.aclose())
@@ -381,17 +376,13 @@ async def test_a_rule_that_raises_in_a_large_restore_takes_nothing_with_it(
     apart.reading.open.set()
     results = await asyncio.gather(restoring, reading, closing, return_exceptions=True)
     assert [type(result) for result in results] == [ZeroDivisionError, Unavailable, type(None)]
-    again = BoardFile(apart.file.path, level="memory")
-    assert again.load(NAME).state.revision == 1
-    again.abandon()
+    assert revision_in(apart.file.path) == 1
 
 
 async def test_a_large_restore_is_written_whoever_stopped_waiting(apart: Opened) -> None:
     """Closing waits for it."""
     await apart.commit()
-    apart.reading.open.clear()
-    restoring = asyncio.create_task(apart.board.commit([apart.restore(LARGE, follows=1)]))
-    await turn()
+    restoring = await in_a_thread(apart)
     restoring.cancel()
     await asyncio.wait([restoring])
     closing = asyncio.create_task(apart.board.aclose())
@@ -399,9 +390,7 @@ async def test_a_large_restore_is_written_whoever_stopped_waiting(apart: Opened)
     assert not closing.done()
     apart.reading.open.set()
     await closing
-    again = BoardFile(apart.file.path, level="memory")
-    assert again.load(NAME).state.revision == 2
-    again.abandon()
+    assert revision_in(apart.file.path) == 2
 
 
 async def test_a_copy_of_the_journal_waits_for_a_large_restore(apart: Opened) -> None:

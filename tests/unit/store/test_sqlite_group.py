@@ -8,7 +8,7 @@ from blackboard import types as limits
 from blackboard.core.commit import Committed
 from blackboard.errors import Unavailable
 from blackboard.store import sqlite_group
-from tests.unit.store.opened import NAME, Opened, turn
+from tests.unit.store.opened import NAME, Opened, broken, turn
 
 
 async def test_a_refusal_alone_is_not_written(opened: Opened) -> None:
@@ -42,10 +42,6 @@ async def test_a_rule_that_raises_takes_nothing_with_it(
 ) -> None:
     """The board is given up before anything of a half applied commit could be written."""
     await opened.commit()
-
-    def broken(_state: object, _entry: object) -> None:
-        raise ZeroDivisionError
-
     monkeypatch.setattr(sqlite_group, "evolve", broken)
     with pytest.raises(ZeroDivisionError):
         await opened.board.commit([opened.step()])
