@@ -27,7 +27,7 @@ from bench.peers import serve_redis
 from bench.rows import LOOPBACK, Endpoint
 from bench.servers import Lab, Server
 from blackboard import connect
-from blackboard.service.board import Board, Client
+from blackboard.client.board import Board, Client
 
 WRITERS = 32
 COMMITS = 6_000

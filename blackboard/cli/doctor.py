@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from blackboard.cli import screen
-from blackboard.cli.exits import CommandError, Exit
+from blackboard.cli.errors import CommandError, Exit
 from blackboard.cli.options import Flags, ReadCommand
 
 if TYPE_CHECKING:
-    from blackboard.cli.checks import Finding
-    from blackboard.cli.places import Target
-    from blackboard.net.config import Settings
+    from blackboard.cli.doctor_checks import Finding
+    from blackboard.cli.target import Target
+    from blackboard.server.settings import Settings
 
 app = typer.Typer()
 _MARKS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "bold red")}
@@ -40,8 +40,9 @@ def doctor(
     out where the service that is meant is on another machine, unless --engine or --data asks for
     them. Ends with 1 if anything fails.
     """
-    from blackboard.cli import session, show
-    from blackboard.net import config
+    from blackboard.cli import render as show
+    from blackboard.cli import session
+    from blackboard.server import settings as config
 
     flags = Flags.of(context)
     given = {"engine": engine, "data": session.data_of(flags)}
@@ -57,7 +58,8 @@ def doctor(
 
 
 def _findings(settings: "Settings", flags: Flags, *, asked_for_engine: bool) -> list["Finding"]:
-    from blackboard.cli import checks, session
+    from blackboard.cli import doctor_checks as checks
+    from blackboard.cli import session
 
     try:
         target = session.target_of(flags)
@@ -73,7 +75,7 @@ def _findings(settings: "Settings", flags: Flags, *, asked_for_engine: bool) -> 
 def _of_this_machine(settings: "Settings") -> list["Finding"]:
     import anyio
 
-    from blackboard.cli import checks
+    from blackboard.cli import doctor_checks as checks
 
     found = anyio.run(checks.engine, settings)
     return [*found, *checks.directory(settings.data), checks.open_files()]
@@ -82,7 +84,8 @@ def _of_this_machine(settings: "Settings") -> list["Finding"]:
 def _of_the_service(target: "Target") -> list["Finding"]:
     import anyio
 
-    from blackboard.cli import checks, show
+    from blackboard.cli import doctor_checks as checks
+    from blackboard.cli import render as show
 
     assert target.url is not None
     found = list(checks.service(target.url, target.ca))

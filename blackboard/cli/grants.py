@@ -7,8 +7,8 @@ import typer
 from blackboard.cli.options import Flags, ReadCommand
 
 if TYPE_CHECKING:
-    from blackboard.service.access import Principal
-    from blackboard.service.board import Client
+    from blackboard.client.board import Client
+    from blackboard.core.access import Principal
 
 app = typer.Typer()
 
@@ -28,9 +28,10 @@ def grants(
     ] = None,
 ) -> None:
     """Show what you may do, by pattern or on one key."""
-    from blackboard.cli import session, show
+    from blackboard.cli import render as show
+    from blackboard.cli import session
+    from blackboard.core.access import Right, allows
     from blackboard.core.path import check_key
-    from blackboard.service.access import Right, allows
 
     flags = Flags.of(context)
 

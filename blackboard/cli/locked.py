@@ -19,10 +19,10 @@ from pathlib import Path
 
 import anyio
 
-from blackboard.cli.exits import CommandError, Exit
+from blackboard.cli.errors import CommandError, Exit
+from blackboard.client.cancellation import finish
+from blackboard.client.leases.lock import Lock
 from blackboard.core.commit import HeldFence
-from blackboard.service.finish import finish
-from blackboard.service.lock import Lock
 
 KILL_AFTER_S = 5.0
 """Time that a command has to end after its lock was lost."""

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from blackboard.cli import screen
-from blackboard.cli.exits import wrong_usage
+from blackboard.cli.errors import wrong_usage
 from blackboard.cli.options import Flags, ReadCommand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from blackboard.client.board import Board
+    from blackboard.client.leases.attempts import Claimed
     from blackboard.core.commit import Lease
-    from blackboard.service.attempts import Claimed
-    from blackboard.service.board import Board
 
 _PANEL = "Locks"
 _PATTERN = typer.Argument(metavar="PATTERN", help="* is one segment, a final ** is the rest.")
@@ -82,7 +82,8 @@ blackboard leases 'public/tasks/*' --json | jq -r '.leases[].holder'""",
 )
 def leases(context: typer.Context, pattern: Annotated[str, _PATTERN] = "public/**") -> None:
     """List who holds what, until when, and who waits."""
-    from blackboard.cli import session, show
+    from blackboard.cli import render as show
+    from blackboard.cli import session
 
     flags = Flags.of(context)
 
@@ -123,7 +124,8 @@ def claims(context: typer.Context, pattern: Annotated[str, _PATTERN] = "public/*
 
     Who works on them, how often they were tried, what the last error was, and which are dead.
     """
-    from blackboard.cli import session, show
+    from blackboard.cli import render as show
+    from blackboard.cli import session
 
     flags = Flags.of(context)
 

@@ -23,7 +23,7 @@ from blackboard.cli import (
     token,
     trajectories,
 )
-from blackboard.cli.exits import MEANING
+from blackboard.cli.errors import MEANING
 from blackboard.cli.options import Group
 from blackboard.cli.screen import console, print_examples
 

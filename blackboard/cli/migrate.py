@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from blackboard.cli import screen
-from blackboard.cli.exits import Exit, not_found, wrong_usage
+from blackboard.cli.errors import Exit, not_found, wrong_usage
 from blackboard.cli.options import Flags, ReadCommand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
+    from blackboard.client.board import Board
     from blackboard.runtime.migrations import Finding
-    from blackboard.service.board import Board
 
 _FIX = "Give it as Python would import it."
 
@@ -44,7 +44,8 @@ def migrate(
     With --check only tell whether that works. The module is imported, from the current directory
     too. A state that fails is left as it is.
     """
-    from blackboard.cli import session, show
+    from blackboard.cli import render as show
+    from blackboard.cli import session
 
     flags = Flags.of(context)
     code = imported(module)

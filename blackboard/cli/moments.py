@@ -3,10 +3,10 @@
 from datetime import UTC, datetime
 from typing import Final
 
-from blackboard.cli.exits import CommandError, wrong_usage
+from blackboard.cli.errors import CommandError, wrong_usage
+from blackboard.client.history import When
 from blackboard.core.path import check_name
 from blackboard.errors import InvalidRequest
-from blackboard.service.timeline import When
 from blackboard.types import REVISION_MAX
 
 _TIME: Final = "a time such as 2026-11-21T09:30 (here) or 2026-11-21T09:30Z"

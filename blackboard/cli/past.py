@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from blackboard.cli import show, values
+from blackboard.cli import render as show
+from blackboard.cli import values
 from blackboard.cli.screen import console, counted, safe, say
 from blackboard.wire.codec import decode_value
 
 if TYPE_CHECKING:
+    from blackboard.client.diff import Diff, KeyChange
+    from blackboard.client.leases.presence import Presence
+    from blackboard.client.views import Version
+    from blackboard.core.checkpoints import Checkpoint, Pruned, Restored, Shown
     from blackboard.core.commit import Lease
-    from blackboard.service.comparing import Diff, KeyChange
-    from blackboard.service.moments import Checkpoint, Pruned, Restored, Shown
-    from blackboard.service.presence import Presence
-    from blackboard.service.views import Version
 
 PREVIEW_KEYS: Final = 20
 """Keys that are shown of what a restore would change."""

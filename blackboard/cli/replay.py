@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from blackboard.cli import screen
-from blackboard.cli.exits import CommandError, Exit, wrong_usage
+from blackboard.cli.errors import CommandError, Exit, wrong_usage
 from blackboard.cli.options import Command, Flags
 
 if TYPE_CHECKING:
     from blackboard.cli.trace import Run, Step
-    from blackboard.service.board import Board, Client
+    from blackboard.client.board import Board, Client
 
 EVERY: Final = "every"
 SHOWN_MAX: Final = 20
@@ -68,7 +68,7 @@ def replay(
     Each step is followed by a checkpoint. Each run gets a board of its own, run-1, run-2 ... Exit
     code 1 if any state is not equal.
     """
-    from blackboard.cli import show
+    from blackboard.cli import render as show
 
     if rewind not in (None, EVERY) and not re.fullmatch("[0-9]{1,9}", str(rewind)):
         raise wrong_usage("--rewind takes the number of a step, or every")

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from blackboard.cli import screen
-from blackboard.cli.exits import wrong_usage
+from blackboard.cli.errors import wrong_usage
 from blackboard.cli.options import Flags, ReadCommand
 from blackboard.types import REVISION_MAX
 
 if TYPE_CHECKING:
-    from blackboard.service.board import Board
-    from blackboard.service.moments import Restored
-    from blackboard.service.timeline import When
-    from blackboard.service.views import Version
+    from blackboard.client.board import Board
+    from blackboard.client.history import When
+    from blackboard.client.views import Version
+    from blackboard.core.checkpoints import Restored
 
 _PANEL: Final = "Checkpoints"
 _YES = typer.Option("--yes", "-y", help="Do not ask.")
@@ -145,7 +145,8 @@ def branch(
 
     The two are independent afterwards; the past of this one is readable through the new one.
     """
-    from blackboard.cli import moments, session, show
+    from blackboard.cli import moments, session
+    from blackboard.cli import render as show
 
     async def work(board: "Board") -> int:
         made = await board.branch(new, moments.parse(moment), note=note)

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from blackboard.cli import places, screen
-from blackboard.cli.exits import wrong_usage
+from blackboard.cli import screen
+from blackboard.cli import target as places
+from blackboard.cli.errors import wrong_usage
 from blackboard.cli.options import Command, options_of
 
 if TYPE_CHECKING:
-    from blackboard.net.server import Serving
+    from blackboard.server.http.serve import Serving
 
 app = typer.Typer()
 _NETWORK = "Network"
@@ -136,7 +137,8 @@ def serve(
     of the TOML file that BLACKBOARD_CONFIG names.
     """
     from blackboard.cli import logs
-    from blackboard.net import config, server
+    from blackboard.server import settings as config
+    from blackboard.server.http import serve as server
 
     if log_format not in logs.FORMATS:
         raise wrong_usage("--log-format is text or json")
@@ -182,7 +184,7 @@ def _print_banner(serving: "Serving", steps: Iterable[tuple[str, str]]) -> None:
     from rich.text import Text
 
     from blackboard.cli.keys import SURVIVES
-    from blackboard.net.server import NO_ARCHIVE
+    from blackboard.server.http.serve import NO_ARCHIVE
 
     facts, out = serving.facts, screen.console()
     rows = {

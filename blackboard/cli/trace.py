@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from blackboard.cli.exits import not_found, wrong_usage
+from blackboard.cli.errors import not_found, wrong_usage
 from blackboard.core.path import check_key, check_name, item_key
 from blackboard.errors import BlackboardError
 from blackboard.types import COMMIT_BYTES_MAX, Key

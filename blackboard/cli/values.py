@@ -6,7 +6,7 @@ JSON has no bytes: they are written as `{"$bytes": "<base64>"}`, here as on the 
 import json
 from typing import Any, Final
 
-from blackboard.cli.exits import wrong_usage
+from blackboard.cli.errors import wrong_usage
 from blackboard.errors import RemoteProtocolError
 from blackboard.wire.frames import JSON, NotAMap
 

@@ -1,7 +1,7 @@
 """The only thing that a rule reads inside a value: whether it is an integer, and which.
 
 Values are msgpack (https://github.com/msgpack/msgpack/blob/master/spec.md); the first byte tells
-the type. Twin: the `integer` function of store/scripts/commit.lua.
+the type. Twin: the `integer` function of engines/redis/scripts/commit.lua.
 """
 
 import msgpack

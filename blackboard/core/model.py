@@ -1,7 +1,8 @@
 """What a commit means: `decide` says yes or no, `effects` says what it does to the board.
 
-This is the specification. The embedded engine runs it as it stands; `store/scripts/commit.lua` says
-the same for Redis, and a Hypothesis machine drives both side by side.
+This is the specification. The embedded engine runs it as it stands;
+`engines/redis/scripts/commit.lua` says the same for Redis, and a Hypothesis machine drives both
+side by side.
 
 Invariants
 - `decide` changes nothing; a refusal therefore never leaves anything half applied.
@@ -81,7 +82,7 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
     `OutcomeUnknown` for a retry whose first answer is no longer kept (a first attempt that cannot
     be told from a late one of those is rejected: AttemptTooOld).
     Source: etcd tests/robustness/model/deterministic.go has the same shape.
-    Twin: store/scripts/commit.lua.
+    Twin: engines/redis/scripts/commit.lua.
     """
     try:
         known = _known(state, commit)

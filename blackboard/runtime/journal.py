@@ -26,6 +26,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from blackboard.client.views import Change, Entry, Receipt
 from blackboard.core.commit import Condition, Delete, KeyAt, Op, Put
 from blackboard.errors import (
     CallFailed,
@@ -35,12 +36,12 @@ from blackboard.errors import (
     InvalidRequest,
     LimitExceeded,
 )
-from blackboard.runtime import large, shared
+from blackboard.runtime import chunks as large
+from blackboard.runtime import shared
+from blackboard.runtime.board_port import Desk
 from blackboard.runtime.calls import Call, CallRecord, Failure, Retry, Terms, canonical, reason_of
-from blackboard.runtime.desk import Desk
 from blackboard.runtime.points import Observer, Point
 from blackboard.runtime.state import journal_prefix, told
-from blackboard.service.views import Change, Entry, Receipt
 from blackboard.types import (
     CALL_INLINE_BYTES,
     STEP_CALLS_MAX,

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from blackboard.core.commit import Put
 from blackboard.errors import Corrupt
-from blackboard.runtime import large
-from blackboard.runtime.desk import Desk
+from blackboard.runtime import chunks as large
+from blackboard.runtime.board_port import Desk
 from blackboard.types import LARGE_BYTES_MAX, VALUE_BYTES_MAX, Milliseconds
 from blackboard.wire.codec import decode_value, encode_value
 

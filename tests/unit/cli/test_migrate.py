@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.cli.exits import CommandError, Exit
+from blackboard.cli.errors import CommandError, Exit
 from blackboard.cli.migrate import imported
 
 

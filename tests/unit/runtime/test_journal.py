@@ -7,8 +7,8 @@ from anyio.lowlevel import checkpoint
 
 from blackboard.core.commit import Put
 from blackboard.errors import CallFailed, Conflict, Corrupt, Diverged, LimitExceeded
+from blackboard.runtime import chunks as large
 from blackboard.runtime import journal as module
-from blackboard.runtime import large
 from blackboard.runtime.calls import Call, Retry, Terms
 from blackboard.runtime.journal import Journal, Kept, Origin, load
 from blackboard.runtime.points import Observer, Point, unobserved

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blackboard import types as limits
+from blackboard.core.access import METHODS as ACCESS
 from blackboard.core.commit import Commit
 from blackboard.errors import InvalidRequest, LimitExceeded
-from blackboard.service.access import METHODS as ACCESS
 from blackboard.wire import messages
 from blackboard.wire.frames import JSON, MSGPACK, Encoding, NotAMap
 from blackboard.wire.parts import TOKEN_BYTES_MAX
