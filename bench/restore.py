@@ -30,7 +30,8 @@ from pathlib import Path
 
 from bench.figures import quantile
 from blackboard import Put, Resync, StaleEpoch, Unavailable, encode_value
-from blackboard.client.board import Board, Client
+from blackboard.client.board import Board
+from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.engines.base import Store
 from blackboard.server.assembly import archive_beside

@@ -22,12 +22,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from blackboard.client.board import Board, Client
+    from blackboard.client.board import Board
+    from blackboard.client.client import Client
     from blackboard.client.diff import Diff, KeyChange
     from blackboard.client.documents.document import Document
     from blackboard.client.export import Exported
-    from blackboard.client.leases.attempts import Claimed
-    from blackboard.client.leases.claim import Claim, Task
+    from blackboard.client.leases.claim import Claim, Claimed, Task
     from blackboard.client.leases.lock import Lock
     from blackboard.client.leases.presence import Attachment, Presence
     from blackboard.client.remote.documents import document_token
@@ -292,9 +292,9 @@ _HOMES = {
     "blackboard.runtime.runner": ("Runner", "Stepped"),
     "blackboard.runtime.state": ("Status",),
     "blackboard.runtime.trial": ("Inputs", "Trial", "run_step"),
-    "blackboard.client.leases.attempts": ("Claimed",),
-    "blackboard.client.board": ("Board", "Client"),
-    "blackboard.client.leases.claim": ("Claim", "Task"),
+    "blackboard.client.board": ("Board",),
+    "blackboard.client.client": ("Client",),
+    "blackboard.client.leases.claim": ("Claim", "Claimed", "Task"),
     "blackboard.embedded": ("open",),
     "blackboard.client.leases.lock": ("Lock",),
     "blackboard.client.leases.presence": ("Attachment", "Presence"),

@@ -5,13 +5,12 @@ from contextlib import asynccontextmanager
 from os import PathLike
 from pathlib import Path
 
-from blackboard.client.board import Client
+from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.encryption.master_key import LocalWrapper
 from blackboard.engines.sqlite.file import Level
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.server.assembly import archive_beside
-from blackboard.server.encryption import sealed
+from blackboard.server.assembly import archive_beside, sealed
 from blackboard.server.redlock_votes import masters_at
 from blackboard.server.service import Service
 

@@ -248,7 +248,7 @@ MUTANTS = (
     ),
     Mutant(
         "a damaged journal counts as cut off",
-        "blackboard/engines/sqlite/sqlite_journal.py",
+        "blackboard/engines/sqlite/file.py",
         "CUT_OFF_MAX: Final = 1",
         "CUT_OFF_MAX: Final = 1_000_000",
         "tests/faults/test_power_sqlite.py -k journal",

@@ -1,9 +1,17 @@
 """Archiving a run of log entries inside a transaction, with the manifests of its checkpoints.
 
 A manifest says what its revision holds, which only the fold knows while the rows are not written.
+
+What an append leaves in memory, so that the next one need not read it from the database again.
+
+Invariants
+- It counts only for a board whose row says just what it said then: the same id, as far, with the
+  same hash chain. So it does not matter who else appends, or what is lost with a process.
+- It is bounded: ARCHIVE_WARM_BOARDS boards, of each ARCHIVE_WARM_KEYS keys, and the sums of
+  ARCHIVE_WARM_NAMESPACES namespaces.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, Final
@@ -11,7 +19,6 @@ from typing import Any, Final
 from sqlalchemy import select, update
 
 from blackboard.archive import rows as archive_rows
-from blackboard.archive.archive_warm import Warm, left_out
 from blackboard.archive.base import Pause, Sealer
 from blackboard.archive.blobs import Blobs
 from blackboard.archive.database import add, rows
@@ -41,8 +48,59 @@ from blackboard.core.checkpoints import Cut, Facts, Mark, Step
 from blackboard.core.commit import RESTORE, Change, Epoch, LogEntry
 from blackboard.core.path import namespace_of
 from blackboard.errors import Corrupt
-from blackboard.types import Key, Revision
+from blackboard.types import (
+    ARCHIVE_WARM_BOARDS,
+    ARCHIVE_WARM_KEYS,
+    ARCHIVE_WARM_NAMESPACES,
+    Key,
+    Revision,
+)
 from blackboard.wire.codec import decode_value
+
+
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """The end of a board's archive: `known` and `totals` are as in `Fold`, but not all of them."""
+
+    board: int
+    mark: Mark
+    known: dict[Key, Known]
+    totals: dict[str, int]
+
+
+class Warmth:
+    """What is warm, of the boards that were appended to last."""
+
+    def __init__(self) -> None:
+        self._boards: dict[int, Warm] = {}
+
+    def take(self, row: Any) -> Warm | None:
+        """What is known of the board with `row`, if it is still true. It is given away."""
+        warm = self._boards.pop(row.id, None)
+        if warm is None or (warm.mark.revision, warm.mark.chain) != (row.through, bytes(row.chain)):
+            return None
+        return warm
+
+    def keep(self, warm: Warm) -> None:
+        """Keep what an append left, once it was committed."""
+        _shorten(warm.known, ARCHIVE_WARM_KEYS)
+        _shorten(warm.totals, ARCHIVE_WARM_NAMESPACES)
+        self._boards.pop(warm.board, None)
+        self._boards[warm.board] = warm
+        if len(self._boards) > ARCHIVE_WARM_BOARDS:
+            del self._boards[next(iter(self._boards))]
+
+
+def _shorten(found: dict[Any, Any], items_max: int) -> None:
+    """Forget what stands first."""
+    for key in list(islice(found, max(0, len(found) - items_max))):
+        del found[key]
+
+
+def left_out(wanted: Mapping[Any, Any], known: Mapping[Any, Any]) -> list[Any]:
+    """Those of `wanted` that have to be read."""
+    return [key for key in wanted if key not in known]
+
 
 _CHANGES_AT_ONCE: Final = 1_000  # a millisecond: their keys are looked at, nothing more
 _ENTRIES_AT_ONCE: Final = 32  # a millisecond; a turn of the event loop takes as long as one of them

@@ -14,12 +14,11 @@ from typing import Any, Final, Self
 from sqlalchemy import and_, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from blackboard.archive import archive_log
 from blackboard.archive import boards as archive_boards
+from blackboard.archive import history as archive_log
 from blackboard.archive import prune as archive_prune
 from blackboard.archive import rows as archive_rows
-from blackboard.archive.append import Appending, loses, runs
-from blackboard.archive.archive_warm import Warm, Warmth
+from blackboard.archive.append import Appending, Warm, Warmth, loses, runs
 from blackboard.archive.base import Pause, Sealer, let_others_run
 from blackboard.archive.blobs import Blobs
 from blackboard.archive.database import Database, add, rows

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
-from blackboard.archive import archive_log
+from blackboard.archive import history as archive_log
 from blackboard.archive import rows as archive_rows
 from blackboard.archive.append import kind_of
 from blackboard.archive.base import Sealer

@@ -11,7 +11,7 @@ from blackboard.cli.options import Flags, ReadCommand
 
 if TYPE_CHECKING:
     from blackboard.client.audit_record import AuditRecord
-    from blackboard.client.board import Client
+    from blackboard.client.client import Client
 
 _COLUMNS: Final = ("time", "principal", "verb", "board", "what", "outcome", "count")
 

@@ -10,7 +10,7 @@ from blackboard.cli.errors import wrong_usage
 from blackboard.cli.options import Command, Flags, Group, ReadCommand
 
 if TYPE_CHECKING:
-    from blackboard.client.board import Client
+    from blackboard.client.client import Client
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Seal what is private; erase an agent.")
 

@@ -12,7 +12,8 @@ from blackboard.cli.options import Flags, ReadCommand
 
 if TYPE_CHECKING:
     from blackboard.cli.render import LogPrinter
-    from blackboard.client.board import Board, Client
+    from blackboard.client.board import Board
+    from blackboard.client.client import Client
     from blackboard.client.views import Cause, Revised
     from blackboard.client.watch import Watch
 

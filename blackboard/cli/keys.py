@@ -11,7 +11,8 @@ from blackboard.cli.errors import not_found, wrong_usage
 from blackboard.cli.options import Flags, ReadCommand, WriteCommand
 
 if TYPE_CHECKING:
-    from blackboard.client.board import Board, Client
+    from blackboard.client.board import Board
+    from blackboard.client.client import Client
     from blackboard.client.views import Entry, Receipt
     from blackboard.core.commit import Head
 
@@ -47,13 +48,13 @@ def get(
     at: Annotated[str | None, _AT] = None,
 ) -> None:
     """Print the value of a key, as JSON."""
-    from blackboard.cli import moments, session
     from blackboard.cli import render as show
+    from blackboard.cli import session, values
 
     flags = Flags.of(context)
     if raw and (entry or flags.as_json):
         raise wrong_usage("--raw goes with neither --entry nor --json")
-    moment = None if at is None else moments.parse(at)
+    moment = None if at is None else values.parse_moment(at)
 
     async def read(client: "Client", board: "Board") -> "Entry":
         found = await board.entry(key, at=moment)
@@ -206,12 +207,12 @@ def ls(
     at: Annotated[str | None, _AT] = None,
 ) -> None:
     """List the keys that match a pattern, with their values."""
-    from blackboard.cli import moments, session
     from blackboard.cli import render as show
+    from blackboard.cli import session, values
     from blackboard.types import LIST_ENTRIES_MAX
 
     flags = Flags.of(context)
-    moment = None if at is None else moments.parse(at)
+    moment = None if at is None else values.parse_moment(at)
 
     async def read(client: "Client", board: "Board") -> tuple[list["Entry"], str | None]:
         found: list[Entry] = []

@@ -13,7 +13,8 @@ from blackboard.cli.options import Flags
 from blackboard.types import COMMAND_PATIENCE_MS, Key, Milliseconds
 
 if TYPE_CHECKING:
-    from blackboard.client.board import Board, Client
+    from blackboard.client.board import Board
+    from blackboard.client.client import Client
 
 T = TypeVar("T")
 NEAR_MAX: Final = 3

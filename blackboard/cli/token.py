@@ -1,4 +1,7 @@
-"""token create, narrow, inspect, revoke, show: who may do what, and for how long."""
+"""token create, narrow, inspect, revoke, show: who may do what, and for how long.
+
+grants: what the service lets you do.
+"""
 
 import sys
 import time
@@ -11,7 +14,7 @@ from blackboard.cli.errors import CommandError, Exit, wrong_usage
 from blackboard.cli.options import Flags, Group, ReadCommand, SecretCommand
 
 if TYPE_CHECKING:
-    from blackboard.client.board import Client
+    from blackboard.client.client import Client
     from blackboard.core.access import Grant, Principal
     from blackboard.server.settings import Settings
 
@@ -64,7 +67,7 @@ def create(
     from blackboard.cli import render as show
     from blackboard.integrity import tokens
     from blackboard.server import settings as config
-    from blackboard.server.roles import grants_of
+    from blackboard.server.settings import grants_of
 
     flags = Flags.of(context)
     if not ttl_hours > 0:
@@ -342,3 +345,43 @@ def claims_of(token: str) -> dict[str, Any]:
         "expires_at_ms": found.expires_at_ms,
         "ids": list(found.credential.ids),
     }
+
+
+grants_app = typer.Typer()
+
+
+@grants_app.command(
+    cls=ReadCommand,
+    rich_help_panel="Access",
+    epilog="""\
+blackboard grants  # what your token allows, as its service sees it
+blackboard grants public/plan/budget  # what you may do there
+blackboard grants private/bob/notes --as bob""",
+)
+def grants(
+    context: typer.Context,
+    key: Annotated[
+        str | None, typer.Argument(metavar="KEY", help="Only what is allowed on this key.")
+    ] = None,
+) -> None:
+    """Show what you may do, by pattern or on one key."""
+    from blackboard.cli import render as show
+    from blackboard.cli import session
+    from blackboard.core.access import Right, allows
+    from blackboard.core.path import check_key
+
+    flags = Flags.of(context)
+
+    async def ask(client: "Client") -> "Principal":
+        return await client.whoami()
+
+    found = session.with_client(flags, ask)
+    rows = [[g.pattern, sorted(g.rights)] for g in found.grants]
+    if key is not None:
+        rows = [[key, [r.value for r in Right if allows(found.grants, r, check_key(key))]]]
+    if flags.as_json:
+        show.print_json({"principal": found.name, "boards": sorted(found.boards), "grants": rows})
+        return
+    print(f"{found.name}, on {', '.join(sorted(found.boards)) or 'every board'}")
+    for pattern, rights in rows:
+        print(f"  {pattern}  {', '.join(rights) or 'nothing'}")

@@ -127,7 +127,7 @@ def retrace(
     """
     from blackboard.cli import render as show
     from blackboard.cli import session
-    from blackboard.cli.migrate import imported
+    from blackboard.cli.agents import imported
 
     flags = Flags.of(context)
     code = imported(module)

@@ -3,30 +3,54 @@
     async with blackboard.open("data") as client:
         board = client.board("expansion")
         await board.put("public/valuation", {"usd_bn": 2900})
+        await board.checkpoint("before-plan", note="all three agents agree")
+        await board.restore("before-plan")                      # this board, for everybody
+        other = await board.branch("cheaper", "before-plan")    # or a new one, beside it
 
-A Board reads, writes, watches and explains. It keeps nothing but its writers' identities (see
-`client/writer.py`); every answer comes from the service behind its link.
+A Board keeps nothing but its writers' identities (see `client/writer.py`); every answer comes from
+the service behind its link. A moment is a revision, the name of a checkpoint, "now" or a
+`datetime`; of the past you see what you may read now.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from blackboard.client import merge_patch as merge
-from blackboard.client.administration import Administration
+from blackboard.client.diff import Diff, KeyChange
+from blackboard.client.diff_pages import difference_pages, differences_by_key
 from blackboard.client.documents.document import Document
-from blackboard.client.export import import_board
-from blackboard.client.history import Timeline
-from blackboard.client.leases import attempts
-from blackboard.client.leases.attempts import Claimed
-from blackboard.client.leases.claim import Claim, Terms
+from blackboard.client.export import Exported, export_board
+from blackboard.client.leases import claim as attempts
+from blackboard.client.leases.claim import Claim, Claimed, Terms
 from blackboard.client.leases.lock import Lock, wait_free
 from blackboard.client.leases.presence import Attachment, IfTaken, Presence, present
 from blackboard.client.link import Link, WatchRequest
+from blackboard.client.moment import When, moment_of, optional_moment
 from blackboard.client.step import Step
-from blackboard.client.views import Cause, Receipt, Revised
+from blackboard.client.views import Cause, Entry, Listing, Receipt, Revised, Version
 from blackboard.client.watch import Watch
-from blackboard.client.writer import Deliver, Wish
+from blackboard.client.writer import Deliver, Wish, Writer
+from blackboard.core.checkpoints import (
+    AUTOMATIC,
+    NAMED,
+    NOW,
+    ORIGIN_KEY,
+    BranchWish,
+    Checkpoint,
+    CheckpointWish,
+    DiffRequest,
+    Origin,
+    Policy,
+    Pruned,
+    Restored,
+    RestoreWish,
+    Shown,
+    Verified,
+    named_by_time,
+)
 from blackboard.core.commit import (
     Append,
     Condition,
@@ -41,10 +65,14 @@ from blackboard.core.commit import (
     Op,
     Put,
 )
+from blackboard.core.path import check_name
 from blackboard.core.watch import Position
 from blackboard.errors import Conflict, Corrupt, InvalidRequest
 from blackboard.types import (
+    CHECKPOINTS_PAGE_MAX,
     CLAIM_TRIES_MAX,
+    DIFF_KEYS_MAX,
+    HISTORY_VERSIONS_MAX,
     LEASE_TTL_MS,
     LIST_ENTRIES_MAX,
     LOG_ENTRIES_MAX,
@@ -58,43 +86,20 @@ from blackboard.types import (
 from blackboard.wire.codec import decode_value, encode_value
 
 T = TypeVar("T")
-DEFAULT_BOARD = "main"
 
 
-class Client(Administration):
-    """A way to the boards of one service, as one principal."""
+class Board:
+    """One board, seen and changed by one agent.
 
-    def __init__(self, link: Link, *, board: str = DEFAULT_BOARD) -> None:
-        super().__init__(link)
-        self._board = board
-
-    def board(self, name: str | None = None) -> "Board":
-        """The board `name` (None = the one meant by default). Reading begins none."""
-        return Board(self.link, name or self._board)
-
-    async def boards(self) -> Sequence[str]:
-        """Names of the boards that exist and that you may use."""
-        return await self.link.boards()
-
-    async def import_board(self, file: str | Path, board: str, *, note: str = "") -> "Board":
-        """Make a new board of what `Board.export` wrote into `file`, on any engine.
-
-        Errors: InvalidRequest when there is a board of that name; Corrupt when the file is not what
-        was exported. The board exists whole, or not at all.
-        """
-        await import_board(self.link, Path(file), board, note)
-        return Board(self.link, board)
-
-    async def aclose(self) -> None:
-        """Close the way and every watch on it."""
-        await self.link.aclose()
-
-
-class Board(Timeline):
-    """One board, seen and changed by one agent. Its past is in `client/history.py`."""
+    Errors of everything that looks back: NoSuchCheckpoint for a name that nobody gave,
+    FutureRevision above the head, Compacted for what was pruned, AccessDenied; Unavailable while
+    the archive is behind. OutcomeUnknown of what changes something and may have been done.
+    """
 
     def __init__(self, link: Link, name: str) -> None:
-        super().__init__(link, name)
+        self.name = name
+        self._link = link
+        self._writer = Writer(link, name)
         self._agents: dict[str, Board] = {}
         self._acting: dict[str, Board] = {}
         """Boards on which this one acts in the name of others. Unlike those of `as_agent` nobody
@@ -117,6 +122,55 @@ class Board(Timeline):
         return self._agents[agent]
 
     # --- reading ----------------------------------------------------------------------------------
+
+    async def get(self, key: Key, default: Any = None, *, at: When | None = None) -> Any:
+        """The value at `key`, or `default` when it is absent. Errors: AccessDenied.
+
+        With `at` (a revision, the name of a checkpoint, a `datetime`), as it was then.
+        """
+        entry = await self.entry(key, at=at)
+        return default if entry is None else entry.value
+
+    async def entry(self, key: Key, *, at: When | None = None) -> Entry | None:
+        """The entry at `key` with its revisions and author, or None when it is absent."""
+        return (await self.entries([key], at=at)).get(key)
+
+    async def entries(self, keys: Sequence[Key], *, at: When | None = None) -> dict[Key, Entry]:
+        """Up to READ_KEYS_MAX entries, all as of one revision; absent keys are left out."""
+        reading = await self._link.read(self.name, keys, at=optional_moment(at))
+        self._writer.saw(reading.revision, "" if at is not None else reading.epoch)
+        return {entry.key: Entry.of(entry) for entry in reading.entries}
+
+    async def list(
+        self,
+        pattern: str,
+        *,
+        after: Key | None = None,
+        limit: int = LIST_ENTRIES_MAX,
+        at: When | None = None,
+    ) -> Listing:
+        """A page of the entries that match `pattern` (`public/plan/**`), in key order."""
+        reading = await self._link.list(
+            self.name, pattern, after=after, limit=limit, at=optional_moment(at)
+        )
+        self._writer.saw(reading.revision, "" if at is not None else reading.epoch)
+        entries = tuple(Entry.of(entry) for entry in reading.entries)
+        return Listing(reading.revision, entries, reading.next_key)
+
+    async def scan(self, pattern: str, *, at: When | None = None) -> AsyncIterator[Entry]:
+        """All entries that match, page by page; two pages may be of different revisions.
+
+        With `at`, all are as they were then.
+        """
+        after: Key | None = None
+        while True:
+            page = await self.list(pattern, after=after, at=at)
+            for entry in page.entries:
+                yield entry
+            after = page.next_key
+            if after is None:
+                return
+            at = at and page.revision
 
     async def head(self) -> Head:
         """Where the board stands: revision, epoch, and the oldest revision that its log holds."""
@@ -288,7 +342,7 @@ class Board(Timeline):
         self._take(head.epoch, head.revision)
 
     def _take(self, epoch: Epoch, revision: Revision) -> None:
-        super()._take(epoch, revision)
+        self._writer.take(epoch, revision)
         for board in self._acting.values():
             board._take(epoch, revision)
 
@@ -460,6 +514,187 @@ class Board(Timeline):
             snapshot=snapshot,
             saw=self._writer.saw,
         )
+
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    async def checkpoint(
+        self,
+        name: str | None = None,
+        *,
+        note: str = "",
+        barrier_ms: Milliseconds | None = None,
+        stale_ok: bool = False,
+    ) -> Checkpoint:
+        """Name the present revision: one consistent cut of everything on the board.
+
+        It stops nobody and costs one log entry, whatever the size of the board. Without a `name`
+        it gets one from the time, and pruning treats it as an automatic one.
+
+        With `barrier_ms`, every attached agent first brings in what it knows (see `attach`), for
+        at most that long. Errors: BarrierMissed when one did not, unless `stale_ok`: then the
+        checkpoint says who. Conflict when the name is taken: a checkpoint is never moved.
+        Cancellation: it may have been taken.
+        """
+        request = secrets.token_hex(8)
+        kind = AUTOMATIC if name is None else NAMED
+        named = name or named_by_time(datetime.now(UTC), request)
+        wish = CheckpointWish(named, request, note, barrier_ms, stale_ok, kind)
+        taken = await self._link.checkpoint(self.name, wish)
+        self._writer.saw(taken.revision)
+        return taken
+
+    async def checkpoints(self) -> tuple[Checkpoint, ...]:
+        """All checkpoints of the board, the oldest first."""
+        found: list[Checkpoint] = []
+        after: Revision = 0
+        while True:
+            page = await self._link.checkpoints(self.name, after=after, limit=CHECKPOINTS_PAGE_MAX)
+            found += page
+            if len(page) < CHECKPOINTS_PAGE_MAX:
+                return tuple(found)
+            after = page[-1].revision
+
+    async def show(self, name: str) -> Shown:
+        """A checkpoint with its manifest, as far as you may see it; waits until it is sealed."""
+        return await self._link.manifest(self.name, name)
+
+    async def pin(self, name: str) -> None:
+        """Keep a checkpoint from being pruned."""
+        await self._link.pin(self.name, name, pinned=True)
+
+    async def unpin(self, name: str) -> None:
+        """Let a checkpoint be pruned again."""
+        await self._link.pin(self.name, name, pinned=False)
+
+    async def prune(self, policy: Policy | None = None, *, dry_run: bool = False) -> Pruned:
+        """Remove the checkpoints, and the history, that `policy` does not keep.
+
+        What a pin or a branch needs always stays. With `dry_run`: only say what would go.
+        """
+        return await self._link.prune(self.name, policy or Policy(), dry_run=dry_run)
+
+    # --- restore, branch --------------------------------------------------------------------------
+
+    async def restore(self, to: When, *, note: str = "") -> Restored:
+        """Make the content of the board what it was at `to`: public, private, inboxes, all at once.
+
+        It is one new revision under a new epoch. Every lease ends, and every writer is told
+        StaleEpoch (cause "restore") until it refreshes; nothing of the abandoned future gets in any
+        more. That future stays readable, up to the checkpoint that is taken before. This very board
+        need not be refreshed; a step on it that is under way is refused all the same.
+
+        Errors: LimitExceeded when more than RESTORE_CHANGES_MAX keys changed since (a branch has no
+        such limit); Corrupt when the archive does not hold what was sealed. Whatever is raised but
+        OutcomeUnknown, nothing changed; after that, the entry `system/restores/<its request>` tells
+        for a day whether it was done.
+        Cancellation: the board is restored, or it is not.
+        """
+        wish = RestoreWish(moment_of(to), secrets.token_hex(8), note)
+        restored = await self._link.restore(self.name, wish)
+        # Nobody is asked where the board is now: that could fail, and the restore took effect.
+        self._take(restored.epoch, restored.revision)
+        return restored
+
+    async def rewind(
+        self,
+        *,
+        to: Revision | None = None,
+        at: datetime | None = None,
+        before: Revision | None = None,
+        note: str = "",
+    ) -> Restored:
+        """As `restore`: to a revision, to a point in time, or to just before a revision."""
+        given = [when for when in (to, at, before) if when is not None]
+        if len(given) != 1:
+            raise InvalidRequest(field="rewind", reason="one of to, at, before is needed")
+        (when,) = given
+        if before is None:
+            return await self.restore(when, note=note)
+        if before < 1:
+            raise InvalidRequest(field="before", reason=f"nothing was before revision {before}")
+        return await self.restore(before - 1, note=note)
+
+    async def branch(self, new: str, at: When = NOW, *, note: str = "") -> Self:
+        """A new board that begins as this one was at `at`; `note` says what it is to try out.
+
+        The two are independent afterwards. The past of this board is readable through the new one.
+        Errors: InvalidRequest when there is a board of that name; Corrupt when the archive does not
+        hold what was sealed. A branch exists whole, or not.
+        """
+        wish = BranchWish(check_name(new, "board"), moment_of(at), secrets.token_hex(8), note)
+        await self._link.branch(self.name, wish)
+        return type(self)(self._link, new)
+
+    async def origin(self) -> Origin | None:
+        """Where this board branched off, or was exported; None if it began empty."""
+        reading = await self._link.read(self.name, [ORIGIN_KEY])
+        if not reading.entries:
+            return None
+        told = decode_value(reading.entries[0].value)
+        return Origin(told["board"], told["revision"], told["by"], told["note"], told["request"])
+
+    # --- history ----------------------------------------------------------------------------------
+
+    async def diff(
+        self,
+        a: When,
+        b: When = NOW,
+        *,
+        other: str | None = None,
+        pattern: str = "**",
+        limit: int = DIFF_KEYS_MAX,
+    ) -> Diff:
+        """What became different between moments `a` and `b`, by key, as far as you may read it.
+
+        With `other`, `b` is a moment of that board, which must be of the same family of branches.
+        At most `limit` keys; `Diff.more` says whether there are others. A document is one change,
+        at its key: its values are what it says by root, and texts are compared as texts.
+        """
+        request = DiffRequest(moment_of(a), moment_of(b), other, pattern)
+        return await differences_by_key(self._link, self.name, request, limit)
+
+    async def differences(
+        self, a: When, b: When = NOW, *, other: str | None = None, pattern: str = "**"
+    ) -> AsyncIterator[KeyChange]:
+        """As `diff`, one by one in key order, without a limit; documents as they are kept."""
+        request = DiffRequest(moment_of(a), moment_of(b), other, pattern)
+        async for page in difference_pages(self._link, self.name, request):
+            for change in page.changes:
+                yield change
+
+    async def history(
+        self, key: Key, *, before: Revision | None = None, limit: int = HISTORY_VERSIONS_MAX
+    ) -> tuple[Version, ...]:
+        """What `key` held, the newest first; at most `limit`, `before` continues.
+
+        A branch tells its parent's part of the history too, and so does a restored board that of
+        the abandoned future.
+        """
+        found = await self._link.history(self.name, key, before=before, limit=limit)
+        return tuple(
+            Version(v.key, v.revision, v.time_ms, v.author, Entry.of(v.entry) if v.entry else None)
+            for v in found
+        )
+
+    async def verify(self, at: When = NOW) -> Verified:
+        """Check everything that is kept up to `at`: hash chain, digests, signatures.
+
+        Errors: none for damage; `Verified.findings` names it.
+        """
+        return await self._link.verify(self.name, moment_of(at))
+
+    # --- files ------------------------------------------------------------------------------------
+
+    async def export(self, name: str, file: str | Path, *, overwrite: bool = False) -> Exported:
+        """Write checkpoint `name` into `file`, whole: every namespace, and its sealed manifest.
+
+        The file appears when it is complete and on the disk; whatever ends the export before that
+        leaves none. `Client.import_board` reads it.
+        Errors: InvalidRequest when `file` exists, unless with `overwrite`: then a regular file is
+        replaced, at once and as a whole, and nothing else (no device, no link, also to a file);
+        when it cannot be written. Corrupt when the archive does not hold what was sealed.
+        """
+        return await export_board(self._link, self.name, name, Path(file), overwrite=overwrite)
 
     def __repr__(self) -> str:
         return f"<Board {self.name!r} as {self.agent!r}>"

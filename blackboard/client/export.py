@@ -45,7 +45,7 @@ from blackboard.core.checkpoints import ExportPage, ImportWish
 from blackboard.core.commit import Entry
 from blackboard.errors import Corrupt, InvalidRequest
 from blackboard.integrity.digest_check import Sums
-from blackboard.integrity.manifest import Manifest
+from blackboard.integrity.signing import Manifest
 from blackboard.types import (
     EXPORT_ITEMS_MAX,
     LIST_ENTRIES_MAX,

@@ -156,7 +156,7 @@ class Link(Protocol):
     def watch(self, board: str, request: WatchRequest) -> AbstractAsyncContextManager[Stream]:
         """Open a watch. It is live when the context is entered."""
 
-    # --- the past (client/history.py says what each means) --------------------------------------
+    # --- history (client/board.py says what each means) ------------------------------------------
 
     async def checkpoint(self, board: str, wish: CheckpointWish) -> Checkpoint:
         """Take a checkpoint; the same request again gets the same answer."""

@@ -11,9 +11,12 @@ Invariants
 - what began before the writer took the board as it is now (`take`) does not thereby get in.
 - a commit that was refused because a checkpoint waits for this agent is sent again only after what
   the agent had to bring was committed.
+
+How long to wait before something is tried again.
 """
 
 import asyncio
+import random
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +27,6 @@ from msgspec.structs import replace
 
 from blackboard.client.leases import ambient as held
 from blackboard.client.link import Link
-from blackboard.client.pauses import pause_s
 from blackboard.client.views import Receipt
 from blackboard.core.commit import (
     ENGINE,
@@ -42,6 +44,7 @@ from blackboard.errors import (
     AttemptTooOld,
     Compacted,
     OutcomeUnknown,
+    Overloaded,
     Rejected,
     Resync,
     SnapshotFirst,
@@ -54,8 +57,22 @@ from blackboard.types import (
     LOG_ENTRIES_MAX,
     REQUEST_TIMEOUT_MS,
     Key,
+    Milliseconds,
     Revision,
 )
+
+
+def pause_s(failure: Exception, usual_ms: Milliseconds) -> float:
+    """Seconds until the next attempt after `failure`.
+
+    Whoever was told when to come back waits so long, and up to half as long more; everybody else
+    `usual_ms`, shortened by up to half. So those who failed together do not come back together.
+    """
+    usual = random.uniform(0.5, 1.0) * usual_ms
+    if not isinstance(failure, Overloaded):
+        return usual / 1000
+    return max(usual, random.uniform(1.0, 1.5) * failure.retry_after_ms) / 1000
+
 
 Deliver = Callable[[], Awaitable[Sequence[Op]]]
 """Tells what an agent knows that is not on the board yet, as operations that put it there."""

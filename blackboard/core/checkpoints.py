@@ -4,7 +4,7 @@
     await board.restore("before-plan")
 
 A moment is a revision, the name of a checkpoint, "now", or an instant of time. All of these are
-plain and frozen; values in them are encoded bytes, except in what `client/history.py` hands out.
+plain and frozen; values in them are encoded bytes, except in what `client/board.py` hands out.
 """
 
 import re

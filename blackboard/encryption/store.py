@@ -12,28 +12,35 @@ Invariants
 - no plain value of a sealed namespace goes to the store behind.
 - what a restore puts back, and what a branch begins with, is the very ciphertext that was kept.
 - a value whose data key was destroyed reads as `ERASED`; one that does not open is Corrupt.
+
+What goes to the engine in place of a commit to sealed integers, which it cannot add to.
 """
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, cast
 
 from msgspec.structs import replace
 
-from blackboard.core import integers
+from blackboard.core import model as integers
 from blackboard.core.commit import (
+    ABSENT,
     Append,
     Change,
+    Commit,
     CommitId,
     Committed,
+    Condition,
     Delete,
     DeletePrefix,
     Entry,
     Head,
     Increment,
+    KeyAt,
     LogEntry,
     LogPage,
     Op,
@@ -44,9 +51,8 @@ from blackboard.core.commit import (
     Seed,
 )
 from blackboard.core.model import Outcome
-from blackboard.core.path import namespace_of
+from blackboard.core.path import namespace_of, range_below
 from blackboard.encryption.data_keys import DataKeys
-from blackboard.encryption.sealed_plan import Counters, Plan
 from blackboard.engines.base import Behind, EngineFacts, Shared, Store, Whispers
 from blackboard.errors import (
     BlackboardError,
@@ -70,6 +76,7 @@ from blackboard.integrity.envelope import (
     sealed_form,
 )
 from blackboard.types import (
+    INTEGER_MAX,
     MERGE_ATTEMPTS_MAX,
     READ_KEYS_MAX,
     Key,
@@ -78,6 +85,69 @@ from blackboard.types import (
     Revision,
 )
 from blackboard.wire.codec import Prepared, encode_value, prepare
+
+
+@dataclass(slots=True)
+class Plan:
+    """A commit, and what goes to the store behind in its place."""
+
+    commit: Commit
+    sent: Prepared
+    totals: dict[int, int] = field(default_factory=dict)
+    """By the number of an increment that was computed here: the sum."""
+    guards: set[tuple[Key, Revision]] = field(default_factory=set)
+    """Conditions that were added for those."""
+    failure: Rejected | None = None
+    """What the engine, which cannot look into the value, is to refuse the commit for."""
+
+
+class Counters:
+    """The sealed integers that one commit adds to, as its operations see them one by one."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.now: dict[Key, Entry] = {}
+        self.conditions: list[Condition] = []
+        self._written: dict[Key, bytes | None] = {}
+
+    def write(self, key: Key, value: bytes | None) -> None:
+        """Note what an operation before leaves at `key`."""
+        self._written[key] = value
+
+    def remove_below(self, prefix: Prefix) -> None:
+        """Note that everything below `prefix` is gone."""
+        first, last = range_below(prefix)
+        for key in (*self.now, *self._written):
+            if first <= key < last:
+                self._written[key] = None
+
+    def add(self, number: int, op: Increment) -> int | None:
+        """The sum, None if there is none; the plan then has the reason."""
+        value = self._before(op.key)
+        found = 0 if value is None else integers.read_integer(bytes(value))
+        if found is None:
+            self.plan.failure = TypeMismatch(
+                op.key, "integer", integers.kind_of(bytes(value or b""))
+            )
+            return None
+        total = found + op.by
+        if abs(total) > INTEGER_MAX:
+            self.plan.failure = LimitExceeded("INTEGER_MAX", total, INTEGER_MAX, op.key)
+            return None
+        self.plan.totals[number] = total
+        self._written[op.key] = integers.write_integer(total)
+        return total
+
+    def _before(self, key: Key) -> bytes | None:
+        """What is at `key` when the operation comes, on condition that it stays so."""
+        if key in self._written:
+            return self._written[key]
+        entry = self.now.get(key)
+        condition = KeyAt(key, ABSENT if entry is None else entry.mod_revision)
+        self.conditions.append(condition)
+        self.plan.guards.add((key, condition.revision))
+        return None if entry is None else entry.value
+
 
 ERASED: Final = encode_value({"$erased": True})
 """What an entry holds whose data key was destroyed."""

@@ -34,7 +34,7 @@ from blackboard.errors import (
 )
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.board_port import BoardDesk
-from blackboard.runtime.points import Observer, unobserved
+from blackboard.runtime.journal import Observer, unobserved
 from blackboard.runtime.runner import Runner, Stepped
 from blackboard.runtime.state import S, Status
 from blackboard.types import LEASE_TTL_MS, PATTERNS_MAX, Milliseconds

@@ -33,8 +33,7 @@ from blackboard.runtime.board_port import Desk
 from blackboard.runtime.calls import CallRecord
 from blackboard.runtime.chunks import kept_prefix
 from blackboard.runtime.context import Context, Run, Suspended
-from blackboard.runtime.journal import Journal, Kept, Origin, load
-from blackboard.runtime.points import Observer, Point, unobserved
+from blackboard.runtime.journal import Journal, Kept, Observer, Origin, Point, load, unobserved
 from blackboard.runtime.state import (
     S,
     Status,

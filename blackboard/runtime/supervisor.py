@@ -46,7 +46,7 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.runtime.agent import Agent
-from blackboard.runtime.points import Observer, Point, unobserved
+from blackboard.runtime.journal import Observer, Point, unobserved
 from blackboard.runtime.run import Stay, run_agent
 from blackboard.runtime.runner import Stepped
 from blackboard.runtime.state import Status

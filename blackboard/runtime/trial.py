@@ -34,8 +34,7 @@ from blackboard.runtime import chunks as large
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.approvals import Answer, decisions_of, requests_of
 from blackboard.runtime.calls import CallRecord
-from blackboard.runtime.journal import RESULT
-from blackboard.runtime.points import Observer, unobserved
+from blackboard.runtime.journal import RESULT, Observer, unobserved
 from blackboard.runtime.runner import Runner, Stepped
 from blackboard.runtime.state import S, Status, Stored, journal_prefix, state_key
 from blackboard.types import (

@@ -1,36 +1,53 @@
 """What one process keeps of the boards that it serves: a commit queue and a feed for each.
 
 Nothing here checks rights: `server/requests.py`, the only way in, does.
+
+What the service itself commits: the records of the namespace `system`.
+
+Invariants
+- each commit has an incarnation of its own, so that none of several services, nor of several tasks,
+  is ever taken for a retry of another.
+- an unknown outcome is resolved by sending the same commit again, at most SYSTEM_TRIES times.
 """
 
 import logging
+import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from dataclasses import replace as with_fields
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from blackboard.archive.base import Archive
-from blackboard.core.commit import Commit, Head
+from blackboard.core.commit import Commit, CommitId, Committed, Condition, Head, Op
 from blackboard.core.model import Outcome
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import EngineFacts, Store, VoteCounts
-from blackboard.errors import BlackboardError, EngineRefused, LimitExceeded, Unavailable
+from blackboard.errors import (
+    AttemptTooOld,
+    BlackboardError,
+    EngineRefused,
+    LimitExceeded,
+    OutcomeUnknown,
+    StaleEpoch,
+    Unavailable,
+)
 from blackboard.server import redlock_votes as quorum
 from blackboard.server.archiver import Archiver, ArchiveStatistics
 from blackboard.server.checkpoints.imports import Imports
-from blackboard.server.commit_queue import CommitQueue
+from blackboard.server.commit_queue import CommitQueue, Load
 from blackboard.server.documents.rooms import Documents
 from blackboard.server.feed import Feed
-from blackboard.server.load import Load
 from blackboard.server.overload.fair_share import Shares
 from blackboard.server.overload.rate_limits import Meters, Rates
 from blackboard.server.security.audit import Audit
-from blackboard.server.security.permits import Permits
-from blackboard.server.security.revocations import Permit, Revocations
-from blackboard.types import BOARDS_MAX, BOARDS_PER_PRINCIPAL_MAX
-from blackboard.wire.codec import Prepared
+from blackboard.server.security.revocations import Permit, Permits, Revocations
+from blackboard.types import BOARDS_MAX, BOARDS_PER_PRINCIPAL_MAX, LANES_MAX
+from blackboard.wire.codec import SYSTEM_AGENT, Prepared
 
-if TYPE_CHECKING:  # pottery is needed only where lock masters are configured
+if TYPE_CHECKING:
     from blackboard.engines.redis.redlock import LockMasters
 
 log = logging.getLogger(__name__)
@@ -118,7 +135,7 @@ class Host:
             raise
         self._refused = None
         found = () if self.lock_masters is None else await self.lock_masters.check()
-        self._facts = replace(facts, warnings=facts.warnings + found)
+        self._facts = with_fields(facts, warnings=facts.warnings + found)
 
     def note_start(self) -> None:
         """Have it in the audit with which master key this service works, if it has one."""
@@ -277,3 +294,45 @@ class Host:
             await self.archiver.aclose()
             await self.archiver.archive.aclose()
         await self.store.aclose()
+
+
+SYSTEM_TRIES: Final = 5
+
+
+def system_id() -> CommitId:
+    """A name for one commit of the service, unlike any other."""
+    incarnation = secrets.token_hex(8)
+    return CommitId(SYSTEM_AGENT, int(incarnation, 16) % LANES_MAX, incarnation, 0)
+
+
+async def commit_as_system(
+    host: Host,
+    board: str,
+    ops: Sequence[Op],
+    conditions: Sequence[Condition] = (),
+    note: str = "",
+) -> Committed:
+    """Commit `ops` in the name of the service, in whichever epoch the board is.
+
+    Errors: a Rejected: nothing changed. Unavailable; OutcomeUnknown: look whether it is there.
+    """
+    name = system_id()
+    head = await host.head(board)
+    since = head.revision
+    commit = Commit(name, head.epoch.id, tuple(ops), tuple(conditions), note=note, known=since)
+    failure: BlackboardError | None = None
+    for _ in range(SYSTEM_TRIES):
+        outcome = await host.commit(board, commit)
+        if isinstance(outcome, Committed):
+            return outcome
+        failure = outcome
+        if isinstance(outcome, StaleEpoch):
+            commit = replace(commit, epoch=outcome.current)
+        elif isinstance(outcome, OutcomeUnknown) and not outcome.final:
+            commit = replace(commit, retry_since=since)
+        elif isinstance(outcome, AttemptTooOld):  # told to a first attempt only
+            since = outcome.head
+            commit = replace(commit, known=since)
+        else:
+            raise outcome
+    raise failure or Unavailable(what=f"board {board}", reason="no answer")

@@ -24,7 +24,7 @@ from blackboard.client.link import Delivery
 from blackboard.core import access, history, watch
 from blackboard.core.access import Grant
 from blackboard.core.commit import Head, LogEntry
-from blackboard.core.large_entry import LARGE_CHANGES, LargeEntry
+from blackboard.core.history import LARGE_CHANGES, LargeEntry
 from blackboard.core.path import Pattern
 from blackboard.core.watch import Cursor, Position, WatchEvent
 from blackboard.engines.base import Store

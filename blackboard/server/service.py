@@ -19,7 +19,7 @@ from blackboard.engines.base import EngineFacts, Store
 from blackboard.errors import BlackboardError
 from blackboard.server.boards import Host, ServiceStatistics
 from blackboard.server.checkpoints.schedule import Automatic, AutomaticCheckpoints
-from blackboard.server.documents.documents_whispers import Whispering, whispers_of
+from blackboard.server.documents.awareness import Whispering, whispers_of
 from blackboard.server.documents.rooms import Documents
 from blackboard.server.overload.rate_limits import Rates
 from blackboard.server.requests import LocalLink

@@ -2,6 +2,17 @@
 
 Every field is also the environment variable `BLACKBOARD_<FIELD>`; `BLACKBOARD_CONFIG` names the
 TOML file. What would be unsafe is refused by `Settings.check` before anything is opened.
+
+Roles: named sets of grants, in a TOML file that people review.
+
+    [auditor]
+    grants = ["public/**=read", "private/**=read"]
+
+    [planner]
+    grants = ["public/plan/**=read,write,lock", "private/{name}/**=read,write"]
+
+`{name}` becomes the name of whoever gets the role. A token holds the grants that its role had when
+it was made: change the file, and the next token has them.
 """
 
 import contextlib
@@ -9,9 +20,10 @@ import ipaddress
 import os
 import secrets
 import ssl
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from platformdirs import user_data_path
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError
@@ -23,7 +35,9 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from blackboard.core.access import operator
+from blackboard.core import access
+from blackboard.core.access import Grant, operator
+from blackboard.core.path import check_name
 from blackboard.engines.base import Store
 from blackboard.errors import InvalidRequest
 from blackboard.integrity.tokens import AUDIENCE, check_secret, issue, new_secret
@@ -81,7 +95,7 @@ class Settings(BaseSettings):
     audience: str = AUDIENCE
     """What tokens must be for; services with one secret and different audiences share no tokens."""
     roles_file: Path | None = None
-    """Named sets of grants for `blackboard token create --role` (server/roles.py)."""
+    """Named sets of grants for `blackboard token create --role` (server/settings.py)."""
     allowed_origins: Names = ()
     """Web pages that may connect, as `https://host[:port]`. Programs send no Origin."""
     allowed_hosts: Names = ()
@@ -335,3 +349,49 @@ def _draft(path: Path, text: str) -> Path:
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text + "\n")
     return draft
+
+
+AGENT: Final = "agent"
+READER: Final = "reader"
+OPERATOR: Final = "operator"
+_BUILT_IN: Final[Mapping[str, Sequence[str]]] = {
+    READER: ["public/**=read"],
+    OPERATOR: ["**=all"],
+}
+
+
+def grants_of(role: str, name: str, path: Path | None = None) -> tuple[Grant, ...]:
+    """The grants of `role` for `name`: a role of the file at `path`, else a built-in one.
+
+    Errors: InvalidRequest when there is no such role, or the file is not as above.
+    """
+    found = {} if path is None else load_roles(path)
+    if role in found:
+        texts = found[role]
+    elif role == AGENT:
+        return access.agent(name).grants
+    elif role in _BUILT_IN:
+        texts = _BUILT_IN[role]
+    else:
+        known = ", ".join(sorted({AGENT, *_BUILT_IN, *found}))
+        raise InvalidRequest("role", f"{role!r} is not one of: {known}")
+    return access.check_grants(access.parse_grant(text.replace("{name}", name)) for text in texts)
+
+
+def load_roles(path: Path) -> Mapping[str, Sequence[str]]:
+    """The roles of a file: by name, grants as text. Errors: InvalidRequest."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidRequest("roles_file", f"{path}: {error}") from error
+    return {check_name(name, "role"): _texts(name, role) for name, role in found.items()}
+
+
+def _texts(name: str, role: Any) -> Sequence[str]:
+    """Errors: InvalidRequest unless it is a table with nothing but `grants`, all of them valid."""
+    grants = role.get("grants") if isinstance(role, dict) and set(role) == {"grants"} else None
+    if not isinstance(grants, list) or not all(isinstance(text, str) for text in grants):
+        raise InvalidRequest("roles_file", f"role {name}: it needs grants = [...] and nothing else")
+    for text in grants:
+        access.check_grants([access.parse_grant(text.replace("{name}", "name"))])
+    return grants

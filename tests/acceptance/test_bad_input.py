@@ -22,7 +22,8 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 import blackboard
-from blackboard.client.board import Board, Client
+from blackboard.client.board import Board
+from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.integrity.tokens import issue, new_secret
 from blackboard.types import (

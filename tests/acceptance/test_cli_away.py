@@ -9,7 +9,7 @@ from pathlib import Path
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from blackboard.client.board import Client
+from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.engines.redis.process import RedisProcess
 from blackboard.server.assembly import archive_beside

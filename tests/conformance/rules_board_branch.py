@@ -12,7 +12,8 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from blackboard.client.board import Board, Client
+from blackboard.client.board import Board
+from blackboard.client.client import Client
 from blackboard.client.export import seal
 from blackboard.core import access
 from blackboard.core.checkpoints import BranchWish

@@ -9,8 +9,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from blackboard.client.board import Board
-from blackboard.client.leases.attempts import Record, dead_key, tries_key
-from blackboard.client.leases.claim import Task
+from blackboard.client.leases.claim import Record, Task, dead_key, tries_key
 from blackboard.core import access
 from blackboard.core.access import Principal, Right
 from blackboard.core.commit import Grant, Release

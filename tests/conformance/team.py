@@ -6,7 +6,8 @@ from itertools import count
 
 import anyio
 
-from blackboard.client.board import Board, Client
+from blackboard.client.board import Board
+from blackboard.client.client import Client
 from blackboard.client.views import Revised
 from blackboard.client.watch import Watch
 from blackboard.core import access

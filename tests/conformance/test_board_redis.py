@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.client.board import Client
+from blackboard.client.client import Client
 from blackboard.core.access import Principal
 from blackboard.engines.redis.store import RedisStore
 from blackboard.server.assembly import archive_beside

@@ -13,15 +13,14 @@ from typing import Any
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from blackboard.client.board import Client
+from blackboard.client.client import Client
 from blackboard.core.access import Principal
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.engines.base import Store
 from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.server.assembly import archive_beside
-from blackboard.server.encryption import sealed
+from blackboard.server.assembly import archive_beside, sealed
 from blackboard.server.service import Service
 from tests.conformance.board_suite import BoardAgents, BoardSuite
 from tests.conformance.rules_board_branch import BranchRules

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.client.board import Client
+from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.commit import Committed, Increment
 from blackboard.engines.base import REPLICA

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import blackboard
-from blackboard.client.board import Board, Client
+from blackboard.client.board import Board
+from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.commit import Commit, CommitId, Grant, Release, Renew
 from blackboard.engines.base import LOCK_MASTERS

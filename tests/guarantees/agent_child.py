@@ -22,13 +22,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from blackboard import embedded
-from blackboard.client.board import Client
+from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.engines.redis.store import RedisStore
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.calls import Terms
 from blackboard.runtime.context import Context
-from blackboard.runtime.points import Point
+from blackboard.runtime.journal import Point
 from blackboard.runtime.run import Stay, run_agent
 from blackboard.server.service import Service
 

@@ -13,7 +13,7 @@ from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
 import blackboard
-from blackboard.client.board import Client
+from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.engines.redis.process import free_port

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 import blackboard
-from blackboard.client.board import Client
+from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.engines.redis.process import RedisProcess

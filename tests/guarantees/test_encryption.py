@@ -10,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 import blackboard
-from blackboard.client.board import Client
+from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
@@ -18,8 +18,7 @@ from blackboard.encryption.store import SealedStore
 from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.server.assembly import archive_beside
-from blackboard.server.encryption import sealed
+from blackboard.server.assembly import archive_beside, sealed
 from blackboard.server.service import Service
 from tests.canary import files_with
 from tests.serving import serving

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from blackboard.client.views import Entry
-from blackboard.runtime.points import Point
+from blackboard.runtime.journal import Point
 from tests.guarantees.agent_child import BOARD, STEPS, opened
 from tests.source_tree import ROOT
 

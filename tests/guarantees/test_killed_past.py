@@ -19,7 +19,7 @@ import pytest
 from anyio.lowlevel import checkpoint as turn
 
 from blackboard import Board, OutcomeUnknown, Put, Unavailable, encode_value
-from blackboard.client.board import Client
+from blackboard.client.client import Client
 from blackboard.engines.redis.process import RedisProcess
 from tests.guarantees.processes import ServiceProcess
 

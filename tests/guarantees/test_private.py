@@ -18,7 +18,8 @@ import httpx
 from anyio.to_thread import run_sync
 
 import blackboard
-from blackboard.client.board import Board, Client
+from blackboard.client.board import Board
+from blackboard.client.client import Client
 from blackboard.client.remote.link import RemoteLink
 from blackboard.client.watch import Watch
 from blackboard.core import access

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 
 from blackboard import Board, Unavailable
-from blackboard.client.board import Client
+from blackboard.client.client import Client
 from blackboard.engines.redis.process import RedisProcess
 from tests.guarantees.cut_checkers import check
 from tests.guarantees.cut_history import Cut, Restored

@@ -8,8 +8,8 @@ import sqlite3
 from dataclasses import dataclass, field
 
 from blackboard.core.commit import ENGINE, LogEntry
+from blackboard.engines.redis.codec import _read_log_entry
 from blackboard.engines.redis.layout import log_key
-from blackboard.engines.redis.redis_read import _read_log_entry
 from blackboard.types import Revision
 from tests.simulation.engines import BOARD, Engine, RedisEngine, SqliteEngine
 

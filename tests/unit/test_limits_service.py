@@ -16,7 +16,8 @@ from starlette.applications import Starlette
 from blackboard import types as limits
 from blackboard.client import board, writer
 from blackboard.client.audit_record import AuditRecord
-from blackboard.client.board import Board, Client
+from blackboard.client.board import Board
+from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.access import READ_ALL, Credential, Principal, Right
 from blackboard.core.checkpoints import ImportWish
@@ -45,8 +46,7 @@ from blackboard.server.http.documents import is_for_document
 from blackboard.server.http.serve import _config
 from blackboard.server.requests import LocalLink
 from blackboard.server.security import audit
-from blackboard.server.security.audit import AUDIT_BOARD
-from blackboard.server.security.repeats import OTHERS, Repeats
+from blackboard.server.security.audit import AUDIT_BOARD, OTHERS, Repeats
 from blackboard.server.service import Service
 from blackboard.server.settings import Settings
 from blackboard.wire import ysync

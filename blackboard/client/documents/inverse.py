@@ -10,6 +10,8 @@ whose state has the mark has seen the restore. Deletions alone would not show in
 
 Source: y-partyserver's `unstable_replaceDocument`, over all roots; exact in 7,500 random histories,
 and converging on Yjs (tests/unit/client/documents/test_inverse.py repeats it).
+
+A document as it was, for whoever compares two moments: what it says, and who wrote last.
 """
 
 import hashlib
@@ -22,12 +24,15 @@ from pycrdt import Array, Doc, Map, Text, UndoManager
 from blackboard.client.documents import layout as storage
 from blackboard.client.documents.replica import DamagedError, guarded
 from blackboard.client.documents.shared_types import plain
+from blackboard.client.link import Link
 from blackboard.client.views import Entry
+from blackboard.core.checkpoints import Moment
 from blackboard.core.commit import Delete, Op, PutBack
+from blackboard.core.commit import Entry as Kept
 from blackboard.core.documents.keys import document_of, document_prefix
 from blackboard.core.path import range_below
 from blackboard.errors import Corrupt
-from blackboard.types import Key
+from blackboard.types import LIST_ENTRIES_MAX, Key
 from blackboard.wire.codec import decode_value
 
 _MARK_ROOT = "~restore"
@@ -140,3 +145,29 @@ def _state_of(key: Key, entries: Mapping[Key, bytes]) -> list[bytes]:
     }
     stored = storage.read_document(key, values)
     return [stored.base.state, *(item.update for item in stored.items)]
+
+
+async def document_at(link: Link, board: str, key: Key, at: Moment) -> Entry | None:
+    """The document at `key` as an entry whose value is its content by root; None if there was none.
+
+    Takes memory and time for all of it. Errors: as of `Link.list`; Corrupt.
+    """
+    found: dict[Key, Kept] = {}
+    after: Key | None = None
+    while True:
+        reading = await link.list(
+            board, f"{document_prefix(key)}/**", after=after, limit=LIST_ENTRIES_MAX, at=at
+        )
+        found |= {entry.key: entry for entry in reading.entries}
+        after = reading.next_key
+        if after is None:
+            break
+    if not found:
+        return None
+    last = max(found.values(), key=lambda entry: entry.mod_revision)
+    try:
+        value = content(key, {path: entry.value for path, entry in found.items()})
+    except DamagedError as error:
+        raise Corrupt(what=f"document {key}", reason=str(error)) from error
+    born = min(entry.create_revision for entry in found.values())
+    return Entry(key, value, last.mod_revision, born, last.author, last.time_ms)

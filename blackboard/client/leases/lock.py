@@ -26,8 +26,7 @@ from typing import Self
 
 from blackboard.client.cancellation import finish
 from blackboard.client.leases import ambient as held
-from blackboard.client.leases.ambient import Hold
-from blackboard.client.leases.keeper import Keeper
+from blackboard.client.leases.ambient import Hold, Keeper
 from blackboard.client.link import WatchRequest
 from blackboard.client.views import Change, Receipt, Revised
 from blackboard.client.watch import Watch

@@ -21,8 +21,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from blackboard.client.pauses import pause_s
 from blackboard.client.remote.connect import Address, connect, translated
+from blackboard.client.writer import pause_s
 from blackboard.errors import (
     BlackboardError,
     LocalProtocolError,

@@ -7,6 +7,8 @@ What happens when the connection breaks: reads are asked again; a commit that wa
 OutcomeUnknown, one that was not raises Unavailable (a Board resolves both, with the commit's id);
 what else changes something is asked again under the same name, and is OutcomeUnknown when that
 finds nothing out; watches go on where they were, and whoever iterates does not notice.
+
+The part of the client's link that looks back: requests about the past over a `Channel`.
 """
 
 import os
@@ -16,24 +18,47 @@ from pathlib import Path
 from typing import Any, Final
 
 from blackboard.client.audit_record import AuditRecord
-from blackboard.client.board import DEFAULT_BOARD, Client
+from blackboard.client.client import DEFAULT_BOARD, Client
 from blackboard.client.link import Link, Pipe, Stream, WatchRequest
 from blackboard.client.remote.channel import Channel, LostError
 from blackboard.client.remote.connect import Address, TokenSource
 from blackboard.client.remote.documents import open_document
-from blackboard.client.remote.past_link import RemotePast
 from blackboard.client.remote.stream import RemoteStream
 from blackboard.client.views import Cause, Receipt
 from blackboard.core.access import Grant, Principal, Right
-from blackboard.core.checkpoints import Moment
-from blackboard.core.commit import Commit, Head, LogPage, Reading
+from blackboard.core.checkpoints import (
+    AUTOMATIC,
+    BranchWish,
+    Checkpoint,
+    CheckpointWish,
+    Differences,
+    DiffRequest,
+    ExportPage,
+    ImportWish,
+    Moment,
+    Policy,
+    Pruned,
+    Restored,
+    RestoreWish,
+    Shown,
+    Verified,
+    Version,
+)
+from blackboard.core.commit import Commit, Entry, Head, LogPage, Reading
 from blackboard.errors import InvalidRequest, OutcomeUnknown, Rejected, Unavailable
-from blackboard.types import REQUEST_TIMEOUT_MS, Key, Milliseconds, Revision
+from blackboard.types import (
+    LONG_REQUEST_TIMEOUT_MS,
+    REQUEST_TIMEOUT_MS,
+    Key,
+    Milliseconds,
+    Revision,
+)
+from blackboard.wire import history_messages as past
 from blackboard.wire import reading
 from blackboard.wire.frames import MSGPACK
 from blackboard.wire.history_messages import moment_out
-from blackboard.wire.news import ReceiptNews, read_receipt
-from blackboard.wire.requests import write_commit
+from blackboard.wire.messages import write_commit
+from blackboard.wire.reading import ReceiptNews, read_receipt
 
 URL_VARIABLE: Final = "BLACKBOARD_URL"
 TOKEN_VARIABLE: Final = "BLACKBOARD_TOKEN"
@@ -95,8 +120,12 @@ def _address(
     return address
 
 
-class RemoteLink(RemotePast):
-    """A `Link` over a `Channel`, as the agent of the connection or as `agent`."""
+class RemoteLink:
+    """A `Link` over a `Channel`, as the agent of the connection or as `agent`.
+
+    A request that is sent again carries the same id. The beginning and the pages of an import
+    change nothing yet: without its end there is no board.
+    """
 
     def __init__(self, channel: Channel, agent: str | None = None) -> None:
         self._channel = channel
@@ -188,6 +217,129 @@ class RemoteLink(RemotePast):
     def document(self, board: str, key: Key) -> AbstractAsyncContextManager[Pipe]:
         """As `Link.document`, over a WebSocket of its own."""
         return open_document(self._channel.address, board, key, self._agent)
+
+    async def checkpoint(self, board: str, wish: CheckpointWish) -> Checkpoint:
+        """As `Link.checkpoint`."""
+        params = {
+            "board": board,
+            "name": wish.name,
+            "request": wish.request,
+            "note": wish.note,
+            "barrier_ms": wish.barrier_ms,
+            "stale_ok": wish.stale_ok,
+            "automatic": wish.kind == AUTOMATIC,
+        }
+        patience_ms = REQUEST_TIMEOUT_MS + (wish.barrier_ms or 0)
+        return past.read_checkpoint(await self._do("checkpoint", params, patience_ms))
+
+    async def checkpoints(self, board: str, *, after: Revision, limit: int) -> Sequence[Checkpoint]:
+        """As `Link.checkpoints`."""
+        params = {"board": board, "after": after, "limit": limit}
+        message = await self._ask("checkpoints", params)
+        with reading.from_peer("checkpoints"):
+            return [past.read_checkpoint(checkpoint) for checkpoint in message]
+
+    async def manifest(self, board: str, name: str) -> Shown:
+        """As `Link.manifest`."""
+        message = await self._ask("manifest", {"board": board, "name": name})
+        return past.read_manifest(message)
+
+    async def pin(self, board: str, name: str, *, pinned: bool) -> None:
+        """As `Link.pin`."""
+        await self._do("pin", {"board": board, "name": name, "pinned": pinned})
+
+    async def prune(self, board: str, policy: Policy, *, dry_run: bool) -> Pruned:
+        """As `Link.prune`."""
+        params = {
+            "board": board,
+            "last": policy.last,
+            "days": policy.days,
+            "named": policy.named,
+            "history_ms": policy.history_ms,
+            "dry_run": dry_run,
+        }
+        prune = self._ask if dry_run else self._do
+        return past.read_pruned(await prune("prune", params, LONG_REQUEST_TIMEOUT_MS))
+
+    async def restore(self, board: str, wish: RestoreWish) -> Restored:
+        """As `Link.restore`."""
+        params = {
+            "board": board,
+            "to": moment_out(wish.to),
+            "request": wish.request,
+            "note": wish.note,
+        }
+        return past.read_restored(await self._do("restore", params, LONG_REQUEST_TIMEOUT_MS))
+
+    async def branch(self, board: str, wish: BranchWish) -> Head:
+        """As `Link.branch`."""
+        params = {
+            "board": board,
+            "new": wish.new,
+            "at": moment_out(wish.at),
+            "request": wish.request,
+            "note": wish.note,
+        }
+        return reading.read_head(await self._do("branch", params, LONG_REQUEST_TIMEOUT_MS))
+
+    async def differences(self, board: str, request: DiffRequest) -> Differences:
+        """As `Link.differences`."""
+        params = {
+            "board": board,
+            "a": moment_out(request.a),
+            "b": moment_out(request.b),
+            "other": request.other,
+            "pattern": request.pattern,
+            "after": request.after,
+            "limit": request.limit,
+        }
+        return past.read_differences(await self._ask("differences", params), MSGPACK)
+
+    async def history(
+        self, board: str, key: Key, *, before: Revision | None, limit: int
+    ) -> Sequence[Version]:
+        """As `Link.history`."""
+        params = {"board": board, "key": key, "before": before, "limit": limit}
+        return past.read_history(await self._ask("history", params), MSGPACK)
+
+    async def verify(self, board: str, at: Moment) -> Verified:
+        """As `Link.verify`."""
+        params = {"board": board, "at": moment_out(at)}
+        return past.read_verified(await self._ask("verify", params, LONG_REQUEST_TIMEOUT_MS))
+
+    async def export(self, board: str, name: str, *, after: Key | None) -> ExportPage:
+        """As `Link.export`."""
+        params = {"board": board, "name": name, "after": after}
+        return past.read_export(await self._ask("export", params), MSGPACK)
+
+    async def import_begin(self, board: str, wish: ImportWish) -> None:
+        """As `Link.import_begin`."""
+        params = {
+            "board": board,
+            "request": wish.request,
+            "manifest": wish.manifest.decode(errors="replace"),
+            "signature": wish.signature.hex(),
+            "items": [list(item) for item in wish.items],
+            "note": wish.note,
+        }
+        await self._ask("import_begin", params)
+
+    async def import_page(
+        self, board: str, request: str, number: int, entries: Sequence[Entry]
+    ) -> None:
+        """As `Link.import_page`."""
+        params = {
+            "board": board,
+            "request": request,
+            "number": number,
+            "entries": [past.write_exported(entry, MSGPACK) for entry in entries],
+        }
+        await self._ask("import_page", params)
+
+    async def import_end(self, board: str, request: str) -> Head:
+        """As `Link.import_end`."""
+        params = {"board": board, "request": request}
+        return reading.read_head(await self._do("import_end", params, LONG_REQUEST_TIMEOUT_MS))
 
     async def boards(self) -> Sequence[str]:
         """As `Link.boards`."""

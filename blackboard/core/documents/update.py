@@ -6,18 +6,138 @@ what it lies in. Reading it first is no luxury: the library that applies updates
 value nested deeply enough ends the whole process.
 
 Source: yjs/src/utils/encoding.js, yjs/src/structs/Item.js, lib0/encoding.js.
+
+Characters of two units in a document, and edits that would cut one in two.
+
+Clocks count UTF-16 units. A character beyond U+FFFF has two, and the library that keeps documents
+holds text as UTF-8: an edit that deletes one of the two, or inserts between them, makes it count
+wrong from there on, and what it encodes later cannot be loaded any more. (Yjs itself puts U+FFFD in
+place of both.) So it is known here where such characters are.
+
+Source: yrs 0.2x, `split_str`; yjs/src/structs/ContentString.js.
+
+The little language that CRDT peers write: variable-length integers, strings, buffers.
+
+Seven bits to a byte, the lowest first; the highest bit says that more follow (LEB128, as in lib0).
+A `Reader` never reads beyond its bytes and never believes a length that they cannot hold.
 """
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
-from blackboard.core.documents.varint import Reader, write_number
 from blackboard.errors import InvalidRequest
-from blackboard.types import VALUE_DEPTH_MAX
+from blackboard.types import INTEGER_MAX, VALUE_DEPTH_MAX
+
+_BITS_MAX = 56
+
+
+class Reader:
+    """Reads `data` from the front. Errors of every method: InvalidRequest, naming `field`."""
+
+    __slots__ = ("data", "end", "field", "position")
+
+    def __init__(self, data: bytes, field: str = "update") -> None:
+        self.data = data
+        self.field = field
+        self.position = 0
+        self.end = len(data)
+
+    def byte(self) -> int:
+        """The next byte."""
+        if self.position >= self.end:
+            raise self.broken("ends too early")
+        found = self.data[self.position]
+        self.position += 1
+        return found
+
+    def number(self) -> int:
+        """An integer of 0..INTEGER_MAX."""
+        # Nearly all that an update holds are these: most of the time goes here.
+        data, position, end = self.data, self.position, self.end
+        if position < end and data[position] < 0x80:
+            self.position = position + 1
+            return data[position]
+        found = shift = 0
+        while position < end:
+            byte = data[position]
+            position += 1
+            found |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                self.position = position
+                if found > INTEGER_MAX:
+                    break
+                return found
+            shift += 7
+            if shift > _BITS_MAX:
+                break
+        else:
+            raise self.broken("ends too early")
+        raise self.broken("holds a number that is too large")
+
+    def count(self) -> int:
+        """A number of things that take a byte each at least."""
+        found = self.number()
+        if found > self.end - self.position:
+            raise self.broken("announces more than it holds")
+        return found
+
+    def skip(self, size: int) -> None:
+        """Pass over `size` bytes."""
+        if size > self.end - self.position:
+            raise self.broken("ends too early")
+        self.position += size
+
+    def buffer(self) -> bytes:
+        """Bytes behind their number."""
+        size = self.count()
+        start = self.position
+        self.position = start + size
+        return self.data[start : self.position]
+
+    def text(self) -> str:
+        """UTF-8 behind its number of bytes."""
+        try:
+            return self.buffer().decode()
+        except UnicodeDecodeError as error:
+            raise self.broken("holds text that is not UTF-8") from error
+
+    def broken(self, reason: str) -> InvalidRequest:
+        """The error to raise."""
+        return InvalidRequest(field=self.field, reason=f"{reason} (byte {self.position})")
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything was read."""
+        return self.position >= self.end
+
+
+def write_number(number: int) -> bytes:
+    """The bytes that `Reader.number` reads."""
+    if number < 0x80:
+        return bytes((number,))
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
+
+
+def write_buffer(data: bytes) -> bytes:
+    """The bytes that `Reader.buffer` reads."""
+    return write_number(len(data)) + data
+
+
+def write_text(text: str) -> bytes:
+    """The bytes that `Reader.text` reads."""
+    return write_buffer(text.encode())
+
 
 Id = tuple[int, int]
 """(client, clock): names one struct, or one unit of a longer one."""
@@ -307,3 +427,53 @@ def _depth_of(text: str) -> int | None:
         ]
         depth += 1
     return depth if depth <= VALUE_DEPTH_MAX + 1 else None
+
+
+class Pairs:
+    """Where the characters of two units are, by client: runs of them, 16 bytes each."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, tuple[array[int], array[int]]] = {}
+
+    def add(self, spans: Iterable[Span]) -> None:
+        """Note runs (`Update.pairs`). What is noted already stays as it is."""
+        for span in spans:
+            starts, ends = self._runs.setdefault(span.client, (array("Q"), array("Q")))
+            at = bisect_right(starts, span.clock)
+            if at == 0 or ends[at - 1] <= span.clock:
+                starts.insert(at, span.clock)
+                ends.insert(at, span.clock + span.length)
+
+    def keep_below(self, clocks: Mapping[int, int]) -> None:
+        """Forget what is not in `clocks`."""
+        for client, (starts, ends) in self._runs.items():
+            at = bisect_right(starts, clocks.get(client, 0) - 1)
+            del starts[at:], ends[at:]
+
+    def cut_by(self, update: Update, clocks: Mapping[int, int]) -> Id | None:
+        """The character that an update would cut, of those noted here and its own; `clocks` are
+        known before it. None if it cuts none."""
+        for run in update.pairs:
+            if (clocks.get(run.client, 0) - run.clock) % 2 and _is_in(run, clocks):
+                return run.client, run.clock
+        if not self._runs and not update.pairs:
+            return None
+        own = Pairs()
+        own.add(update.pairs)
+        cuts = update.cuts()
+        return next((cut for cut in cuts if self._halves(cut) or own._halves(cut)), None)
+
+    def _halves(self, place: Id) -> bool:
+        """Whether the unit at `place` is the second one of a character."""
+        client, clock = place
+        starts, ends = self._runs.get(client, _NONE)
+        at = bisect_right(starts, clock) - 1
+        return at >= 0 and clock < ends[at] and (clock - starts[at]) % 2 == 1
+
+
+_NONE = (array("Q"), array("Q"))
+
+
+def _is_in(run: Span, clocks: Mapping[int, int]) -> bool:
+    """Whether what is known ends within `run`."""
+    return run.clock < clocks.get(run.client, 0) < run.clock + run.length

@@ -21,11 +21,15 @@ from blackboard.core.commit import Entry, Head, LogPage, Reading, Seed
 from blackboard.core.model import Outcome
 from blackboard.core.path import check_name
 from blackboard.engines.base import REPLICA, Behind, EngineFacts, check_hold
+from blackboard.engines.redis.account import Account, read_account
 from blackboard.engines.redis.codec import (
     as_retry,
     commit_arguments,
     read_behind,
+    read_leases,
+    read_log_page,
     read_outcomes,
+    read_reading,
     unknown,
 )
 from blackboard.engines.redis.driver import (
@@ -57,8 +61,6 @@ from blackboard.engines.redis.lua import (
     Script,
     Scripts,
 )
-from blackboard.engines.redis.redis_account import Account, read_account
-from blackboard.engines.redis.redis_read import read_leases, read_log_page, read_reading
 from blackboard.engines.redis.seed import make_board
 from blackboard.engines.redis.whispers import overheard, write_whisper
 from blackboard.errors import Corrupt, EngineRefused, InvalidRequest, LimitExceeded, Unavailable

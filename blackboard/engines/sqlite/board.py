@@ -11,6 +11,10 @@ Invariants
   it, without a gap.
 - after a failed write (`failure` is set) the board answers nothing any more: it must be loaded
   again from its file.
+
+The commits that one transaction writes: what was asked, what was decided, whom to tell.
+
+The newest log entries of an open board: for those who keep up, the file is not read.
 """
 
 import asyncio
@@ -18,20 +22,132 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate, islice
 from typing import Final
 
 from blackboard import types as limits
-from blackboard.core.commit import Entry, Head, LogPage, Reading
-from blackboard.core.model import Outcome
+from blackboard.core.commit import Committed, Entry, Epoch, Head, LogEntry, LogPage, Reading
+from blackboard.core.model import Outcome, decide, log_entry
 from blackboard.core.path import range_below
+from blackboard.core.state import State, evolve
 from blackboard.engines.sqlite.file import BoardFile, Loaded, WriteError, log_entries
-from blackboard.engines.sqlite.rows import Taken
-from blackboard.engines.sqlite.sqlite_group import Group
-from blackboard.engines.sqlite.sqlite_tail import Tail
-from blackboard.errors import Compacted, FutureRevision, Unavailable
+from blackboard.engines.sqlite.rows import Taken, Touched
+from blackboard.errors import Compacted, FutureRevision, OutcomeUnknown, Unavailable
 from blackboard.types import Key, Milliseconds, Prefix, Revision
-from blackboard.wire.codec import Prepared
+from blackboard.wire.codec import Prepared, encode_results
+
+
+class Tail:
+    """The newest log entries, without a gap, as many as WATCH_QUEUE_* allow."""
+
+    def __init__(self) -> None:
+        self._entries: list[LogEntry] = []
+        self._sizes: list[int] = []
+        self._changes = 0
+        self._bytes = 0
+
+    def page(self, after: Revision, newest: Revision, limit: int) -> list[LogEntry] | None:
+        """The entries after `after`; None when they are not all here."""
+        if after >= newest:
+            return []
+        if not self._entries or after + 1 < self._entries[0].revision:
+            return None
+        start = after + 1 - self._entries[0].revision
+        sizes = accumulate(islice(self._sizes, start, start + limit), initial=0)
+        count = sum(1 for before in sizes if before < limits.PAGE_BYTES_MAX)
+        return self._entries[start : start + min(count, limit)]
+
+    def extend(self, entries: list[LogEntry], sizes: list[int]) -> None:
+        """Add what was written, and let the oldest go."""
+        self._entries += entries
+        self._sizes += sizes
+        self._bytes += sum(sizes)
+        self._changes += sum([len(entry.changes) for entry in entries])
+        drop = 0
+        while (
+            self._bytes > limits.WATCH_QUEUE_BYTES_MAX
+            or self._changes > limits.WATCH_QUEUE_CHANGES_MAX
+        ):
+            self._bytes -= self._sizes[drop]
+            self._changes -= len(self._entries[drop].changes)
+            drop += 1
+        del self._entries[:drop]
+        del self._sizes[:drop]
+
+
+Waiting = tuple["asyncio.Future[list[Outcome]]", Sequence[Prepared], list[Outcome]]
+"""A call of `commit`: whom to tell, what was asked, what was decided."""
+
+
+@dataclass(slots=True)
+class Group:
+    """What is written as one transaction."""
+
+    calls: list[Waiting] = field(default_factory=list)
+    entries: list[LogEntry] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    touched: Touched = field(default_factory=Touched)
+    commits: int = 0
+    bytes: int = 0
+    head: Head | None = None
+    log_remains: bool = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what comes next has to wait for another transaction."""
+        return self.commits >= limits.BATCH_COMMITS_MAX or self.bytes >= limits.BATCH_BYTES_MAX
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether it needs no transaction: what it holds was refused, or done before."""
+        return not self.entries and self.touched.log_below is None
+
+    def apply(self, state: State, batch: Sequence[Prepared], now_ms: Milliseconds) -> list[Outcome]:
+        """Decide a batch, and change `state` by what was accepted.
+
+        A rule that raises half way leaves a state that is no board's.
+        """
+        outcomes: list[Outcome] = []
+        for prepared in batch:
+            outcome = decide(state, prepared.commit, now_ms)
+            outcomes.append(outcome)
+            if isinstance(outcome, Committed) and not outcome.duplicate:
+                entry = log_entry(prepared.commit, outcome, prepared.digest)
+                self.touched.note(state, entry, prepared, encode_results(outcome.results))
+                evolve(state, entry)
+                self.entries.append(entry)
+                self.sizes.append(prepared.size)
+        self.commits += len(batch)
+        self.bytes = sum(self.sizes)
+        return outcomes
+
+    @property
+    def epochs(self) -> list[Epoch]:
+        """Those that its commits begin."""
+        return [entry.epoch for entry in self.entries if entry.epoch is not None]
+
+    def tell(self) -> None:
+        """The file holds it: tell what was decided."""
+        for told, _, outcomes in self.calls:
+            if not told.done():
+                told.set_result(outcomes)
+
+    def tell_failure(self, board: str, failure: WriteError) -> None:
+        """The file does not hold it, or perhaps not."""
+        for told, batch, _ in self.calls:
+            if told.done():
+                continue
+            if failure.certain or not batch:
+                told.set_exception(Unavailable(f"board {board}", failure.reason))
+            else:
+                told.set_result([_unknown(prepared, failure) for prepared in batch])
+
+
+def _unknown(prepared: Prepared, failure: WriteError) -> OutcomeUnknown:
+    name = prepared.commit.id
+    return OutcomeUnknown(name.agent, name.lane, name.incarnation, name.step, failure.reason)
+
 
 _GIVE_WAY_EVERY_S: Final = 0.002
 _GIVE_WAY_S: Final = 0.0001  # a thread wakes up in half of it

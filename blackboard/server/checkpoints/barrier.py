@@ -25,9 +25,8 @@ from blackboard.core.commit import ChangeKind, Delete, KeyAt, LogEntry, Put
 from blackboard.core.path import barrier_key, parse_patterns
 from blackboard.core.watch import Position
 from blackboard.errors import BlackboardError
-from blackboard.server.boards import Host
+from blackboard.server.boards import Host, commit_as_system
 from blackboard.server.feed import View
-from blackboard.server.system import commit_as_system
 from blackboard.types import BARRIER_GRACE_MS, Milliseconds, Revision
 from blackboard.wire.codec import encode_value
 

@@ -24,7 +24,7 @@ from blackboard.core.path import check_name
 from blackboard.errors import Corrupt, InvalidRequest, Unavailable
 from blackboard.integrity.digest_check import Sums
 from blackboard.server.boards import Host
-from blackboard.server.checkpoints.origin import origin_entry
+from blackboard.server.checkpoints.imports import origin_entry
 from blackboard.server.checkpoints.reader import Past
 from blackboard.types import ENGINE_RETRY_MS
 from blackboard.wire.codec import decode_value

@@ -7,6 +7,8 @@ Invariants
 - an import whose digests are not those of its manifest leaves no board.
 - at most IMPORTS_MAX are under way, each with one page in memory; one whose next page does not come
   within IMPORT_IDLE_MS is given up.
+
+What a board that did not begin empty says of where it came from: `system/origin`.
 """
 
 import asyncio
@@ -14,15 +16,14 @@ import secrets
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from blackboard.core.checkpoints import ImportWish, Point, check_request
+from blackboard.core.checkpoints import ORIGIN_KEY, ImportWish, Point, check_request
 from blackboard.core.commit import BRANCH, Entry, Epoch, Head, Seed
 from blackboard.core.path import SYSTEM, check_key, check_name, check_prefix, namespace_of
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Store
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, LimitExceeded, Unavailable
 from blackboard.integrity.digest_check import Sums
-from blackboard.integrity.manifest import Manifest
-from blackboard.server.checkpoints.origin import origin_entry
+from blackboard.integrity.signing import Manifest
 from blackboard.types import (
     IMPORT_IDLE_MS,
     IMPORTS_MAX,
@@ -30,8 +31,28 @@ from blackboard.types import (
     REVISION_MAX,
     VALUE_BYTES_MAX,
     Key,
+    Milliseconds,
 )
+from blackboard.wire.codec import SYSTEM_AGENT, encode_value
 from blackboard.wire.frames import SEALED, SEALED_BYTES_MAX
+
+
+def origin_entry(
+    origin: Point, *, by: str, note: str, request: str, time_ms: Milliseconds, shares: bool = True
+) -> Entry:
+    """What a board says of where it came from; `shares` is whether the archive has its past."""
+    value = {
+        "board": origin.board,
+        "revision": origin.revision,
+        "by": by,
+        "note": note,
+        "request": request,
+        "shares": shares,
+    }
+    revision = origin.revision
+    encoded = encode_value(value)
+    return Entry(ORIGIN_KEY, encoded, revision, revision, SYSTEM_AGENT, time_ms)
+
 
 _END: Final[tuple[Entry, ...]] = ()
 

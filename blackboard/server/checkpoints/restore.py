@@ -69,11 +69,10 @@ from blackboard.errors import (
 )
 from blackboard.integrity.digest_check import ENTRIES_AT_ONCE, Sums
 from blackboard.server.archiver import check_archived
-from blackboard.server.boards import Host
+from blackboard.server.boards import Host, system_id
 from blackboard.server.checkpoints.reader import Past
 from blackboard.server.checkpoints.take import Checkpoints
 from blackboard.server.security.revocations import Permit
-from blackboard.server.system import system_id
 from blackboard.types import (
     HOLD_MS_MAX,
     LIST_ENTRIES_MAX,

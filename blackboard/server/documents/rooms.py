@@ -10,7 +10,7 @@ from blackboard.core import access
 from blackboard.core.access import Principal, Right
 from blackboard.core.documents.keys import check_document, document_prefix, updates_prefix
 from blackboard.errors import LimitExceeded
-from blackboard.server.documents.documents_whispers import Whispering
+from blackboard.server.documents.awareness import Whispering
 from blackboard.server.documents.room import Room
 from blackboard.server.documents.session import Session
 from blackboard.types import DOCUMENT_SESSIONS_MAX, DOCUMENTS_MAX, Key

@@ -13,8 +13,7 @@ from typing import Final
 from blackboard.client.documents.layout import Stored
 from blackboard.client.documents.replica import DamagedError, Replica, check_harmless
 from blackboard.core.documents import update as crdt
-from blackboard.core.documents.pairs import Pairs
-from blackboard.core.documents.update import Update
+from blackboard.core.documents.update import Pairs, Update
 from blackboard.errors import DocumentRefused, InvalidRequest
 from blackboard.types import DOCUMENT_BYTES_MAX, DOCUMENT_UPDATE_BYTES_MAX, Key
 

@@ -12,11 +12,27 @@ Invariants
 - a frame is looked at, a read begun and news packed as the account has its share (shares.py).
 - a request that was taken is carried out even if its connection breaks meanwhile.
 - every task of a connection has ended before `run` returns.
+
+The look-ups of one connection: few at once, each in its turn, the others in a line.
+
+A page may be large, and a peer may ask for many and take in little. So a read is begun only while
+its answer, and those of the reads under way, may fit beside what waits for the socket; until then
+it is a few words in a line, without a task.
+
+Invariants
+- reads are begun in the order in which they were asked for.
+- what reads under way may answer, and what waits, is at most OUTGOING_BYTES_MAX; no read is begun
+  while a delivery's worth (WATCH_BATCH_BYTES_MAX) waits.
+
+What a connection is made of on its outer side: the WebSocket, its close codes and its clocks.
 """
 
 import asyncio
 import logging
+import time
+from collections import deque
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -27,32 +43,21 @@ from blackboard.core.model import Outcome
 from blackboard.errors import (
     AccessDenied,
     BlackboardError,
+    LimitExceeded,
     Overloaded,
     RemoteProtocolError,
     Unauthenticated,
     Unavailable,
 )
-from blackboard.server.http.dispatch import call, describe, write_receipt
+from blackboard.server.http.dispatch import DEEDS, call, call_deed, describe, is_read, write_receipt
 from blackboard.server.http.metrics import Traffic
-from blackboard.server.http.past_calls import DEEDS, call_deed, is_read
-from blackboard.server.http.reads import Reads
-from blackboard.server.http.socket import (
-    CLOSE_INTERNAL_ERROR,
-    CLOSE_RESTART,
-    CLOSE_TOO_SLOW,
-    CLOSE_UNAUTHENTICATED,
-    End,
-    Socket,
-    clock_ms,
-    close_code,
-    date_ms,
-)
 from blackboard.server.http.watches import Watches
 from blackboard.server.overload.admission import Admission
 from blackboard.server.overload.fair_share import READ_US, STRANGERS, Shares, frame_us
 from blackboard.server.requests import LocalLink
 from blackboard.types import (
     OUTGOING_BYTES_MAX,
+    PAGE_BYTES_MAX,
     READS_WAITING_MAX,
     REQUESTS_IN_FLIGHT_MAX,
     SEND_TIMEOUT_MS,
@@ -61,8 +66,8 @@ from blackboard.types import (
 )
 from blackboard.wire import messages
 from blackboard.wire.answers import WelcomeMessage
-from blackboard.wire.commits import CommitParams
 from blackboard.wire.frames import CLOSE_WRONG_TYPE
+from blackboard.wire.messages import CommitParams
 from blackboard.wire.session import (
     HelloReceived,
     RequestId,
@@ -72,6 +77,102 @@ from blackboard.wire.session import (
     ServerSession,
     State,
 )
+
+CLOSE_INTERNAL_ERROR: Final = 1011
+CLOSE_RESTART: Final = 1012
+CLOSE_TRY_LATER: Final = 1013
+CLOSE_UNAUTHENTICATED: Final = 4401
+CLOSE_FORBIDDEN: Final = 4403
+CLOSE_TOO_SLOW: Final = 4408
+
+
+class Socket(Protocol):
+    """An accepted WebSocket."""
+
+    async def receive(self) -> str | bytes | None:
+        """The next message; None when the peer is gone."""
+
+    async def send(self, frame: bytes) -> None:
+        """Send one frame, when there is room for it. OSError when the peer is gone."""
+
+    def trust(self, account: str) -> None:
+        """Take in messages of every size, on this account: it is known who the peer is."""
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close with a code and a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a connection ends: `code` None = the peer is gone; `flush` = send what waits first."""
+
+    code: int | None
+    reason: str = ""
+    flush: bool = False
+
+
+def close_code(error: BlackboardError) -> int:
+    """The code for a connection that is refused with `error`."""
+    if isinstance(error, Unauthenticated):
+        return CLOSE_UNAUTHENTICATED
+    return CLOSE_TRY_LATER if isinstance(error, LimitExceeded | Unavailable) else CLOSE_FORBIDDEN
+
+
+def clock_ms() -> Milliseconds:
+    """The clock of sessions: it never jumps, and says nothing of the date."""
+    return time.monotonic_ns() // 1_000_000
+
+
+def date_ms() -> Milliseconds:
+    """The date, which tokens go by."""
+    return time.time_ns() // 1_000_000
+
+
+Read = Callable[[], Coroutine[Any, Any, None]]
+"""Carries out a read and answers it; raises nothing that can be foreseen."""
+
+
+class Reads:
+    """`spawn` runs one, `waiting` says how many bytes wait for the socket."""
+
+    def __init__(
+        self, spawn: Callable[[Coroutine[Any, Any, None]], object], waiting: Callable[[], int]
+    ) -> None:
+        self._spawn = spawn
+        self._waiting = waiting
+        self._line: deque[Read] = deque()
+        self._running = 0
+
+    def __len__(self) -> int:
+        """How many were asked for and are not answered."""
+        return len(self._line) + self._running
+
+    def add(self, read: Read) -> None:
+        """Begin a read when there is room for its answer."""
+        self._line.append(read)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Begin what there is room for now. To be called when something was sent."""
+        while self._line and self._has_room():
+            self._running += 1
+            self._spawn(self._run(self._line.popleft()))
+
+    def _has_room(self) -> bool:
+        waiting, promised = self._waiting(), (self._running + 1) * PAGE_BYTES_MAX
+        return waiting < WATCH_BATCH_BYTES_MAX and waiting + promised <= OUTGOING_BYTES_MAX
+
+    def close(self) -> None:
+        """Forget those in the line. Those under way are the caller's to end."""
+        self._line.clear()
+
+    async def _run(self, read: Read) -> None:
+        try:
+            await read()
+        finally:
+            self._running -= 1
+            self.go_on()
+
 
 log = logging.getLogger(__name__)
 

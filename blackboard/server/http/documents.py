@@ -29,6 +29,12 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
 )
+from blackboard.server.http.connection import (
+    CLOSE_FORBIDDEN,
+    CLOSE_INTERNAL_ERROR,
+    CLOSE_UNAUTHENTICATED,
+    date_ms,
+)
 from blackboard.server.http.handshake import (
     Gate,
     Receive,
@@ -37,12 +43,6 @@ from blackboard.server.http.handshake import (
     bearer_token,
     heeding_close,
     trust_of,
-)
-from blackboard.server.http.socket import (
-    CLOSE_FORBIDDEN,
-    CLOSE_INTERNAL_ERROR,
-    CLOSE_UNAUTHENTICATED,
-    date_ms,
 )
 from blackboard.server.http.uvicorn_protocol import DIRECT
 from blackboard.server.overload.admission import Admission

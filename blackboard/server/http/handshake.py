@@ -24,9 +24,8 @@ from blackboard import types as limits
 from blackboard.client.link import Link
 from blackboard.core.access import Principal
 from blackboard.errors import LimitExceeded, Unauthenticated, Unavailable
-from blackboard.server.http.connection import Connection
+from blackboard.server.http.connection import Connection, clock_ms
 from blackboard.server.http.metrics import Traffic
-from blackboard.server.http.socket import clock_ms
 from blackboard.server.http.uvicorn_protocol import DIRECT, Trust
 from blackboard.server.overload.admission import Admission
 from blackboard.server.overload.fair_share import HANDSHAKE_US, STRANGERS

@@ -4,6 +4,8 @@ Order of an orderly stop (SIGTERM, SIGINT, cancellation): no new connection is a
 connection is told (`draining`), what is in flight is answered, watches end with their position,
 connections close; then the queues run empty and the store is closed. At most DRAIN_TIMEOUT_MS pass
 before connections are closed anyway.
+
+By which name clients reach a service over TLS: its certificate must have it.
 """
 
 import asyncio
@@ -14,14 +16,16 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 import uvicorn
+from cryptography import x509
 from rich.console import Console
 from rich.markup import escape
 from starlette.applications import Starlette
@@ -30,9 +34,8 @@ from blackboard.engines.base import EngineFacts
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest
 from blackboard.integrity.tokens import verify
-from blackboard.server.encryption import sealed
+from blackboard.server.assembly import sealed
 from blackboard.server.http.app import create_app
-from blackboard.server.http.certificate import host_for_clients
 from blackboard.server.http.handshake import Doors
 from blackboard.server.http.uvicorn_protocol import counting
 from blackboard.server.overload.inbound_budget import Intake
@@ -56,6 +59,37 @@ from blackboard.types import (
     PING_INTERVAL_MS,
     SEND_TIMEOUT_MS,
 )
+
+_BOTH: Final = (x509.DNSName, x509.IPAddress)
+
+
+def host_for_clients(host: str, certificate: Path, let_in: Collection[str]) -> str:
+    """`host`, which the service listens at, or the first name in `certificate` that serves instead.
+
+    A name replaces only an address that the certificate does not have. It must be one that the
+    service lets in (`let_in`, empty = any), and stand there in full: what `*` is, nobody knows.
+    `certificate` is a PEM file; nothing is known of one that cannot be understood.
+    """
+    try:
+        address = ip_address(host)
+    except ValueError:  # a name, by which people reach it already
+        return host
+    names = _names_in(certificate)
+    if address in names:
+        return host
+    good = (name for name in names if isinstance(name, str) and "*" not in name)
+    return next((name for name in good if not let_in or name in let_in), host)
+
+
+def _names_in(certificate: Path) -> "list[object]":
+    """Names as text and addresses of the first certificate in a file, in its order."""
+    try:
+        own = x509.load_pem_x509_certificates(certificate.read_bytes())[0]
+        found = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, ValueError, x509.ExtensionNotFound):
+        return []
+    return [name.value for name in found if isinstance(name, _BOTH)]
+
 
 __all__ = ["Serving", "create_app", "listen", "run", "serve", "serve_app"]
 

@@ -20,7 +20,7 @@ from blackboard.types import WATCHES_PER_CONNECTION_MAX
 from blackboard.wire import messages
 from blackboard.wire.answers import pack_revisions
 from blackboard.wire.frames import Encoding
-from blackboard.wire.news import pack_changes
+from blackboard.wire.reading import pack_changes
 from blackboard.wire.session import RequestId, ServerSession, State
 
 Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]

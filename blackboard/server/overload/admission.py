@@ -12,7 +12,7 @@ from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.errors import Overloaded
 from blackboard.server.boards import Host
-from blackboard.server.load import FREE_METHODS, Load
+from blackboard.server.commit_queue import FREE_METHODS, Load
 from blackboard.server.overload.fair_share import Shares, frame_us
 from blackboard.server.overload.rate_limits import Meter, clock_ms
 from blackboard.types import RATE_PAUSE_MS_MAX

@@ -16,7 +16,19 @@ Invariants
 - nobody waits for a record to be written, and no request fails because one cannot be; at most
   AUDIT_QUEUE_MAX wait, and how many were left out above that is itself recorded.
 - refusals, which anybody can cause, are recorded so often in a minute and counted above that
-  (`server/security/repeats.py`).
+  (`server/security/audit.py`).
+
+Has what a request comes to recorded: `with Audited(...)` around what carries it out.
+
+Refusals that repeat: the first are recorded one by one, the others are counted.
+
+Whoever is refused may try again as often as he likes, and has each refusal recorded. So that this
+fills no disk, what is alike (principal, token, verb, board, outcome) is recorded at most
+AUDIT_ALIKE_MAX times in a window of AUDIT_WINDOW_MS, and AUDIT_REFUSALS_MAX refusals in all; the
+others become one record for each kind, with their count, when the window is over. There are at most
+AUDIT_KINDS_MAX kinds in a window, and one for the rest of them.
+
+Time is an argument: that of the records.
 """
 
 import asyncio
@@ -25,25 +37,100 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from types import TracebackType
 from typing import Any, Final
 
 from blackboard.client.audit_record import REFUSED, AuditRecord
+from blackboard.client.link import WatchRequest
 from blackboard.core.access import Principal, Right, allows
 from blackboard.core.commit import Append, Commit, CommitId
 from blackboard.engines.base import Store
-from blackboard.errors import BlackboardError, Corrupt
-from blackboard.server.security.repeats import Repeats
+from blackboard.errors import AccessDenied, BlackboardError, Corrupt, Fenced, Unauthenticated
 from blackboard.types import (
+    AUDIT_ALIKE_MAX,
     AUDIT_BATCH_MAX,
     AUDIT_KEPT_MS,
+    AUDIT_KINDS_MAX,
     AUDIT_QUEUE_MAX,
+    AUDIT_REFUSALS_MAX,
     AUDIT_WINDOW_MS,
     LIST_ENTRIES_MAX,
     Key,
     Milliseconds,
 )
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
+
+OTHERS: Final = "(several)"
+"""The verb of refusals of more kinds than are told apart."""
+
+
+@dataclass(slots=True)
+class _Alike:
+    """Refusals of one kind: how many were recorded, how many only counted, the last of those."""
+
+    recorded: int = 0
+    counted: int = 0
+    last: AuditRecord | None = None
+
+
+class Repeats:
+    """The refusals of the window that runs."""
+
+    def __init__(self) -> None:
+        self._window = 0
+        self._recorded = 0
+        self._kinds: dict[tuple[str, ...], _Alike] = {}
+
+    def take(self, record: AuditRecord) -> Sequence[AuditRecord]:
+        """What is to be written now: what was counted before, `record` itself, or nothing."""
+        found = self.ended(record.time_ms)
+        kind: tuple[str, ...] = (
+            record.principal,
+            record.token,
+            record.verb,
+            record.board,
+            record.outcome,
+        )
+        if kind not in self._kinds and len(self._kinds) >= AUDIT_KINDS_MAX:
+            record = replace(record, principal="", token="", verb=OTHERS, board="", what="")
+            kind = _kind_of(record)
+        alike = self._kinds.setdefault(kind, _Alike())
+        if (
+            alike.recorded < AUDIT_ALIKE_MAX
+            and self._recorded < AUDIT_REFUSALS_MAX
+            and record.verb != OTHERS
+        ):
+            alike.recorded += 1
+            self._recorded += 1
+            return [*found, record]
+        alike.counted += 1
+        alike.last = record
+        return found
+
+    def ended(self, now_ms: Milliseconds) -> Sequence[AuditRecord]:
+        """What was counted in a window that is over at `now_ms`."""
+        window = now_ms // AUDIT_WINDOW_MS
+        if window == self._window:
+            return []
+        found = self.counted()
+        self._window, self._recorded = window, 0
+        self._kinds.clear()
+        return found
+
+    def counted(self) -> Sequence[AuditRecord]:
+        """What was counted until now, a record for each kind; it is counted no longer."""
+        found = []
+        for alike in self._kinds.values():
+            if alike.last is not None:
+                found.append(replace(alike.last, count=alike.counted))
+                alike.counted, alike.last = 0, None
+        return found
+
+
+def _kind_of(record: AuditRecord) -> tuple[str, ...]:
+    return (record.principal, record.token, record.verb, record.board, record.outcome)
+
 
 log = logging.getLogger(__name__)
 
@@ -262,3 +349,82 @@ def _record(key: Key, value: bytes) -> AuditRecord:
         return AuditRecord(**fields)
     except TypeError as error:
         raise Corrupt(what=key, reason="it is no record of the audit") from error
+
+
+_REFUSALS: Final = (AccessDenied, Unauthenticated, Fenced)
+_LOOKS: Final = frozenset({"read", "list", "log", "watch", "why", "history", "differences"})
+_AT_ALL: Final = frozenset({"log", "differences"})
+"""Looks that name no key and no pattern."""
+_NOTHING: Final[tuple[object, ...]] = (None, (), "", False)
+"""What an argument is that was not given; it is not recorded."""
+
+
+class Audited:
+    """Records, at the end of its block, what the rules of `server/security/audit.py` say.
+
+    `verb` is a method of the table; `about` is what it was given: for a look, first the keys or
+    patterns. Errors pass through.
+    """
+
+    __slots__ = ("_about", "_audit", "_board", "_principal", "_verb")
+
+    def __init__(
+        self, audit: Audit, principal: Principal, verb: str, board: str, about: Sequence[object]
+    ) -> None:
+        self._audit = audit
+        self._principal = principal
+        self._verb = verb
+        self._board = board
+        self._about = about
+
+    def __enter__(self) -> None:
+        """Nothing is recorded before it is known how it ends."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Record a refusal, or a success that is worth it; anything else is not the audit's."""
+        if isinstance(error, _REFUSALS):
+            self._note(str(error.fields().get("key", "")), error.code)
+        elif error is None and self._principal.credential is not None:
+            self._note_success()
+
+    def _note_success(self) -> None:
+        if self._verb in WHOLE:
+            self._note(self._text(), "ok")
+        elif self._verb in _LOOKS and looks_into_others(self._principal, self._patterns()):
+            self._note(self._text(), "private")
+
+    def _note(self, what: str, outcome: str) -> None:
+        self._audit.note(self._principal, self._verb, self._board, what, outcome)
+
+    def _patterns(self) -> Sequence[str]:
+        """The keys or patterns that a look is at; everything, if it names none."""
+        if self._verb in _AT_ALL or not self._about:
+            return ["**"]
+        subject = self._about[0]
+        if isinstance(subject, WatchRequest):
+            return subject.patterns
+        if isinstance(subject, list | tuple):
+            return [str(key) for key in subject]
+        return [str(subject)]
+
+    def _text(self) -> str:
+        return " ".join(_words(part) for part in self._about if part not in _NOTHING)
+
+
+def _words(part: object) -> str:
+    """An argument for people: what a wish says by name, but for what it left out and for bytes."""
+    if isinstance(part, list | tuple):
+        return ",".join(map(str, part))
+    if not is_dataclass(part) or isinstance(part, type):
+        return str(part)
+    said = ((f.name, getattr(part, f.name)) for f in fields(part))
+    return " ".join(
+        f"{name}={_words(value)}"
+        for name, value in said
+        if value not in _NOTHING and not isinstance(value, bytes)
+    )

@@ -8,7 +8,7 @@ from blackboard.agents.janitor import Janitor, first_words
 
 import blackboard
 from blackboard import Board, Recall, ScriptedModel, Stay, Transcript, run_agent
-from blackboard.client.board import Client
+from blackboard.client.client import Client
 from blackboard.core.access import Grant, Principal, Right, agent
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import AccessDenied

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from blackboard.archive import archive_log as module
-from blackboard.archive.archive_log import alike
+from blackboard.archive import history as module
+from blackboard.archive.history import alike
 from blackboard.archive.rows import content_of
 from blackboard.archive.tables import ABSENT
 from blackboard.core.commit import Put

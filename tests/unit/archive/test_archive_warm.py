@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from blackboard.archive.archive_warm import Warm, Warmth, left_out
+from blackboard.archive.append import Warm, Warmth, left_out
 from blackboard.archive.fold import Known
 from blackboard.core.checkpoints import Mark
 from blackboard.core.commit import Epoch

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.cli import doctor_checks as checks
-from blackboard.cli.doctor_checks import Status
+from blackboard.cli import doctor as checks
+from blackboard.cli.doctor import Status
 from blackboard.cli.target import Target
 from blackboard.core.access import agent
 from blackboard.engines.sqlite.store import SqliteStore

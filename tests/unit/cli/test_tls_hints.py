@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import blackboard
-from blackboard.cli import doctor_checks as checks
-from blackboard.cli.doctor_checks import Finding, Status
+from blackboard.cli import doctor as checks
+from blackboard.cli.doctor import Finding, Status
 from blackboard.cli.errors import explain
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Unavailable

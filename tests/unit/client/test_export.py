@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.client.board import Board, Client
+from blackboard.client.board import Board
+from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.checkpoints import ExportPage
 from blackboard.engines.sqlite.store import SqliteStore

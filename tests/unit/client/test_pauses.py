@@ -1,6 +1,6 @@
 """How long somebody waits who was refused."""
 
-from blackboard.client.pauses import pause_s
+from blackboard.client.writer import pause_s
 from blackboard.errors import Overloaded, RateLimited, Unavailable
 
 TRIES = range(200)

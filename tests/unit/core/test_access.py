@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from blackboard.client.board import Client
+from blackboard.client.client import Client
 from blackboard.client.link import Link, WatchRequest
 from blackboard.core import access
 from blackboard.core.access import METHODS, Checked, Principal, Right

@@ -9,7 +9,8 @@ import pytest
 
 import blackboard
 from blackboard.archive.sql import SqlArchive
-from blackboard.client.board import Board, Client
+from blackboard.client.board import Board
+from blackboard.client.client import Client
 from blackboard.core import access, digest
 from blackboard.core.checkpoints import Facts, Point
 from blackboard.core.commit import Epoch

@@ -12,8 +12,8 @@ from blackboard.core.path import barrier_key
 from blackboard.errors import StaleEpoch
 from blackboard.runtime.board_port import BoardDesk, Desk
 from blackboard.runtime.trial import MemoryDesk
+from blackboard.server.boards import commit_as_system
 from blackboard.server.service import Service
-from blackboard.server.system import commit_as_system
 from blackboard.wire.codec import encode_value
 from tests.unit.server.hooked import client_of, service_over
 

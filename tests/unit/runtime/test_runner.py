@@ -11,8 +11,8 @@ from blackboard.core.path import barrier_key
 from blackboard.runtime.board_port import BoardDesk
 from blackboard.runtime.context import Context
 from blackboard.runtime.runner import _pause_s
+from blackboard.server.boards import commit_as_system
 from blackboard.server.service import Service
-from blackboard.server.system import commit_as_system
 from blackboard.types import CALL_INLINE_BYTES, STEP_ATTEMPTS_MAX, STEP_PAUSE_MS_MAX
 from blackboard.wire.codec import encode_value
 from tests.conformance.acting import Notes, keys_below, notes_of, runner

@@ -7,7 +7,7 @@ import pytest
 
 import blackboard
 from blackboard.runtime import chunks as large
-from blackboard.runtime import shared
+from blackboard.runtime import journal as shared
 from blackboard.runtime.board_port import BoardDesk
 from blackboard.types import LARGE_BYTES_MAX, LARGE_PART_BYTES, VALUE_BYTES_MAX
 from blackboard.wire.codec import encode_large, encode_value

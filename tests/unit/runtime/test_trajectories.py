@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 import blackboard
 from blackboard import Board
-from blackboard.client.board import Client
+from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.commit import Put
 from blackboard.engines.sqlite.store import SqliteStore

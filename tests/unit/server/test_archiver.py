@@ -12,7 +12,8 @@ import pytest
 
 from blackboard.archive.base import Archive, Pause
 from blackboard.archive.fold import STEP_CHANGES
-from blackboard.client.board import Board, Client
+from blackboard.client.board import Board
+from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.checkpoints import Mark, Point
 from blackboard.core.commit import Entry, LogEntry, Put

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.client.board import Client
+from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.errors import LimitExceeded
 from blackboard.server import boards as host_module

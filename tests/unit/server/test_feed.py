@@ -13,14 +13,14 @@ from msgpack import packb
 from blackboard.client.board import Board
 from blackboard.core import access
 from blackboard.core.commit import RESTORE, Commit, Committed, Epoch, LogEntry, PutBack
-from blackboard.core.large_entry import LARGE_CHANGES, LargeEntry
+from blackboard.core.history import LARGE_CHANGES, LargeEntry
 from blackboard.core.path import parse_patterns
 from blackboard.core.watch import Position, WatchState
 from blackboard.errors import Compacted, Corrupt, Unavailable
 from blackboard.server import feed as feed_module
+from blackboard.server.boards import system_id
 from blackboard.server.feed import Feed, View, Watcher
 from blackboard.server.service import Service
-from blackboard.server.system import system_id
 from blackboard.wire.codec import prepare
 from tests.unit.server.hooked import HookedStore, client_of, service_over
 from tests.waiting import wait_until

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.client.board import Client
+from blackboard.client.client import Client
 from blackboard.client.link import WatchRequest
 from blackboard.client.writer import Wish, Writer
 from blackboard.core import access
@@ -31,8 +31,8 @@ from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import AccessDenied, BlackboardError
 from blackboard.server.assembly import archive_beside
 from blackboard.server.requests import LocalLink
-from blackboard.server.roles import grants_of
 from blackboard.server.service import Service
+from blackboard.server.settings import grants_of
 from blackboard.wire.codec import encode_value
 from tests.unit.server.past_attempts import PAST
 

@@ -7,7 +7,7 @@ import pytest
 from blackboard.core import access
 from blackboard.core.access import Grant, Right
 from blackboard.errors import InvalidRequest
-from blackboard.server.roles import grants_of
+from blackboard.server.settings import grants_of
 
 ROLES = """
 [auditor]

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.client.board import Board, Client
+from blackboard.client.board import Board
+from blackboard.client.client import Client
 from blackboard.client.leases.presence import identity_key, presence_key
 from blackboard.core import access
 from blackboard.core.commit import Grant

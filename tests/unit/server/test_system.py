@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from blackboard.core.commit import Put
-from blackboard.server import system
-from blackboard.server.system import commit_as_system
+from blackboard.server import boards as system
+from blackboard.server.boards import commit_as_system
 from blackboard.wire.codec import encode_value
 from tests.unit.server.hooked import service_over
 

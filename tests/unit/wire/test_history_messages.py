@@ -21,7 +21,7 @@ from blackboard.core.checkpoints import (
 )
 from blackboard.core.commit import Entry, Epoch
 from blackboard.errors import InvalidRequest, LimitExceeded, RemoteProtocolError
-from blackboard.server.http.past_calls import moment_in
+from blackboard.server.http.dispatch import moment_in
 from blackboard.wire import history_messages as past
 from blackboard.wire import messages
 from blackboard.wire.codec import encode_value

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.client.board import Board, Client
-from blackboard.client.documents import documents_tail
+from blackboard.client.board import Board
+from blackboard.client.client import Client
+from blackboard.client.documents import layout as documents_tail
 from blackboard.client.documents.layout import PIECE_BYTES
 from blackboard.client.link import Link
 from blackboard.core import access

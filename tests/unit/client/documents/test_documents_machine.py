@@ -21,7 +21,7 @@ from pycrdt import Map
 
 import blackboard
 from blackboard import Board, Client
-from blackboard.client.documents import documents_tail
+from blackboard.client.documents import layout as documents_tail
 from blackboard.errors import DocumentRefused
 from blackboard.server.documents import room as documents_room
 from tests.conformance.peers import Peer

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.client.documents import documents_tail
-from blackboard.client.documents.documents_tail import Tail
+from blackboard.client.documents import layout as documents_tail
+from blackboard.client.documents.layout import Tail
 from blackboard.client.link import Link
 from blackboard.core import access
 from blackboard.core.documents.keys import base_key, document_prefix, updates_prefix

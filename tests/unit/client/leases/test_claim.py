@@ -2,8 +2,14 @@
 
 import pytest
 
-from blackboard.client.leases.attempts import Record, check_pattern, dead_key, is_meant, tries_key
-from blackboard.client.leases.claim import frees
+from blackboard.client.leases.claim import (
+    Record,
+    check_pattern,
+    dead_key,
+    frees,
+    is_meant,
+    tries_key,
+)
 from blackboard.client.views import Change, Entry, Revised
 from blackboard.errors import InvalidRequest
 from blackboard.wire.codec import decode_value

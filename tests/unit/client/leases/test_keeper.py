@@ -8,9 +8,8 @@ import anyio
 import pytest
 
 from blackboard.client.leases import ambient as held
-from blackboard.client.leases import keeper as module
-from blackboard.client.leases.ambient import Hold
-from blackboard.client.leases.keeper import Keeper
+from blackboard.client.leases import ambient as module
+from blackboard.client.leases.ambient import Hold, Keeper
 from blackboard.core.commit import HeldFence
 from blackboard.errors import AccessDenied, Fenced, LeaseLost, OutcomeUnknown, Unavailable
 from blackboard.types import RENEWALS_PER_TTL

@@ -10,8 +10,10 @@ import anyio
 import pytest
 
 from blackboard.client import cancellation as finish
-from blackboard.client.board import Board, Client
-from blackboard.client.leases import keeper, lock
+from blackboard.client.board import Board
+from blackboard.client.client import Client
+from blackboard.client.leases import ambient as keeper
+from blackboard.client.leases import lock
 from blackboard.core import access
 from blackboard.core.access import Grant as AccessGrant
 from blackboard.core.access import Principal, Right

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from blackboard.client.board import Board, Client
+from blackboard.client.board import Board
+from blackboard.client.client import Client
 from blackboard.client.link import Link
 from blackboard.client.remote import channel
 from blackboard.client.remote.channel import Channel

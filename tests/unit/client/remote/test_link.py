@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from blackboard.client.board import Client
+from blackboard.client.client import Client
 from blackboard.client.remote import channel, stream
 from blackboard.client.remote.connect import Address
 from blackboard.client.remote.link import (

@@ -8,10 +8,8 @@ import pytest
 from pycrdt import Doc, Map, Text
 
 from blackboard.client.documents.replica import DamagedError, Replica
-from blackboard.core.documents.pairs import Pairs
-from blackboard.core.documents.update import Update, read_update
-from blackboard.core.documents.varint import write_number as n
-from blackboard.core.documents.varint import write_text
+from blackboard.core.documents.update import Pairs, Update, read_update, write_text
+from blackboard.core.documents.update import write_number as n
 
 CLIENT, OTHER = 7, 9
 

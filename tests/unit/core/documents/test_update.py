@@ -11,9 +11,15 @@ from hypothesis import strategies as st
 from pycrdt import Array, Doc, Map, Text, XmlElement, XmlFragment, XmlText, merge_updates
 
 from blackboard.core.documents import update as crdt
-from blackboard.core.documents.update import Span, Struct, read_state, read_update, write_state
-from blackboard.core.documents.varint import write_number as n
-from blackboard.core.documents.varint import write_text
+from blackboard.core.documents.update import (
+    Span,
+    Struct,
+    read_state,
+    read_update,
+    write_state,
+    write_text,
+)
+from blackboard.core.documents.update import write_number as n
 from blackboard.errors import InvalidRequest
 from blackboard.types import VALUE_DEPTH_MAX
 

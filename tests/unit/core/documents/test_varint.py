@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blackboard.core.documents.varint import Reader, write_buffer, write_number, write_text
+from blackboard.core.documents.update import Reader, write_buffer, write_number, write_text
 from blackboard.errors import InvalidRequest
 from blackboard.types import INTEGER_MAX
 

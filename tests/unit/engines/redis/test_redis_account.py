@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from blackboard.cli import doctor_checks as checks
+from blackboard.cli import doctor as checks
+from blackboard.engines.redis.account import NEEDED, TOLD, Account, command_of
 from blackboard.engines.redis.process import RedisProcess
-from blackboard.engines.redis.redis_account import NEEDED, TOLD, Account, command_of
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import EngineRefused, Unavailable
 from blackboard.server.settings import load

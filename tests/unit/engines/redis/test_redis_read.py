@@ -4,7 +4,7 @@ import msgpack
 import pytest
 
 from blackboard.core.commit import Epoch, Put
-from blackboard.engines.redis.redis_read import read_log_page
+from blackboard.engines.redis.codec import read_log_page
 from blackboard.errors import Compacted, Corrupt, FutureRevision
 from blackboard.wire.codec import encode_results, prepare
 from tests.conformance.writer import packed

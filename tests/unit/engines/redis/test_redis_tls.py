@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from blackboard.cli import doctor_checks as checks
+from blackboard.cli import doctor as checks
 from blackboard.engines.redis.process import RedisProcess, RedisSettings, free_port
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import Unavailable

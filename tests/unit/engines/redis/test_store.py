@@ -21,9 +21,9 @@ from blackboard.core.commit import (
 )
 from blackboard.core.path import namespace_of
 from blackboard.engines.redis import store as redis_module
+from blackboard.engines.redis.codec import read_log_page
 from blackboard.engines.redis.layout import board_keys
 from blackboard.engines.redis.process import RedisProcess
-from blackboard.engines.redis.redis_read import read_log_page
 from blackboard.engines.redis.store import _DECODED_BYTES, RedisStore
 from blackboard.errors import FutureRevision, LimitExceeded, Unavailable
 from blackboard.types import VALUE_BYTES_MAX

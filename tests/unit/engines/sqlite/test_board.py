@@ -12,8 +12,8 @@ from blackboard.core.commit import Committed, Epoch, Put
 from blackboard.core.model import Outcome
 from blackboard.core.state import evolve
 from blackboard.engines.sqlite import board as sqlite_board
+from blackboard.engines.sqlite import board as sqlite_group
 from blackboard.engines.sqlite import owed as sqlite_owed
-from blackboard.engines.sqlite import sqlite_group
 from blackboard.engines.sqlite.file import log_entries
 from blackboard.errors import Compacted, FutureRevision, HeadMoved, StaleEpoch, Unavailable
 from blackboard.wire.codec import prepare

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.engines.sqlite.file import PAGE_BYTES
-from blackboard.engines.sqlite.sqlite_journal import CUT_OFF_MAX, forgotten
+from blackboard.engines.sqlite.file import CUT_OFF_MAX, PAGE_BYTES, forgotten
 
 HEAD_BYTES = 32
 FRAME_BYTES = 24 + PAGE_BYTES

@@ -10,9 +10,9 @@ import pytest
 from blackboard.client.board import Board
 from blackboard.core.commit import Delete, Put
 from blackboard.core.path import barrier_key
+from blackboard.server.boards import commit_as_system
 from blackboard.server.checkpoints.barrier import Barrier
 from blackboard.server.service import Service
-from blackboard.server.system import commit_as_system
 from blackboard.types import BARRIER_GRACE_MS
 from blackboard.wire.codec import encode_value
 from tests.conformance.team import PATIENCE_S

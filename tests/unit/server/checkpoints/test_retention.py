@@ -4,7 +4,7 @@ import pytest
 
 from blackboard.core.checkpoints import AUTOMATIC, NAMED, Checkpoint, Policy
 from blackboard.errors import InvalidRequest
-from blackboard.server.checkpoints.retention import check_policy, kept_by
+from blackboard.server.checkpoints.schedule import check_policy, kept_by
 
 DAY_MS = 24 * 3600 * 1000
 NOW_MS = 100 * DAY_MS + DAY_MS // 2

@@ -8,20 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.client.board import Client
+from blackboard.client.client import Client
 from blackboard.client.documents import document
 from blackboard.core import access
-from blackboard.core.documents.varint import write_text
+from blackboard.core.documents.update import write_text
 from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.server.documents import awareness as documents_presence
-from blackboard.server.documents import documents_whispers
+from blackboard.server.documents import awareness as documents_whispers
 from blackboard.server.documents import session as documents_session
-from blackboard.server.documents.awareness import Presences
-from blackboard.server.documents.documents_whispers import Whispering, whispers_of
+from blackboard.server.documents.awareness import Presences, Whispering, whispers_of
 from blackboard.server.service import Service
 from blackboard.types import AWARENESS_PER_SESSION_MAX, AWARENESS_STATES_MAX
 from blackboard.wire import ysync

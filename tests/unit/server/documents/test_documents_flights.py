@@ -11,8 +11,7 @@ from blackboard.core import access
 from blackboard.core.documents import update as crdt
 from blackboard.errors import DocumentRefused, Unauthenticated
 from blackboard.server.documents import room as documents_room
-from blackboard.server.documents.documents_flights import Flight
-from blackboard.server.documents.room import Room
+from blackboard.server.documents.room import Flight, Room
 from blackboard.server.documents.session import Session
 from blackboard.wire.ysync import Edit
 from tests.conformance.peers import Peer

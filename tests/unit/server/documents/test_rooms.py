@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pycrdt import Array, Doc, Map, Text
 
-from blackboard.client.documents import documents_tail
+from blackboard.client.documents import layout as documents_tail
 from blackboard.client.documents.inverse import digest_of, inverse
 from blackboard.client.documents.replica import Replica
 from blackboard.core import access

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.server.http.certificate import host_for_clients
+from blackboard.server.http.serve import host_for_clients
 from tests.certificates import Authority
 
 

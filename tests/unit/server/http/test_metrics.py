@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from blackboard.client.board import Client
+from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.engines.base import VoteCounts
 from blackboard.engines.redis.redlock import LockMasters

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from anyio.lowlevel import checkpoint
 
-from blackboard.server.http.reads import Reads
+from blackboard.server.http.connection import Reads
 from blackboard.types import OUTGOING_BYTES_MAX, PAGE_BYTES_MAX, WATCH_BATCH_BYTES_MAX
 
 AT_ONCE = OUTGOING_BYTES_MAX // PAGE_BYTES_MAX

@@ -18,8 +18,8 @@ from blackboard.core.access import Narrowing
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import RateLimited, Unavailable
 from blackboard.integrity.tokens import attenuate
-from blackboard.server import load
-from blackboard.server.load import FREE_METHODS
+from blackboard.server import commit_queue as load
+from blackboard.server.commit_queue import FREE_METHODS
 from blackboard.server.overload.admission import Admission
 from blackboard.server.overload.fair_share import Shares
 from blackboard.server.overload.rate_limits import Rates, clock_ms

@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blackboard.server.overload.bucket import Bucket
+from blackboard.server.overload.rate_limits import Bucket
 
 RATES = st.floats(min_value=0.01, max_value=1e9)
 BURSTS_MS = st.integers(min_value=1, max_value=3_600_000)

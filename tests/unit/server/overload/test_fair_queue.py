@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blackboard.server.overload.fair_queue import FairQueue
+from blackboard.server.overload.fair_share import FairQueue
 
 
 def drained(queue: "FairQueue[str]") -> list[str]:

@@ -9,15 +9,14 @@ import pytest
 
 from blackboard import types as limits
 from blackboard.client.audit_record import AuditRecord
-from blackboard.client.board import Client
+from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.access import Credential, Principal
 from blackboard.core.commit import Commit, CommitId, Delete, HeldFence, Put
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import AccessDenied, Fenced
-from blackboard.server.assembly import archive_beside
-from blackboard.server.encryption import sealed
+from blackboard.server.assembly import archive_beside, sealed
 from blackboard.server.security.audit import (
     AUDIT_BOARD,
     findings,
@@ -187,7 +186,7 @@ async def test_a_flood_of_refusals_is_counted(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that it fills no disk; nothing of it is lost but what each was about."""
-    monkeypatch.setattr("blackboard.server.security.repeats.AUDIT_WINDOW_MS", 2**50)
+    monkeypatch.setattr("blackboard.server.security.audit.AUDIT_WINDOW_MS", 2**50)
     bob = client(service, access.agent("bob")).board("main")
     for number in range(200):
         with pytest.raises(AccessDenied):
@@ -209,7 +208,7 @@ async def test_what_was_counted_is_written_when_its_time_is_over(
 ) -> None:
     """Without anything else happening; and at the end of the service."""
     monkeypatch.setattr("blackboard.server.security.audit.AUDIT_WINDOW_MS", 50)
-    monkeypatch.setattr("blackboard.server.security.repeats.AUDIT_ALIKE_MAX", 0)
+    monkeypatch.setattr("blackboard.server.security.audit.AUDIT_ALIKE_MAX", 0)
     audit = service.host.audit
     audit.note_stranger("connect", "origin", "not_allowed")
 

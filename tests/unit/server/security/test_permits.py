@@ -11,7 +11,8 @@ from typing import Self
 import pytest
 from redis.asyncio import Redis
 
-from blackboard.client.board import Board, Client
+from blackboard.client.board import Board
+from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.access import Credential, Principal
 from blackboard.core.checkpoints import CheckpointWish, RestoreWish
@@ -22,8 +23,7 @@ from blackboard.engines.base import Behind, Store
 from blackboard.engines.redis.layout import board_keys
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import Unauthenticated, Unavailable
-from blackboard.server.assembly import archive_beside
-from blackboard.server.encryption import sealed
+from blackboard.server.assembly import archive_beside, sealed
 from blackboard.server.security.revocations import ACCESS_BOARD, shared_of
 from blackboard.server.service import Service
 from blackboard.types import Milliseconds, Revision

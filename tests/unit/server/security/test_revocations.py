@@ -9,7 +9,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from blackboard.client.board import Board, Client
+from blackboard.client.board import Board
+from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.access import Credential, Principal
 from blackboard.core.model import Outcome

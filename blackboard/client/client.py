@@ -1,18 +1,41 @@
-"""What a client asks of a service as a whole: who am I, and, for admins, tokens and keys."""
+"""The way to one service: its boards, who I am there, and, for admins, tokens and keys."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 from blackboard.client.audit_record import AuditRecord
+from blackboard.client.board import Board
+from blackboard.client.export import import_board
 from blackboard.client.link import Link
 from blackboard.core.access import Principal
 from blackboard.types import LIST_ENTRIES_MAX, Key, Milliseconds
 
+DEFAULT_BOARD = "main"
 
-class Administration:
-    """The part of `Client` that is about no single board."""
 
-    def __init__(self, link: Link) -> None:
+class Client:
+    """A way to the boards of one service, as one principal."""
+
+    def __init__(self, link: Link, *, board: str = DEFAULT_BOARD) -> None:
         self.link = link
+        self._board = board
+
+    def board(self, name: str | None = None) -> Board:
+        """The board `name` (None = the one meant by default). Reading begins none."""
+        return Board(self.link, name or self._board)
+
+    async def boards(self) -> Sequence[str]:
+        """Names of the boards that exist and that you may use."""
+        return await self.link.boards()
+
+    async def import_board(self, file: str | Path, board: str, *, note: str = "") -> Board:
+        """Make a new board of what `Board.export` wrote into `file`, on any engine.
+
+        Errors: InvalidRequest when there is a board of that name; Corrupt when the file is not what
+        was exported. The board exists whole, or not at all.
+        """
+        await import_board(self.link, Path(file), board, note)
+        return Board(self.link, board)
 
     async def whoami(self) -> Principal:
         """Whom the service takes you for, and what that one may do."""
@@ -56,3 +79,7 @@ class Administration:
         admin of everything.
         """
         return await self.link.revoke(tokens=tokens, principal=principal, until_ms=until_ms)
+
+    async def aclose(self) -> None:
+        """Close the way and every watch on it."""
+        await self.link.aclose()
