@@ -101,7 +101,6 @@ async def said(port: int, *parts: bytes) -> bytes:
                 for part in parts:
                     writer.write(part)
                     await writer.drain()
-                    await asyncio.sleep(0)
                 while data := await reader.read(65_536):
                     found += data
             except OSError:
