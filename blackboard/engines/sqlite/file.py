@@ -362,6 +362,21 @@ class BoardFile:
         with contextlib.suppress(sqlite3.Error):
             self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
+    def scrub(self) -> bool:
+        """Copy the journal into the file and empty it, so that neither holds what was removed
+        (`secure_delete` has overwritten it there); False while another program reads the file.
+
+        Not to be called during a `write`.
+        """
+        self._owed.note_copy()
+        with contextlib.suppress(sqlite3.Error), self._reading:
+            if self._reader is not None:  # it may be in the midst of an old state
+                self._reader.close()
+                self._reader = None
+            [busy, *_] = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            return not busy
+        return False
+
     @property
     def is_copy_due(self) -> bool:
         """Whether to copy the journal now, while it is short. Not to be asked during a `write`."""
@@ -432,6 +447,7 @@ def _connect(path: Path, mode: Literal["rw", "ro"] = "rw") -> sqlite3.Connection
     )
     try:
         distrust(connection)
+        connection.execute("PRAGMA secure_delete=ON")  # builds of SQLite differ in their default
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(f"PRAGMA wal_autocheckpoint={_WAL_PAGES}")
         connection.execute("PRAGMA fullfsync=1")  # macOS: fsync alone does not reach the disk
