@@ -37,7 +37,7 @@ from tests.guarantees.cut_history import Cut, Restored, Step, TeamHistory
 from tests.guarantees.processes import HOUR_MS, ServiceProcess
 from tests.guarantees.team_agents import Ghost, Worker
 from tests.source_tree import ROOT
-from tests.waiting import wait_until
+from tests.waiting import let_pass, wait_until
 
 AGENTS = int(os.environ.get("BLACKBOARD_TEAM_AGENTS", "3"))
 STEPS = int(os.environ.get("BLACKBOARD_TEAM_STEPS", "12"))
@@ -230,7 +230,7 @@ class Thinker(Agent[Thoughts]):
 
     async def step(self, ctx: Context[Thoughts]) -> None:
         """Think once more."""
-        await asyncio.sleep(random.random() / 10)
+        await let_pass(random.random() / 10)
         ctx.state.count += 1
 
 
@@ -248,7 +248,7 @@ async def test_nobody_is_lost_by_restores(tmp_path: Path) -> None:
         await wait_until(lambda: is_everybody_back(board, names))
         start = (await board.checkpoint("start")).revision
         for _ in range(IN_PLACE_RESTORES):
-            await asyncio.sleep(random.random() / 5)
+            await let_pass(random.random() / 5)
             await board.restore(start)
             await wait_until(lambda: is_everybody_back(board, names))
         stop.set()

@@ -129,7 +129,7 @@ class Suicidal(Counter):
             task = asyncio.current_task()
             assert task is not None
             task.cancel()
-            await asyncio.sleep(0)
+            await anyio.lowlevel.checkpoint()
         await super().step(ctx)
 
 

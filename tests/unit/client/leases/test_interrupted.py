@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anyio.lowlevel
 import pytest
 
 import blackboard
@@ -142,7 +143,7 @@ class Trial:
 
 
 async def _delivered() -> list[Op]:
-    await asyncio.sleep(0)
+    await anyio.lowlevel.checkpoint()
     return [Put("private/ann/memory", encode_value("thought"))]
 
 
