@@ -344,8 +344,8 @@ async def test_kill_under_load_loses_no_acknowledged_commit_and_doubles_none(
 
 
 async def test_who_lost_nothing_goes_on_when_the_engine_came_back(server: RedisProcess) -> None:
-    """Three processes of an agent meet on one lane: in the new epoch one of them pushes the answer of
-    another out of it, and so the first attempt of the third could be a late one."""
+    """Three processes of an agent meet on one lane. In the new epoch one of them pushes the answer
+    of another out of it, and so the first attempt of the third could be a late one."""
     async with Service(RedisStore.connect(server.url)) as service:
         ada, bob, cyd = (Client(service.link(operator())).board(BOARD) for _ in range(3))
         await ada.put("public/x", 0)
