@@ -383,6 +383,6 @@ def complain(error: CommandError, *, as_json: bool) -> None:
         from blackboard.wire.frames import JSON
 
         told = {"code": error.code, "message": error.message, **error.fields}
-        print(JSON.pack({"error": told}).decode(), file=sys.stderr)
+        screen.answer_error(JSON.pack({"error": told}).decode())
     else:
         screen.say_error(error.message, error.fix)
