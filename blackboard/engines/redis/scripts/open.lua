@@ -1,8 +1,8 @@
 -- Makes sure that a board exists and belongs to this run of the server.
 --   ARGV  1 id of an epoch, should one begin   2 revisions to skip then
 --         3 the highest revision that the caller has ever seen of this board
---         4 id of the epoch to end, if the head is still revision 5 ('' = none): one begins although
---         the server is the same
+--         4 id of the epoch to end ('' = none), if the head is still revision 5: another one begins
+--         although the server is the same
 -- Reply: head, see prelude.lua; {} while the board is being made (seed.lua).
 --
 -- A server that came back may hold less than it acknowledged. The revisions that it lost must never
