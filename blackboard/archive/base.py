@@ -5,8 +5,8 @@ answers for every revision up to r: what the board held then, who changed what, 
 
 What every archive promises (`tests/conformance/rules_archive.py`)
 - A revision is archived whole, once, after all before it; whoever appends out of turn is refused.
-- What was answered for a revision never changes afterwards. (What an engine lost was no revision of
-  the board: it goes when the engine's epoch marker comes.)
+- What was answered for a revision never changes afterwards, and no revision goes but by `prune`.
+  Those that an engine lost stay revisions of the board, though none that came later follows them.
 - A branch shares the past of the board that it came from: reading it at a revision before it began
   reads that board.
 - A checkpoint's manifest is written with the revision that takes it, or neither is.
@@ -18,8 +18,18 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from blackboard.core.checkpoints import Cut, Difference, Facts, Mark, Point, Stored, Version
+from blackboard.core.checkpoints import (
+    Cut,
+    Difference,
+    Facts,
+    Lost,
+    Mark,
+    Point,
+    Stored,
+    Version,
+)
 from blackboard.core.commit import Head, LogEntry, Reading
+from blackboard.core.path import Ranges
 from blackboard.types import Key, Milliseconds, Prefix, Revision
 
 Pause = Callable[[], Awaitable[None]]
@@ -56,6 +66,17 @@ class Archive(Protocol):
     async def boards(self) -> Sequence[str]:
         """Names of the boards that it knows, sorted."""
 
+    async def holds(self, board: str) -> bool:
+        """Whether anything is archived of the board itself: of a branch that was not made to the
+        end there is a mark, but nothing."""
+
+    async def lost(self, board: str) -> Lost | None:
+        """What the board's engine lost the last time, unless it was recovered; None: nothing."""
+
+    async def digest_at(self, at: Point) -> bytes | None:
+        """The digest of the log entry that is the point's revision; None if there is none.
+        Errors: as `read`."""
+
     # --- writing: the archiver's ------------------------------------------------------------------
 
     async def take(self, board: str, owner: str, ttl_ms: Milliseconds) -> int | None:
@@ -75,21 +96,25 @@ class Archive(Protocol):
         pages: AsyncIterator[Reading],
         *,
         items: Sequence[tuple[Prefix, int]] = (),
+        apart: bool = False,
     ) -> Mark:
-        """Begin the archive of a board where its log stands at `head`, or anew.
+        """Begin the archive of a board where its log stands at `head`.
 
         `pages` are listings of the whole board, each as of `head` or later; once the log up to the
         newest of them was appended, revisions from that one on are known exactly. `items` are the
-        counters of `append`, as far as they are known. Whole or not at all; replaces what an
-        earlier board of that name left. Errors: Fenced.
+        counters of `append`, as far as they are known. Whole or not at all.
+
+        What the archive has under that name stays. If it ends below `head`, these are revisions of
+        the board from before a gap. Otherwise, or with `apart`, it is another history: it is kept
+        under a name of its own, `<board>~1` or the next number that is free. Errors: Fenced.
         """
 
     async def branch(self, board: str, origin: Point) -> Mark:
         """Begin the archive of a board that shares the past of another one up to `origin`.
 
         Costs what changed since `origin`, not what there is. To be called before the board is made,
-        so that nobody archives it as a stranger. Replaces what an earlier board of that name left.
-        Errors: as `read`.
+        so that nobody archives it as a stranger. What the archive has of another board of that name
+        is kept under a name of its own, as by `join`. Errors: as `read`.
         """
 
     async def append(
@@ -120,9 +145,9 @@ class Archive(Protocol):
         """
 
     async def list(
-        self, at: Point, prefix: Prefix, *, after: Key | None = None, limit: int
+        self, at: Point, within: Prefix | Ranges, *, after: Key | None = None, limit: int
     ) -> Reading:
-        """A page of the entries below `prefix` ("" = all) as they were; see `Store.list`."""
+        """A page of the entries within a prefix or ranges as they were; see `Store.list`."""
 
     async def items(self, at: Point) -> Sequence[tuple[Prefix, int]]:
         """The counters of `append` as they were, sorted; after pruning perhaps higher."""
@@ -133,9 +158,16 @@ class Archive(Protocol):
         """Versions of `key` up to the point, the newest first; `before` continues."""
 
     async def differences(
-        self, a: Point, b: Point, *, after: Key | None = None, limit: int
+        self,
+        a: Point,
+        b: Point,
+        within: Prefix | Ranges = "",
+        *,
+        after: Key | None = None,
+        limit: int,
     ) -> Sequence[Difference]:
-        """A page of the keys that `a` and `b` do not hold alike (value or expiry), sorted.
+        """A page of the keys within a prefix or ranges that `a` and `b` do not hold alike (value
+        or expiry), sorted.
 
         A page that is not the last has `limit` items, or PAGE_BYTES_MAX bytes and at least one; an
         empty one is the end. Both belong to one family of branches, else InvalidRequest. The cost

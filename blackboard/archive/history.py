@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from sqlalchemy import (
     ColumnElement,
+    TextClause,
     and_,
     bindparam,
     func,
@@ -48,9 +49,9 @@ from blackboard.archive.tables import (
     VERSION_BY_REVISION,
 )
 from blackboard.core import digest
-from blackboard.core.checkpoints import Difference, Mark, Point, Step, Stored
+from blackboard.core.checkpoints import Difference, Lost, Mark, Point, Step, Stored
 from blackboard.core.commit import Epoch, LogEntry
-from blackboard.core.path import SYSTEM, namespace_of, range_below
+from blackboard.core.path import SYSTEM, Ranges, namespace_of, ranges_of
 from blackboard.errors import Compacted, Corrupt, FutureRevision, InvalidRequest
 from blackboard.types import LOG_ENTRIES_MAX, PAGE_BYTES_MAX, Key, Prefix, Revision
 
@@ -81,7 +82,7 @@ class Segment:
 _PAGE: Final = text(
     """
     WITH RECURSIVE name(key) AS (
-        SELECT (SELECT MIN(key) FROM version WHERE board = :board AND key > :first AND key < :last)
+        SELECT (SELECT MIN(key) FROM version WHERE board = :board AND key >= :first AND key < :last)
         UNION ALL
         SELECT (SELECT MIN(v.key) FROM version v
                 WHERE v.board = :board AND v.key > name.key AND v.key < :last)
@@ -97,15 +98,17 @@ _PAGE: Final = text(
 )
 
 
-_WRITTEN: Final = text(
-    "SELECT DISTINCT key FROM version"
-    " WHERE board = :span AND revision > :low AND revision <= :high AND key > :after"
-    " ORDER BY key LIMIT :names"
-)
-_WRITTEN_SQLITE: Final = text(
-    _WRITTEN.text.replace("FROM version", f"FROM version INDEXED BY {VERSION_BY_REVISION.name}")
-)
-"""SQLite would rather go through all keys, which are in order."""
+@lru_cache(maxsize=64)
+def _written(ranges: int, *, is_sqlite: bool) -> TextClause:
+    """The keys in so many ranges that were written in a span."""
+    # SQLite would rather go through all keys, which are in order.
+    how = f"INDEXED BY {VERSION_BY_REVISION.name}" if is_sqlite else ""
+    within = " OR ".join(f"key >= :first{n} AND key < :last{n}" for n in range(ranges))
+    return text(
+        f"SELECT DISTINCT key FROM version {how}"
+        f" WHERE board = :span AND revision > :low AND revision <= :high AND ({within})"
+        " ORDER BY key LIMIT :names"
+    )
 
 
 class Past:
@@ -125,6 +128,7 @@ class Past:
         through = -1 if row is None or row.through is None else row.through
         if row is None or at.revision > through:
             raise FutureRevision(at.revision, max(through, 0))
+        row = await _holder(connection, row, at.revision)
         while row.origin is not None and at.revision <= row.origin_revision:
             row = await board_by_id(connection, row.origin)
         if at.revision < row.oldest:
@@ -160,11 +164,10 @@ class Past:
                     found[row.key] = row
         return found
 
-    async def page(self, prefix: Prefix, after: Key | None) -> tuple[list[Any], Key | None]:
-        """Versions of some keys below `prefix` after `after`, sorted, removals included, and the
+    async def _page(self, first: str, last: str) -> tuple[list[Any], Key | None]:
+        """Versions of some keys from `first` to before `last`, sorted, removals included, and the
         key to go on after (None at the end)."""
-        first, last = range_below(prefix) if prefix else ("", _AFTER_ALL)
-        given = {"first": max(first, after or ""), "last": last, "step": STEP_KEYS}
+        given = {"first": first, "last": last, "step": STEP_KEYS}
         found: dict[Key, Any] = {}
         horizon: Key | None = None
         for segment in self.segments:
@@ -178,14 +181,16 @@ class Past:
         seen = sorted(key for key in found if horizon is None or key <= horizon)
         return [found[key] for key in seen], horizon
 
-    async def entries(self, prefix: Prefix = "") -> AsyncIterator[list[Any]]:
-        """Pages of the versions of all keys that exist."""
-        after: Key | None = None
-        while True:
-            page, after = await self.page(prefix, after)
+    async def entries(
+        self, within: Prefix | Ranges = "", after: Key | None = None
+    ) -> AsyncIterator[list[Any]]:
+        """Pages of the versions of all keys within, after `after`, that exist."""
+        left = ranges_of(within, after)
+        while left:
+            (first, last), *others = left
+            page, after = await self._page(first, last)
             yield [row for row in page if row.form != ABSENT]
-            if after is None:
-                return
+            left = ranges_of(left, after) if after is not None else tuple(others)
 
     # --- what belongs to a revision ---------------------------------------------------------------
 
@@ -302,7 +307,7 @@ class Past:
         head = Past(
             self.database, self.connection, [Segment(board.id, board.through), *self.segments[1:]]
         )
-        async for keys in changed_keys(self, head, None):
+        async for keys in changed_keys(self, head):
             before, now = await self.newest(keys), await head.newest(keys)
             for key in keys:
                 if namespaces is None or namespace_of(key) in totals:
@@ -404,19 +409,89 @@ async def mark_of(past: Past, row: Any) -> Mark:
     if child.origin is not None:
         parent = await board_by_id(past.connection, child.origin)
         origin = Point(parent.called, child.origin_revision)
-    return Mark(row.oldest, past.revision, await past.epoch(), await past.chain(), origin)
+    called = "" if row.name in (None, row.called) else row.called
+    return Mark(row.oldest, past.revision, await past.epoch(), await past.chain(), origin, called)
+
+
+async def line_of(connection: AsyncConnection, row: Any) -> list[Any]:
+    """The rows of a board up to `row`, the oldest first: one more for each time that its engine
+    lost revisions. Each begins above all that was archived before, so their revisions ascend."""
+    if not row.continues:
+        return [row]
+    query = (
+        select(BOARD)
+        .where(BOARD.c.called == row.called, BOARD.c.id <= row.id, BOARD.c.through.is_not(None))
+        .order_by(BOARD.c.id)
+    )
+    roots: dict[int, int] = {}
+    found = await rows(connection, query)
+    for each in found:
+        roots[each.id] = roots[each.origin] if each.continues else each.id
+    return [each for each in found if roots[each.id] == roots[row.id]]
+
+
+async def _holder(connection: AsyncConnection, row: Any, revision: Revision) -> Any:
+    """The row of a board's line that has `revision`, be it one that its engine lost.
+
+    Errors: Compacted for what lies between what is archived and where the board went on.
+    """
+    line = await line_of(connection, row)
+    found = next(each for each in line if revision <= each.through)
+    if found.continues and found.oldest == found.origin_revision < revision:
+        query = select(func.min(COMMIT.c.revision)).where(COMMIT.c.board == found.id)
+        [[begins]] = await rows(connection, query)
+        if revision < begins:
+            raise Compacted(revision, begins)
+    return found
 
 
 async def own_segments(connection: AsyncConnection, row: Any) -> list[Segment]:
-    """The segments of a board's whole past that are not another board's."""
-    return [s for s in await segments_of(connection, row, row.through) if s.own]
+    """All that is archived of a board and is not another board's, the newest first; what its engine
+    lost is among it."""
+    return [Segment(each.id, each.through) for each in reversed(await line_of(connection, row))]
+
+
+async def lost(connection: AsyncConnection, row: Any) -> Lost | None:
+    """What the engine of the board with `row` lost when that row began, if it did."""
+    *earlier, before, _ = await line_of(connection, row)
+    survived = row.origin_revision
+    if row.origin != before.id:  # it went on from an earlier one again
+        survived = max([survived, *(each.through for each in earlier)])
+    if survived >= before.through:
+        return None
+    query = select(func.min(COMMIT.c.revision)).where(COMMIT.c.board == row.id)
+    [[begins]] = await rows(connection, query)
+    return Lost(survived, before.through, row.oldest if begins is None else begins)
+
+
+async def lost_ends(past: "Past") -> list["Past"]:
+    """The ends of what a board's engine lost before it came to `past`."""
+    ends = {segment.board: segment.upto for segment in past.segments}
+    found = []
+    for segment in await told_segments(past):
+        if segment.own and segment.upto > ends.get(segment.board, -1):
+            row = await board_by_id(past.connection, segment.board)
+            segments = await segments_of(past.connection, row, segment.upto)
+            found.append(Past(past.database, past.connection, segments))
+    return found
+
+
+async def told_segments(past: "Past") -> list[Segment]:
+    """As `past.segments`, with what the board's engine lost before."""
+    [nearest, *_] = past.segments
+    row = await board_by_id(past.connection, nearest.board)
+    own = [
+        Segment(each.board, min(each.upto, nearest.upto))
+        for each in await own_segments(past.connection, row)
+    ]
+    return own + [segment for segment in past.segments if not segment.own]
 
 
 async def changed_keys(
-    a: Past, b: Past, after: Key | None, wanted: int = CHANGED_KEYS
+    a: Past, b: Past, within: Prefix | Ranges = "", wanted: int = CHANGED_KEYS
 ) -> AsyncIterator[list[Key]]:
-    """The keys after `after` that were written on the way from `a` to `b`, sorted, STEP_KEYS at a
-    time; of two boards none of their `system` namespaces.
+    """The keys within that were written on the way from `a` to `b`, sorted, STEP_KEYS at a time; of
+    two boards none of their `system` namespaces.
 
     `wanted`: how many of them will probably be used; so many names are looked at in one go, from
     STEP_KEYS to CHANGED_KEYS.
@@ -426,13 +501,13 @@ async def changed_keys(
     """
     limit = max(STEP_KEYS, min(wanted, CHANGED_KEYS))
     spans, shared = _way(a, b)
-    while True:
-        found, after = await _changed_keys(a, b, spans, after, limit)
+    left = ranges_of(within)
+    while left:
+        found, after = await _changed_keys(a, b, spans, left, limit)
         keys = sorted(key for key in found if shared or namespace_of(key) != SYSTEM)
         for start in range(0, len(keys), STEP_KEYS):
             yield keys[start : start + STEP_KEYS]
-        if after is None:
-            return
+        left = () if after is None else ranges_of(left, after)
 
 
 def _way(a: Past, b: Past) -> tuple[list[_Span], bool]:
@@ -453,14 +528,14 @@ def _way(a: Past, b: Past) -> tuple[list[_Span], bool]:
 
 
 async def _changed_keys(
-    a: Past, b: Past, spans: Sequence[_Span], after: Key | None, limit: int
+    a: Past, b: Past, spans: Sequence[_Span], ranges: Ranges, limit: int
 ) -> tuple[set[Key], Key | None]:
     """Of the next `limit` names those that may differ, and the name to go on after; None at the
     end."""
     found: set[Key] = set()
     horizon: Key | None = None
     for span in spans:
-        for row in await rows(a.connection, _differing(a, b, span, after, limit)):
+        for row in await rows(a.connection, _differing(a, b, span, ranges, limit)):
             if row.names < 0:
                 found.add(row.key)
             elif row.names == limit:
@@ -468,15 +543,17 @@ async def _changed_keys(
     return {key for key in found if horizon is None or key <= horizon}, horizon
 
 
-def _differing(a: Past, b: Past, span: _Span, after: Key | None, limit: int) -> Any:
+def _differing(a: Past, b: Past, span: _Span, ranges: Ranges, limit: int) -> Any:
     """The keys that may differ of the first `limit` that were written in `span`, in any order; and
     a row with the last of these, and their number.
 
     They are cut off before they are compared, which takes twenty times as long as to find them.
     """
     board, low, high = span
-    given = {"span": board, "low": low, "high": high, "after": after or "", "names": limit}
-    written = _WRITTEN_SQLITE if a.database.is_sqlite else _WRITTEN
+    given: dict[str, Any] = {"span": board, "low": low, "high": high, "names": limit}
+    for number, (first, last) in enumerate(ranges):
+        given |= {f"first{number}": first, f"last{number}": last}
+    written = _written(len(ranges), is_sqlite=a.database.is_sqlite)
     changed = written.bindparams(**given).columns(VERSION.c.key).cte("changed")
     differ = _unlike(a, b, changed).add_columns(literal_column("-1").label("names"))
     return union_all(differ, select(func.max(changed.c.key), func.count(changed.c.key)))

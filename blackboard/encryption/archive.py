@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from blackboard.archive.base import Archive, Pause, let_others_run
-from blackboard.core.checkpoints import Difference, Facts, Mark, Point, Stored, Version
+from blackboard.core.checkpoints import Difference, Facts, Lost, Mark, Point, Stored, Version
 from blackboard.core.commit import Change, Entry, Head, LogEntry, Reading
+from blackboard.core.path import Ranges
 from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.store import Opener
 from blackboard.integrity.envelope import Opened, is_sealed, sealed_form
@@ -38,6 +39,18 @@ class SealedArchive:
         """As `Archive.boards`."""
         return await self.raw.boards()
 
+    async def holds(self, board: str) -> bool:
+        """As `Archive.holds`."""
+        return await self.raw.holds(board)
+
+    async def lost(self, board: str) -> Lost | None:
+        """As `Archive.lost`."""
+        return await self.raw.lost(board)
+
+    async def digest_at(self, at: Point) -> bytes | None:
+        """As `Archive.digest_at`."""
+        return await self.raw.digest_at(at)
+
     async def take(self, board: str, owner: str, ttl_ms: Milliseconds) -> int | None:
         """As `Archive.take`."""
         return await self.raw.take(board, owner, ttl_ms)
@@ -54,6 +67,7 @@ class SealedArchive:
         pages: AsyncIterator[Reading],
         *,
         items: Sequence[tuple[Prefix, int]] = (),
+        apart: bool = False,
     ) -> Mark:
         """As `Archive.join`; values that were opened go in as they were sealed."""
 
@@ -61,7 +75,7 @@ class SealedArchive:
             async for page in pages:
                 yield replace(page, entries=tuple(sealed_entry(entry) for entry in page.entries))
 
-        return await self.raw.join(board, fence, head, sealed(), items=items)
+        return await self.raw.join(board, fence, head, sealed(), items=items, apart=apart)
 
     async def branch(self, board: str, origin: Point) -> Mark:
         """As `Archive.branch`."""
@@ -101,10 +115,16 @@ class SealedArchive:
         return [dataclasses.replace(v, entry=await self._entry(at.board, v.entry)) for v in found]
 
     async def differences(
-        self, a: Point, b: Point, *, after: Key | None = None, limit: int
+        self,
+        a: Point,
+        b: Point,
+        within: Prefix | Ranges = "",
+        *,
+        after: Key | None = None,
+        limit: int,
     ) -> Sequence[Difference]:
         """As `Archive.differences`: what was sealed anew counts as different."""
-        found = await self.raw.differences(a, b, after=after, limit=limit)
+        found = await self.raw.differences(a, b, within, after=after, limit=limit)
         return [
             Difference(
                 d.key, await self._entry(a.board, d.before), await self._entry(b.board, d.after)
@@ -164,11 +184,11 @@ class SealedArchive:
         await self.raw.aclose()
 
     async def list(
-        self, at: Point, prefix: Prefix, *, after: Key | None = None, limit: int
+        self, at: Point, within: Prefix | Ranges, *, after: Key | None = None, limit: int
     ) -> Reading:
         """As `Archive.list`."""
         return await self._opened(
-            at.board, await self.raw.list(at, prefix, after=after, limit=limit)
+            at.board, await self.raw.list(at, within, after=after, limit=limit)
         )
 
     async def _opened(self, board: str, reading: Reading) -> Reading:
@@ -185,7 +205,10 @@ class SealedArchive:
     async def _family(self, board: str) -> "Sequence[str]":
         """A board, and those that it came from, whose keys its past may need."""
         found = [board]
-        while (mark := await self.raw.mark(found[-1])) is not None and mark.origin is not None:
+        while (mark := await self.raw.mark(found[-1])) is not None:
+            found += [mark.called] if mark.called else []
+            if mark.origin is None:
+                break
             found.append(mark.origin.board)
         return found
 

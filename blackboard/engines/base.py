@@ -18,6 +18,7 @@ from typing import Final, Protocol, runtime_checkable
 from blackboard import types as limits
 from blackboard.core.commit import Entry, Head, LogPage, Reading, Seed
 from blackboard.core.model import Outcome
+from blackboard.core.path import Ranges
 from blackboard.errors import LimitExceeded
 from blackboard.types import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
@@ -78,6 +79,15 @@ class Store(Protocol):
         The first contact with an engine run that may have lost revisions begins a new epoch.
         """
 
+    async def begin_epoch(self, board: str, head: Head, *, above: Revision) -> Head:
+        """Begin an epoch above revision `above`, if the board still stands at `head`; returns where
+        it stands then.
+
+        For a board that was found to hold less than was acknowledged.
+        Errors: InvalidRequest when there is no such board; Unavailable, also to those who commit
+        meanwhile.
+        """
+
     async def exists(self, board: str) -> bool:
         """Whether there is such a board, made to the end; nothing is made by asking."""
 
@@ -108,9 +118,10 @@ class Store(Protocol):
         """Up to READ_KEYS_MAX entries, all as of one revision; absent keys are left out."""
 
     async def list(
-        self, board: str, prefix: Prefix, *, after: Key | None = None, limit: int
+        self, board: str, within: Prefix | Ranges, *, after: Key | None = None, limit: int
     ) -> Reading:
-        """Entries below `prefix` ("" = the whole board) in key order, from the first key > `after`.
+        """Entries below a prefix ("" = the whole board), or in ranges of keys, in key order, from
+        the first key > `after`. Nothing else is looked at: what lies elsewhere shows in no page.
 
         A page ends after `limit` entries or PAGE_BYTES_MAX bytes; then `next_key` is its last key.
         Each page is as of one revision, two pages may differ in theirs.

@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from blackboard.integrity.private_files import open_new_binary
+
 _CHUNK_BYTES: Final = 256 * 1024
 
 
@@ -56,9 +58,8 @@ def write_draft(path: Path, data: bytes) -> Path:
     It has a name of its own. Errors: OSError; the file is removed then.
     """
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open_new_binary(draft) as file:
             file.write(data)
             file.flush()
             sync(file.fileno())

@@ -53,6 +53,7 @@ from blackboard.engines.sqlite.rows import (
     weigh,
     weight_of,
 )
+from blackboard.engines.sqlite.schema import distrust, foreign_object
 from blackboard.errors import Corrupt, Unavailable
 from blackboard.types import Milliseconds, Revision
 from blackboard.wire.codec import decode_entry, marker_entry
@@ -273,6 +274,9 @@ class BoardFile:
             [found] = cursor.execute(f"PRAGMA {pragma}").fetchone()
             if found != wanted:
                 raise self._corrupt(f"{pragma} is {found}, not {wanted}")
+        foreign = foreign_object(self._writer)
+        if foreign is not None:
+            raise self._corrupt(f"its schema is not that of a board: {foreign}")
 
     def _check_log(
         self, cursor: sqlite3.Cursor, epochs: list[Epoch], revision: Revision, oldest: Revision
@@ -486,6 +490,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         timeout=0,
     )
     try:
+        distrust(connection)
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA wal_autocheckpoint=0")  # it would not say what went wrong
         connection.execute("PRAGMA fullfsync=1")  # macOS: fsync alone does not reach the disk

@@ -17,7 +17,7 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from blackboard import types as limits
 from blackboard.core.commit import ENGINE, Entry, Epoch, Head, LogPage, Reading, Seed
 from blackboard.core.history import check_seed
 from blackboard.core.model import Outcome
-from blackboard.core.path import check_name
+from blackboard.core.path import Ranges, check_name
 from blackboard.core.state import State
 from blackboard.engines.base import EngineFacts, check_hold
 from blackboard.engines.disk import SyncError
@@ -47,6 +47,13 @@ from blackboard.engines.sqlite.file import (
 )
 from blackboard.engines.sqlite.new import NewFile, create, remove, seed_path
 from blackboard.errors import DataDirectoryInUse, InvalidRequest, LimitExceeded, Unavailable
+from blackboard.integrity.private_files import (
+    DIRECTORY_MODE,
+    FILE_MODE,
+    close_tree,
+    make_directory,
+    open_anew,
+)
 from blackboard.types import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
 
@@ -133,6 +140,26 @@ class SqliteStore:
         """As `Store.open`."""
         return (await self._board(board, create=True)).head
 
+    async def begin_epoch(self, board: str, head: Head, *, above: Revision) -> Head:
+        """As `Store.begin_epoch`. Cancellation: it has begun, or it has not."""
+        check_name(board, "board")
+        if not await self.exists(board):
+            raise InvalidRequest(field="board", reason=f"there is no board {board!r}")
+        async with self._alone(board):
+            await self._let_go_of(board)
+            await self._step(partial(self._begin_in_file, board, head, above))
+        return await self.open(board)
+
+    def _begin_in_file(self, name: str, head: Head, above: Revision) -> None:
+        """In a thread: the marker of an epoch, if the file of a closed board stands at `head`."""
+        with self._opened(name, self._path(name)) as file:
+            loaded = file.load(name)
+            state = loaded.state
+            if (state.revision, state.epoch.id) == (head.revision, head.epoch.id):
+                epoch = _next_epoch(state, above)
+                file.begin_epoch(loaded, epoch, self._now_ms())
+            file.close()
+
     async def exists(self, board: str) -> bool:
         """As `Store.exists`."""
         check_name(board, "board")
@@ -153,11 +180,11 @@ class SqliteStore:
         return await (await self._board(board)).read(keys)
 
     async def list(
-        self, board: str, prefix: Prefix, *, after: Key | None = None, limit: int
+        self, board: str, within: Prefix | Ranges, *, after: Key | None = None, limit: int
     ) -> Reading:
         """As `Store.list`."""
         limit = min(limit, limits.LIST_ENTRIES_MAX)
-        return await (await self._board(board)).page(prefix, after=after, limit=limit)
+        return await (await self._board(board)).page(within, after=after, limit=limit)
 
     async def log(
         self, board: str, after: Revision, *, limit: int, wait_ms: Milliseconds = 0
@@ -208,10 +235,7 @@ class SqliteStore:
         """As `Store.drop`. Errors: Unavailable, also to those who use the board meanwhile."""
         check_name(board, "board")
         async with self._alone(board):
-            old = self._boards.pop(board, None)
-            if old is not None:
-                with contextlib.suppress(Unavailable):
-                    await old.aclose()
+            await self._let_go_of(board)
             self._seen.discard(board)
             self._distrusted.pop(board, None)
             await self._step(partial(remove, self._path(board)))
@@ -286,12 +310,15 @@ class SqliteStore:
         if name in self._distrusted:
             raise Unavailable(what=f"board {name}", reason=self._distrusted[name])
 
-    async def _load(self, name: str, path: Path) -> EmbeddedBoard:
+    async def _let_go_of(self, name: str) -> None:
+        """Close a board, if it is open: what was decided of it is written first, or failed."""
         old = self._boards.pop(name, None)
         if old is not None:
-            with contextlib.suppress(Unavailable):  # its file is opened anew just now
+            with contextlib.suppress(Unavailable):  # what happens to its file is up to the caller
                 await old.aclose()
-            self._check_trusted(name)
+
+    async def _load(self, name: str, path: Path) -> EmbeddedBoard:
+        await self._let_go_of(name)
         first = name not in self._seen
         run = asyncio.get_running_loop().run_in_executor
         file, loaded = await run(self._threads.writers, self._load_file, name, path, first)
@@ -314,19 +341,26 @@ class SqliteStore:
             if seed_path(path).exists():
                 raise _unfinished(name)
             create(path, name, Epoch(1, uuid.uuid4().hex), now_ms)
+        with self._opened(name, path) as file:
+            loaded = file.load(name)
+            if first and not loaded.clean:
+                loaded = file.begin_epoch(loaded, _next_epoch(loaded.state, 0), now_ms)
+            file.begin_run()
+        return file, loaded
+
+    @contextlib.contextmanager
+    def _opened(self, name: str, path: Path) -> Iterator[BoardFile]:
+        """In a thread: the file of a board that is not open, given up if the block fails."""
+        self._check_trusted(name)
         self._make_sure(name, path)
         file = BoardFile(path, level=self.level, file_bytes_max=self._file_bytes_max)
         try:
-            loaded = file.load(name)
-            if first and not loaded.clean:
-                loaded = file.begin_epoch(loaded, _next_epoch(loaded.state), now_ms)
-            file.begin_run()
+            yield file
         except BaseException:
             if file.suspect:
                 self.distrust(name)
             file.abandon()
             raise
-        return file, loaded
 
     def _make_sure(self, name: str, path: Path) -> None:
         """In a thread, before a file is read: let all that a read returns be on the disk.
@@ -353,7 +387,7 @@ class SqliteStore:
         file = BoardFile(path, level="disk")
         try:
             loaded = file.load(name)
-            file.begin_epoch(loaded, _next_epoch(loaded.state), self._now_ms())
+            file.begin_epoch(loaded, _next_epoch(loaded.state, 0), self._now_ms())
             file.begin_run()
         except BaseException:
             file.abandon()
@@ -385,15 +419,15 @@ class SqliteStore:
         return self._clock_ns() // 1_000_000
 
 
-def _next_epoch(state: State) -> Epoch:
-    """The epoch that begins when the engine came back and may have lost commits."""
+def _next_epoch(state: State, above: Revision) -> Epoch:
+    """The epoch that begins when the engine came back and may have lost commits, or has."""
     return replace(
         state.epoch,
         number=state.epoch.number + 1,
         id=uuid.uuid4().hex,
         cause=ENGINE,
         from_revision=state.revision,
-        revision=state.revision + limits.EPOCH_JUMP,
+        revision=max(state.revision, above) + limits.EPOCH_JUMP,
     )
 
 
@@ -412,13 +446,14 @@ def _check_size(limit: str, size: int, maximum: int) -> None:
 def _take(directory: Path) -> FileLock:
     with translated(directory):
         # Private namespaces lie there: other users of the machine have no business in it.
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (directory / "boards").mkdir(mode=0o700, exist_ok=True)
-        lock = FileLock(directory / "lock", thread_local=False)
+        make_directory(directory)
+        (directory / "boards").mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+        lock = FileLock(directory / "lock", mode=FILE_MODE, thread_local=False)
         try:
             lock.acquire(timeout=0)
         except Timeout as error:
             raise _in_use(directory) from error
+        close_tree(directory)
         _write_owner(directory, None)
         return lock
 
@@ -432,7 +467,8 @@ def _let_go(directory: Path, lock: FileLock) -> None:
 def _write_owner(directory: Path, url: str | None) -> None:
     with translated(directory):
         new = directory / "owner.json.new"
-        new.write_text(json.dumps({"pid": os.getpid(), "url": url}))
+        with open_anew(new) as file:
+            json.dump({"pid": os.getpid(), "url": url}, file)
         new.replace(directory / "owner.json")
 
 

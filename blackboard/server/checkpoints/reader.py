@@ -6,10 +6,11 @@ wait for it, at most ARCHIVE_WAIT_MS.
 Nothing here checks rights: `server/requests.py`, the only way in, does.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from blackboard.archive.base import Archive
+from blackboard.core.access import Reach
 from blackboard.core.checkpoints import (
     NOW,
     Difference,
@@ -19,11 +20,12 @@ from blackboard.core.checkpoints import (
     Mark,
     Moment,
     Point,
+    Stored,
     Version,
     check_checkpoint,
     checkpoint_key,
 )
-from blackboard.core.commit import Entry, Head, LogPage, Reading
+from blackboard.core.commit import ENGINE, Entry, Head, LogPage, Reading
 from blackboard.core.path import SYSTEM, namespace_of, parse_pattern
 from blackboard.errors import (
     Compacted,
@@ -44,7 +46,7 @@ from blackboard.types import (
 )
 
 _DIFF_PAGES_MAX: Final = 16
-"""Pages that one request looks through for keys that may be shown."""
+"""How many times as many keys as were asked for one request looks through for matches."""
 
 
 class Past:
@@ -85,10 +87,27 @@ class Past:
             reading = await self._host.store.read(place, [key])
             if reading.entries and (below is None or reading.entries[0].mod_revision <= below):
                 return reading.entries[0].mod_revision
+            if below is None and (lost := await self.lost_checkpoint(place, name)) is not None:
+                return lost.revision
             mark = await self.mark(place)
             if mark is None or mark.origin is None:
                 raise NoSuchCheckpoint(board, name)
             place, below = mark.origin.board, mark.origin.revision
+
+    async def lost_checkpoint(self, board: str, name: str) -> Stored | None:
+        """The newest checkpoint of that name that the board's engine lost and its archive has."""
+        return next((c for c in await self.lost_checkpoints(board) if c.name == name), None)
+
+    async def lost_checkpoints(self, board: str) -> Sequence[Stored]:
+        """Those that the board's engine lost and its archive has, the newest first."""
+        archive = self._host.archive
+        found = [] if archive is None else await archive.checkpoints(board)
+        if not found:
+            return ()
+        epoch = (await self._host.store.open(board)).epoch
+        # The archive may not have been told yet what the engine went on from.
+        gone = range(epoch.from_revision + 1, epoch.revision if epoch.cause == ENGINE else 0)
+        return [c for c in reversed(found) if c.lost or c.revision in gone]
 
     async def mark(self, board: str) -> Mark | None:
         """How far the board is archived; None if it is not, or nothing is."""
@@ -176,10 +195,10 @@ class Past:
         if archive is None:
             return None
         try:
-            versions = await archive.history(Point(board, revision), key, limit=1)
+            reading = await archive.read(Point(board, revision), [key])
         except Compacted:
             return None
-        return versions[0].revision if versions else None
+        return reading.entries[0].mod_revision if reading.entries else None
 
     async def log(self, board: str, after: Revision, limit: int) -> LogPage:
         """A page of the log, or of the archive, where the log does not reach back so far.
@@ -202,27 +221,30 @@ class Past:
 
     # --- differences ------------------------------------------------------------------------------
 
-    async def differences(
-        self, board: str, request: DiffRequest, readable: Callable[[Key], bool]
-    ) -> Differences:
-        """A page of what differs between two moments, may be read, and matches."""
+    async def differences(self, board: str, request: DiffRequest, reach: Reach) -> Differences:
+        """A page of what differs between two moments, may be read, and matches.
+
+        Where it ends follows from what may be read alone.
+        """
         a = await self.point(board, request.a)
         b = await self.point(request.other or board, request.b)
         pattern = parse_pattern(request.pattern)
         found: list[Difference] = []
-        after, size = request.after, 0
-        for _ in range(_DIFF_PAGES_MAX):
-            page = await self.archive.differences(a, b, after=after, limit=request.limit)
-            if not page:
-                return Differences(a.revision, b.revision, tuple(found))
+        after, size, seen = request.after, 0, 0
+        step = request.limit if reach.is_exact else LIST_ENTRIES_MAX
+        while page := await self.archive.differences(a, b, reach.ranges, after=after, limit=step):
             for each in page:
                 after = each.key
-                if pattern.matches(each.key) and _is_content(each.key) and readable(each.key):
+                if not reach.readable(after):
+                    continue
+                seen += 1
+                if pattern.matches(after) and _is_content(after):
                     found.append(each)
                     size += size_of(each)
-                if size >= PAGE_BYTES_MAX or len(found) >= request.limit:
+                is_full = size >= PAGE_BYTES_MAX or len(found) >= request.limit
+                if is_full or seen >= request.limit * _DIFF_PAGES_MAX:
                     return Differences(a.revision, b.revision, tuple(found), after)
-        return Differences(a.revision, b.revision, tuple(found), after)
+        return Differences(a.revision, b.revision, tuple(found))
 
 
 def _is_content(key: Key) -> bool:
