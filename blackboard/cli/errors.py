@@ -99,6 +99,7 @@ EXIT_OF: Mapping[str, Exit] = {
     "schema_too_new": Exit.ERROR,
     "migration_failed": Exit.ERROR,
     "invalid_state": Exit.ERROR,
+    "agent_interrupted": Exit.ERROR,
     "corrupt": Exit.ERROR,
     "engine_refused": Exit.ERROR,
     "data_directory_in_use": Exit.UNAVAILABLE,

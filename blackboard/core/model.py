@@ -22,7 +22,7 @@ import msgpack
 from msgspec.structs import replace
 
 from blackboard import types as limits
-from blackboard.core import lease
+from blackboard.core import entry_digest, lease
 from blackboard.core.commit import (
     ABSENT,
     PRESENT,
@@ -162,7 +162,7 @@ def _known(state: State, commit: Commit) -> Committed | None:
     if last is None:
         return None
     if last.incarnation != name.incarnation:
-        _check_told_apart(commit, last, state.revision)
+        _check_told_apart(commit, last, state)
         return None
     if name.step == last.step:
         return Committed(last.revision, last.time_ms, last.results, duplicate=True)
@@ -171,9 +171,13 @@ def _known(state: State, commit: Commit) -> Committed | None:
     return None
 
 
-def _check_told_apart(commit: Commit, last: Answer, head: Revision) -> None:
+def _check_told_apart(commit: Commit, last: Answer, state: State) -> None:
     """Ours, if it was applied, was so after what its writer knew: it would be the last answer, or
-    one that was pushed out since."""
+    one that was pushed out since.
+
+    A first attempt of another epoch cannot get in, and is refused for that: the head of this epoch
+    is nothing that its writer has seen.
+    """
     name = commit.id
     if commit.retry_since is not None:
         if last.overwritten > commit.retry_since:
@@ -182,7 +186,9 @@ def _check_told_apart(commit: Commit, last: Answer, head: Revision) -> None:
                 name.agent, name.lane, name.incarnation, name.step, reason, final=True
             )
     elif commit.known is not None and last.overwritten > commit.known:
-        raise AttemptTooOld(name.agent, name.lane, name.incarnation, name.step, commit.known, head)
+        _check_epoch(state, commit)
+        head, known = state.revision, commit.known
+        raise AttemptTooOld(name.agent, name.lane, name.incarnation, name.step, known, head)
 
 
 def _check_epoch(state: State, commit: Commit) -> None:
@@ -526,8 +532,9 @@ def _expiry(now_ms: Milliseconds, ttl_ms: Milliseconds | None) -> Milliseconds |
 
 
 def log_entry(commit: Commit, committed: Committed, digest: bytes) -> LogEntry:
-    """The log entry of a commit that took effect; `digest` is that of its encoded form."""
-    return LogEntry(
+    """The log entry of a commit that took effect; `digest` is that of its encoded form, and counts
+    if it has no salt."""
+    entry = LogEntry(
         revision=committed.revision,
         time_ms=committed.time_ms,
         id=commit.id,
@@ -537,4 +544,6 @@ def log_entry(commit: Commit, committed: Committed, digest: bytes) -> LogEntry:
         note=commit.note,
         epoch=commit.begins,
         results=committed.results,
+        salt=commit.salt,
     )
+    return replace(entry, digest=entry_digest.digest_of(entry)) if commit.salt else entry
