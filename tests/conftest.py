@@ -83,6 +83,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("postgres")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_remembered_service(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What the developer's own services left on this machine means nothing to a test."""
+    os.environ["BLACKBOARD_CONFIG_DIR"] = str(tmp_path_factory.mktemp("contexts"))
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     """All async tests and fixtures run on asyncio."""

@@ -11,15 +11,10 @@ from typing import Any
 import pytest
 
 from blackboard.client.client import Client
+from blackboard.client.contexts import BOARD_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE
 from blackboard.client.remote import channel, stream
 from blackboard.client.remote.connect import Address
-from blackboard.client.remote.link import (
-    BOARD_VARIABLE,
-    TOKEN_VARIABLE,
-    URL_VARIABLE,
-    RemoteLink,
-    connect,
-)
+from blackboard.client.remote.link import RemoteLink, connect
 from blackboard.client.watch import Watch
 from blackboard.core import access
 from blackboard.core.commit import Commit, CommitId, Put
