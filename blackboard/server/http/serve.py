@@ -37,8 +37,11 @@ from blackboard.integrity.tokens import verify
 from blackboard.server.assembly import sealed
 from blackboard.server.http.app import create_app
 from blackboard.server.http.handshake import Doors
+from blackboard.server.http.http_protocol import bounded
 from blackboard.server.http.uvicorn_protocol import counting
 from blackboard.server.overload.inbound_budget import Intake
+from blackboard.server.overload.log_thinning import Thinned
+from blackboard.server.overload.strangers import Strangers
 from blackboard.server.redlock_votes import masters_at
 from blackboard.server.service import Service
 from blackboard.server.settings import (
@@ -232,14 +235,16 @@ async def serve_app(
     """
     server = _Server(_config(app, settings), app, signals=signals)
     server.on_started = started
-    logging.getLogger("uvicorn.error").addFilter(_is_news)
-    running = asyncio.create_task(server.serve([listener]), name="uvicorn")
-    try:
-        await asyncio.shield(running)
-    except asyncio.CancelledError:
-        server.should_exit = True
-        await running
-        raise
+    errors = logging.getLogger("uvicorn.error")
+    errors.addFilter(_is_news)
+    with Thinned(errors):
+        running = asyncio.create_task(server.serve([listener]), name="uvicorn")
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            server.should_exit = True
+            await running
+            raise
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -302,9 +307,11 @@ def _url(settings: Settings, port: int) -> str:
 
 
 def _config(app: Starlette, settings: Settings) -> uvicorn.Config:
+    strangers = Strangers()
     return uvicorn.Config(
         app,
-        ws=counting(Intake()),
+        http=bounded(strangers),
+        ws=counting(Intake(), strangers),
         ws_max_size=FRAME_BYTES_MAX,
         ws_per_message_deflate=False,
         ws_ping_interval=PING_INTERVAL_MS / 1000,
