@@ -15,7 +15,9 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from redis import Redis
 
+from blackboard.store import redis_process
 from blackboard.store.redis_process import RedisProcess, find_redis_server
+from tests.ports import free_port
 from tests.postgres import Postgres, postgres_directory
 from tests.redis_accounts import make_account
 from tests.s3 import S3
@@ -51,9 +53,13 @@ hypothesis.settings.load_profile("blackboard")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Give hypothesis the run's seed, unless the command line gave another one."""
+    """Give hypothesis the run's seed, unless the command line gave another one.
+
+    And servers take ports that nobody gets while they are down (tests/ports.py).
+    """
     if config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(SEED)
+    pytest.MonkeyPatch().setattr(redis_process, "free_port", free_port)
 
 
 def pytest_report_header() -> str:

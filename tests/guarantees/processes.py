@@ -19,7 +19,7 @@ from blackboard.service.access import Principal
 from blackboard.service.board import Client
 from blackboard.service.embedded import archive_url
 from blackboard.service.seal import make_key
-from blackboard.store.redis_process import free_port
+from tests.ports import free_port
 from tests.source_tree import ROOT
 
 READY_S = 60.0

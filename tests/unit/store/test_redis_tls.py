@@ -10,8 +10,9 @@ from blackboard.cli import checks
 from blackboard.errors import Unavailable
 from blackboard.net.config import load
 from blackboard.store.redis import RedisStore
-from blackboard.store.redis_process import RedisProcess, RedisSettings, free_port
+from blackboard.store.redis_process import RedisProcess, RedisSettings
 from tests.certificates import Authority, Pair
+from tests.ports import free_port
 from tests.redis_accounts import PASSWORD, make_account
 from tests.servers import DOWNLOADED
 

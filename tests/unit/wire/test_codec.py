@@ -118,7 +118,7 @@ def test_tuples_come_back_as_lists() -> None:
         {BYTES_KEY: "AA=="},
         {Colour.RED: 1},
         Colour.RED,
-        object(),
+        pytest.param(object(), id="object()"),
         {1, 2},
         1j,
         bytearray(b"x"),
