@@ -17,6 +17,7 @@ from redis import Redis
 
 from blackboard.store import redis_process
 from blackboard.store.redis_process import RedisProcess, find_redis_server
+from tests import tiers
 from tests.ports import free_port
 from tests.postgres import Postgres, postgres_directory
 from tests.redis_accounts import make_account
@@ -59,6 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(SEED)
+    os.environ["BLACKBOARD_TEST_SEED"] = str(SEED)  # for the workers of pytest-xdist
     pytest.MonkeyPatch().setattr(redis_process, "free_port", free_port)
 
 
@@ -78,7 +80,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by the servers that they use."""
+    """Mark tests by the servers that they use, and by the tiers that they belong to."""
     for item in items:
         names = getattr(item, "fixturenames", ())
         if "redis_binary" in names:
@@ -87,6 +89,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("cluster")
         if "postgres" in names:
             item.add_marker("postgres")
+    tiers.mark(items)
 
 
 @pytest.fixture(scope="session")
