@@ -43,7 +43,7 @@ LONG = (
     ),
     Rule(r"::TestRedisClusterStore::", "each node is a server that passed the same suite"),
     Rule(r"test_mixed_chaos\.py::.*\[cluster\]", "the same chaos over three servers"),
-    Rule(r"::TestBoardEmbedded::", "WebSocket passes the same, through the same service and engine"),
+    Rule(r"::TestBoardEmbedded::", "TestBoardWebSocket goes the same way, and further"),
     Rule(r"::TestBoardSealedRedis::", "what seals is in front of the engine, whichever it is"),
     Rule(r"test_every_run_keeps_what_is_promised\[[1-7]\]", "more seeds"),
 )
