@@ -44,13 +44,16 @@ LONG = (
     Rule(r"::TestRedisClusterStore::", "each node is a server that passed the same suite"),
     Rule(r"test_mixed_chaos\.py::.*\[cluster\]", "the same chaos over three servers"),
     Rule(r"::TestBoardEmbedded::", "TestBoardWebSocket goes the same way, and further"),
-    Rule(r"::TestBoardSealedRedis::", "what seals is in front of the engine, whichever it is"),
+    Rule(r"::TestBoardSealed::", "TestBoardSealedRedis has the rules in which values are sealed"),
     Rule(r"test_every_run_keeps_what_is_promised\[[1-7]\]", "more seeds"),
 )
 
 QUICK = (
     Rule(r"^tests/test_\w+\.py::", "the repository itself"),
-    Rule(r"^tests/(unit|simulation)/", "modules by themselves, and on a simulated clock"),
+    Rule(r"^tests/simulation/", "a simulated clock"),
+    Rule(
+        r"^tests/unit/(?!.*/test_(processes|server)\.py)", "modules without processes of their own"
+    ),
     Rule(r"::(TestBoardEmbedded|TestSqliteStore)::", "one suite of the board, one of the store"),
 )
 SLOWER = ("redis", "cluster", "postgres", "slow")

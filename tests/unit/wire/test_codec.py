@@ -209,6 +209,7 @@ def a_commit(value: bytes = b"\x01") -> Commit:
     )
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_a_log_entry_comes_back(data: st.DataObject) -> None:
     """From what an engine stores: body, large values, results."""
