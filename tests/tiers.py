@@ -42,10 +42,17 @@ LONG = (
         for name in other_kinds()
     ),
     Rule(r"::TestRedisClusterStore::", "each node is a server that passed the same suite"),
-    Rule(r"test_mixed_chaos\.py::.*\[cluster\]", "the same chaos over three servers"),
+    Rule(
+        r"::test_every_promise_holds_whatever_breaks\[", "every fault at once, after each by itself"
+    ),
     Rule(r"::TestBoardEmbedded::", "TestBoardWebSocket goes the same way, and further"),
     Rule(r"::TestBoardSealed::", "TestBoardSealedRedis has the rules in which values are sealed"),
-    Rule(r"test_every_run_keeps_what_is_promised\[[1-7]\]", "more seeds"),
+    Rule(r"::test_every_run_keeps_what_is_promised\[[1-7]\]", "more seeds"),
+    Rule(r"^tests/faults/test_redlock_\w+\.py::.*\[5-", "five lock masters, after three"),
+    # What tests are tried on: it changes when they do, not when the product does.
+    Rule(r"/test_simulation\.py::test_a_planted_fault_is_found\[", "what the simulation finds"),
+    Rule(r"::test_a_mutant_is_found_out\[", "what the walks of the machine find"),
+    Rule(r"::test_scripts_do_the_same_on_a_real_server\[", "the simulation's server is a server"),
 )
 
 QUICK = (
