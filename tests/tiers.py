@@ -31,8 +31,8 @@ class Rule:
 
 
 def other_kinds() -> tuple[str, ...]:
-    """The kinds of Redis servers but for the first one, which `make test` takes: Redis if it is
-    there, otherwise Valkey."""
+    """The kinds of Redis servers but for the first one, which `make test` takes: the one that
+    BLACKBOARD_REDIS_SERVER asks for, otherwise Redis if it is there, otherwise Valkey."""
     return tuple(binary.name for binary in server_binaries()[1:])
 
 
