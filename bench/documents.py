@@ -51,7 +51,7 @@ from bench.servers import (
     prepare_cache,
 )
 from bench.targets import DOCUMENT_TARGETS, judge
-from blackboard.net.documents_client import document_token
+from blackboard.client.remote.documents import document_token
 
 CELL_SECONDS_MAX = 240.0
 PROGRAMS = CHECKOUT / "bench/yjs"

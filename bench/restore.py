@@ -30,12 +30,13 @@ from pathlib import Path
 
 from bench.figures import quantile
 from blackboard import Put, Resync, StaleEpoch, Unavailable, encode_value
-from blackboard.net.server import tune_interpreter
-from blackboard.service import access
-from blackboard.service.board import Board, Client
-from blackboard.service.embedded import archive_beside
-from blackboard.service.service import Service
-from blackboard.store.base import Store
+from blackboard.client.board import Board
+from blackboard.client.client import Client
+from blackboard.core import access
+from blackboard.engines.base import Store
+from blackboard.server.assembly import archive_beside
+from blackboard.server.http.serve import tune_interpreter
+from blackboard.server.service import Service
 
 AGENTS = 8
 PACE_S = 0.02
@@ -216,11 +217,11 @@ async def serving(engine: str, folder: Path) -> AsyncIterator[Service]:
     """A service over an empty engine, and an archive beside it."""
     store: Store
     if engine == "sqlite":
-        from blackboard.store.sqlite import SqliteStore
+        from blackboard.engines.sqlite.store import SqliteStore
 
         store = await SqliteStore.at(folder)
     else:
-        from blackboard.store.redis import RedisStore
+        from blackboard.engines.redis.store import RedisStore
 
         store = RedisStore.connect(engine)
     async with Service(store, archive=await archive_beside(folder)) as service:

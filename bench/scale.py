@@ -27,7 +27,8 @@ from bench.peers import serve_redis
 from bench.rows import LOOPBACK, Endpoint
 from bench.servers import Lab, Server
 from blackboard import connect
-from blackboard.service.board import Board, Client
+from blackboard.client.board import Board
+from blackboard.client.client import Client
 
 WRITERS = 32
 COMMITS = 6_000

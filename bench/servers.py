@@ -18,8 +18,8 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from blackboard.engines.redis.process import find_redis_server, free_port
 from blackboard.errors import Unavailable
-from blackboard.store.redis_process import find_redis_server, free_port
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 CACHE = CHECKOUT / ".servers/bench"

@@ -36,8 +36,9 @@ from bench.peers import serve_redis
 from bench.rows import LOOPBACK, Endpoint
 from bench.servers import Lab, Server
 from blackboard import Conflict, LeaseHeld, Unavailable, connect
-from blackboard.service.board import Board, Client
-from blackboard.service.moments import Policy
+from blackboard.client.board import Board
+from blackboard.client.client import Client
+from blackboard.core.checkpoints import Policy
 
 BOARD = "soak"
 KEYS = 1_000

@@ -9,11 +9,11 @@
 
 Five files tell the whole story:
 
-1. `service/board.py`            what people and agents use
+1. `client/board.py`            what people and agents use
 2. `core/model.py`               what a commit means
-3. `store/scripts/commit.lua`    the same, inside Redis
+3. `engines/redis/scripts/commit.lua`    the same, inside Redis
 4. `core/watch.py`               who is told what, and when they are told that they cannot be
-5. `service/restore.py`          how a whole team is taken back
+5. `server/checkpoints/restore.py`          how a whole team is taken back
 
 Names are loaded when they are first used, so that importing the package costs nothing.
 """
@@ -22,6 +22,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from blackboard.client.board import Board
+    from blackboard.client.client import Client
+    from blackboard.client.diff import Diff, KeyChange
+    from blackboard.client.documents.document import Document
+    from blackboard.client.export import Exported
+    from blackboard.client.leases.claim import Claim, Claimed, Task
+    from blackboard.client.leases.lock import Lock
+    from blackboard.client.leases.presence import Attachment, Presence
+    from blackboard.client.remote.documents import document_token
+    from blackboard.client.remote.link import connect
+    from blackboard.client.step import Step
+    from blackboard.client.views import Cause, Change, Entry, Listing, Receipt, Revised, Version
+    from blackboard.client.watch import Watch
+    from blackboard.core.checkpoints import (
+        Checkpoint,
+        Origin,
+        Policy,
+        Pruned,
+        Restored,
+        Shown,
+        Verified,
+    )
     from blackboard.core.commit import (
         ABSENT,
         PRESENT,
@@ -40,6 +62,7 @@ if TYPE_CHECKING:
         Renew,
         Waiter,
     )
+    from blackboard.embedded import open  # noqa: A004
     from blackboard.errors import (
         AccessDenied,
         AttemptTooOld,
@@ -81,14 +104,12 @@ if TYPE_CHECKING:
         Unauthenticated,
         Unavailable,
     )
-    from blackboard.net.client import connect
-    from blackboard.net.documents_client import document_token
     from blackboard.runtime.agent import Agent
     from blackboard.runtime.approvals import Decision, Pending
+    from blackboard.runtime.board_port import BoardDesk
     from blackboard.runtime.calls import CallRecord, Retry, Terms
     from blackboard.runtime.chat import ChatModel, Endpoint, model_from_environment
     from blackboard.runtime.context import Context, Letter, Reference
-    from blackboard.runtime.desk import BoardDesk
     from blackboard.runtime.memory import Recall, Transcript, Turn
     from blackboard.runtime.models import (
         Message,
@@ -108,27 +129,6 @@ if TYPE_CHECKING:
     from blackboard.runtime.supervisor import Care, Ended, Life, live
     from blackboard.runtime.team import run_team, spawn
     from blackboard.runtime.trial import Inputs, Trial, run_step
-    from blackboard.service.attempts import Claimed
-    from blackboard.service.board import Board, Client
-    from blackboard.service.claim import Claim, Task
-    from blackboard.service.comparing import Diff, KeyChange
-    from blackboard.service.document import Document
-    from blackboard.service.embedded import open  # noqa: A004
-    from blackboard.service.lock import Lock
-    from blackboard.service.moments import (
-        Checkpoint,
-        Origin,
-        Policy,
-        Pruned,
-        Restored,
-        Shown,
-        Verified,
-    )
-    from blackboard.service.presence import Attachment, Presence
-    from blackboard.service.step import Step
-    from blackboard.service.transfer import Exported
-    from blackboard.service.views import Cause, Change, Entry, Listing, Receipt, Revised, Version
-    from blackboard.service.watching import Watch
     from blackboard.wire.codec import decode_value, encode_value
 
 __all__ = [
@@ -264,9 +264,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "blackboard.net.client": ("connect",),
-    "blackboard.net.documents_client": ("document_token",),
-    "blackboard.service.document": ("Document",),
+    "blackboard.client.remote.link": ("connect",),
+    "blackboard.client.remote.documents": ("document_token",),
+    "blackboard.client.documents.document": ("Document",),
     "blackboard.runtime.agent": ("Agent",),
     "blackboard.runtime.chat": ("ChatModel", "Endpoint", "model_from_environment"),
     "blackboard.runtime.memory": ("Recall", "Transcript", "Turn"),
@@ -287,20 +287,20 @@ _HOMES = {
     "blackboard.runtime.approvals": ("Decision", "Pending"),
     "blackboard.runtime.calls": ("CallRecord", "Retry", "Terms"),
     "blackboard.runtime.context": ("Context", "Letter", "Reference"),
-    "blackboard.runtime.desk": ("BoardDesk",),
+    "blackboard.runtime.board_port": ("BoardDesk",),
     "blackboard.runtime.run": ("Stay", "run_agent"),
     "blackboard.runtime.runner": ("Runner", "Stepped"),
     "blackboard.runtime.state": ("Status",),
     "blackboard.runtime.trial": ("Inputs", "Trial", "run_step"),
-    "blackboard.service.attempts": ("Claimed",),
-    "blackboard.service.board": ("Board", "Client"),
-    "blackboard.service.claim": ("Claim", "Task"),
-    "blackboard.service.embedded": ("open",),
-    "blackboard.service.lock": ("Lock",),
-    "blackboard.service.presence": ("Attachment", "Presence"),
-    "blackboard.service.step": ("Step",),
-    "blackboard.service.comparing": ("Diff", "KeyChange"),
-    "blackboard.service.moments": (
+    "blackboard.client.board": ("Board",),
+    "blackboard.client.client": ("Client",),
+    "blackboard.client.leases.claim": ("Claim", "Claimed", "Task"),
+    "blackboard.embedded": ("open",),
+    "blackboard.client.leases.lock": ("Lock",),
+    "blackboard.client.leases.presence": ("Attachment", "Presence"),
+    "blackboard.client.step": ("Step",),
+    "blackboard.client.diff": ("Diff", "KeyChange"),
+    "blackboard.core.checkpoints": (
         "Checkpoint",
         "Origin",
         "Policy",
@@ -309,8 +309,8 @@ _HOMES = {
         "Shown",
         "Verified",
     ),
-    "blackboard.service.transfer": ("Exported",),
-    "blackboard.service.views": (
+    "blackboard.client.export": ("Exported",),
+    "blackboard.client.views": (
         "Cause",
         "Change",
         "Entry",
@@ -319,7 +319,7 @@ _HOMES = {
         "Revised",
         "Version",
     ),
-    "blackboard.service.watching": ("Watch",),
+    "blackboard.client.watch": ("Watch",),
     "blackboard.wire.codec": ("decode_value", "encode_value"),
     "blackboard.core.commit": (
         "ABSENT",

@@ -15,8 +15,8 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from redis import Redis
 
-from blackboard.store import redis_process
-from blackboard.store.redis_process import RedisProcess, find_redis_server
+from blackboard.engines.redis import process as redis_process
+from blackboard.engines.redis.process import RedisProcess, find_redis_server
 from tests import tiers
 from tests.ports import free_port
 from tests.postgres import Postgres, postgres_directory

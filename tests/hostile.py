@@ -19,12 +19,12 @@ TESTS = (
     "tests/unit/wire/test_session_garbage.py",
     "tests/unit/wire/test_frames.py",
     "tests/unit/wire/test_codec.py",
-    "tests/unit/core/test_crdt.py",
-    "tests/unit/net/test_tokens.py",
-    "tests/unit/net/test_gate.py",
-    "tests/unit/service/test_shapes.py",
-    "tests/unit/service/test_access.py",
-    "tests/unit/store/test_sealing.py",
+    "tests/unit/core/documents/test_update.py",
+    "tests/unit/integrity/test_tokens.py",
+    "tests/unit/server/http/test_handshake.py",
+    "tests/unit/server/test_validation.py",
+    "tests/unit/core/test_access.py",
+    "tests/unit/integrity/test_envelope.py",
     "tests/acceptance/test_bad_input.py",
 )
 PASSED = re.compile(r"(\d+) passed")

@@ -56,19 +56,19 @@ MUTANTS = (
     # --- exactly once -----------------------------------------------------------------------------
     Mutant(
         "a retry has a new identity",
-        "blackboard/service/writer.py",
+        "blackboard/client/writer.py",
         "uncertain, commit = failure, replace(commit, retry_since=since)",
         "uncertain, commit = failure, replace(\n"
         "                        commit, id=replace(commit.id, step=commit.id.step + 1)\n"
         "                    )",
-        f"{UNIT}/service/test_writer.py",
+        f"{UNIT}/client/test_writer.py",
     ),
     Mutant(
         "the answer is stored after the write",
-        "blackboard/store/sqlite_rows.py",
+        "blackboard/engines/sqlite/rows.py",
         "        answers.setdefault(lane, state.answers.get(lane))\n",
         "        lane and answers\n",
-        f"{UNIT}/store/test_sqlite_file.py",
+        f"{UNIT}/engines/sqlite/test_file.py",
     ),
     Mutant(
         "a first attempt that comes late is applied",
@@ -86,10 +86,10 @@ MUTANTS = (
     ),
     Mutant(
         "a task is delivered twice",
-        "blackboard/service/claim.py",
+        "blackboard/client/leases/claim.py",
         "ops = (*task.ops, Delete(task.key), ",
         "ops = (*task.ops, ",
-        f"{UNIT}/service/test_claim.py {BOARD} -k claim",
+        f"{UNIT}/client/leases/test_claim.py {BOARD} -k claim",
     ),
     # --- fences and leases ------------------------------------------------------------------------
     Mutant(
@@ -116,7 +116,7 @@ MUTANTS = (
     # --- atomic -----------------------------------------------------------------------------------
     Mutant(
         "it is written before everything is checked",
-        "blackboard/store/scripts/commit.lua",
+        "blackboard/engines/redis/scripts/commit.lua",
         "  draft.next_item[prefix] = index + 1\n",
         "  draft.next_item[prefix] = index + 1\n"
         "  entries['#' .. prefix] = format('%d', index + 1)\n",
@@ -124,7 +124,7 @@ MUTANTS = (
     ),
     Mutant(
         "private state is committed after the public one",
-        "blackboard/service/step.py",
+        "blackboard/client/step.py",
         "        grounds = [(key, at)",
         "        while len(self._ops) > 1:\n"
         "            await self._board.commit([self._ops.pop(0)])\n"
@@ -133,7 +133,7 @@ MUTANTS = (
     ),
     Mutant(
         "a listing is not conditioned",
-        "blackboard/service/step.py",
+        "blackboard/client/step.py",
         "conditions += [PrefixUnchanged(p, since) for p, since in self._listed.items()]",
         "pass",
         f"{BOARD} -k listed",
@@ -148,24 +148,24 @@ MUTANTS = (
     ),
     Mutant(
         "a full queue drops in silence",
-        "blackboard/service/feed.py",
+        "blackboard/server/feed.py",
         "            self._after = oldest.revision\n",
         "",
-        f"{UNIT}/service/test_feed.py",
+        f"{UNIT}/server/test_feed.py",
     ),
     Mutant(
         "the log is trimmed past who still reads it",
-        "blackboard/service/sweeper.py",
+        "blackboard/server/sweeper.py",
         "if entry.revision <= archived]",
         "if archived >= 0]",
-        f"{UNIT}/service/test_archiver.py",
+        f"{UNIT}/server/test_archiver.py",
     ),
     Mutant(
         "a pattern is taken for a narrower one",
-        "blackboard/service/access.py",
+        "blackboard/core/access.py",
         "            return len(narrow) > place\n",
         "            return True\n",
-        f"{UNIT}/net/test_tokens.py",
+        f"{UNIT}/integrity/test_tokens.py",
     ),
     # --- cuts and restores ------------------------------------------------------------------------
     Mutant(
@@ -177,7 +177,7 @@ MUTANTS = (
     ),
     Mutant(
         "a checkpoint does not wait for who is late",
-        "blackboard/service/checkpoints.py",
+        "blackboard/server/checkpoints/take.py",
         "if answers.not_fresh and not wish.stale_ok:",
         "if False:",
         f"{BOARD} -k deliver",
@@ -191,7 +191,7 @@ MUTANTS = (
     ),
     Mutant(
         "replicas of a document share an identity",
-        "blackboard/service/document.py",
+        "blackboard/client/documents/document.py",
         "self._doc: Doc[Any] = Doc()",
         "self._doc: Doc[Any] = Doc(client_id=7)",
         f"{BOARD} -k document",
@@ -199,56 +199,56 @@ MUTANTS = (
     # --- engines ----------------------------------------------------------------------------------
     Mutant(
         "a replica is read from",
-        "blackboard/store/redis_facts.py",
+        "blackboard/engines/redis/facts.py",
         'if info.get("role", "master") != "master":',
         "if False:",
-        f"{UNIT}/store/test_redis_facts.py -k replica",
+        f"{UNIT}/engines/redis/test_facts.py -k replica",
     ),
     Mutant(
         "a sealed value may lie anywhere",
-        "blackboard/store/sealing.py",
+        "blackboard/integrity/envelope.py",
         '    return front + b"\\0" + namespace_of(path).encode() + b"\\0" + path.encode()\n',
         "    return front\n",
-        f"{UNIT}/store/test_sealing.py",
+        f"{UNIT}/integrity/test_envelope.py",
     ),
     Mutant(
         "syncs are left to the kernel",
-        "blackboard/store/sqlite_file.py",
+        "blackboard/engines/sqlite/file.py",
         'connection.execute("PRAGMA synchronous=FULL")',
         'connection.execute("PRAGMA synchronous=NORMAL")',
         "tests/faults/test_power_sqlite.py -k acknowledged",
     ),
     Mutant(
         "it is told before it is written",
-        "blackboard/store/sqlite_board.py",
+        "blackboard/engines/sqlite/board.py",
         "        self._writers.submit(self._write, group, taken)\n",
         "        self._writers.submit(self._write, group, taken)\n        self._finish(group)\n",
         "tests/faults/test_power_sqlite.py -k acknowledged",
     ),
     Mutant(
         "the log is cut before the archive is synced",
-        "blackboard/store/archive_sql.py",
+        "blackboard/archive/sql.py",
         "        await self._database.sync()\n",
         "",
         "tests/faults/test_power_archive.py",
     ),
     Mutant(
         "blobs are left to the kernel",
-        "blackboard/store/blobs.py",
+        "blackboard/archive/blobs.py",
         "    for synced in (file, file.parent, directory):\n",
         "    for synced in ():\n",
-        f"{UNIT}/store/test_blobs.py -k outlives",
+        f"{UNIT}/archive/test_blobs.py -k outlives",
     ),
     Mutant(
         "a checksum is of keys and values only",
-        "blackboard/store/sqlite_rows.py",
+        "blackboard/engines/sqlite/rows.py",
         "    packed = _encode(row)\n",
         "    packed = _encode(row[:3])\n",
-        f"{UNIT}/store/test_sqlite_file.py",
+        f"{UNIT}/engines/sqlite/test_file.py",
     ),
     Mutant(
         "a damaged journal counts as cut off",
-        "blackboard/store/sqlite_journal.py",
+        "blackboard/engines/sqlite/file.py",
         "CUT_OFF_MAX: Final = 1",
         "CUT_OFF_MAX: Final = 1_000_000",
         "tests/faults/test_power_sqlite.py -k journal",

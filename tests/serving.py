@@ -8,14 +8,14 @@ from functools import partial
 
 from starlette.applications import Starlette
 
-from blackboard.net.app import create_app
-from blackboard.net.config import Settings, load
-from blackboard.net.gate import Doors, Gate
-from blackboard.net.server import listen, serve_app
-from blackboard.net.tokens import issue, new_secret, verify
-from blackboard.service import access
-from blackboard.service.access import Principal
-from blackboard.service.service import Service
+from blackboard.core import access
+from blackboard.core.access import Principal
+from blackboard.integrity.tokens import issue, new_secret, verify
+from blackboard.server.http.app import create_app
+from blackboard.server.http.handshake import Doors, Gate
+from blackboard.server.http.serve import listen, serve_app
+from blackboard.server.service import Service
+from blackboard.server.settings import Settings, load
 from tests.certificates import Pair
 from tests.waiting import TIMEOUT_S
 

@@ -27,8 +27,8 @@ from typing import Any
 import anyio
 
 import blackboard
-from blackboard.net.config import load
-from blackboard.net.server import Serving, serve
+from blackboard.server.http.serve import Serving, serve
+from blackboard.server.settings import load
 from tests.source_tree import Source
 
 PAGE_TIMEOUT_S = 60

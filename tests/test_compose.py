@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from blackboard.store.redis_process import RedisProcess, RedisSettings
+from blackboard.engines.redis.process import RedisProcess, RedisSettings
 from tests.servers import ask
 from tests.source_tree import ROOT
 

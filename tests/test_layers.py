@@ -9,10 +9,11 @@ FLOORS = (
     "errors types",
     "core",
     "wire",
-    "store",
-    "service",
-    "net",
-    "runtime",
+    "engines integrity",
+    "archive client",
+    "encryption runtime",
+    "server",
+    "embedded",
     "_checkout",
     "",  # blackboard/__init__.py, which gathers the public names
     "agents demos",
@@ -138,23 +139,24 @@ def test_each_rule_finds_its_offender() -> None:
         "blackboard": {"blackboard.core.model"},
         "blackboard.cellar.rats": set(),
         "blackboard.cli.main": {"blackboard.demos.race"},
-        "blackboard.core.model": {"blackboard.store.base", "dataclasses", "time"},
-        "blackboard.store.base": {"blackboard.store.redis", "asyncio"},
-        "blackboard.store.redis": {"blackboard.store.base", "blackboard.core.commit"},
+        "blackboard.core.model": {"blackboard.engines.base", "dataclasses", "time"},
+        "blackboard.engines.base": {"blackboard.engines.redis.store", "asyncio"},
+        "blackboard.engines.redis.store": {"blackboard.engines.base", "blackboard.core.commit"},
         "blackboard.core.commit": set(),
         "blackboard.agents.janitor": {"blackboard", "blackboard.core.commit"},
         "blackboard.demos.race": {"blackboard.agents.janitor"},
     }
     assert unknown_floors(graph) == ["blackboard.cellar.rats"]
     del graph["blackboard.cellar.rats"]
-    assert upward_imports(graph) == ["blackboard.core.model -> blackboard.store.base"]
+    assert upward_imports(graph) == ["blackboard.core.model -> blackboard.engines.base"]
     assert impure_imports(graph) == ["blackboard.core.model -> time"]
     assert private_imports_by_agents(graph) == [
         "blackboard.agents.janitor -> blackboard.core.commit"
     ]
     assert imports_of_demos(graph) == ["blackboard.cli.main -> blackboard.demos.race"]
     (circle,) = cycles(graph)
-    assert {"blackboard.store.base", "blackboard.store.redis"} == set(circle.split(" -> "))
+    both = {"blackboard.engines.base", "blackboard.engines.redis.store"}
+    assert set(circle.split(" -> ")) == both
 
 
 def test_imports_are_read_wherever_they_stand() -> None:
@@ -167,13 +169,13 @@ def test_imports_are_read_wherever_they_stand() -> None:
         "from blackboard import errors, Board\n"
         "def later():\n    import time\n"
     )
-    modules = {"blackboard.errors", "blackboard.core.commit", "blackboard.store.redis"}
-    assert imports_of(Source("blackboard/store/keys.py", text), modules) == {
+    modules = {"blackboard.errors", "blackboard.core.commit", "blackboard.engines.redis"}
+    assert imports_of(Source("blackboard/engines/keys.py", text), modules) == {
         "os.path",
         "blackboard.types",
-        "blackboard.store.redis",
-        "blackboard.store",
-        "blackboard.store.base",
+        "blackboard.engines.redis",
+        "blackboard.engines",
+        "blackboard.engines.base",
         "blackboard.core.commit",
         "blackboard.errors",
         "blackboard",
@@ -184,4 +186,4 @@ def test_imports_are_read_wherever_they_stand() -> None:
 def test_agents_and_demos_are_named_as_they_are_imported() -> None:
     """A file in agents/ is a module of blackboard.agents; a package is named by its folder."""
     assert Source("agents/janitor.py", "").module == "blackboard.agents.janitor"
-    assert Source("blackboard/store/__init__.py", "").module == "blackboard.store"
+    assert Source("blackboard/engines/__init__.py", "").module == "blackboard.engines"

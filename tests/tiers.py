@@ -59,7 +59,8 @@ QUICK = (
     Rule(r"^tests/test_\w+\.py::", "the repository itself"),
     Rule(r"^tests/simulation/", "a simulated clock"),
     Rule(
-        r"^tests/unit/(?!.*/test_(processes|server)\.py)", "modules without processes of their own"
+        r"^tests/unit/(?!.*/test_processes\.py|.*/test_serve\.py)",
+        "modules without processes of their own",
     ),
     Rule(r"::(TestBoardEmbedded|TestSqliteStore)::", "one suite of the board, one of the store"),
 )

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from blackboard.cli import screen
-from blackboard.cli.exits import not_found, wrong_usage
+from blackboard.cli.errors import not_found, wrong_usage
 from blackboard.cli.options import Flags, ReadCommand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from blackboard.client.board import Board
+    from blackboard.client.views import Receipt
     from blackboard.runtime.approvals import Pending
-    from blackboard.service.board import Board
-    from blackboard.service.views import Receipt
 
 _PANEL = "Agents"
 _AGENT = typer.Argument(metavar="AGENT", help="Who asks.", show_default=False)
@@ -41,7 +41,8 @@ def approvals(
     asker: Annotated[str, typer.Argument(metavar="AGENT", help="* is every agent.")] = "*",
 ) -> None:
     """List what agents wait to have approved, and on which facts."""
-    from blackboard.cli import session, show
+    from blackboard.cli import render as show
+    from blackboard.cli import session
 
     flags = Flags.of(context)
 
@@ -124,7 +125,8 @@ async def _pending(board: "Board", agent: str) -> "Sequence[Pending]":
 
 def _answer(flags: Flags, agent: str, name: str, said: tuple[bool, int | None, str]) -> None:
     """Give the answer `said`: approved or not, at which revision, why."""
-    from blackboard.cli import session, show
+    from blackboard.cli import render as show
+    from blackboard.cli import session
 
     approved, revision, reason = said
 

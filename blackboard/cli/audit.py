@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from blackboard.cli.exits import CommandError, Exit, wrong_usage
+from blackboard.cli.errors import CommandError, Exit, wrong_usage
 from blackboard.cli.options import Flags, ReadCommand
 
 if TYPE_CHECKING:
-    from blackboard.service.audit_record import AuditRecord
-    from blackboard.service.board import Client
+    from blackboard.client.audit_record import AuditRecord
+    from blackboard.client.client import Client
 
 _COLUMNS: Final = ("time", "principal", "verb", "board", "what", "outcome", "count")
 
@@ -53,8 +53,9 @@ def audit(
     """
     from dataclasses import asdict
 
-    from blackboard.cli import screen, session, show
-    from blackboard.service.audit import findings, missing
+    from blackboard.cli import render as show
+    from blackboard.cli import screen, session
+    from blackboard.server.security.audit import findings, missing
 
     before = [] if against is None else _read(against)
     flags = Flags.of(context)
@@ -78,7 +79,7 @@ def audit(
 
 def print_records(records: "Sequence[AuditRecord]") -> None:
     """A table; what was asked for is shortened to the room that the others leave."""
-    from blackboard.cli import show
+    from blackboard.cli import render as show
     from blackboard.cli.screen import safe
 
     now = show.now_ms()
@@ -97,7 +98,7 @@ def _read(path: Path) -> "list[AuditRecord]":
     """The records of an earlier `--json`. Errors: CommandError."""
     import json
 
-    from blackboard.service.audit_record import AuditRecord
+    from blackboard.client.audit_record import AuditRecord
 
     try:
         return [AuditRecord(**record) for record in json.loads(path.read_bytes())["records"]]

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from blackboard.cli import screen
-from blackboard.cli.exits import CommandError, Exit, wrong_usage
+from blackboard.cli.errors import CommandError, Exit, wrong_usage
 from blackboard.cli.options import Flags, Group, ReadCommand
 
 if TYPE_CHECKING:
-    from blackboard.service.board import Board, Client
-    from blackboard.service.comparing import Diff
-    from blackboard.service.moments import Checkpoint, Pruned, Shown, Verified
-    from blackboard.service.transfer import Exported
+    from blackboard.client.board import Board
+    from blackboard.client.client import Client
+    from blackboard.client.diff import Diff
+    from blackboard.client.export import Exported
+    from blackboard.core.checkpoints import Checkpoint, Pruned, Shown, Verified
 
 DIFF_LIMIT_DEFAULT = 200
 _DAY_MS = 86_400_000
@@ -52,7 +53,8 @@ def create(
 
     Public, private and inboxes, as one consistent cut. It stops nobody.
     """
-    from blackboard.cli import past, session
+    from blackboard.cli import render as past
+    from blackboard.cli import session
 
     flags = Flags.of(context)
     if barrier_s is not None and not 0 < barrier_s * 1000 < math.inf:
@@ -74,7 +76,9 @@ blackboard checkpoint list --json | jq -r '.[].name'""",
 )
 def list_all(context: typer.Context) -> None:
     """Print the checkpoints of a board, the oldest first."""
-    from blackboard.cli import past, session, show
+    from blackboard.cli import render as past
+    from blackboard.cli import render as show
+    from blackboard.cli import session
 
     async def look(client: "Client", board: "Board") -> "tuple[Checkpoint, ...]":
         found = await board.checkpoints()
@@ -96,8 +100,9 @@ def show(context: typer.Context, name: Annotated[str, _NAME]) -> None:
 
     Digests of namespaces, agents' steps, what they declared, who signed.
     """
-    from blackboard.cli import past, session
-    from blackboard.cli import show as shown
+    from blackboard.cli import render as past
+    from blackboard.cli import render as shown
+    from blackboard.cli import session
 
     async def look(board: "Board") -> "Shown":
         return await board.show(name)
@@ -136,10 +141,11 @@ def diff(
 
     By key, down to the lines of long texts; also between a board and a branch of it.
     """
-    from blackboard.cli import moments, past, session
+    from blackboard.cli import render as past
+    from blackboard.cli import session, values
 
     async def compare(board: "Board") -> "Diff":
-        first, second = moments.parse(a), moments.parse(b)
+        first, second = values.parse_moment(a), values.parse_moment(b)
         return await board.diff(first, second, other=other, pattern=pattern, limit=limit)
 
     flags = Flags.of(context)
@@ -156,11 +162,11 @@ def verify(
     The hash chain, digests, blobs and signatures. Exit code 1 and one line per finding if anything
     is not what was written.
     """
-    from blackboard.cli import moments, session
-    from blackboard.cli import show as shown
+    from blackboard.cli import render as shown
+    from blackboard.cli import session, values
 
     async def check(board: "Board") -> "Verified":
-        return await board.verify(moments.parse(moment))
+        return await board.verify(values.parse_moment(moment))
 
     flags = Flags.of(context)
     with screen.busy("verifying"):
@@ -199,8 +205,8 @@ def export(
 
     It holds all of it, and can be imported on another engine or machine.
     """
+    from blackboard.cli import render as shown
     from blackboard.cli import session
-    from blackboard.cli import show as shown
 
     if not overwrite and os.path.lexists(file):
         raise wrong_usage(f"{file} exists", "Name a new file, or replace it with --overwrite.")
@@ -237,8 +243,8 @@ def import_file(
 
     A file that was changed is refused.
     """
+    from blackboard.cli import render as shown
     from blackboard.cli import session
-    from blackboard.cli import show as shown
 
     async def read(client: "Client") -> int:
         board = await client.import_board(file, new)
@@ -296,8 +302,9 @@ def prune(
 
     What a pin or a branch needs always stays.
     """
-    from blackboard.cli import past, session
-    from blackboard.service.moments import Policy
+    from blackboard.cli import render as past
+    from blackboard.cli import session
+    from blackboard.core.checkpoints import Policy
 
     if history_days is not None and not 0 <= history_days * _DAY_MS < math.inf:
         raise wrong_usage("--history-days must be a number of days, 0 or more")

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from blackboard.cli import places, screen
-from blackboard.cli.exits import wrong_usage
+from blackboard.cli import screen
+from blackboard.cli import target as places
+from blackboard.cli.errors import wrong_usage
 from blackboard.cli.options import Command, Flags, Group, RememberCommand
 
 app = typer.Typer(
@@ -70,7 +71,7 @@ def use(name: Annotated[str, _NAME]) -> None:
 @app.command(cls=Command, epilog="blackboard context ls")
 def ls(context: typer.Context) -> None:
     """List the services that are remembered. Tokens are not shown."""
-    from blackboard.cli import show
+    from blackboard.cli import render as show
 
     known = places.load(places.config_directory())
     if Flags.of(context).as_json:

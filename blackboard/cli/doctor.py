@@ -1,18 +1,371 @@
-"""doctor: is everything as it must be, and if not, what helps?"""
+"""What `blackboard doctor` looks at. Each check gives findings; none changes anything that stays.
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+A finding is ok, warn (it works, but will surprise you) or fail (it does not work, or loses data).
+
+doctor: is everything as it must be, and if not, what helps?
+"""
+
+import json
+import os
+import shutil
+import socket
+import ssl
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from http.client import HTTPException
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlsplit
 
 import typer
 
 from blackboard.cli import screen
-from blackboard.cli.exits import CommandError, Exit
+from blackboard.cli.errors import LOOPBACK, CommandError, Exit, explain, other_scheme, way_to
 from blackboard.cli.options import Flags, ReadCommand
+from blackboard.cli.screen import counted
+from blackboard.errors import BlackboardError, DataDirectoryInUse
+from blackboard.types import ARCHIVE_LAG_MS_MAX, CONNECTIONS_MAX, OPEN_FILES_MAX
 
 if TYPE_CHECKING:
-    from blackboard.cli.checks import Finding
-    from blackboard.cli.places import Target
-    from blackboard.net.config import Settings
+    from blackboard.cli.target import Target
+    from blackboard.engines.base import Store
+    from blackboard.server.settings import Settings
+
+_FSYNCS: Final = 9
+_FSYNC_SLOW_MS: Final = 20.0
+_FREE_FAIL_BYTES: Final = 100 * 1024**2
+_FREE_WARN_BYTES: Final = 2 * 1024**3
+_SKEW_MAX_S: Final = 5
+_HTTP_TIMEOUT_S: Final = 3
+_ANSWER_BYTES_MAX: Final = 64 * 1024
+_SCHEMA_BYTES_MAX: Final = 1024 * 1024
+_VERSION_CHARACTERS_MAX: Final = 64
+_TOKEN_LEFT_MIN_MS: Final = 15 * 60_000  # a new one lives for an hour unless it is said
+
+
+class Status(StrEnum):
+    """How a finding is to be taken."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line: what was looked at, how it is, and what to do about it ("" = nothing)."""
+
+    check: str
+    status: Status
+    text: str
+    fix: str = ""
+
+
+def _ok(check: str, text: str) -> Finding:
+    return Finding(check, Status.OK, text)
+
+
+def _failure(check: str, error: BlackboardError | CommandError) -> Finding:
+    told = explain(error) if isinstance(error, BlackboardError) else error
+    return Finding(check, Status.FAIL, told.message, told.fix)
+
+
+# --- the engine -----------------------------------------------------------------------------------
+
+
+async def engine(settings: "Settings") -> list[Finding]:
+    """Which engine, what its answers survive, and what it warns of."""
+    from blackboard.cli.keys import SURVIVES
+    from blackboard.server.settings import make_store
+
+    if settings.engine == "sqlite" and not (settings.data / "boards").is_dir():
+        return [_ok("engine", f"sqlite; {settings.data} is made when it is first used")]
+    try:
+        store = await make_store(settings)
+    except DataDirectoryInUse as error:
+        owner = f"process {error.pid}" + (f", which serves {error.url}" if error.url else "")
+        return [_ok("engine", f"sqlite, in use by {owner}")]
+    except BlackboardError as error:
+        return [_failure("engine", error)]
+    try:
+        facts = await store.facts()
+        account = await _account(store)
+    except BlackboardError as error:
+        return [_failure("engine", error)]
+    finally:
+        await store.aclose()
+    known = f"{facts.name} {facts.version} at {facts.location}"
+    survives = f"what is acknowledged is {SURVIVES[facts.level]}"
+    warnings = [Finding("engine", Status.WARN, text, _ENGINE_FIX) for text in facts.warnings]
+    return [_ok("engine", known), _ok("durability", survives), *account, *warnings]
+
+
+async def _account(store: "Store") -> list[Finding]:
+    """Whether the account at a Redis may do more than it needs; with less it is refused before."""
+    from blackboard.engines.redis.store import RedisStore
+
+    if not isinstance(store, RedisStore):
+        return []
+    excess = (await store.account()).excess
+    if not excess:
+        return [_ok("account", "may do what is needed, and nothing that would harm")]
+    text = f"may do more than it needs: {', '.join(excess)}"
+    return [Finding("account", Status.WARN, text, _ACCOUNT_FIX)]
+
+
+_ACCOUNT_FIX = "Give Blackboard a user of its own, as docs/howto/deploy_redis.md says."
+_ENGINE_FIX = "Change it in the engine's configuration, or use a newer version."
+
+# --- this machine ---------------------------------------------------------------------------------
+
+
+def directory(path: Path) -> Iterator[Finding]:
+    """Rights, room and speed of the data directory (or of where it will be made)."""
+    place = path
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not os.access(place, os.W_OK | os.X_OK):
+        yield Finding("data", Status.FAIL, f"{place} is not writable", f"chown or chmod {place}")
+        return
+    if place == path and place.stat().st_mode & 0o077:
+        fix = f"chmod 700 {path}"
+        yield Finding("data", Status.WARN, f"{path} can be read by other users here", fix)
+    else:
+        yield _ok("data", f"{path} is writable" + ("" if place == path else ", not made yet"))
+    yield _room(place)
+    yield _speed(place)
+
+
+def _room(place: Path) -> Finding:
+    free = shutil.disk_usage(place).free
+    text = f"{free / 1024**3:.1f} GiB free"
+    if free >= _FREE_WARN_BYTES:
+        return _ok("disk", text)
+    status = Status.FAIL if free < _FREE_FAIL_BYTES else Status.WARN
+    return Finding("disk", status, text, f"Make room on the file system of {place}.")
+
+
+def _speed(place: Path) -> Finding:
+    """The time that one acknowledged commit waits for the disk."""
+    probe = place / f".blackboard-fsync-{os.getpid()}"
+    times_ms = []
+    try:
+        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            for _ in range(_FSYNCS):
+                os.write(descriptor, b"\0" * 4096)
+                begun = time.perf_counter()
+                os.fsync(descriptor)
+                times_ms.append((time.perf_counter() - begun) * 1000)
+        finally:
+            os.close(descriptor)
+            probe.unlink()
+    except OSError as error:
+        return Finding("fsync", Status.FAIL, f"cannot write there: {error.strerror}")
+    median = statistics.median(times_ms)
+    text = f"{median:.1f} ms (median of {_FSYNCS}, slowest {max(times_ms):.1f} ms)"
+    if median <= _FSYNC_SLOW_MS:
+        return _ok("fsync", text)
+    return Finding("fsync", Status.WARN, text, "Put the data directory on a local SSD.")
+
+
+def open_files() -> Finding:
+    """Whether this process could have CONNECTIONS_MAX connections."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or hard >= OPEN_FILES_MAX:
+        return _ok(
+            "open files", f"{'no limit' if hard < 0 else hard}, {OPEN_FILES_MAX} are needed at most"
+        )
+    connections = max(0, hard - OPEN_FILES_MAX + CONNECTIONS_MAX)
+    text = f"at most {hard}, so about {counted(connections, 'connection')}"
+    return Finding("open files", Status.WARN, text, f"ulimit -Hn {OPEN_FILES_MAX}")
+
+
+# --- the service ----------------------------------------------------------------------------------
+
+
+def token(target: "Target", now_ms: int) -> Finding:
+    """Whether there is a token, and for how long."""
+    from blackboard.cli.render import age
+    from blackboard.cli.render import clock as time_of
+    from blackboard.cli.token import claims_of
+
+    fix = "Give one: --token, BLACKBOARD_TOKEN or blackboard context add."
+    if target.token is None:
+        return Finding("token", Status.FAIL, "there is none", fix)
+    try:
+        claims = claims_of(target.token)
+    except CommandError as error:
+        return _failure("token", error)
+    left_ms = claims["expires_at_ms"] - now_ms
+    if left_ms <= 0:
+        return Finding("token", Status.FAIL, f"{claims['principal']}'s has expired", fix)
+    until = time_of(claims["expires_at_ms"], now_ms)
+    left = age(now_ms, claims["expires_at_ms"])
+    text = f"{claims['principal']}, valid until {until}, for another {left}"
+    if left_ms < _TOKEN_LEFT_MIN_MS:
+        return Finding("token", Status.WARN, text, "Ask for a new one: blackboard token create")
+    return _ok("token", text)
+
+
+def transport(url: str) -> Finding:
+    """Whether others on the way could read the token."""
+    parts = urlsplit(url)
+    if parts.scheme in ("wss", "https"):
+        return _ok("transport", "encrypted (TLS)")
+    if parts.hostname in LOOPBACK:
+        return _ok("transport", "on this machine only (loopback)")
+    text = f"{parts.hostname} is another machine, and nothing is encrypted"
+    return Finding("transport", Status.WARN, text, "Serve with --tls-cert and --tls-key.")
+
+
+def service(url: str, ca: str | None = None) -> Iterator[Finding]:
+    """Whether the service lives, is ready, and has our time."""
+    from urllib.error import HTTPError
+
+    from blackboard.client.remote.connect import reason_of
+
+    for path, meaning in (("/healthz", "it lives"), ("/readyz", "it is ready")):
+        try:
+            with _get(url, path, ca) as answer:
+                yield _ok(path, f"{url}, {meaning}")
+                date = answer.headers["Date"]
+                told = json.loads(answer.read(_ANSWER_BYTES_MAX))
+        except HTTPError as error:
+            error.close()
+            fix = "Look at the log of the service."
+            yield Finding(path, Status.FAIL, f"{url} answers {error.code} {error.reason}", fix)
+            return
+        except (OSError, ValueError, HTTPException, BlackboardError) as error:
+            cause = getattr(error, "reason", error)
+            reason = reason_of(cause, url) if isinstance(cause, Exception) else cause
+            yield _no_answer(path, url, str(reason))
+            return
+    yield _version(url, ca)
+    yield clock(date, time.time())
+    yield from archive(told)
+
+
+def _no_answer(path: str, url: str, reason: str) -> Finding:
+    if path != "/healthz":
+        fix = "Look at the log of the service, and at its engine."
+    elif "does not answer in HTTP" in reason and _speaks_tls(url):
+        reason, fix = "it speaks TLS at that port", f"Use {other_scheme(url)}"
+    else:
+        fix = way_to(url, reason)
+    return Finding(path, Status.FAIL, f"{url} does not answer: {reason}", fix)
+
+
+def _speaks_tls(url: str) -> bool:
+    """Whether there is TLS at the port, with whatever certificate: nothing is said under it."""
+    any_certificate = ssl.create_default_context()
+    any_certificate.check_hostname = False
+    any_certificate.verify_mode = ssl.CERT_NONE
+    parts = urlsplit(url)
+    address = (parts.hostname or "", parts.port or 80)
+    try:
+        with (
+            socket.create_connection(address, timeout=_HTTP_TIMEOUT_S) as plain,
+            any_certificate.wrap_socket(plain, server_hostname=parts.hostname),
+        ):
+            return True
+    except OSError:
+        return False
+
+
+def _version(url: str, ca: str | None) -> Finding:
+    """Which version answers; a warning if ours speaks another protocol, perhaps."""
+    ours = version_of("agent-blackboard")
+    try:
+        with _get(url, "/v1/schema", ca) as answer:
+            told = json.loads(answer.read(_SCHEMA_BYTES_MAX))
+            theirs = str(told["info"]["version"])[:_VERSION_CHARACTERS_MAX]
+    except (OSError, HTTPException, ValueError, LookupError, TypeError):
+        return Finding("version", Status.WARN, f"it does not tell its version; {ours} here")
+    return versions(theirs, ours)
+
+
+def versions(theirs: str, ours: str) -> Finding:
+    """Whether both sides have the same minor version: before 1.0 the next may change anything."""
+    text = f"{theirs} there, {ours} here"
+    if theirs.split(".")[:2] == ours.split(".")[:2]:
+        return _ok("version", text)
+    return Finding("version", Status.WARN, text, "Use the same version on both sides.")
+
+
+def elsewhere(url: str) -> Finding:
+    """What cannot be found out from here about a service on another machine."""
+    host = urlsplit(url).hostname
+    text = f"{host} is another machine: its engine, data directory, disk and open files"
+    return Finding(
+        "host", Status.OK, f"{text} were not checked", f"On {host} itself: blackboard doctor"
+    )
+
+
+def archive(told: Any) -> Iterator[Finding]:
+    """How the archive keeps up, as /readyz tells it; nothing if there is none."""
+    match told:
+        case {"archive": {"behind": int(behind), "lag_ms": int(lag_ms), "failing": int(failing)}}:
+            text = f"{counted(behind, 'revision')} behind, the oldest for {lag_ms / 1000:.1f} s"
+            if lag_ms <= ARCHIVE_LAG_MS_MAX:
+                yield _ok("archive", text)
+                return
+            fix = "Look at the log of the service, and at the archive's database."
+            text += f"; {counted(failing, 'board')} cannot be archived" if failing else ""
+            yield Finding("archive", Status.WARN, text, fix)
+
+
+def _get(url: str, path: str, ca: str | None) -> Any:
+    """The answer of the service at `url` to a plain GET; on this machine no proxy is asked."""
+    from urllib.request import BaseHandler, HTTPSHandler, ProxyHandler, build_opener
+
+    from blackboard.client.remote.connect import Address
+    from blackboard.client.remote.link import CA_VARIABLE
+
+    parts = urlsplit(url)
+    scheme = "https" if parts.scheme in ("wss", "https") else "http"
+    base = f"{scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
+    own: list[BaseHandler] = [ProxyHandler({})] if parts.hostname in LOOPBACK else []
+    trusted = ca or os.environ.get(CA_VARIABLE)
+    tls = Address(url, ca=Path(trusted) if trusted else None).tls()
+    if isinstance(tls, ssl.SSLContext):
+        own.append(HTTPSHandler(context=tls))
+    return build_opener(*own).open(base + path, timeout=_HTTP_TIMEOUT_S)
+
+
+def clock(date: str | None, now_s: float) -> Finding:
+    """Whether the service's clock (an HTTP date) agrees with this machine's."""
+    if not date:
+        return _ok("clock", "the service does not tell its time")
+    skew_s = now_s - parsedate_to_datetime(date).timestamp()
+    if abs(skew_s) <= _SKEW_MAX_S:
+        return _ok("clock", f"agrees with the service's, to {abs(skew_s):.0f} s")
+    text = f"{abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} the service's"
+    return Finding("clock", Status.WARN, text, "Synchronise both clocks (NTP).")
+
+
+async def access(target: "Target") -> Finding:
+    """Whether the service lets us in."""
+    import blackboard
+
+    assert target.url is not None
+    try:
+        connecting = blackboard.connect(
+            target.url, token=target.token, agent=target.agent, ca=target.ca
+        )
+        async with connecting as client:
+            boards = len(await client.boards())
+    except BlackboardError as error:
+        return _failure("access", error)
+    return _ok("access", f"let in; {counted(boards, 'board')} to be seen")
+
 
 app = typer.Typer()
 _MARKS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "bold red")}
@@ -40,8 +393,9 @@ def doctor(
     out where the service that is meant is on another machine, unless --engine or --data asks for
     them. Ends with 1 if anything fails.
     """
-    from blackboard.cli import session, show
-    from blackboard.net import config
+    from blackboard.cli import render as show
+    from blackboard.cli import session
+    from blackboard.server import settings as config
 
     flags = Flags.of(context)
     given = {"engine": engine, "data": session.data_of(flags)}
@@ -57,38 +411,36 @@ def doctor(
 
 
 def _findings(settings: "Settings", flags: Flags, *, asked_for_engine: bool) -> list["Finding"]:
-    from blackboard.cli import checks, session
+    from blackboard.cli import session
 
     try:
         target = session.target_of(flags)
     except CommandError as error:
-        unknown = checks.Finding("service", checks.Status.WARN, error.message, error.fix)
+        unknown = Finding("service", Status.WARN, error.message, error.fix)
         return [*_of_this_machine(settings), unknown]
     assert target.url is not None
     found = _of_this_machine(settings) if target.is_here or asked_for_engine else []
     found += _of_the_service(target)
-    return found if target.is_here else [*found, checks.elsewhere(target.url)]
+    return found if target.is_here else [*found, elsewhere(target.url)]
 
 
 def _of_this_machine(settings: "Settings") -> list["Finding"]:
     import anyio
 
-    from blackboard.cli import checks
-
-    found = anyio.run(checks.engine, settings)
-    return [*found, *checks.directory(settings.data), checks.open_files()]
+    found = anyio.run(engine, settings)
+    return [*found, *directory(settings.data), open_files()]
 
 
 def _of_the_service(target: "Target") -> list["Finding"]:
     import anyio
 
-    from blackboard.cli import checks, show
+    from blackboard.cli import render as show
 
     assert target.url is not None
-    found = list(checks.service(target.url, target.ca))
-    found += [checks.transport(target.url), checks.token(target, show.now_ms())]
+    found = list(service(target.url, target.ca))
+    found += [transport(target.url), token(target, show.now_ms())]
     if all(finding.status != "fail" for finding in found):
-        found.append(anyio.run(checks.access, target))
+        found.append(anyio.run(access, target))
     return found
 
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from blackboard.cli import screen
-from blackboard.cli.exits import wrong_usage
+from blackboard.cli.errors import wrong_usage
 from blackboard.cli.options import Command, Flags, Group, ReadCommand
 
 if TYPE_CHECKING:
-    from blackboard.service.board import Client
+    from blackboard.client.client import Client
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Seal what is private; erase an agent.")
 
@@ -18,8 +18,8 @@ app = typer.Typer(cls=Group, no_args_is_help=True, help="Seal what is private; e
 @app.command("new-key", cls=Command, epilog="blackboard encryption new-key > master_key")
 def new_key(context: typer.Context) -> None:
     """Print a fresh master key, kept nowhere else."""
-    from blackboard.cli import show
-    from blackboard.store.master_key import new_master_key
+    from blackboard.cli import render as show
+    from blackboard.encryption.master_key import new_master_key
 
     key = new_master_key()
     if Flags.of(context).as_json:
@@ -67,7 +67,8 @@ def rewrap(context: typer.Context) -> None:
 
 
 def _tell(flags: Flags, run: "Callable[[Client], Awaitable[int]]", done: str) -> None:
-    from blackboard.cli import session, show
+    from blackboard.cli import render as show
+    from blackboard.cli import session
 
     count = session.with_client(flags, run)
     if flags.as_json:

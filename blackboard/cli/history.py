@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from blackboard.cli import screen
-from blackboard.cli.exits import wrong_usage
+from blackboard.cli.errors import wrong_usage
 from blackboard.cli.options import Flags, ReadCommand
 
 if TYPE_CHECKING:
-    from blackboard.cli.show import LogPrinter
-    from blackboard.service.board import Board, Client
-    from blackboard.service.views import Cause, Revised
-    from blackboard.service.watching import Watch
+    from blackboard.cli.render import LogPrinter
+    from blackboard.client.board import Board
+    from blackboard.client.client import Client
+    from blackboard.client.views import Cause, Revised
+    from blackboard.client.watch import Watch
 
 LOG_LIMIT_DEFAULT = 20
 _LOOK_BACK = 8  # revisions looked at per one that is wanted, where some are not for us to see
@@ -57,7 +58,8 @@ def watch(
     The resume token that goes to standard error at the end continues exactly there, even after days
     or on another machine.
     """
-    from blackboard.cli import session, show
+    from blackboard.cli import render as show
+    from blackboard.cli import session
     from blackboard.core.watch import Position
     from blackboard.types import REQUEST_TIMEOUT_MS
 
@@ -146,7 +148,8 @@ def log(
     ] = False,
 ) -> None:
     """Print the newest revisions: who changed what, and why."""
-    from blackboard.cli import session, show
+    from blackboard.cli import render as show
+    from blackboard.cli import session
 
     flags = Flags.of(context)
     printer = show.LogPrinter(as_json=flags.as_json)
@@ -203,7 +206,8 @@ def why(
 
     Who wrote it, and what its writer had read; who wrote that; and so on, as far as the log goes.
     """
-    from blackboard.cli import session, show
+    from blackboard.cli import render as show
+    from blackboard.cli import session
 
     flags = Flags.of(context)
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from blackboard.cli import screen
-from blackboard.cli.exits import not_found, wrong_usage
+from blackboard.cli.errors import not_found, wrong_usage
 from blackboard.cli.options import Flags, ReadCommand, WriteCommand
 
 if TYPE_CHECKING:
+    from blackboard.client.board import Board
+    from blackboard.client.client import Client
+    from blackboard.client.views import Entry, Receipt
     from blackboard.core.commit import Head
-    from blackboard.service.board import Board, Client
-    from blackboard.service.views import Entry, Receipt
 
 LIST_LIMIT_DEFAULT = 1000
 _KEY = typer.Argument(metavar="KEY", help="A path such as public/plan/budget.", show_default=False)
@@ -47,12 +48,13 @@ def get(
     at: Annotated[str | None, _AT] = None,
 ) -> None:
     """Print the value of a key, as JSON."""
-    from blackboard.cli import moments, session, show
+    from blackboard.cli import render as show
+    from blackboard.cli import session, values
 
     flags = Flags.of(context)
     if raw and (entry or flags.as_json):
         raise wrong_usage("--raw goes with neither --entry nor --json")
-    moment = None if at is None else moments.parse(at)
+    moment = None if at is None else values.parse_moment(at)
 
     async def read(client: "Client", board: "Board") -> "Entry":
         found = await board.entry(key, at=moment)
@@ -109,7 +111,8 @@ def set_key(
     ] = None,
 ) -> None:
     """Set a key to a value. Prints the revision."""
-    from blackboard.cli import session, show
+    from blackboard.cli import render as show
+    from blackboard.cli import session
 
     flags = Flags.of(context)
     content = _value(value, file, is_json=is_json)
@@ -161,7 +164,8 @@ blackboard delete public/owner --expect 3  # only if it is still at revision 3""
 )
 def delete(context: typer.Context, key: Annotated[str, _KEY]) -> None:
     """Remove a key. The log still tells what it held."""
-    from blackboard.cli import session, show
+    from blackboard.cli import render as show
+    from blackboard.cli import session
     from blackboard.core.commit import Delete, KeyAt
 
     flags = Flags.of(context)
@@ -203,11 +207,12 @@ def ls(
     at: Annotated[str | None, _AT] = None,
 ) -> None:
     """List the keys that match a pattern, with their values."""
-    from blackboard.cli import moments, session, show
+    from blackboard.cli import render as show
+    from blackboard.cli import session, values
     from blackboard.types import LIST_ENTRIES_MAX
 
     flags = Flags.of(context)
-    moment = None if at is None else moments.parse(at)
+    moment = None if at is None else values.parse_moment(at)
 
     async def read(client: "Client", board: "Board") -> tuple[list["Entry"], str | None]:
         found: list[Entry] = []
@@ -244,7 +249,8 @@ blackboard boards --json""",
 )
 def boards(context: typer.Context) -> None:
     """List the boards, and where each one stands."""
-    from blackboard.cli import session, show
+    from blackboard.cli import render as show
+    from blackboard.cli import session
 
     flags = Flags.of(context)
 
@@ -267,6 +273,6 @@ def boards(context: typer.Context) -> None:
 
 
 def _age(head: "Head", now: int) -> str:
-    from blackboard.cli import show
+    from blackboard.cli import render as show
 
     return show.age(head.time_ms, now) if head.time_ms else ""

@@ -12,18 +12,16 @@ from blackboard.cli import (
     context,
     doctor,
     encryption,
-    grants,
     history,
     keys,
     locks,
-    migrate,
     replay,
     rewind,
     serve,
     token,
     trajectories,
 )
-from blackboard.cli.exits import MEANING
+from blackboard.cli.errors import MEANING
 from blackboard.cli.options import Group
 from blackboard.cli.screen import console, print_examples
 
@@ -77,22 +75,21 @@ def root(
 
 
 _TOP = (
-    serve,
-    doctor,
-    keys,
-    history,
-    locks,
-    rewind,
-    replay,
-    agents,
-    approvals,
-    migrate,
-    grants,
-    audit,
-    trajectories,
+    serve.app,
+    doctor.app,
+    keys.app,
+    history.app,
+    locks.app,
+    rewind.app,
+    replay.app,
+    agents.app,
+    approvals.app,
+    token.grants_app,
+    audit.app,
+    trajectories.app,
 )
-for module in _TOP:
-    app.add_typer(module.app)
+for commands in _TOP:
+    app.add_typer(commands)
 app.add_typer(checkpoints.app, name="checkpoint", rich_help_panel="Checkpoints")
 app.add_typer(context.app, name="context", rich_help_panel="Access")
 app.add_typer(encryption.app, name="encryption", rich_help_panel="Access")

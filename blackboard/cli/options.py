@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from blackboard.cli.exits import reported
+from blackboard.cli.errors import reported
 from blackboard.cli.screen import print_examples
 
 _PLACE = "Which board"

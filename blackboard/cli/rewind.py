@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from blackboard.cli import screen
-from blackboard.cli.exits import wrong_usage
+from blackboard.cli.errors import wrong_usage
 from blackboard.cli.options import Flags, ReadCommand
 from blackboard.types import REVISION_MAX
 
 if TYPE_CHECKING:
-    from blackboard.service.board import Board
-    from blackboard.service.moments import Restored
-    from blackboard.service.timeline import When
-    from blackboard.service.views import Version
+    from blackboard.client.board import Board
+    from blackboard.client.moment import When
+    from blackboard.client.views import Version
+    from blackboard.core.checkpoints import Restored
 
 _PANEL: Final = "Checkpoints"
 _YES = typer.Option("--yes", "-y", help="Do not ask.")
@@ -49,9 +49,9 @@ def restore(
     stays readable, and can itself be restored. Processes that still work on it are refused until
     they look at the board anew.
     """
-    from blackboard.cli import moments
+    from blackboard.cli import values
 
-    _take_back(Flags.of(context), moments.parse(moment), note=note, yes=yes)
+    _take_back(Flags.of(context), values.parse_moment(moment), note=note, yes=yes)
 
 
 @app.command(
@@ -81,18 +81,19 @@ def rewind(
     note: Annotated[str, _NOTE] = "",
 ) -> None:
     """Take the team back by revision, or by time."""
-    from blackboard.cli import moments
+    from blackboard.cli import values
 
     given: list[When] = [] if to is None else [to]
     given += [] if before is None else [before - 1]
-    given += [] if at is None else [moments.time_of(at)]
+    given += [] if at is None else [values.time_of(at)]
     if len(given) != 1:
         raise wrong_usage("give one of --to, --before and --at")
     _take_back(Flags.of(context), given[0], note=note, yes=yes)
 
 
 def _take_back(flags: Flags, to: "When", *, note: str, yes: bool) -> None:
-    from blackboard.cli import past, session
+    from blackboard.cli import render as past
+    from blackboard.cli import session
 
     if not yes:
         _ask(flags, to)
@@ -109,7 +110,8 @@ def _ask(flags: Flags, to: "When") -> None:
     """Show what would change and who is interrupted, and ask. Ends the command on a no."""
     import sys
 
-    from blackboard.cli import past, session
+    from blackboard.cli import render as past
+    from blackboard.cli import session
 
     async def preview(board: "Board") -> past.Preview:
         return past.Preview(
@@ -145,10 +147,11 @@ def branch(
 
     The two are independent afterwards; the past of this one is readable through the new one.
     """
-    from blackboard.cli import moments, session, show
+    from blackboard.cli import render as show
+    from blackboard.cli import session, values
 
     async def work(board: "Board") -> int:
-        made = await board.branch(new, moments.parse(moment), note=note)
+        made = await board.branch(new, values.parse_moment(moment), note=note)
         return (await made.head()).revision
 
     flags = Flags.of(context)
@@ -178,7 +181,8 @@ def history(
 
     Also before restores, and before a branch began.
     """
-    from blackboard.cli import past, session
+    from blackboard.cli import render as past
+    from blackboard.cli import session
 
     async def look(board: "Board") -> "tuple[Version, ...]":
         return await board.history(key, limit=limit)

@@ -1,17 +1,57 @@
-"""serve: the service in the foreground, and the words with which it greets."""
+"""serve: the service in the foreground, and the words with which it greets.
 
+How `blackboard serve` reports: lines for people, or JSON Lines for machines.
+"""
+
+import json
+import logging
+import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
 
-from blackboard.cli import places, screen
-from blackboard.cli.exits import wrong_usage
+from blackboard.cli import screen
+from blackboard.cli import target as places
+from blackboard.cli.errors import wrong_usage
 from blackboard.cli.options import Command, options_of
 
 if TYPE_CHECKING:
-    from blackboard.net.server import Serving
+    from blackboard.server.http.serve import Serving
+
+log = logging.getLogger("blackboard")
+FORMATS: Final = ("text", "json")
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per record: time (RFC 3339, UTC), level, logger, message, error."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as one line."""
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        told = {
+            "time": f"{at}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            told["error"] = self.formatException(record.exc_info)
+        return json.dumps(told, ensure_ascii=False)
+
+
+def configure(log_format: str) -> None:
+    """Send the records of this process to stderr: ours from INFO, those of others from WARNING."""
+    handler = logging.StreamHandler(sys.stderr)
+    if log_format == "json":
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    log.setLevel(logging.INFO)
+
 
 app = typer.Typer()
 _NETWORK = "Network"
@@ -135,12 +175,12 @@ def serve(
     setting can also be a variable (BLACKBOARD_PORT, BLACKBOARD_LOG_KEPT_REVISIONS ...), or a line
     of the TOML file that BLACKBOARD_CONFIG names.
     """
-    from blackboard.cli import logs
-    from blackboard.net import config, server
+    from blackboard.server import settings as config
+    from blackboard.server.http import serve as server
 
-    if log_format not in logs.FORMATS:
+    if log_format not in FORMATS:
         raise wrong_usage("--log-format is text or json")
-    logs.configure(log_format)
+    configure(log_format)
     settings = config.load(context.obj)
     settings.check()  # before anything is made
     if settings.engine == "sqlite" or settings.is_loopback:  # there the token of the operator is
@@ -152,7 +192,7 @@ def serve(
         else:
             steps = _steps_elsewhere(serving.url)
         if log_format == "json":
-            logs.log.info("serving %s", serving.url)
+            log.info("serving %s", serving.url)
         else:
             _print_banner(serving, steps)
 
@@ -182,7 +222,7 @@ def _print_banner(serving: "Serving", steps: Iterable[tuple[str, str]]) -> None:
     from rich.text import Text
 
     from blackboard.cli.keys import SURVIVES
-    from blackboard.net.server import NO_ARCHIVE
+    from blackboard.server.http.serve import NO_ARCHIVE
 
     facts, out = serving.facts, screen.console()
     rows = {

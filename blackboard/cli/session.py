@@ -6,13 +6,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from blackboard.cli import places, screen
-from blackboard.cli.exits import CommandError, not_found
+from blackboard.cli import screen
+from blackboard.cli import target as places
+from blackboard.cli.errors import CommandError, not_found
 from blackboard.cli.options import Flags
 from blackboard.types import COMMAND_PATIENCE_MS, Key, Milliseconds
 
 if TYPE_CHECKING:
-    from blackboard.service.board import Board, Client
+    from blackboard.client.board import Board
+    from blackboard.client.client import Client
 
 T = TypeVar("T")
 NEAR_MAX: Final = 3

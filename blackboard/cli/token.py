@@ -1,4 +1,7 @@
-"""token create, narrow, inspect, revoke, show: who may do what, and for how long."""
+"""token create, narrow, inspect, revoke, show: who may do what, and for how long.
+
+grants: what the service lets you do.
+"""
 
 import sys
 import time
@@ -7,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from blackboard.cli import screen
-from blackboard.cli.exits import CommandError, Exit, wrong_usage
+from blackboard.cli.errors import CommandError, Exit, wrong_usage
 from blackboard.cli.options import Flags, Group, ReadCommand, SecretCommand
 
 if TYPE_CHECKING:
-    from blackboard.net.config import Settings
-    from blackboard.service.access import Grant, Principal
-    from blackboard.service.board import Client
+    from blackboard.client.client import Client
+    from blackboard.core.access import Grant, Principal
+    from blackboard.server.settings import Settings
 
 TTL_HOURS_DEFAULT = 1.0
 _HOUR_MS = 3_600_000
@@ -61,9 +64,10 @@ def create(
     """
     from dataclasses import replace
 
-    from blackboard.cli import show
-    from blackboard.net import config, tokens
-    from blackboard.net.roles import grants_of
+    from blackboard.cli import render as show
+    from blackboard.integrity import tokens
+    from blackboard.server import settings as config
+    from blackboard.server.settings import grants_of
 
     flags = Flags.of(context)
     if not ttl_hours > 0:
@@ -93,8 +97,8 @@ def create(
 def _principal(name: str, grants: list[str], boards: list[str]) -> "Principal":
     from dataclasses import replace
 
+    from blackboard.core import access
     from blackboard.core.path import check_name
-    from blackboard.service import access
 
     principal = access.agent(name)
     if grants:
@@ -105,9 +109,9 @@ def _principal(name: str, grants: list[str], boards: list[str]) -> "Principal":
 
 def parse_grant(text: str) -> "Grant":
     """A grant written as `PATTERN=right,right`. Errors: CommandError."""
+    from blackboard.core.access import Right
+    from blackboard.core.access import parse_grant as parse
     from blackboard.errors import InvalidRequest
-    from blackboard.service.access import Right
-    from blackboard.service.access import parse_grant as parse
 
     try:
         return parse(text)
@@ -120,7 +124,7 @@ def parse_grant(text: str) -> "Grant":
 def _settings(flags: Flags) -> "Settings":
     """The settings of the service that is meant."""
     from blackboard.cli import session
-    from blackboard.net import config
+    from blackboard.server import settings as config
 
     given = {
         "data": session.data_of(flags),
@@ -192,9 +196,9 @@ def narrow(
 
     No service is asked, and no secret is needed. What was taken away cannot be added again.
     """
-    from blackboard.cli import show
-    from blackboard.net import tokens
-    from blackboard.service.access import Narrowing
+    from blackboard.cli import render as show
+    from blackboard.core.access import Narrowing
+    from blackboard.integrity import tokens
 
     flags = Flags.of(context)
     end_ms = None if ttl_hours is None else round(time.time() * 1000 + ttl_hours * _HOUR_MS)
@@ -247,7 +251,8 @@ def revoke(
 
     Connections that use them are closed; nothing is committed or delivered under them any more.
     """
-    from blackboard.cli import session, show
+    from blackboard.cli import render as show
+    from blackboard.cli import session
 
     flags = Flags.of(context)
     names, until_ms = [checked_id(text) for text in ids or []], None
@@ -271,7 +276,7 @@ def checked_id(text: str) -> str:
 
     It shows the beginning only, which all tokens have in common: one may be given by mistake.
     """
-    from blackboard.net import tokens
+    from blackboard.integrity import tokens
 
     if not tokens.is_id(text):
         raise wrong_usage(
@@ -303,7 +308,7 @@ def show_token(
 
 
 def _print_claims(claims: dict[str, Any], *, as_json: bool) -> None:
-    from blackboard.cli import show
+    from blackboard.cli import render as show
 
     if as_json:
         show.print_json(claims)
@@ -324,7 +329,7 @@ def claims_of(token: str) -> dict[str, Any]:
     Errors: CommandError when it is no token.
     """
     from blackboard.errors import Unauthenticated
-    from blackboard.net import tokens
+    from blackboard.integrity import tokens
 
     try:
         found = tokens.unverified(token)
@@ -340,3 +345,43 @@ def claims_of(token: str) -> dict[str, Any]:
         "expires_at_ms": found.expires_at_ms,
         "ids": list(found.credential.ids),
     }
+
+
+grants_app = typer.Typer()
+
+
+@grants_app.command(
+    cls=ReadCommand,
+    rich_help_panel="Access",
+    epilog="""\
+blackboard grants  # what your token allows, as its service sees it
+blackboard grants public/plan/budget  # what you may do there
+blackboard grants private/bob/notes --as bob""",
+)
+def grants(
+    context: typer.Context,
+    key: Annotated[
+        str | None, typer.Argument(metavar="KEY", help="Only what is allowed on this key.")
+    ] = None,
+) -> None:
+    """Show what you may do, by pattern or on one key."""
+    from blackboard.cli import render as show
+    from blackboard.cli import session
+    from blackboard.core.access import Right, allows
+    from blackboard.core.path import check_key
+
+    flags = Flags.of(context)
+
+    async def ask(client: "Client") -> "Principal":
+        return await client.whoami()
+
+    found = session.with_client(flags, ask)
+    rows = [[g.pattern, sorted(g.rights)] for g in found.grants]
+    if key is not None:
+        rows = [[key, [r.value for r in Right if allows(found.grants, r, check_key(key))]]]
+    if flags.as_json:
+        show.print_json({"principal": found.name, "boards": sorted(found.boards), "grants": rows})
+        return
+    print(f"{found.name}, on {', '.join(sorted(found.boards)) or 'every board'}")
+    for pattern, rights in rows:
+        print(f"  {pattern}  {', '.join(rights) or 'nothing'}")

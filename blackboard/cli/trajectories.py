@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from blackboard.cli import screen
-from blackboard.cli.exits import Exit, not_found, wrong_usage
+from blackboard.cli.errors import Exit, not_found, wrong_usage
 from blackboard.cli.options import Flags, ReadCommand
 
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from blackboard.client.board import Board
     from blackboard.runtime.trajectories import Replayed, Trajectory
-    from blackboard.service.board import Board
 
 _PANEL = "Agents"
 _AGENT = typer.Argument(metavar="AGENT", help="Only this one.")
@@ -125,8 +125,9 @@ def retrace(
     Calls are answered from the record: no tool runs, no model is asked, nothing is written. Tells
     the first step that comes out otherwise.
     """
-    from blackboard.cli import session, show
-    from blackboard.cli.migrate import imported
+    from blackboard.cli import render as show
+    from blackboard.cli import session
+    from blackboard.cli.agents import imported
 
     flags = Flags.of(context)
     code = imported(module)

@@ -11,7 +11,7 @@ Invariants (tests/guarantees/ checks them over recorded histories)
 Time decides only who may take over: `until_ms` is compared with the engine's clock, never a fence.
 Source: the fencing tokens of M. Kleppmann, "How to do distributed locking" (2016); Consul's lock
 sequencers; the queue is that of etcd's and ZooKeeper's lock recipes, kept by the lease itself.
-Twin: the lease functions of store/scripts/commit.lua.
+Twin: the lease functions of engines/redis/scripts/commit.lua.
 """
 
 import hashlib

@@ -1,21 +1,28 @@
 """What a commit means: `decide` says yes or no, `effects` says what it does to the board.
 
-This is the specification. The embedded engine runs it as it stands; `store/scripts/commit.lua` says
-the same for Redis, and a Hypothesis machine drives both side by side.
+This is the specification. The embedded engine runs it as it stands;
+`engines/redis/scripts/commit.lua` says the same for Redis, and a Hypothesis machine drives both
+side by side.
 
 Invariants
 - `decide` changes nothing; a refusal therefore never leaves anything half applied.
 - The same state, commit and time give the same answer: there is no other input.
 - `decide` -> `log_entry` -> `evolve` (core/state.py) is the whole life of a commit.
+
+The only thing that a rule reads inside a value: whether it is an integer, and which.
+
+Values are msgpack (https://github.com/msgpack/msgpack/blob/master/spec.md); the first byte tells
+the type. Twin: the `integer` function of engines/redis/scripts/commit.lua.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import msgpack
 from msgspec.structs import replace
 
 from blackboard import types as limits
-from blackboard.core import integers, lease
+from blackboard.core import lease
 from blackboard.core.commit import (
     ABSENT,
     PRESENT,
@@ -60,7 +67,44 @@ from blackboard.errors import (
     StepSuperseded,
     TypeMismatch,
 )
-from blackboard.types import Fence, Key, Milliseconds, Prefix, Revision
+from blackboard.types import INTEGER_MAX, Fence, Key, Milliseconds, Prefix, Revision
+
+_KINDS: tuple[tuple[range, str], ...] = (
+    (range(0x00, 0x80), "integer"),
+    (range(0x80, 0x90), "map"),
+    (range(0x90, 0xA0), "list"),
+    (range(0xA0, 0xC0), "string"),
+    (range(0xC0, 0xC1), "null"),
+    (range(0xC2, 0xC4), "boolean"),
+    (range(0xC4, 0xC7), "bytes"),
+    (range(0xCA, 0xCC), "float"),
+    (range(0xCC, 0xD4), "integer"),
+    (range(0xD9, 0xDC), "string"),
+    (range(0xDC, 0xDE), "list"),
+    (range(0xDE, 0xE0), "map"),
+    (range(0xE0, 0x100), "integer"),
+)
+
+
+def kind_of(value: bytes) -> str:
+    """The JSON-like type of an encoded value: "integer", "string", "map" ..."""
+    first = value[0] if value else 0xC1
+    return next((name for codes, name in _KINDS if first in codes), "unknown")
+
+
+def read_integer(value: bytes) -> int | None:
+    """The integer that `value` encodes, None if it is no integer or beyond INTEGER_MAX."""
+    if kind_of(value) != "integer":
+        return None
+    number: int = msgpack.unpackb(value)
+    return number if abs(number) <= INTEGER_MAX else None
+
+
+def write_integer(number: int) -> bytes:
+    """Encode `number` in the shortest form, the only one that equal integers have."""
+    encoded: bytes = msgpack.packb(number)
+    return encoded
+
 
 __all__ = ["Outcome", "State", "conflict", "decide", "effects", "evolve", "log_entry"]
 
@@ -81,7 +125,7 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
     `OutcomeUnknown` for a retry whose first answer is no longer kept (a first attempt that cannot
     be told from a late one of those is rejected: AttemptTooOld).
     Source: etcd tests/robustness/model/deterministic.go has the same shape.
-    Twin: store/scripts/commit.lua.
+    Twin: engines/redis/scripts/commit.lua.
     """
     try:
         known = _known(state, commit)
@@ -345,14 +389,14 @@ class _Draft:
 
     def _increment(self, op: Increment) -> int:
         value = self._value(op.key)
-        number = 0 if value is None else integers.read_integer(value)
+        number = 0 if value is None else read_integer(value)
         if number is None:
-            found = integers.kind_of(value or b"")
+            found = kind_of(value or b"")
             raise TypeMismatch(op.key, "integer", found)
         total = number + op.by
         if abs(total) > limits.INTEGER_MAX:
             raise LimitExceeded("INTEGER_MAX", total, limits.INTEGER_MAX, op.key)
-        self.values[op.key] = integers.write_integer(total)
+        self.values[op.key] = write_integer(total)
         return total
 
     def _grant(self, op: Grant) -> Result:
@@ -457,7 +501,7 @@ def _effect(op: Op, result: Result, committed: Committed) -> tuple[Change, ...]:
             return (Change(ChangeKind.PUT, result, op.value, expires_at_ms, item=item),)
         case Increment():
             assert isinstance(result, int)
-            return (Change(ChangeKind.PUT, op.key, integers.write_integer(result)),)
+            return (Change(ChangeKind.PUT, op.key, write_integer(result)),)
         case Grant() | Renew() | Release() | Expire():
             assert isinstance(result, tuple)
             return (_lease_change(op, lease.from_result(op.key, result), committed.revision),)

@@ -22,10 +22,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from blackboard.client.board import Board
+from blackboard.client.views import Entry, Receipt
 from blackboard.core.commit import ABSENT, Condition, Delete, KeyAt, Op, Put
 from blackboard.errors import InvalidRequest
-from blackboard.service.board import Board
-from blackboard.service.views import Entry, Receipt
 from blackboard.types import APPROVAL_FACTS_MAX, Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import encode_value
 

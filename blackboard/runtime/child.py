@@ -11,8 +11,8 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Any
 
+from blackboard.client.remote.link import connect
 from blackboard.errors import InvalidRequest
-from blackboard.net.client import connect
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.processes import Order
 from blackboard.runtime.supervisor import Care, Life, ended_by_signals

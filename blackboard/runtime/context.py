@@ -23,11 +23,14 @@ from typing import Any, Generic, TypeVar, TypeVarTuple, overload
 from anyio import to_thread
 from pydantic import BaseModel, ConfigDict
 
+from blackboard.client.step import Step
+from blackboard.client.views import Entry, Listing
 from blackboard.core.commit import Condition, Op, Put
 from blackboard.core.path import parse_pattern
 from blackboard.errors import Corrupt, Rejected
-from blackboard.runtime import large
+from blackboard.runtime import chunks as large
 from blackboard.runtime.approvals import Case, Decision, Request
+from blackboard.runtime.board_port import Desk
 from blackboard.runtime.calls import (
     Call,
     Terms,
@@ -37,12 +40,9 @@ from blackboard.runtime.calls import (
     plain_result,
     takes_key,
 )
-from blackboard.runtime.desk import Desk
 from blackboard.runtime.journal import TIMER, Journal, Place
 from blackboard.runtime.models import Model, Prompt, Reply
 from blackboard.runtime.state import S, Status, state_key
-from blackboard.service.step import Step
-from blackboard.service.views import Entry, Listing
 from blackboard.types import INBOX_TAKE_MAX, Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import decode_value, encode_large, encode_value
 

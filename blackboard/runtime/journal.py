@@ -11,6 +11,14 @@ Invariants
 - the commit of the step removes all of them: the journal of an agent is that of one step.
 
 Sources: the step outputs of DBOS and Restate's journal; idempotency keys as in Stripe's interface.
+
+The points of a step that an observer is told: for telemetry, and for tests that kill there.
+
+Results of calls that the whole team may have, instead of making the call itself.
+
+An answer stands at `public/~cache/<digest of the call>` until its time to live is over; a large one
+in parts below that. Anybody who may write in public may write here, and so whoever shares results
+trusts the team. What is no answer, or not whole, is as good as none.
 """
 
 import asyncio
@@ -21,11 +29,13 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
+from blackboard.client.views import Change, Entry, Receipt
 from blackboard.core.commit import Condition, Delete, KeyAt, Op, Put
 from blackboard.errors import (
     CallFailed,
@@ -35,20 +45,89 @@ from blackboard.errors import (
     InvalidRequest,
     LimitExceeded,
 )
-from blackboard.runtime import large, shared
+from blackboard.runtime import chunks as large
+from blackboard.runtime.board_port import Desk
 from blackboard.runtime.calls import Call, CallRecord, Failure, Retry, Terms, canonical, reason_of
-from blackboard.runtime.desk import Desk
-from blackboard.runtime.points import Observer, Point
 from blackboard.runtime.state import journal_prefix, told
-from blackboard.service.views import Change, Entry, Receipt
 from blackboard.types import (
     CALL_INLINE_BYTES,
+    LARGE_BYTES_MAX,
     STEP_CALLS_MAX,
     STEP_PARTS_MAX,
+    VALUE_BYTES_MAX,
     Key,
     Milliseconds,
 )
 from blackboard.wire.codec import decode_value, encode_value
+
+CACHE: Final = "public/~cache"
+_INLINE_BYTES_MAX: Final = VALUE_BYTES_MAX - 4_096
+"""Of a result: what stands around it must fit into the value as well."""
+
+
+def answer(digest: str, name: str, encoded: bytes, ttl_ms: Milliseconds) -> list[Put]:
+    """What shares the encoded result of the call `name` with that digest; the last one shows it.
+
+    Nobody finds the parts before that, so it is to be committed last.
+    """
+    key = f"{CACHE}/{digest}"
+    if len(encoded) <= _INLINE_BYTES_MAX:
+        told: dict[str, Any] = {"name": name, "result": decode_value(encoded)}
+        return [Put(key, encode_value(told), ttl_ms)]
+    found = large.digest_of(encoded)
+    told = {"name": name, "result_digest": found, "result_bytes": len(encoded)}
+    parts = [Put(part.key, part.value, ttl_ms) for part in large.cut(f"{key}/{found}", encoded)]
+    return [*parts, Put(key, encode_value(told), ttl_ms)]
+
+
+async def find(desk: Desk, digest: str) -> bytes | None:
+    """The encoded result that somebody shared for the call with that digest, None if nobody did."""
+    key = f"{CACHE}/{digest}"
+    entry = await desk.entry(key)
+    told = None if entry is None else entry.value
+    if not isinstance(told, dict):
+        return None
+    if "result" in told:
+        return encode_value(told["result"])
+    found, size = told.get("result_digest"), told.get("result_bytes")
+    if type(found) is not str or type(size) is not int or not 0 < size <= LARGE_BYTES_MAX:
+        return None
+    parts = []
+    for part_key in large.keys_of_cut(f"{key}/{found}", size):
+        part = await desk.entry(part_key)
+        if part is None:
+            return None
+        parts.append(part.value)
+    try:
+        return large.joined_bytes(key, parts, found)
+    except Corrupt:
+        return None
+
+
+class Point(StrEnum):
+    """Where a step is. Each of the ...ING points is followed by a commit, unless there is none."""
+
+    HYDRATED = "hydrated"
+    STEP_BEGUN = "step begun"
+    CALL_BEGUN = "call begun"
+    CALL_RETURNED = "call returned"
+    RECORDING = "recording"
+    RECORDED = "recorded"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    SUSPENDING = "suspending"
+    SUSPENDED = "suspended"
+
+
+Observer = Callable[[Point, str], None]
+"""Called with a point and what it is about: the name of a call, the number of a step.
+
+It is called in the middle of things: it returns at once, and does not raise."""
+
+
+def unobserved(point: Point, about: str) -> None:
+    """The observer of whoever has none."""
+
 
 RESULT, TIMER, AHEAD = "result", "timer", "~kept"
 _NAME_CHARACTERS_MAX = 200
@@ -221,7 +300,7 @@ class Journal:
         with self._working():
             record = found or self.begin(place, call)
             if terms.shared_ms is not None and not record.failures:
-                encoded = await shared.find(self._desk, call.digest)
+                encoded = await find(self._desk, call.digest)
                 if encoded is not None:
                     self.make_room(len(encoded))
                     return await self._done(place.slot, record, encoded, is_shared=True)
@@ -299,9 +378,9 @@ class Journal:
         beside = large.puts(self.key_of(slot, RESULT), encoded) if apart else []
         ops: list[Op] = []
         if share_ms is not None:
-            *parts, answer = shared.answer(record.digest, record.name, encoded, share_ms)
+            *parts, whole = answer(record.digest, record.name, encoded, share_ms)
             await self._put_before(large.batches(parts), record.name)
-            ops.append(answer)
+            ops.append(whole)
         ops += await self._all_but_last(beside, record.name)
         await self.write(slot, record.model_copy(update=done), ops)
         if apart:

@@ -27,11 +27,11 @@ from typing import Any, Final, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from blackboard.client.views import Entry, Listing, Receipt
 from blackboard.core.commit import ABSENT, Condition, Delete, KeyAt, Op, Put
 from blackboard.core.path import check_name, item_key
 from blackboard.errors import Conflict, Corrupt, InvalidRequest, LimitExceeded
 from blackboard.runtime.models import Message, Role
-from blackboard.service.views import Entry, Listing, Receipt
 from blackboard.types import (
     LIST_ENTRIES_MAX,
     RECALL_RESULTS_MAX,

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal
 
+from blackboard.client.board import Board
+from blackboard.client.views import Entry
 from blackboard.core.commit import KeyAt, Put
 from blackboard.errors import BlackboardError, Conflict, InvalidRequest
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.state import Schema, Stored, stored_in
-from blackboard.service.board import Board
-from blackboard.service.views import Entry
 from blackboard.wire.codec import encode_value
 
 Verdict = Literal["current", "migrates", "migrated", "fails", "unknown", "busy"]

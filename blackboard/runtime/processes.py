@@ -24,8 +24,9 @@ import anyio
 from anyio.abc import ByteReceiveStream, Process
 from pydantic import BaseModel, ConfigDict
 
+from blackboard.client.board import Board
+from blackboard.client.remote.link import TOKEN_VARIABLE
 from blackboard.errors import BlackboardError, InvalidRequest
-from blackboard.net.client import TOKEN_VARIABLE
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.state import Status, state_key
 from blackboard.runtime.supervisor import (
@@ -36,7 +37,6 @@ from blackboard.runtime.supervisor import (
     supervision_key,
 )
 from blackboard.runtime.team import MakeLife
-from blackboard.service.board import Board
 from blackboard.types import AGENT_ERROR_BYTES_MAX, FINISH_TIMEOUT_MS
 
 _CHILD = "blackboard.runtime.child"

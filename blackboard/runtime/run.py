@@ -18,6 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from blackboard.client.board import Board
+from blackboard.client.leases.presence import Attachment, IfTaken
+from blackboard.client.views import Change
 from blackboard.core.commit import Op
 from blackboard.core.path import is_meant, namespace_of
 from blackboard.errors import (
@@ -30,13 +33,10 @@ from blackboard.errors import (
     StaleEpoch,
 )
 from blackboard.runtime.agent import Agent
-from blackboard.runtime.desk import BoardDesk
-from blackboard.runtime.points import Observer, unobserved
+from blackboard.runtime.board_port import BoardDesk
+from blackboard.runtime.journal import Observer, unobserved
 from blackboard.runtime.runner import Runner, Stepped
 from blackboard.runtime.state import S, Status
-from blackboard.service.board import Board
-from blackboard.service.presence import Attachment, IfTaken
-from blackboard.service.views import Change
 from blackboard.types import LEASE_TTL_MS, PATTERNS_MAX, Milliseconds
 
 log = logging.getLogger(__name__)

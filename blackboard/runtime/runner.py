@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic
 
+from blackboard.client.step import Step
+from blackboard.client.views import Entry, Receipt
 from blackboard.core.commit import Put
 from blackboard.errors import (
     BlackboardError,
@@ -27,12 +29,11 @@ from blackboard.errors import (
 )
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.approvals import decisions_of, requests_of
+from blackboard.runtime.board_port import Desk
 from blackboard.runtime.calls import CallRecord
+from blackboard.runtime.chunks import kept_prefix
 from blackboard.runtime.context import Context, Run, Suspended
-from blackboard.runtime.desk import Desk
-from blackboard.runtime.journal import Journal, Kept, Origin, load
-from blackboard.runtime.large import kept_prefix
-from blackboard.runtime.points import Observer, Point, unobserved
+from blackboard.runtime.journal import Journal, Kept, Observer, Origin, Point, load, unobserved
 from blackboard.runtime.state import (
     S,
     Status,
@@ -43,8 +44,6 @@ from blackboard.runtime.state import (
     state_key,
     stored_in,
 )
-from blackboard.service.step import Step
-from blackboard.service.views import Entry, Receipt
 from blackboard.types import STEP_ATTEMPTS_MAX, STEP_PAUSE_MS_MAX, Revision
 from blackboard.wire.codec import encode_value
 

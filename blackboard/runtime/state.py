@@ -16,9 +16,9 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
+from blackboard.client.views import Entry
 from blackboard.core.commit import ABSENT, KeyAt
 from blackboard.errors import Corrupt, InvalidState, MigrationFailed, SchemaTooNew
-from blackboard.service.views import Entry
 from blackboard.types import Key, Prefix, Revision
 
 S = TypeVar("S", bound=BaseModel)

@@ -29,6 +29,7 @@ from typing import Any, Literal
 
 import anyio
 
+from blackboard.client.board import Board
 from blackboard.errors import (
     AccessDenied,
     BlackboardError,
@@ -45,11 +46,10 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.runtime.agent import Agent
-from blackboard.runtime.points import Observer, Point, unobserved
+from blackboard.runtime.journal import Observer, Point, unobserved
 from blackboard.runtime.run import Stay, run_agent
 from blackboard.runtime.runner import Stepped
 from blackboard.runtime.state import Status
-from blackboard.service.board import Board
 from blackboard.types import (
     AGENT_CRASHES_MAX,
     AGENT_ERROR_BYTES_MAX,

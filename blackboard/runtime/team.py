@@ -23,6 +23,7 @@ import anyio
 from anyio.abc import TaskGroup
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from blackboard.client.board import Board
 from blackboard.core.commit import ABSENT, KeyAt, Put
 from blackboard.core.path import check_name
 from blackboard.errors import (
@@ -41,7 +42,6 @@ from blackboard.runtime.agent import Agent
 from blackboard.runtime.context import Context
 from blackboard.runtime.state import Status, Stored, state_key
 from blackboard.runtime.supervisor import Care, Ended, Life
-from blackboard.service.board import Board
 from blackboard.types import TEAM_AGENTS_MAX, Key
 from blackboard.wire.codec import encode_value
 

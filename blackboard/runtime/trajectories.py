@@ -23,16 +23,16 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from blackboard.client.board import Board
+from blackboard.client.views import Change, Revised
 from blackboard.errors import BlackboardError, Compacted, Corrupt, Diverged
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.calls import CallRecord, Value
+from blackboard.runtime.chunks import is_part
 from blackboard.runtime.journal import Kept
-from blackboard.runtime.large import is_part
 from blackboard.runtime.models import Reply
 from blackboard.runtime.state import S, Stored, journal_prefix, state_key
 from blackboard.runtime.trial import Inputs, Trial, run_step
-from blackboard.service.board import Board
-from blackboard.service.views import Change, Revised
 from blackboard.types import LOG_ENTRIES_MAX, Key, Milliseconds, Revision
 
 _OWN = ("~state", "~journal", "~declared", "~approvals", "~decisions", "~cache", "~identity")

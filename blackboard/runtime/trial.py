@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Generic
 
+from blackboard.client.views import Entry, Listing, Receipt
 from blackboard.core.commit import (
     Append,
     Commit,
@@ -29,15 +30,13 @@ from blackboard.core.model import decide, log_entry
 from blackboard.core.path import parse_pattern
 from blackboard.core.state import State, evolve
 from blackboard.errors import InvalidRequest, StaleEpoch
-from blackboard.runtime import large
+from blackboard.runtime import chunks as large
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.approvals import Answer, decisions_of, requests_of
 from blackboard.runtime.calls import CallRecord
-from blackboard.runtime.journal import RESULT
-from blackboard.runtime.points import Observer, unobserved
+from blackboard.runtime.journal import RESULT, Observer, unobserved
 from blackboard.runtime.runner import Runner, Stepped
 from blackboard.runtime.state import S, Status, Stored, journal_prefix, state_key
-from blackboard.service.views import Entry, Listing, Receipt
 from blackboard.types import (
     CALL_INLINE_BYTES,
     LIST_ENTRIES_MAX,

@@ -43,7 +43,6 @@ from blackboard.types import (
     Milliseconds,
 )
 from blackboard.wire import reading
-from blackboard.wire.commits import CommitParams, read_commits
 from blackboard.wire.errors import write_error
 from blackboard.wire.frames import (
     CLOSE_PROTOCOL_ERROR,
@@ -53,7 +52,8 @@ from blackboard.wire.frames import (
     Encoding,
     grouped,
 )
-from blackboard.wire.news import pack_changes, read_news
+from blackboard.wire.messages import CommitParams, read_commits
+from blackboard.wire.reading import pack_changes, read_news
 
 if TYPE_CHECKING:
     from blackboard.wire import messages

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from blackboard.core.varint import Reader, write_buffer, write_number, write_text
+from blackboard.core.documents.update import Reader, write_buffer, write_number, write_text
 from blackboard.errors import InvalidRequest, LimitExceeded
 from blackboard.types import (
     AWARENESS_BYTES_MAX,

@@ -11,19 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blackboard.net.tokens import issue, new_secret
-from blackboard.service import access
+from blackboard.core import access
+from blackboard.integrity.tokens import issue, new_secret
 from blackboard.wire.codec import encode_value
 from tests.source_tree import ROOT
-from tests.unit.net.conversation import PATIENCE_S
+from tests.unit.server.http.conversation import PATIENCE_S
 
 CHILD = """
 import json, sys
-from blackboard.net import config, server
+from blackboard.server import settings as config
+from blackboard.server.http import serve as server
 server.run(config.load(json.loads(sys.argv[1])))
 """
 FEW_STRANGERS = """
-from blackboard.net import gate
+from blackboard.server.http import handshake as gate
 from blackboard.wire import session
 gate._STRANGERS_MAX = 8
 session.HANDSHAKE_TIMEOUT_MS = 600_000

@@ -22,9 +22,10 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 import blackboard
-from blackboard.net.tokens import issue, new_secret
-from blackboard.service import access
-from blackboard.service.board import Board, Client
+from blackboard.client.board import Board
+from blackboard.client.client import Client
+from blackboard.core import access
+from blackboard.integrity.tokens import issue, new_secret
 from blackboard.types import (
     FRAME_BYTES_MAX,
     HANDSHAKE_TIMEOUT_MS,
@@ -51,7 +52,7 @@ from tests.acceptance.attack import (
     unchanged,
     with_packed_values,
 )
-from tests.unit.net.conversation import PATIENCE_S, Talk, talking
+from tests.unit.server.http.conversation import PATIENCE_S, Talk, talking
 from tests.waiting import wait_until
 
 both = pytest.mark.parametrize("encoding", [MSGPACK, JSON], ids=lambda e: e.name)

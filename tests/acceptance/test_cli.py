@@ -15,9 +15,9 @@ import pytest
 from typer.main import get_command
 
 from blackboard.cli.main import app
-from blackboard.net.tokens import issue
-from blackboard.service import access
-from blackboard.store.redis_process import RedisProcess, RedisSettings
+from blackboard.core import access
+from blackboard.engines.redis.process import RedisProcess, RedisSettings
+from blackboard.integrity.tokens import issue
 from tests.acceptance.shell import COMMAND, TIMEOUT_S, Running, Shell
 from tests.ports import free_port
 

@@ -8,12 +8,12 @@ import pytest
 from pydantic import BaseModel
 
 import blackboard
+from blackboard.client.board import Board
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.context import Context
 from blackboard.runtime.run import Stay, run_agent
 from blackboard.runtime.runner import Stepped
 from blackboard.runtime.state import Status
-from blackboard.service.board import Board
 from tests.acceptance.shell import Running, Shell
 
 PRICE = "public/price"

@@ -9,17 +9,17 @@ from pathlib import Path
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from blackboard.service import access
-from blackboard.service.board import Client
-from blackboard.service.embedded import archive_beside
-from blackboard.service.service import Service
-from blackboard.store.redis_process import RedisProcess
+from blackboard.client.client import Client
+from blackboard.core import access
+from blackboard.engines.redis.process import RedisProcess
+from blackboard.server.assembly import archive_beside
+from blackboard.server.service import Service
 from blackboard.types import COMMAND_PATIENCE_MS
 from blackboard.wire.frames import MSGPACK, SUBPROTOCOLS
 from blackboard.wire.session import HelloReceived, ServerSession
 from tests.acceptance.shell import Shell
 from tests.serving import serving
-from tests.unit.net.line import CuttingStore, Line
+from tests.unit.server.http.line import CuttingStore, Line
 
 UNAVAILABLE, UNKNOWN = 6, 1
 COMMANDS = (("get", "public/a"), ("set", "public/a", "2"))

@@ -5,7 +5,7 @@ from urllib.request import urlopen
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from blackboard.store.redis_process import RedisProcess
+from blackboard.engines.redis.process import RedisProcess
 from tests.acceptance.shell import Shell
 from tests.redis_accounts import PASSWORD, make_account
 from tests.servers import server_binaries

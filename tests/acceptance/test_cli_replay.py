@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from blackboard.cli import trace
+from blackboard.cli import replay as trace
 from blackboard.core.path import item_key
 from tests.acceptance.shell import Shell
 from tests.traces import STEPS, TEAM, lines

@@ -18,10 +18,10 @@ import pytest
 from pycrdt import Doc, Text
 
 import blackboard
-from blackboard.service import access
-from blackboard.service.document import Document
-from blackboard.service.service import Service
-from blackboard.store.sqlite import SqliteStore
+from blackboard.client.documents.document import Document
+from blackboard.core import access
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.server.service import Service
 from tests.serving import serving
 
 EDITS = int(os.environ.get("BLACKBOARD_TEST_EDITS", "20000"))

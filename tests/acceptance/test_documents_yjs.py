@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import blackboard
-from blackboard.net.documents_client import document_token
-from blackboard.net.tokens import new_secret
-from blackboard.service.board import Board
-from blackboard.service.document import Document
-from blackboard.service.service import Service
-from blackboard.store.redis import RedisStore
+from blackboard.client.board import Board
+from blackboard.client.documents.document import Document
+from blackboard.client.remote.documents import document_token
+from blackboard.engines.redis.store import RedisStore
+from blackboard.integrity.tokens import new_secret
+from blackboard.server.service import Service
 from tests.acceptance.shell import Shell
 from tests.acceptance.yjs_clients import needs_node, yjs
 from tests.ports import free_port

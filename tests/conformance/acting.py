@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 from pydantic import BaseModel, Field
 
+from blackboard.client.board import Board
 from blackboard.runtime.agent import Agent
+from blackboard.runtime.board_port import BoardDesk
 from blackboard.runtime.context import Context
-from blackboard.runtime.desk import BoardDesk
 from blackboard.runtime.runner import Runner
-from blackboard.service.board import Board
 
 
 class Notes(BaseModel):

@@ -13,10 +13,10 @@ from typing import Any, Self
 import pytest
 from sqlalchemy import text
 
-from blackboard.service.seal import Seal
-from blackboard.store.archive import Archive
-from blackboard.store.archive_database import Database
-from blackboard.store.archive_sql import SqlArchive
+from blackboard.archive.base import Archive
+from blackboard.archive.database import Database
+from blackboard.archive.sql import SqlArchive
+from blackboard.integrity.signing import Seal
 from tests.conformance.rules_archive import ReadingRules
 from tests.conformance.rules_archive_verify import VerifyRules
 from tests.conformance.rules_archive_write import WritingRules

@@ -9,8 +9,9 @@ The rules stand in `rules_board_*.py` beside this file, a group each; each test 
 
 import pytest
 
-from blackboard.service import keeper, lock
-from blackboard.service.board import Board
+from blackboard.client.board import Board
+from blackboard.client.leases import ambient as keeper
+from blackboard.client.leases import lock
 from tests.conformance.rules_board_branch import BranchRules
 from tests.conformance.rules_board_checkpoint import BarrierRules, CheckpointRules
 from tests.conformance.rules_board_claim import ClaimRules

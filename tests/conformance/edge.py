@@ -7,11 +7,11 @@ from functools import partial
 
 import uvicorn
 
-from blackboard.net.app import create_app
-from blackboard.net.server import listen
-from blackboard.net.tokens import issue, new_secret, verify
-from blackboard.service.access import Principal
-from blackboard.service.service import Service
+from blackboard.core.access import Principal
+from blackboard.integrity.tokens import issue, new_secret, verify
+from blackboard.server.http.app import create_app
+from blackboard.server.http.serve import listen
+from blackboard.server.service import Service
 from blackboard.types import FRAME_BYTES_MAX
 
 HOUR_MS = 3_600_000

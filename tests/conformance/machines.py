@@ -46,6 +46,7 @@ from blackboard.core.commit import (
 )
 from blackboard.core.model import Outcome, decide, log_entry
 from blackboard.core.state import State, evolve
+from blackboard.engines.base import Behind, Shared, Store
 from blackboard.errors import (
     BlackboardError,
     Compacted,
@@ -55,7 +56,6 @@ from blackboard.errors import (
     LeaseHeld,
     LimitExceeded,
 )
-from blackboard.store.base import Behind, Shared, Store
 from blackboard.types import Milliseconds
 from blackboard.wire.codec import Prepared, prepare
 from tests.conformance.drawing import (

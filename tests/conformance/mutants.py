@@ -5,7 +5,7 @@ Each is one change of its text, of the kind that a hurried edit makes.
 
 from dataclasses import dataclass
 
-from blackboard.store.redis_scripts import COMMIT_PARTS, Script, make_script, script_text
+from blackboard.engines.redis.lua import COMMIT_PARTS, Script, make_script, script_text
 
 
 @dataclass(frozen=True, slots=True)

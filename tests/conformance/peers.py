@@ -8,9 +8,9 @@ from typing import Any
 import anyio
 from pycrdt import Doc, Text
 
-from blackboard.core import crdt
+from blackboard.client.link import Link, Pipe
+from blackboard.core.documents import update as crdt
 from blackboard.errors import DocumentRefused
-from blackboard.service.link import Link, Pipe
 from blackboard.types import Key
 from blackboard.wire import ysync
 from blackboard.wire.ysync import Edit, Step1, Step2

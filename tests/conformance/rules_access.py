@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from blackboard.core.commit import Commit, Committed, Delete, Put
 from blackboard.core.model import Outcome
-from blackboard.store.base import Behind, Shared, Store
+from blackboard.engines.base import Behind, Shared, Store
 from blackboard.types import Revision
 from blackboard.wire.codec import prepare
 from tests.conformance.rules_restore import restored

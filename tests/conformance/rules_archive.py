@@ -4,11 +4,12 @@ import random
 
 import pytest
 
+from blackboard.archive.base import Archive
 from blackboard.core import digest
+from blackboard.core.checkpoints import Point
 from blackboard.core.commit import Entry, LogEntry, Put
 from blackboard.core.path import range_below
 from blackboard.errors import Compacted, FutureRevision, InvalidRequest
-from blackboard.store.archive import Archive, Point
 from blackboard.types import Key, Revision
 from blackboard.wire.codec import encode_value
 from tests.conformance.story import Story

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from blackboard.archive import rows as archive_rows
+from blackboard.archive.base import Archive
 from blackboard.core import digest
+from blackboard.core.checkpoints import Point
 from blackboard.core.commit import Put
 from blackboard.errors import Corrupt
-from blackboard.store import archive_rows
-from blackboard.store.archive import Archive, Point
 from blackboard.types import BLOB_BYTES
 from blackboard.wire.codec import encode_value
 from tests.conformance.rules_archive import BOARD

@@ -6,10 +6,11 @@ import json
 import pytest
 from anyio import lowlevel
 
+from blackboard.archive.base import Archive
+from blackboard.core.checkpoints import Point
 from blackboard.core.commit import Delete, Epoch, Head, Put, Reading
 from blackboard.errors import Compacted, Corrupt, Fenced, NoSuchCheckpoint
-from blackboard.service.seal import is_signed
-from blackboard.store.archive import Archive, Point
+from blackboard.integrity.signing import is_signed
 from blackboard.types import BLOB_BYTES
 from blackboard.wire.codec import encode_value
 from tests.conformance.rules_archive import BOARD, ONE, check_digests, state_at, whole_log

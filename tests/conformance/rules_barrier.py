@@ -17,8 +17,8 @@ from blackboard.core.commit import (
     Renew,
 )
 from blackboard.core.path import barrier_key
+from blackboard.engines.base import Store
 from blackboard.errors import LimitExceeded, SnapshotFirst
-from blackboard.store.base import Store
 from blackboard.types import OPERATIONS_MAX
 from tests.conformance.rules_restore import restored
 from tests.conformance.writer import Writer, packed

@@ -12,6 +12,11 @@ from pathlib import Path
 import msgpack
 import pytest
 
+from blackboard.client.board import Board
+from blackboard.client.client import Client
+from blackboard.client.export import seal
+from blackboard.core import access
+from blackboard.core.checkpoints import BranchWish
 from blackboard.errors import (
     AccessDenied,
     BlackboardError,
@@ -20,10 +25,6 @@ from blackboard.errors import (
     NoSuchCheckpoint,
     Unavailable,
 )
-from blackboard.service import access
-from blackboard.service.board import Board, Client
-from blackboard.service.moments import BranchWish
-from blackboard.service.transfer import seal
 from blackboard.wire.codec import decode_value, encode_value
 from tests.conformance.rules_board_restore import content
 from tests.conformance.team import Team

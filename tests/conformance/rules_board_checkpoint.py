@@ -9,6 +9,10 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
+from blackboard.client.board import Board
+from blackboard.core import access
+from blackboard.core.access import Grant, Principal, Right
+from blackboard.core.checkpoints import Checkpoint, CheckpointWish, Policy, checkpoint_key
 from blackboard.core.commit import Delete, Op, Put
 from blackboard.core.path import barrier_key
 from blackboard.errors import (
@@ -20,10 +24,6 @@ from blackboard.errors import (
     NoSuchCheckpoint,
     SnapshotFirst,
 )
-from blackboard.service import access
-from blackboard.service.access import Grant, Principal, Right
-from blackboard.service.board import Board
-from blackboard.service.moments import Checkpoint, CheckpointWish, Policy, checkpoint_key
 from blackboard.types import BARRIER_MS_MAX, NOTE_BYTES_MAX
 from blackboard.wire.codec import encode_value
 from tests.conformance.team import PATIENCE_S, Team

@@ -8,6 +8,10 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from blackboard.client.board import Board
+from blackboard.client.leases.claim import Record, Task, dead_key, tries_key
+from blackboard.core import access
+from blackboard.core.access import Principal, Right
 from blackboard.core.commit import Grant, Release
 from blackboard.errors import (
     AccessDenied,
@@ -17,11 +21,6 @@ from blackboard.errors import (
     LocalProtocolError,
     NothingToClaim,
 )
-from blackboard.service import access
-from blackboard.service.access import Principal, Right
-from blackboard.service.attempts import Record, dead_key, tries_key
-from blackboard.service.board import Board
-from blackboard.service.claim import Task
 from tests.conformance.team import PATIENCE_S, RENEWED_MS, Team
 from tests.conformance.workers import Block
 from tests.waiting import wait_until
@@ -122,7 +121,7 @@ class TakingRules:
     async def test_entries_beyond_the_first_page_are_found(
         self, ada: Board, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("blackboard.service.claim.CLAIM_LOOK_ENTRIES", 2)
+        monkeypatch.setattr("blackboard.client.leases.claim.CLAIM_LOOK_ENTRIES", 2)
         for n in range(5):
             await ada.put(f"public/tasks/{n}", n)
             if n < 4:

@@ -6,18 +6,18 @@ import random
 import anyio
 import pytest
 
-from blackboard.core.document import document_prefix
+from blackboard.client.board import Board
+from blackboard.client.documents.document import Document
+from blackboard.client.documents.overlap import Overlap
+from blackboard.client.documents.shared_types import EMBEDDED, Delta, MapDelta
+from blackboard.client.link import Link
+from blackboard.core.documents.keys import document_prefix
 from blackboard.errors import (
     AccessDenied,
     DocumentRefused,
     InvalidRequest,
     LocalProtocolError,
 )
-from blackboard.service.board import Board
-from blackboard.service.document import Document
-from blackboard.service.document_overlap import Overlap
-from blackboard.service.document_types import EMBEDDED, Delta, MapDelta
-from blackboard.service.link import Link
 from tests.conformance.peers import Peer
 from tests.conformance.team import PATIENCE_S, Team
 from tests.waiting import wait_until

@@ -4,17 +4,17 @@ import contextlib
 
 import pytest
 
-from blackboard.core.document import document_prefix
+from blackboard.client.board import Board
+from blackboard.client.documents.document import Document
+from blackboard.client.link import Link
+from blackboard.core.access import Grant, Principal, Right
+from blackboard.core.documents.keys import document_prefix
 from blackboard.errors import DocumentRefused, Unavailable
-from blackboard.service.access import Grant, Principal, Right
-from blackboard.service.board import Board
-from blackboard.service.document import Document
-from blackboard.service.link import Link
 from blackboard.types import DOCUMENT_UPDATE_BYTES_MAX
 from tests.conformance.peers import Peer, state_of
 from tests.conformance.rules_board_document import MEMO, agreed
 from tests.conformance.team import PATIENCE_S, Team
-from tests.unit.core.test_crdt import HOSTILE
+from tests.unit.core.documents.test_update import HOSTILE
 from tests.waiting import wait_until
 
 

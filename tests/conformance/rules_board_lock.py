@@ -5,6 +5,8 @@ import asyncio
 import anyio
 import pytest
 
+from blackboard.client.board import Board
+from blackboard.client.step import Step
 from blackboard.core.commit import Expire, Grant, Put, Release
 from blackboard.errors import (
     AccessDenied,
@@ -15,8 +17,6 @@ from blackboard.errors import (
     LimitExceeded,
     LocalProtocolError,
 )
-from blackboard.service.board import Board
-from blackboard.service.step import Step
 from blackboard.types import FENCES_MAX
 from blackboard.wire.codec import encode_value
 from tests.conformance.team import PATIENCE_S, RENEWED_MS, Team, take

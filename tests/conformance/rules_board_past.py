@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from blackboard.client.board import Board
+from blackboard.client.diff import KeyChange
+from blackboard.core.checkpoints import Policy
 from blackboard.errors import AccessDenied, FutureRevision, InvalidRequest
-from blackboard.service.board import Board
-from blackboard.service.comparing import KeyChange
-from blackboard.service.moments import Policy
 from blackboard.types import READ_KEYS_MAX, REVISION_MAX
 from tests.conformance.rules_board_checkpoint import board_of, keeper_of_checkpoints
 from tests.conformance.team import Team

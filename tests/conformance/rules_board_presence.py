@@ -2,10 +2,10 @@
 
 import pytest
 
+from blackboard.client.board import Board
+from blackboard.client.leases.presence import IfTaken, identity_key, presence_key
 from blackboard.core.commit import Grant, Release
 from blackboard.errors import AccessDenied, Fenced, InvalidRequest, LeaseHeld, LeaseLost
-from blackboard.service.board import Board
-from blackboard.service.presence import IfTaken, identity_key, presence_key
 from tests.conformance.team import RENEWED_MS, Team, take
 from tests.conformance.workers import Block, finished, lease_of, queued
 

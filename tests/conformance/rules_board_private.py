@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
+from blackboard.client.board import Board
 from blackboard.core.commit import (
     Append,
     Delete,
@@ -20,7 +21,6 @@ from blackboard.core.commit import (
     Renew,
 )
 from blackboard.errors import AccessDenied, BlackboardError, Conflict, InvalidRequest, LeaseHeld
-from blackboard.service.board import Board
 from blackboard.wire.codec import encode_value
 from tests.conformance.team import PATIENCE_S, Team, take
 

@@ -2,6 +2,9 @@
 
 import pytest
 
+from blackboard.client.board import Board
+from blackboard.core import access
+from blackboard.core.access import Principal, Right
 from blackboard.core.commit import Delete, Put
 from blackboard.errors import (
     AccessDenied,
@@ -11,9 +14,6 @@ from blackboard.errors import (
     LimitExceeded,
     NoSuchBoard,
 )
-from blackboard.service import access
-from blackboard.service.access import Principal, Right
-from blackboard.service.board import Board
 from blackboard.types import LIST_ENTRIES_MAX, OPERATIONS_MAX, READ_KEYS_MAX, WHY_COMMITS_MAX
 from blackboard.wire.codec import encode_value
 from tests.conformance.team import Team

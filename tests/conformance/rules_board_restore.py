@@ -10,6 +10,11 @@ from datetime import UTC, datetime
 import anyio
 import pytest
 
+from blackboard.client.board import Board
+from blackboard.client.step import Step
+from blackboard.client.views import Entry
+from blackboard.core import access
+from blackboard.core.checkpoints import RestoreWish
 from blackboard.core.commit import Grant, Release
 from blackboard.errors import (
     BlackboardError,
@@ -20,11 +25,6 @@ from blackboard.errors import (
     Resync,
     StaleEpoch,
 )
-from blackboard.service import access
-from blackboard.service.board import Board
-from blackboard.service.moments import RestoreWish
-from blackboard.service.step import Step
-from blackboard.service.views import Entry
 from blackboard.types import RESTORE_CHANGES_MAX, RESYNC_BYTES, VALUE_BYTES_MAX
 from tests.conformance.team import PATIENCE_S, Team, take
 
@@ -483,7 +483,7 @@ class RestoreRules:
     async def test_too_much_for_one_restore_is_refused_and_can_be_branched(
         self, team: Team, monkeypatch: pytest.MonkeyPatch, ada: Board
     ) -> None:
-        monkeypatch.setattr("blackboard.service.restore.RESTORE_CHANGES_MAX", 4)
+        monkeypatch.setattr("blackboard.server.checkpoints.restore.RESTORE_CHANGES_MAX", 4)
         board = await team.operator()
         for number in range(3):
             await ada.put(f"public/{number}", 1)

@@ -3,10 +3,10 @@
 
 import pytest
 
+from blackboard.client.board import Board
+from blackboard.client.step import Step
 from blackboard.core.commit import ABSENT, Grant, HeldFence, KeyAt
 from blackboard.errors import Conflict, Fenced, LocalProtocolError, TypeMismatch
-from blackboard.service.board import Board
-from blackboard.service.step import Step
 from tests.conformance.team import Team
 
 

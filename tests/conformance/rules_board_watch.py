@@ -5,6 +5,7 @@ import asyncio
 import anyio
 import pytest
 
+from blackboard.client.board import Board
 from blackboard.core.commit import Grant, Put
 from blackboard.errors import (
     Compacted,
@@ -14,7 +15,6 @@ from blackboard.errors import (
     LocalProtocolError,
     RolledBack,
 )
-from blackboard.service.board import Board
 from blackboard.types import (
     LIST_ENTRIES_MAX,
     OPERATIONS_MAX,

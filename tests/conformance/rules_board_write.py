@@ -6,6 +6,8 @@ from typing import Any
 import anyio
 import pytest
 
+from blackboard.client.board import Board
+from blackboard.core import access
 from blackboard.core.commit import (
     ABSENT,
     PRESENT,
@@ -34,8 +36,6 @@ from blackboard.errors import (
     StepSuperseded,
     TypeMismatch,
 )
-from blackboard.service import access
-from blackboard.service.board import Board
 from blackboard.types import (
     LANES_MAX,
     NOTE_BYTES_MAX,

@@ -16,6 +16,7 @@ from blackboard.core.commit import (
     KeyAt,
     Put,
 )
+from blackboard.engines.base import Store
 from blackboard.errors import (
     AttemptTooOld,
     Conflict,
@@ -26,7 +27,6 @@ from blackboard.errors import (
     StepSuperseded,
     TypeMismatch,
 )
-from blackboard.store.base import Store
 from blackboard.types import INTEGER_MAX, KEY_BYTES_MAX, VALUE_INLINE_BYTES_MAX
 from tests.conformance.writer import Writer, packed
 

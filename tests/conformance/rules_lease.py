@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from blackboard.core.commit import Committed, Expire, Grant, HeldFence, Op, Put, Release, Renew
+from blackboard.engines.base import Store
 from blackboard.errors import Fenced, LeaseHeld
-from blackboard.store.base import Store
 from tests.conformance.rules_commit import lower_limit, refused_fields
 from tests.conformance.writer import Writer, packed
 

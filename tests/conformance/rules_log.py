@@ -20,8 +20,8 @@ from blackboard.core.commit import (
     Renew,
 )
 from blackboard.core.state import State, evolve
+from blackboard.engines.base import Store
 from blackboard.errors import Compacted, FutureRevision
-from blackboard.store.base import Store
 from blackboard.types import PAGE_BYTES_MAX, VALUE_BYTES_MAX
 from blackboard.wire.codec import prepare
 from tests.conformance.writer import Writer, packed

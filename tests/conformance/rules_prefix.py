@@ -12,8 +12,8 @@ from blackboard.core.commit import (
     PrefixUnchanged,
     Put,
 )
+from blackboard.engines.base import Store
 from blackboard.errors import Compacted, Conflict, FutureRevision
-from blackboard.store.base import Store
 from tests.conformance.rules_commit import lower_limit, refused_fields
 from tests.conformance.writer import Writer, packed
 

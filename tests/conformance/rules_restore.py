@@ -27,8 +27,8 @@ from blackboard.core.commit import (
 )
 from blackboard.core.history import check_sequence
 from blackboard.core.state import State, evolve
+from blackboard.engines.base import Store
 from blackboard.errors import Fenced, HeadMoved, InvalidRequest, LimitExceeded, StaleEpoch
-from blackboard.store.base import Store
 from blackboard.types import HOLD_MS_MAX, VALUE_BYTES_MAX, VALUE_INLINE_BYTES_MAX
 from tests.conformance.rules_log import whole_log
 from tests.conformance.writer import Writer, packed

@@ -6,6 +6,8 @@ from contextvars import Context
 import anyio
 import pytest
 
+from blackboard.client.board import Board
+from blackboard.client.views import Change
 from blackboard.errors import (
     AccessDenied,
     Conflict,
@@ -18,8 +20,6 @@ from blackboard.runtime.context import Context as Ctx
 from blackboard.runtime.context import Reference
 from blackboard.runtime.run import Stay, run_agent
 from blackboard.runtime.state import Status, declared_key, state_key
-from blackboard.service.board import Board
-from blackboard.service.views import Change
 from blackboard.types import STEP_ATTEMPTS_MAX
 from tests.conformance.acting import Actor, Notes, keys_below, notes_of, runner
 from tests.conformance.team import PATIENCE_S

@@ -5,12 +5,12 @@ import asyncio
 import anyio
 import pytest
 
+from blackboard.client.board import Board
 from blackboard.errors import Conflict
 from blackboard.runtime.approvals import answer, pending
 from blackboard.runtime.context import Context
 from blackboard.runtime.run import run_agent
 from blackboard.runtime.state import Status
-from blackboard.service.board import Board
 from tests.conformance.acting import Actor, Notes, Tool, keys_below, notes_of, runner
 from tests.conformance.team import PATIENCE_S, Team
 

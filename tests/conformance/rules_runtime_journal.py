@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 import anyio
 import pytest
 
+from blackboard.client.board import Board
 from blackboard.errors import CallFailed, CallInterrupted, LimitExceeded
 from blackboard.runtime.calls import Retry, Terms
 from blackboard.runtime.context import Context
 from blackboard.runtime.models import Prompt, ScriptedModel
-from blackboard.service.board import Board
 from blackboard.types import (
     CALL_INLINE_BYTES,
     LARGE_BYTES_MAX,

@@ -4,11 +4,11 @@ import asyncio
 
 import anyio
 
+from blackboard.client.board import Board
 from blackboard.runtime.calls import Terms
 from blackboard.runtime.context import Context, Reference
 from blackboard.runtime.run import Stay, run_agent
 from blackboard.runtime.state import Status
-from blackboard.service.board import Board
 from tests.conformance.acting import Actor, Notes, Tool, notes_of, runner
 from tests.conformance.team import PATIENCE_S, Team
 

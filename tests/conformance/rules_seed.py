@@ -18,8 +18,8 @@ from blackboard.core.commit import (
     Seed,
 )
 from blackboard.core.history import check_sequence
+from blackboard.engines.base import Store
 from blackboard.errors import BlackboardError, Compacted, InvalidRequest, LimitExceeded, Unavailable
-from blackboard.store.base import Store
 from blackboard.types import VALUE_INLINE_BYTES_MAX
 from tests.conformance.rules_log import whole_log
 from tests.conformance.rules_restore import restored

@@ -14,7 +14,7 @@ from itertools import count
 
 import pytest
 
-from blackboard.store.base import Store
+from blackboard.engines.base import Store
 from tests.conformance.rules_barrier import BarrierRules
 from tests.conformance.rules_commit import CommitRules
 from tests.conformance.rules_lease import LeaseRules, QueueRules

@@ -5,7 +5,9 @@ from collections.abc import AsyncIterator
 
 from msgspec.structs import replace
 
+from blackboard.archive.base import Archive
 from blackboard.core import digest
+from blackboard.core.checkpoints import Mark
 from blackboard.core.commit import (
     RESTORE,
     Append,
@@ -26,7 +28,6 @@ from blackboard.core.commit import (
 from blackboard.core.path import namespace_of
 from blackboard.core.state import evolve
 from blackboard.errors import Rejected
-from blackboard.store.archive import Archive, Mark
 from blackboard.types import BLOB_BYTES, Key, Prefix, Revision
 from blackboard.wire.codec import encode_value, marker_entry
 from tests.unit.core.trial import Trial

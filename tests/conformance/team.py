@@ -6,12 +6,13 @@ from itertools import count
 
 import anyio
 
-from blackboard.service import access
-from blackboard.service.access import Principal
-from blackboard.service.board import Board, Client
-from blackboard.service.service import Service
-from blackboard.service.views import Revised
-from blackboard.service.watching import Watch
+from blackboard.client.board import Board
+from blackboard.client.client import Client
+from blackboard.client.views import Revised
+from blackboard.client.watch import Watch
+from blackboard.core import access
+from blackboard.core.access import Principal
+from blackboard.server.service import Service
 
 RENEWED_MS = 60_000
 """How long a lease lasts whose renewals a test watches: with `renewed_often`, they do come."""

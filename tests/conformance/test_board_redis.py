@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.service.access import Principal
-from blackboard.service.board import Client
-from blackboard.service.embedded import archive_beside
-from blackboard.service.service import Service
-from blackboard.store.redis import RedisStore
+from blackboard.client.client import Client
+from blackboard.core.access import Principal
+from blackboard.engines.redis.store import RedisStore
+from blackboard.server.assembly import archive_beside
+from blackboard.server.service import Service
 from tests.conformance.board_suite import BoardSuite
 from tests.conformance.team import Team
 

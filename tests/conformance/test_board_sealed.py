@@ -13,16 +13,15 @@ from typing import Any
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from blackboard.service.access import Principal
-from blackboard.service.board import Client
-from blackboard.service.embedded import archive_beside
-from blackboard.service.encryption import sealed
-from blackboard.service.service import Service
-from blackboard.store.base import Store
-from blackboard.store.master_key import LocalWrapper, new_master_key
-from blackboard.store.redis import RedisStore
-from blackboard.store.redis_process import RedisProcess
-from blackboard.store.sqlite import SqliteStore
+from blackboard.client.client import Client
+from blackboard.core.access import Principal
+from blackboard.encryption.master_key import LocalWrapper, new_master_key
+from blackboard.engines.base import Store
+from blackboard.engines.redis.process import RedisProcess
+from blackboard.engines.redis.store import RedisStore
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.server.assembly import archive_beside, sealed
+from blackboard.server.service import Service
 from tests.conformance.board_suite import BoardAgents, BoardSuite
 from tests.conformance.rules_board_branch import BranchRules
 from tests.conformance.rules_board_read import BoardReadRules

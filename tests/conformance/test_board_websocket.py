@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import blackboard
-from blackboard.service.access import Principal
-from blackboard.service.board import Client
-from blackboard.service.embedded import archive_beside
-from blackboard.service.service import Service
-from blackboard.store.sqlite import SqliteStore
+from blackboard.client.client import Client
+from blackboard.core.access import Principal
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.server.assembly import archive_beside
+from blackboard.server.service import Service
 from tests.conformance.board_suite import BoardSuite
 from tests.conformance.edge import serving
 from tests.conformance.team import Team

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from blackboard.store.redis import RedisStore
+from blackboard.engines.redis.store import RedisStore
 from tests.conformance.machines import run_machine
 
 

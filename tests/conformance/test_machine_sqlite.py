@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from blackboard.store.sqlite import SqliteStore
+from blackboard.engines.sqlite.store import SqliteStore
 from tests.conformance.machines import run_machine
 
 

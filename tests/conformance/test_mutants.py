@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from blackboard.engines.redis.driver import connect
+from blackboard.engines.redis.process import RedisProcess, RedisSettings
+from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import BlackboardError
-from blackboard.store.redis import RedisStore
-from blackboard.store.redis_driver import connect
-from blackboard.store.redis_process import RedisProcess, RedisSettings
 from tests.conformance.machines import Counts, walk
 from tests.conformance.mutants import MUTANTS, Mutant
 

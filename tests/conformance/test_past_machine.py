@@ -9,10 +9,10 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 import blackboard
 from blackboard import Client
-from blackboard.service import access
-from blackboard.service.embedded import archive_beside
-from blackboard.service.service import Service
-from blackboard.store.redis import RedisStore
+from blackboard.core import access
+from blackboard.engines.redis.store import RedisStore
+from blackboard.server.assembly import archive_beside
+from blackboard.server.service import Service
 from tests.conformance.past_machine import run_past_machine
 
 

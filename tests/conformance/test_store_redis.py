@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from blackboard.store.redis import RedisStore
+from blackboard.engines.redis.store import RedisStore
 from tests.conformance.rules_access import AccessRules
 from tests.conformance.store_suite import StoreSuite
 from tests.servers import RedisCluster3

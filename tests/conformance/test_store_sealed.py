@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.store.base import Store
-from blackboard.store.data_keys import DataKeys
-from blackboard.store.master_key import LocalWrapper, new_master_key
-from blackboard.store.redis import RedisStore
-from blackboard.store.sealed import SealedStore
-from blackboard.store.sqlite import SqliteStore
+from blackboard.encryption.data_keys import DataKeys
+from blackboard.encryption.master_key import LocalWrapper, new_master_key
+from blackboard.encryption.store import SealedStore
+from blackboard.engines.base import Store
+from blackboard.engines.redis.store import RedisStore
+from blackboard.engines.sqlite.store import SqliteStore
 from tests.conformance.rules_access import AccessRules
 from tests.conformance.store_suite import StoreSuite
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.store.base import Store
-from blackboard.store.sqlite import SqliteStore
+from blackboard.engines.base import Store
+from blackboard.engines.sqlite.store import SqliteStore
 from tests.conformance.store_suite import StoreSuite
 
 

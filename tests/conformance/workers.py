@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 
 import anyio
 
+from blackboard.client.board import Board
 from blackboard.core.commit import Lease
-from blackboard.service.board import Board
 from tests.conformance.team import PATIENCE_S
 from tests.waiting import wait_until
 

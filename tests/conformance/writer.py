@@ -14,7 +14,7 @@ from blackboard.core.commit import (
     Result,
 )
 from blackboard.core.model import Outcome
-from blackboard.store.base import Store
+from blackboard.engines.base import Store
 from blackboard.types import Key, Revision
 from blackboard.wire.codec import Prepared, encode_value, prepare
 

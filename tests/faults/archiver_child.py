@@ -7,9 +7,9 @@ revision of each mark.
 import asyncio
 import sys
 
+from blackboard.archive.sql import SqlArchive
 from blackboard.core.commit import Head
-from blackboard.service.seal import Seal
-from blackboard.store.archive_sql import SqlArchive
+from blackboard.integrity.signing import Seal
 from tests.conformance.archive_suite import SECRET
 from tests.conformance.story import Story, listing
 

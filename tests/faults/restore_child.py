@@ -25,9 +25,9 @@ from blackboard.core.commit import (
     PutBack,
     Seed,
 )
-from blackboard.store.base import Store
-from blackboard.store.redis import RedisStore
-from blackboard.store.sqlite import SqliteStore
+from blackboard.engines.base import Store
+from blackboard.engines.redis.store import RedisStore
+from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.wire.codec import encode_value, prepare
 
 BOARD, BRANCHED = "restored", "branched"

@@ -20,7 +20,7 @@ from blackboard.core.commit import (
     Op,
     Put,
 )
-from blackboard.store.sqlite import SqliteStore
+from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.wire.codec import encode_value, prepare
 
 BOARD = "crash"

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.store.archive import Archive, Point
+from blackboard.archive.base import Archive
+from blackboard.core.checkpoints import Point
 from tests.conformance.archive_suite import Place
 from tests.conformance.rules_archive import state_at, whole_log
 from tests.faults.archiver_child import story_of

@@ -16,11 +16,11 @@ from pathlib import Path
 import anyio
 import pytest
 
+from blackboard.client import writer as writer_module
+from blackboard.client.board import Board
+from blackboard.core import access
+from blackboard.engines.redis.process import RedisProcess, RedisSettings
 from blackboard.errors import BlackboardError, OutcomeUnknown, Unavailable
-from blackboard.service import access
-from blackboard.service import writer as writer_module
-from blackboard.service.board import Board
-from blackboard.store.redis_process import RedisProcess, RedisSettings
 from tests.guarantees.processes import ServiceProcess
 from tests.servers import ask
 from tests.waiting import wait_until

@@ -17,9 +17,9 @@ import pytest
 
 from blackboard.core.commit import Entry, LogEntry
 from blackboard.core.state import State, evolve
+from blackboard.engines.redis.process import RedisProcess
+from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import Unavailable
-from blackboard.store.redis import RedisStore
-from blackboard.store.redis_process import RedisProcess
 from tests.conformance.rules_log import whole_log
 from tests.conformance.writer import Writer
 from tests.faults.sqlite_child import random_op

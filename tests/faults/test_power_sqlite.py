@@ -14,9 +14,9 @@ from typing import get_args
 import pytest
 
 from blackboard.core.commit import Commit, CommitId, Committed, LogEntry
+from blackboard.engines.sqlite import file as sqlite_file
+from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Corrupt, Unavailable
-from blackboard.store import sqlite_file
-from blackboard.store.sqlite import SqliteStore
 from blackboard.wire.codec import prepare
 from tests.faults.disk import Event, Lost, Power, Recorder, Told, recorded
 from tests.faults.sqlite_child import random_op

@@ -14,12 +14,12 @@ from pathlib import Path
 import anyio
 import pytest
 
+from blackboard.client.board import Board
+from blackboard.core import access
 from blackboard.core.commit import Increment
+from blackboard.engines.redis.process import RedisProcess
+from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import Fenced, LeaseLost, NoSuchCheckpoint, RolledBack, StaleEpoch
-from blackboard.service import access
-from blackboard.service.board import Board
-from blackboard.store.redis import RedisStore
-from blackboard.store.redis_process import RedisProcess
 from blackboard.types import EPOCH_JUMP
 from tests.conformance.writer import Writer
 from tests.faults.tcp_proxy import TcpProxy

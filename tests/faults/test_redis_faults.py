@@ -11,11 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from blackboard.core.commit import Committed, Epoch, Increment, Put
+from blackboard.engines.redis import driver as redis_driver
+from blackboard.engines.redis.layout import board_keys
+from blackboard.engines.redis.process import RedisProcess, RedisSettings
+from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import OutcomeUnknown, StaleEpoch, Unavailable
-from blackboard.store import redis_driver
-from blackboard.store.keys import board_keys
-from blackboard.store.redis import RedisStore
-from blackboard.store.redis_process import RedisProcess, RedisSettings
 from blackboard.types import EPOCH_JUMP, EPOCH_SPREAD
 from blackboard.wire.codec import Prepared, prepare
 from tests.conformance.rules_log import whole_log

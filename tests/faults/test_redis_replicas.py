@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from blackboard.client.client import Client
+from blackboard.core import access
 from blackboard.core.commit import Committed, Increment
+from blackboard.engines.base import REPLICA
+from blackboard.engines.redis import driver as redis_driver
+from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import InvalidRequest, LimitExceeded
-from blackboard.service import access
-from blackboard.service.board import Client
-from blackboard.service.service import Service
-from blackboard.store import redis_driver
-from blackboard.store.base import REPLICA
-from blackboard.store.redis import RedisStore
+from blackboard.server.service import Service
 from blackboard.types import ENGINE_TIMEOUT_MS, REPLICA_WAIT_MS, REPLICAS_MAX
 from blackboard.wire.codec import decode_value
 from tests.conformance.writer import Writer

@@ -12,17 +12,18 @@ from pathlib import Path
 import pytest
 
 import blackboard
+from blackboard.client.board import Board
+from blackboard.client.client import Client
+from blackboard.core import access
 from blackboard.core.commit import Commit, CommitId, Grant, Release, Renew
+from blackboard.engines.base import LOCK_MASTERS
+from blackboard.engines.redis import redlock
+from blackboard.engines.redis.process import RedisProcess
+from blackboard.engines.redis.redlock import LockMasters
+from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest, LeaseHeld, StaleEpoch, Unavailable
-from blackboard.net.config import load
-from blackboard.service import access
-from blackboard.service.board import Board, Client
-from blackboard.service.service import Service
-from blackboard.store import redlock
-from blackboard.store.base import LOCK_MASTERS
-from blackboard.store.redis_process import RedisProcess
-from blackboard.store.redlock import LockMasters
-from blackboard.store.sqlite import SqliteStore
+from blackboard.server.service import Service
+from blackboard.server.settings import load
 from blackboard.types import LOCK_MASTER_TIMEOUT_MS
 from tests.lock_masters import keys_of, lock_masters, votes
 from tests.waiting import wait_until

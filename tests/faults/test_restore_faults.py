@@ -21,9 +21,9 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from blackboard.core.commit import Append, Epoch, LogEntry
 from blackboard.core.history import check_sequence
 from blackboard.core.state import State, evolve
+from blackboard.engines.base import Store
+from blackboard.engines.redis.process import RedisProcess
 from blackboard.errors import Unavailable
-from blackboard.store.base import Store
-from blackboard.store.redis_process import RedisProcess
 from tests.conformance.rules_log import whole_log
 from tests.conformance.writer import Writer, packed
 from tests.faults.restore_child import (

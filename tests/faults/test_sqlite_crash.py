@@ -17,9 +17,9 @@ import pytest
 from blackboard.core.commit import Delete, Epoch, LogEntry, Put
 from blackboard.core.history import check_sequence
 from blackboard.core.state import State, evolve
+from blackboard.engines.sqlite.file import BoardFile
+from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Corrupt, Unavailable
-from blackboard.store.sqlite import SqliteStore
-from blackboard.store.sqlite_file import BoardFile
 from blackboard.types import EPOCH_JUMP, REVISION_MAX
 from blackboard.wire.codec import encode_value
 from tests.conformance.writer import Writer

@@ -21,15 +21,16 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from blackboard import embedded
+from blackboard.client.client import Client
+from blackboard.core import access
+from blackboard.engines.redis.store import RedisStore
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.calls import Terms
 from blackboard.runtime.context import Context
-from blackboard.runtime.points import Point
+from blackboard.runtime.journal import Point
 from blackboard.runtime.run import Stay, run_agent
-from blackboard.service import access, embedded
-from blackboard.service.board import Client
-from blackboard.service.service import Service
-from blackboard.store.redis import RedisStore
+from blackboard.server.service import Service
 
 BOARD = "shop"
 STEPS = 2

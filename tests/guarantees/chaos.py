@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import anyio
 
+from blackboard.client.board import Board
+from blackboard.core import access
 from blackboard.core.commit import ENGINE, LogEntry
-from blackboard.service import access
-from blackboard.service.board import Board
 from tests.guarantees import checkers, lease_checkers
 from tests.guarantees.chaos_traffic import ChaosRecorder
 from tests.guarantees.history import History

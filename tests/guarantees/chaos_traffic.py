@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import anyio
 
+from blackboard.client.board import Board
 from blackboard.core.commit import KeyAt, Op, Put
 from blackboard.errors import OutcomeUnknown, Rejected, RolledBack, StaleEpoch, Unavailable
-from blackboard.service.board import Board
 from blackboard.wire.codec import encode_value
 from tests.guarantees.history import Entry, Mark, Watched, Write
 from tests.guarantees.rollback import TOLD

@@ -16,8 +16,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 from websockets.typing import Subprotocol
 
-from blackboard.net.tokens import issue
-from blackboard.service import access
+from blackboard.core import access
+from blackboard.integrity.tokens import issue
 from tests.guarantees.processes import HOUR_MS
 
 PATIENCE_S = 150

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+from blackboard.client.board import Board
 from blackboard.core.commit import RESTORE, LogEntry
-from blackboard.service.board import Board
 from blackboard.types import LOG_ENTRIES_MAX
 from blackboard.wire.codec import decode_value, encode_value
 from tests.guarantees.lease_history import Acquired, Relied

@@ -13,9 +13,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import anyio
 
+from blackboard.client.board import Board
+from blackboard.core import access
 from blackboard.errors import BlackboardError
-from blackboard.service import access
-from blackboard.service.board import Board
 from tests.faults.tcp_proxy import TcpProxy
 from tests.guarantees.lease_worker import BOARD as LEASES
 from tests.guarantees.stage import MAIN, Stage

@@ -13,12 +13,12 @@ from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
 import blackboard
-from blackboard.net.tokens import issue, new_secret
-from blackboard.service import access
-from blackboard.service.access import Principal
-from blackboard.service.board import Client
-from blackboard.service.embedded import archive_url
-from blackboard.service.seal import make_key
+from blackboard.client.client import Client
+from blackboard.core import access
+from blackboard.core.access import Principal
+from blackboard.integrity.signing import make_key
+from blackboard.integrity.tokens import issue, new_secret
+from blackboard.server.assembly import archive_url
 from tests.ports import free_port
 from tests.source_tree import ROOT
 

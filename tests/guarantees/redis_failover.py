@@ -6,8 +6,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from blackboard.store.keys import board_keys
-from blackboard.store.redis_process import RedisProcess
+from blackboard.engines.redis.layout import board_keys
+from blackboard.engines.redis.process import RedisProcess
 from tests.servers import RedisCluster3, ask, cluster_node
 from tests.waiting import wait_until
 

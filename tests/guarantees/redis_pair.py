@@ -5,8 +5,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from blackboard.store.keys import board_keys
-from blackboard.store.redis_process import RedisProcess, RedisSettings
+from blackboard.engines.redis.layout import board_keys
+from blackboard.engines.redis.process import RedisProcess, RedisSettings
 from tests.faults.tcp_proxy import TcpProxy
 from tests.servers import ask
 from tests.waiting import wait_until

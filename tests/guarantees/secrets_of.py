@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
+from blackboard.client.board import Board
+from blackboard.core.access import Grant as Allowed
+from blackboard.core.access import Principal, Right
 from blackboard.core.commit import Grant, Put
 from blackboard.errors import BlackboardError
 from blackboard.runtime.context import Context
-from blackboard.service.access import Grant as Allowed
-from blackboard.service.access import Principal, Right
-from blackboard.service.board import Board
 from blackboard.wire.codec import encode_value
 from tests.conformance.acting import Notes, runner
 from tests.conformance.rules_board_private import PROBES

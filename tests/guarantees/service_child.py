@@ -8,8 +8,8 @@ import json
 import logging
 import sys
 
-from blackboard.net.config import load
-from blackboard.net.server import Serving, run
+from blackboard.server.http.serve import Serving, run
+from blackboard.server.settings import load
 
 
 def _say(serving: Serving) -> None:

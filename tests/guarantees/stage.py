@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import Self
 
 import blackboard
-from blackboard.net.tokens import issue, new_secret
-from blackboard.service import access
-from blackboard.service.access import Principal
-from blackboard.service.board import Client
-from blackboard.store.redis_process import RedisProcess
+from blackboard.client.client import Client
+from blackboard.core import access
+from blackboard.core.access import Principal
+from blackboard.engines.redis.process import RedisProcess
+from blackboard.integrity.tokens import issue, new_secret
 from tests.faults.tcp_proxy import FRAME, TcpProxy
 from tests.guarantees.processes import HOUR_MS, ServiceProcess
 from tests.guarantees.redis_failover import FailoverCluster

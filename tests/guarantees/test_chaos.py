@@ -16,9 +16,9 @@ from typing import Any
 import anyio
 import pytest
 
-from blackboard.service import access
-from blackboard.service.board import Board
-from blackboard.store.redis_process import RedisProcess
+from blackboard.client.board import Board
+from blackboard.core import access
+from blackboard.engines.redis.process import RedisProcess
 from tests.guarantees.checkers import check
 from tests.guarantees.history import History
 from tests.guarantees.processes import ServiceProcess

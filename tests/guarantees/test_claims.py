@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from blackboard.client.board import Board
+from blackboard.client.client import Client
+from blackboard.core import access
+from blackboard.engines.base import Store
+from blackboard.engines.redis.store import RedisStore
+from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import NothingToClaim
-from blackboard.service import access
-from blackboard.service.board import Board, Client
-from blackboard.service.service import Service
-from blackboard.store.base import Store
-from blackboard.store.redis import RedisStore
-from blackboard.store.sqlite import SqliteStore
+from blackboard.server.service import Service
 
 ROUNDS = int(os.environ.get("BLACKBOARD_CLAIM_ROUNDS", "250"))
 CLAIMERS = 4

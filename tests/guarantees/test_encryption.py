@@ -10,17 +10,16 @@ import pytest
 from redis.asyncio import Redis
 
 import blackboard
-from blackboard.service import access
-from blackboard.service.board import Client
-from blackboard.service.embedded import archive_beside
-from blackboard.service.encryption import sealed
-from blackboard.service.service import Service
-from blackboard.store.data_keys import DataKeys
-from blackboard.store.master_key import LocalWrapper, new_master_key
-from blackboard.store.redis import RedisStore
-from blackboard.store.redis_process import RedisProcess
-from blackboard.store.sealed import SealedStore
-from blackboard.store.sqlite import SqliteStore
+from blackboard.client.client import Client
+from blackboard.core import access
+from blackboard.encryption.data_keys import DataKeys
+from blackboard.encryption.master_key import LocalWrapper, new_master_key
+from blackboard.encryption.store import SealedStore
+from blackboard.engines.redis.process import RedisProcess
+from blackboard.engines.redis.store import RedisStore
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.server.assembly import archive_beside, sealed
+from blackboard.server.service import Service
 from tests.canary import files_with
 from tests.serving import serving
 

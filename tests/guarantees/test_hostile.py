@@ -25,8 +25,8 @@ import httpx
 import pytest
 
 import blackboard
-from blackboard.net.tokens import issue
-from blackboard.service import access
+from blackboard.core import access
+from blackboard.integrity.tokens import issue
 from tests.acceptance.attack import Target
 from tests.guarantees.hostile_child import ATTACKS, PATIENCE_S
 from tests.guarantees.processes import HOUR_MS, ServiceProcess

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from blackboard.runtime.points import Point
-from blackboard.service.views import Entry
+from blackboard.client.views import Entry
+from blackboard.runtime.journal import Point
 from tests.guarantees.agent_child import BOARD, STEPS, opened
 from tests.source_tree import ROOT
 

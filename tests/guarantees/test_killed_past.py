@@ -19,8 +19,8 @@ import pytest
 from anyio.lowlevel import checkpoint as turn
 
 from blackboard import Board, OutcomeUnknown, Put, Unavailable, encode_value
-from blackboard.service.board import Client
-from blackboard.store.redis_process import RedisProcess
+from blackboard.client.client import Client
+from blackboard.engines.redis.process import RedisProcess
 from tests.guarantees.processes import ServiceProcess
 
 KILLS = int(os.environ.get("BLACKBOARD_TEST_KILLS", "3"))

@@ -11,9 +11,9 @@ from typing import Any
 
 import anyio
 
-from blackboard.service.board import Board
-from blackboard.service.watching import Watch
-from blackboard.store.redis_process import RedisProcess
+from blackboard.client.board import Board
+from blackboard.client.watch import Watch
+from blackboard.engines.redis.process import RedisProcess
 from tests.guarantees.processes import ServiceProcess
 
 PATIENCE_S = 60.0

@@ -18,16 +18,17 @@ from pathlib import Path
 
 import pytest
 
+from blackboard.client.board import Board
+from blackboard.client.client import Client
+from blackboard.core import access
 from blackboard.core.commit import HeldFence
+from blackboard.engines.redis import redlock
+from blackboard.engines.redis.process import RedisProcess
+from blackboard.engines.redis.redlock import LockMasters
+from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Fenced, LeaseLost
-from blackboard.net.tokens import issue
-from blackboard.service import access
-from blackboard.service.board import Board, Client
-from blackboard.service.service import Service
-from blackboard.store import redlock
-from blackboard.store.redis_process import RedisProcess
-from blackboard.store.redlock import LockMasters
-from blackboard.store.sqlite import SqliteStore
+from blackboard.integrity.tokens import issue
+from blackboard.server.service import Service
 from blackboard.wire.codec import decode_value, encode_value
 from tests.guarantees.lease_checkers import check
 from tests.guarantees.lease_history import Acquired, LeaseHistory, Relied, moments

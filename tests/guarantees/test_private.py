@@ -18,13 +18,14 @@ import httpx
 from anyio.to_thread import run_sync
 
 import blackboard
+from blackboard.client.board import Board
+from blackboard.client.client import Client
+from blackboard.client.remote.link import RemoteLink
+from blackboard.client.watch import Watch
+from blackboard.core import access
+from blackboard.core.access import Principal
 from blackboard.errors import BlackboardError, InvalidRequest
-from blackboard.net.client import RemoteLink
-from blackboard.net.tokens import issue
-from blackboard.service import access
-from blackboard.service.access import Principal
-from blackboard.service.board import Board, Client
-from blackboard.service.watching import Watch
+from blackboard.integrity.tokens import issue
 from tests.guarantees import secrets_of
 from tests.guarantees.processes import HOUR_MS, ServiceProcess
 from tests.guarantees.recorder import Recorder

@@ -14,8 +14,8 @@ from typing import Any
 import anyio
 
 from blackboard import Board, Unavailable
-from blackboard.service.board import Client
-from blackboard.store.redis_process import RedisProcess
+from blackboard.client.client import Client
+from blackboard.engines.redis.process import RedisProcess
 from tests.guarantees.cut_checkers import check
 from tests.guarantees.cut_history import Cut, Restored
 from tests.guarantees.cut_team import Team, run

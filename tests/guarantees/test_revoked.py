@@ -15,8 +15,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
-from blackboard.net.tokens import issue, unverified
-from blackboard.service import access
+from blackboard.core import access
+from blackboard.integrity.tokens import issue, unverified
 from tests.guarantees.processes import HOUR_MS, ServiceProcess
 
 PATIENCE_S = 120

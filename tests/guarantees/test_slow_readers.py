@@ -11,15 +11,15 @@ import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 import blackboard
+from blackboard.client.board import Board
+from blackboard.client.watch import Watch
+from blackboard.core import access
 from blackboard.core.commit import Op, Put
+from blackboard.engines.base import Store
+from blackboard.engines.redis.store import RedisStore
+from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Compacted
-from blackboard.service import access
-from blackboard.service.board import Board
-from blackboard.service.service import Service
-from blackboard.service.watching import Watch
-from blackboard.store.base import Store
-from blackboard.store.redis import RedisStore
-from blackboard.store.sqlite import SqliteStore
+from blackboard.server.service import Service
 from blackboard.types import WATCH_QUEUE_CHANGES_MAX
 from blackboard.wire.codec import encode_value
 from tests.conformance.edge import Edge, serving

@@ -20,14 +20,14 @@ import anyio
 import pytest
 
 from blackboard import Board, Conflict, Revised, StaleEpoch
-from blackboard.net.tokens import issue
+from blackboard.core import access
+from blackboard.engines.redis.process import RedisProcess
+from blackboard.integrity.tokens import issue
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.approvals import answer, pending
 from blackboard.runtime.processes import Place, ProcessLife
 from blackboard.runtime.supervisor import Care
 from blackboard.runtime.team import run_team
-from blackboard.service import access
-from blackboard.store.redis_process import RedisProcess
 from tests.guarantees.cut_checkers import check
 from tests.guarantees.cut_history import Cut, Restored, Step, TeamHistory
 from tests.guarantees.processes import HOUR_MS, ServiceProcess

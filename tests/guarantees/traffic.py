@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import anyio
 
+from blackboard.client.board import Board
+from blackboard.client.views import Revised
+from blackboard.client.watch import Watch
 from blackboard.core.commit import KeyAt, Op, Put
 from blackboard.errors import Compacted, OutcomeUnknown, Rejected, Unavailable
-from blackboard.service.board import Board
-from blackboard.service.views import Revised
-from blackboard.service.watching import Watch
 from blackboard.wire.codec import encode_value
 from tests.guarantees.history import Entry, History, Mark, Read, Watched, Write
 

@@ -7,6 +7,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from blackboard.client.board import Board
+from blackboard.client.remote.channel import Channel
+from blackboard.client.remote.connect import Address
+from blackboard.client.remote.link import RemoteLink
+from blackboard.client.watch import Watch
 from blackboard.core.commit import HeldFence, KeyAt, Op, Put
 from blackboard.errors import (
     BlackboardError,
@@ -18,11 +23,6 @@ from blackboard.errors import (
     StaleEpoch,
     Unavailable,
 )
-from blackboard.net.channel import Channel
-from blackboard.net.client import RemoteLink
-from blackboard.net.dial import Address
-from blackboard.service.board import Board
-from blackboard.service.watching import Watch
 from blackboard.types import REQUEST_TIMEOUT_MS
 from blackboard.wire.codec import encode_value
 from tests.guarantees.history import History, Mark, Read, Watched, Write

@@ -14,21 +14,21 @@ from typing import Any, Final, Protocol, TypeVar
 
 from redis.exceptions import NoScriptError, ResponseError
 
-from blackboard.errors import Corrupt, Unavailable
-from blackboard.store.base import Store
-from blackboard.store.redis import RedisStore
-from blackboard.store.redis_driver import (
+from blackboard.engines.base import Store
+from blackboard.engines.redis.driver import (
     Argument,
     Listening,
     NotNowError,
     ScriptMissingError,
     Trial,
 )
-from blackboard.store.redis_scripts import COMMIT, COMPACT
-from blackboard.store.sqlite import SqliteStore
-from blackboard.store.sqlite_board import Threads
-from blackboard.store.sqlite_file import BoardFile, Level
-from blackboard.store.sqlite_rows import Taken
+from blackboard.engines.redis.lua import COMMIT, COMPACT
+from blackboard.engines.redis.store import RedisStore
+from blackboard.engines.sqlite.board import Threads
+from blackboard.engines.sqlite.file import BoardFile, Level
+from blackboard.engines.sqlite.rows import Taken
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.errors import Corrupt, Unavailable
 from blackboard.types import ENGINE_TIMEOUT_MS, Milliseconds
 from tests.simulation.fake_redis import FakeRedis
 from tests.simulation.loop import SimulatedExecutor, SimulatedLoop, rest

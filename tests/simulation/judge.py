@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from blackboard.client.views import Revised
 from blackboard.core.commit import RESTORE, LogEntry
-from blackboard.service.views import Revised
 from tests.guarantees import checkers, lease_checkers
 from tests.guarantees.history import Entry, History, Read, Watched, Write
 from tests.guarantees.lease_history import LeaseHistory, moments

@@ -16,7 +16,7 @@ from typing import Any, Final
 import aiosqlite.core
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from blackboard.store.archive_database import Database
+from blackboard.archive.database import Database
 from blackboard.types import Milliseconds
 from tests.simulation.loop import SimulatedLoop
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from websockets.exceptions import ConnectionClosedError
 from websockets.frames import Close
 
-from blackboard.net.dial import Address
+from blackboard.client.remote.connect import Address
 from blackboard.wire.frames import MSGPACK
 from tests.simulation.loop import rest
 from tests.simulation.plan import Plan
@@ -78,7 +78,7 @@ class Network:
 
 
 class Line:
-    """One connection. The client's end is an `Open` (net/channel.py), `server` is the other one."""
+    """One connection: the client's end is an `Open` (client/remote/channel.py)."""
 
     def __init__(self, network: Network, name: str, client: str) -> None:
         self.name = name

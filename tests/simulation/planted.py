@@ -11,18 +11,18 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from blackboard.client.remote.link import RemoteLink
+from blackboard.client.remote.stream import RemoteStream
+from blackboard.client.views import Receipt
+from blackboard.client.writer import Writer
 from blackboard.core import lease, model
 from blackboard.core.commit import Commit, HeldFence, KeyAt, Lease, LogEntry
 from blackboard.core.state import State
 from blackboard.core.watch import Position
 from blackboard.errors import Fenced, StaleEpoch
-from blackboard.net.client import RemoteLink
-from blackboard.net.stream import RemoteStream
-from blackboard.service.feed import Feed, View, Watcher
-from blackboard.service.restore import _Attempt
-from blackboard.service.sweeper import Sweeper
-from blackboard.service.views import Receipt
-from blackboard.service.writer import Writer
+from blackboard.server.checkpoints.restore import _Attempt
+from blackboard.server.feed import Feed, View, Watcher
+from blackboard.server.sweeper import Sweeper
 from blackboard.wire.session import Changed
 from tests.conformance.mutants import MUTANTS
 from tests.simulation import engines

@@ -11,15 +11,15 @@ from typing import Any, Final
 
 from websockets.frames import Close
 
+from blackboard.archive.base import Archive
+from blackboard.archive.sql import SqlArchive
+from blackboard.core import access
+from blackboard.core.access import Principal
 from blackboard.errors import BlackboardError
-from blackboard.net.gate import Doors, Gate
-from blackboard.service import access
-from blackboard.service.access import Principal
-from blackboard.service.embedded import archive_url
-from blackboard.service.seal import Seal, make_key
-from blackboard.service.service import Service
-from blackboard.store.archive import Archive
-from blackboard.store.archive_sql import SqlArchive
+from blackboard.integrity.signing import Seal, make_key
+from blackboard.server.assembly import archive_url
+from blackboard.server.http.handshake import Doors, Gate
+from blackboard.server.service import Service
 from tests.simulation.engines import BOARD, Engine, Process
 from tests.simulation.loop import SimulatedLoop, owner, rest
 from tests.simulation.network import Line, Network

@@ -7,10 +7,10 @@ after the run. So a step whose answer was lost counts as what it was.
 from dataclasses import dataclass, field
 from typing import Final
 
+from blackboard.client.board import Board
+from blackboard.client.views import Entry
 from blackboard.core.commit import RESTORE, Append, ChangeKind, Delete, KeyAt, LogEntry, Op, Put
 from blackboard.errors import OutcomeUnknown, Rejected, Unavailable
-from blackboard.service.board import Board
-from blackboard.service.views import Entry
 from blackboard.wire.codec import decode_value, encode_value
 from tests.guarantees.cut_checkers import check
 from tests.guarantees.cut_history import Cut, Restored, Step, TeamHistory

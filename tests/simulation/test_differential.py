@@ -44,10 +44,16 @@ from blackboard.core.commit import (
     Renew,
 )
 from blackboard.core.state import Usage
-from blackboard.store import redis_scripts
-from blackboard.store.keys import board_keys, pack_epoch, pack_usage, read_epoch, write_entry
-from blackboard.store.redis_commit import commit_arguments
-from blackboard.store.redis_driver import Argument
+from blackboard.engines.redis import lua as redis_scripts
+from blackboard.engines.redis.codec import commit_arguments
+from blackboard.engines.redis.driver import Argument
+from blackboard.engines.redis.layout import (
+    board_keys,
+    pack_epoch,
+    pack_usage,
+    read_epoch,
+    write_entry,
+)
 from blackboard.types import EPOCH_JUMP, VALUE_INLINE_BYTES_MAX
 from blackboard.wire.codec import encode_value, prepare
 from tests.servers import server_binaries

@@ -8,8 +8,8 @@ import sqlite3
 from dataclasses import dataclass, field
 
 from blackboard.core.commit import ENGINE, LogEntry
-from blackboard.store.keys import log_key
-from blackboard.store.redis_read import _read_log_entry
+from blackboard.engines.redis.codec import _read_log_entry
+from blackboard.engines.redis.layout import log_key
 from blackboard.types import Revision
 from tests.simulation.engines import BOARD, Engine, RedisEngine, SqliteEngine
 

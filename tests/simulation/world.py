@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from blackboard.errors import BlackboardError
-from blackboard.service.sweeper import Sweeper
+from blackboard.server.sweeper import Sweeper
 from blackboard.types import SWEEP_INTERVAL_MS
 from tests.guarantees.cut_team import AGENTS
 from tests.simulation import judge

@@ -29,22 +29,24 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pycrdt import Array, Doc, Map, Text
 
 import blackboard
-from blackboard.core import crdt
+from blackboard.archive import rows as archive_rows
+from blackboard.archive.blobs import Blobs
+from blackboard.archive.tables import DEFLATED, PLAIN
+from blackboard.client import export as transfer
 from blackboard.core.commit import CommitId, Put
+from blackboard.core.documents import update as crdt
+from blackboard.engines.redis import layout as keys
+from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import BlackboardError
-from blackboard.service import transfer
-from blackboard.service.service import Service
-from blackboard.store import archive_rows, keys, sealing
-from blackboard.store.archive_tables import DEFLATED, PLAIN
-from blackboard.store.blobs import Blobs
-from blackboard.store.sqlite import SqliteStore
+from blackboard.integrity import envelope as sealing
+from blackboard.server.service import Service
 from blackboard.wire import messages, reading, ysync
 from blackboard.wire.codec import decode_results, decode_value, encode_results, encode_value
 from blackboard.wire.frames import JSON, MSGPACK, Encoding
 from blackboard.wire.session import ClientSession, ServerSession
 from tests.proof import Layer
 from tests.serving import serving
-from tests.unit.store.test_archive_rows import ENTRY
+from tests.unit.archive.test_rows import ENTRY
 
 INPUTS = int(os.environ.get("BLACKBOARD_TEST_FUZZ") or 300)
 SECONDS_MAX = 10.0

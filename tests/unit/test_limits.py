@@ -28,9 +28,9 @@ from blackboard.core.commit import (
     PutBack,
 )
 from blackboard.core.path import check_key, check_name, parse_patterns
+from blackboard.engines.base import check_hold
+from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import BlackboardError, InvalidRequest, LimitExceeded, Unavailable
-from blackboard.store.base import check_hold
-from blackboard.store.sqlite import SqliteStore
 from blackboard.wire.codec import encode_value, prepare
 from tests.conformance.writer import Writer
 from tests.source_tree import ROOT

@@ -14,8 +14,17 @@ from pydantic import ValidationError
 from starlette.applications import Starlette
 
 from blackboard import types as limits
+from blackboard.client import board, writer
+from blackboard.client.audit_record import AuditRecord
+from blackboard.client.board import Board
+from blackboard.client.client import Client
+from blackboard.core import access
+from blackboard.core.access import READ_ALL, Credential, Principal, Right
+from blackboard.core.checkpoints import ImportWish
 from blackboard.core.path import check_key, parse_patterns
 from blackboard.core.watch import Position
+from blackboard.encryption import master_key
+from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import (
     Conflict,
     InvalidRequest,
@@ -23,31 +32,27 @@ from blackboard.errors import (
     SnapshotFirst,
     Unavailable,
 )
-from blackboard.net import gate
-from blackboard.net.config import Settings
-from blackboard.net.documents import is_for_document
-from blackboard.net.server import _config
 from blackboard.runtime.chat import Patience
 from blackboard.runtime.memory import Recall, Transcript
 from blackboard.runtime.supervisor import Care, Crashes
-from blackboard.service import access, audit, board, checkpoints, feed, importing, writer
-from blackboard.service.access import READ_ALL, Credential, Principal, Right
-from blackboard.service.audit import AUDIT_BOARD
-from blackboard.service.audit_record import AuditRecord
-from blackboard.service.board import Board, Client
-from blackboard.service.embedded import archive_beside
-from blackboard.service.feed import Feed, View
-from blackboard.service.importing import Imports
-from blackboard.service.local import LocalLink
-from blackboard.service.moments import ImportWish
-from blackboard.service.repeats import OTHERS, Repeats
-from blackboard.service.service import Service
-from blackboard.store import master_key
-from blackboard.store.sqlite import SqliteStore
+from blackboard.server import feed
+from blackboard.server.assembly import archive_beside
+from blackboard.server.checkpoints import imports as importing
+from blackboard.server.checkpoints import take as checkpoints
+from blackboard.server.checkpoints.imports import Imports
+from blackboard.server.feed import Feed, View
+from blackboard.server.http import handshake as gate
+from blackboard.server.http.documents import is_for_document
+from blackboard.server.http.serve import _config
+from blackboard.server.requests import LocalLink
+from blackboard.server.security import audit
+from blackboard.server.security.audit import AUDIT_BOARD, OTHERS, Repeats
+from blackboard.server.service import Service
+from blackboard.server.settings import Settings
 from blackboard.wire import ysync
 from blackboard.wire.messages import ImportBegin
 from tests.serving import serving
-from tests.unit.net.conversation import PATIENCE_S, talking
+from tests.unit.server.http.conversation import PATIENCE_S, talking
 from tests.waiting import wait_until
 
 KEY_HEX = "ab" * 32

@@ -8,12 +8,12 @@ from blackboard.agents.janitor import Janitor, first_words
 
 import blackboard
 from blackboard import Board, Recall, ScriptedModel, Stay, Transcript, run_agent
+from blackboard.client.client import Client
+from blackboard.core.access import Grant, Principal, Right, agent
+from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import AccessDenied
 from blackboard.runtime.memory import Turn
-from blackboard.service.access import Grant, Principal, Right, agent
-from blackboard.service.board import Client
-from blackboard.service.service import Service
-from blackboard.store.sqlite import SqliteStore
+from blackboard.server.service import Service
 
 TALK = Transcript("ada")
 ALLOWED = Grant("private/ada/~transcript/**", frozenset({Right.READ, Right.WRITE}))

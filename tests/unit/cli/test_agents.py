@@ -1,7 +1,7 @@
 """Who is there and who crashed, as one list."""
 
 from blackboard.cli.agents import Line, lines
-from blackboard.service.presence import Presence
+from blackboard.client.leases.presence import Presence
 
 
 def test_presences_and_crashes_are_one_list_by_name() -> None:

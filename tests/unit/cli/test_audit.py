@@ -5,7 +5,7 @@ import re
 import pytest
 
 from blackboard.cli.audit import print_records
-from blackboard.service.audit_record import AuditRecord
+from blackboard.client.audit_record import AuditRecord
 
 STYLE = re.compile("\x1b\\[[0-9;]*m")
 RECORDS = [

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from blackboard.cli.exits import MEANING
+from blackboard.cli.errors import MEANING
 from blackboard.cli.main import app
-from blackboard.net.config import Settings
+from blackboard.server.settings import Settings
 from tests.source_tree import ROOT
 
 HEAVY = {

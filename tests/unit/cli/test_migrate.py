@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.cli.exits import CommandError, Exit
-from blackboard.cli.migrate import imported
+from blackboard.cli.agents import imported
+from blackboard.cli.errors import CommandError, Exit
 
 
 def test_a_module_is_found_from_here_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

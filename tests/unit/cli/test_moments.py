@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from blackboard.cli.exits import CommandError, Exit
-from blackboard.cli.moments import parse, time_of
+from blackboard.cli.errors import CommandError, Exit
+from blackboard.cli.values import parse, time_of
 from blackboard.types import REVISION_MAX
 
 PARIS = timezone(timedelta(hours=1))

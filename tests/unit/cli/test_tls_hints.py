@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import blackboard
-from blackboard.cli import checks
-from blackboard.cli.checks import Finding, Status
-from blackboard.cli.exits import explain
+from blackboard.cli import doctor as checks
+from blackboard.cli.doctor import Finding, Status
+from blackboard.cli.errors import explain
+from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Unavailable
-from blackboard.service.service import Service
-from blackboard.store.sqlite import SqliteStore
+from blackboard.server.service import Service
 from tests.certificates import LOOPBACK, Authority
 from tests.serving import serving
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from blackboard.cli.exits import CommandError, Exit
+from blackboard.cli.errors import CommandError, Exit
 from blackboard.cli.token import checked_id, claims_of, parse_grant
-from blackboard.net.tokens import issue, new_secret
-from blackboard.service.access import ALL_RIGHTS, Grant, Right, agent
+from blackboard.core.access import ALL_RIGHTS, Grant, Right, agent
+from blackboard.integrity.tokens import issue, new_secret
 
 
 def test_a_grant_is_a_pattern_and_rights() -> None:

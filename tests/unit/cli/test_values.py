@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blackboard.cli.exits import CommandError
+from blackboard.cli.errors import CommandError
 from blackboard.cli.values import compact, parse, parse_bytes, pretty
 
 VALUES = st.recursive(

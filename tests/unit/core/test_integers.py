@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blackboard.core.integers import kind_of, read_integer, write_integer
+from blackboard.core.model import kind_of, read_integer, write_integer
 from blackboard.types import INTEGER_MAX
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from blackboard.core import history
 from blackboard.core.commit import RESTORE, Change, ChangeKind, CommitId, Epoch, LogEntry
-from blackboard.core.large_entry import LargeEntry
+from blackboard.core.history import LargeEntry
 from blackboard.core.path import Pattern, parse_pattern
 from blackboard.errors import Resync
 

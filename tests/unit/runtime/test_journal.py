@@ -7,11 +7,10 @@ from anyio.lowlevel import checkpoint
 
 from blackboard.core.commit import Put
 from blackboard.errors import CallFailed, Conflict, Corrupt, Diverged, LimitExceeded
+from blackboard.runtime import chunks as large
 from blackboard.runtime import journal as module
-from blackboard.runtime import large
 from blackboard.runtime.calls import Call, Retry, Terms
-from blackboard.runtime.journal import Journal, Kept, Origin, load
-from blackboard.runtime.points import Observer, Point, unobserved
+from blackboard.runtime.journal import Journal, Kept, Observer, Origin, Point, load, unobserved
 from blackboard.runtime.state import guard
 from blackboard.runtime.trial import MemoryDesk
 from blackboard.types import LARGE_PART_BYTES, STEP_CALLS_MAX, STEP_PARTS_MAX, VALUE_BYTES_MAX

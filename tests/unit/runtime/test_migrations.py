@@ -9,14 +9,14 @@ import pytest
 from pydantic import BaseModel
 
 import blackboard
+from blackboard.client.board import Board
 from blackboard.errors import InvalidRequest
 from blackboard.runtime.agent import Agent
+from blackboard.runtime.board_port import BoardDesk
 from blackboard.runtime.context import Context
-from blackboard.runtime.desk import BoardDesk
 from blackboard.runtime.migrations import Finding, kinds_in, migrate
 from blackboard.runtime.runner import Runner
 from blackboard.runtime.state import state_key
-from blackboard.service.board import Board
 
 
 class Old(BaseModel):

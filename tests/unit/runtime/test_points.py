@@ -3,7 +3,7 @@
 import pytest
 
 from blackboard.runtime.context import Context
-from blackboard.runtime.points import Point, unobserved
+from blackboard.runtime.journal import Point, unobserved
 from blackboard.runtime.runner import Runner
 from blackboard.runtime.trial import MemoryDesk
 from tests.conformance.acting import Actor, Notes

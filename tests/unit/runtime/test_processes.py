@@ -13,11 +13,11 @@ import anyio
 import pytest
 
 from blackboard import Board, InvalidRequest
-from blackboard.net.tokens import issue
+from blackboard.core import access
+from blackboard.integrity.tokens import issue
 from blackboard.runtime.processes import Place, ProcessLife, in_processes, target_of
 from blackboard.runtime.supervisor import Care, supervision_key
 from blackboard.runtime.team import run_team
-from blackboard.service import access
 from tests.guarantees.processes import HOUR_MS, ServiceProcess
 from tests.source_tree import ROOT
 from tests.unit.runtime.crew import Counter, Hopeless, Mortal, Parent, Patient, Slow

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from blackboard.client.board import Board
 from blackboard.core.commit import Put
 from blackboard.core.path import barrier_key
+from blackboard.runtime.board_port import BoardDesk
 from blackboard.runtime.context import Context
-from blackboard.runtime.desk import BoardDesk
 from blackboard.runtime.runner import _pause_s
-from blackboard.service.board import Board
-from blackboard.service.service import Service
-from blackboard.service.system import commit_as_system
+from blackboard.server.boards import commit_as_system
+from blackboard.server.service import Service
 from blackboard.types import CALL_INLINE_BYTES, STEP_ATTEMPTS_MAX, STEP_PAUSE_MS_MAX
 from blackboard.wire.codec import encode_value
 from tests.conformance.acting import Notes, keys_below, notes_of, runner
-from tests.unit.service.hooked import client_of, service_over
+from tests.unit.server.hooked import client_of, service_over
 
 HEAD_BYTES = 3
 """Bytes by which text of 256 to 65,535 bytes is longer as msgpack."""

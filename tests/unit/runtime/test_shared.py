@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 import blackboard
-from blackboard.runtime import large, shared
-from blackboard.runtime.desk import BoardDesk
+from blackboard.runtime import chunks as large
+from blackboard.runtime import journal as shared
+from blackboard.runtime.board_port import BoardDesk
 from blackboard.types import LARGE_BYTES_MAX, LARGE_PART_BYTES, VALUE_BYTES_MAX
 from blackboard.wire.codec import encode_large, encode_value
 

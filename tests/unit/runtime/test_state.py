@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
+from blackboard.client.views import Entry
 from blackboard.errors import Corrupt, InvalidState, MigrationFailed, SchemaTooNew
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.context import Context
 from blackboard.runtime.state import Schema, Stored, stored_in
-from blackboard.service.views import Entry
 
 
 class Notes(BaseModel):

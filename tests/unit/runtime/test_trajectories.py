@@ -11,7 +11,10 @@ from pydantic import BaseModel
 
 import blackboard
 from blackboard import Board
+from blackboard.client.client import Client
+from blackboard.core import access
 from blackboard.core.commit import Put
+from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.calls import Terms
 from blackboard.runtime.context import Context, Reference
@@ -19,11 +22,8 @@ from blackboard.runtime.models import Prices, Prompt, ScriptedModel
 from blackboard.runtime.run import run_agent
 from blackboard.runtime.state import state_key
 from blackboard.runtime.trajectories import Costs, Trajectory, replay, trajectories
-from blackboard.service import access
-from blackboard.service.board import Client
-from blackboard.service.embedded import archive_beside
-from blackboard.service.service import Service
-from blackboard.store.sqlite import SqliteStore
+from blackboard.server.assembly import archive_beside
+from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
 
 LARGE = 100_000

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blackboard import types as limits
+from blackboard.core.access import METHODS as ACCESS
 from blackboard.core.commit import Commit
 from blackboard.errors import InvalidRequest, LimitExceeded
-from blackboard.service.access import METHODS as ACCESS
 from blackboard.wire import messages
 from blackboard.wire.frames import JSON, MSGPACK, Encoding, NotAMap
+from blackboard.wire.messages import write_commit
 from blackboard.wire.parts import TOKEN_BYTES_MAX
-from blackboard.wire.requests import write_commit
 from tests.unit.wire.drawing import commits, values
 
 both = pytest.mark.parametrize("encoding", [MSGPACK, JSON], ids=lambda e: e.name)

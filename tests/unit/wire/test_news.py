@@ -11,7 +11,7 @@ from blackboard.core.watch import Position
 from blackboard.errors import RemoteProtocolError
 from blackboard.wire.answers import pack_revisions
 from blackboard.wire.frames import CONTAINERS_MAX, MSGPACK
-from blackboard.wire.news import ReceiptNews, read_news, read_receipt
+from blackboard.wire.reading import ReceiptNews, read_news, read_receipt
 from blackboard.wire.session import Answered, Changed
 from tests.unit.wire.drawing import log_entries
 from tests.unit.wire.pair import Pair

@@ -15,7 +15,7 @@ from pycrdt import (
     handle_sync_message,
 )
 
-from blackboard.core.varint import write_buffer, write_number, write_text
+from blackboard.core.documents.update import write_buffer, write_number, write_text
 from blackboard.errors import InvalidRequest, LimitExceeded
 from blackboard.types import (
     AWARENESS_BYTES_MAX,

@@ -1,0 +1,370 @@
+"""Archiving a run of log entries inside a transaction, with the manifests of its checkpoints.
+
+A manifest says what its revision holds, which only the fold knows while the rows are not written.
+
+What an append leaves in memory, so that the next one need not read it from the database again.
+
+Invariants
+- It counts only for a board whose row says just what it said then: the same id, as far, with the
+  same hash chain. So it does not matter who else appends, or what is lost with a process.
+- It is bounded: ARCHIVE_WARM_BOARDS boards, of each ARCHIVE_WARM_KEYS keys, and the sums of
+  ARCHIVE_WARM_NAMESPACES namespaces.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Any, Final
+
+from sqlalchemy import select, update
+
+from blackboard.archive import rows as archive_rows
+from blackboard.archive.base import Pause, Sealer
+from blackboard.archive.blobs import Blobs
+from blackboard.archive.database import add, rows
+from blackboard.archive.fold import (
+    CHECKPOINTS,
+    DECLARED,
+    STEP_CHANGES,
+    Fold,
+    Known,
+    without_empty,
+)
+from blackboard.archive.history import STEP_KEYS, Past, mark_of
+from blackboard.archive.rows import Row
+from blackboard.archive.tables import (
+    ABSENT,
+    AGENT,
+    BOARD,
+    CHECKPOINT,
+    COMMIT,
+    DIGEST,
+    EPOCH,
+    TOTAL,
+    VERSION,
+)
+from blackboard.core import digest
+from blackboard.core.checkpoints import Cut, Facts, Mark, Step
+from blackboard.core.commit import RESTORE, Change, Epoch, LogEntry
+from blackboard.core.path import namespace_of
+from blackboard.errors import Corrupt
+from blackboard.types import (
+    ARCHIVE_WARM_BOARDS,
+    ARCHIVE_WARM_KEYS,
+    ARCHIVE_WARM_NAMESPACES,
+    Key,
+    Revision,
+)
+from blackboard.wire.codec import decode_value
+
+
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """The end of a board's archive: `known` and `totals` are as in `Fold`, but not all of them."""
+
+    board: int
+    mark: Mark
+    known: dict[Key, Known]
+    totals: dict[str, int]
+
+
+class Warmth:
+    """What is warm, of the boards that were appended to last."""
+
+    def __init__(self) -> None:
+        self._boards: dict[int, Warm] = {}
+
+    def take(self, row: Any) -> Warm | None:
+        """What is known of the board with `row`, if it is still true. It is given away."""
+        warm = self._boards.pop(row.id, None)
+        if warm is None or (warm.mark.revision, warm.mark.chain) != (row.through, bytes(row.chain)):
+            return None
+        return warm
+
+    def keep(self, warm: Warm) -> None:
+        """Keep what an append left, once it was committed."""
+        _shorten(warm.known, ARCHIVE_WARM_KEYS)
+        _shorten(warm.totals, ARCHIVE_WARM_NAMESPACES)
+        self._boards.pop(warm.board, None)
+        self._boards[warm.board] = warm
+        if len(self._boards) > ARCHIVE_WARM_BOARDS:
+            del self._boards[next(iter(self._boards))]
+
+
+def _shorten(found: dict[Any, Any], items_max: int) -> None:
+    """Forget what stands first."""
+    for key in list(islice(found, max(0, len(found) - items_max))):
+        del found[key]
+
+
+def left_out(wanted: Mapping[Any, Any], known: Mapping[Any, Any]) -> list[Any]:
+    """Those of `wanted` that have to be read."""
+    return [key for key in wanted if key not in known]
+
+
+_CHANGES_AT_ONCE: Final = 1_000  # a millisecond: their keys are looked at, nothing more
+_ENTRIES_AT_ONCE: Final = 32  # a millisecond; a turn of the event loop takes as long as one of them
+NAMED: Final = "named"
+"""The kind of a checkpoint whose record does not say."""
+
+
+class Appending:
+    """Archives log entries that follow `past`, the newest revision of the board with `row`."""
+
+    def __init__(
+        self, past: Past, row: Any, warm: Warm | None, sealer: Sealer, blobs: Blobs
+    ) -> None:
+        self._past = past
+        self._warm = warm
+        self._row = row
+        self._sealer = sealer
+        self._blobs = blobs
+        self._connection = past.connection
+
+    async def write(self, entries: Sequence[LogEntry], pause: Pause) -> Warm:
+        """Write all rows of `entries`, which hold no marker of a lost history but the first.
+
+        Returns where the board stands then, which is true once the transaction was committed.
+        """
+        fold, before = await self._fold(entries, pause)
+        taken = {}
+        for entry in entries:
+            taken[entry.revision] = self._taken(entry)
+            if len(entry.changes) >= _CHANGES_AT_ONCE:
+                await pause()
+        seals = await self._seals(fold) if any(taken.values()) else None
+        for number, entry in enumerate(entries, 1):
+            if len(entry.changes) < STEP_CHANGES:
+                fold.apply(entry)
+            else:
+                await _in_turns(fold.steps_of(entry), pause)
+            if number % _ENTRIES_AT_ONCE == 0:
+                await pause()
+            if seals is not None:
+                if taken[entry.revision]:
+                    await _in_turns(fold.steps_to_settle(entry.revision), pause)
+                seals.follow(entry)
+                for change in taken[entry.revision]:
+                    seals.seal(entry, change)
+        through = entries[-1].revision
+        await _in_turns(fold.steps_to_settle(through), pause)
+        await self._write(fold, through)
+        await add(self._connection, CHECKPOINT, seals.rows if seals else ())
+        epochs = [before.epoch, *(entry.epoch for entry in entries if entry.epoch is not None)]
+        mark = Mark(self._row.oldest, through, epochs[-1], fold.chain, before.origin)
+        return Warm(self._row.id, mark, fold.known, fold.totals)
+
+    def _taken(self, entry: LogEntry) -> list[Change]:
+        """The changes that take a checkpoint."""
+        found = [c for c in entry.changes if c.key.startswith(CHECKPOINTS) and c.value is not None]
+        return found if entry.revision > self._row.oldest else []
+
+    async def _fold(self, entries: Sequence[LogEntry], pause: Pause) -> tuple[Fold, Mark]:
+        """A fold that knows what it has to, and where the board stands before it."""
+        keys: dict[Key, None] = {}
+        namespaces: dict[str, None] = {}
+        changes = chain.from_iterable(entry.changes for entry in entries)
+        while some := list(islice(changes, _CHANGES_AT_ONCE)):
+            touched = dict.fromkeys(change.key for change in some if change.lease is None)
+            keys |= touched
+            namespaces |= dict.fromkeys(map(namespace_of, touched))
+            if len(some) == _CHANGES_AT_ONCE:
+                await pause()
+        warm = self._warm
+        known = {} if warm is None else warm.known
+        totals = {} if warm is None else warm.totals
+        missing = left_out(keys, known)
+        for start in range(0, len(missing), STEP_KEYS):
+            newest = await self._newest(missing[start : start + STEP_KEYS])
+            known |= {key: _known(row) for key, row in newest.items()}
+        totals |= await self._totals(left_out(namespaces, totals))
+        mark = await mark_of(self._past, self._row) if warm is None else warm.mark
+        return Fold(self._row.id, mark.chain, known, totals), mark
+
+    async def _newest(self, keys: list[Key]) -> dict[Key, Any]:
+        """The newest version of each key, even one that is ahead of the log (`Archive.join`)."""
+        head = Past(self._past.database, self._connection, self._past.segments)
+        if self._row.through < self._row.oldest:
+            first, *rest = self._past.segments
+            ahead = type(first)(first.board, self._row.oldest)
+            head = Past(self._past.database, self._connection, [ahead, *rest])
+        return await head.newest(keys)
+
+    async def _totals(self, namespaces: list[str]) -> dict[str, int]:
+        if not namespaces:
+            return {}
+        query = select(TOTAL).where(TOTAL.c.board == self._row.id)
+        query = query.where(TOTAL.c.namespace.in_(namespaces))
+        found = await rows(self._connection, query)
+        return {row.namespace: archive_rows.total_of(row) for row in found}
+
+    async def _write(self, fold: Fold, through: Revision) -> None:
+        connection, board = self._connection, self._row.id
+        await add(connection, COMMIT, fold.commits)
+        await add(connection, VERSION, fold.versions)
+        await add(connection, EPOCH, fold.epochs)
+        await add(connection, DIGEST, fold.digests)
+        touched = {row["namespace"]: None for row in fold.digests}
+        sums = [
+            {"board": board, "namespace": name, "total": digest.to_bytes(fold.totals[name])}
+            for name in touched
+        ]
+        await add(connection, TOTAL, sums, replace=True)
+        steps = [agent_row(board, name, step) for name, step in fold.steps.items()]
+        await add(connection, AGENT, steps, replace=True)
+        now = {"through": through, "chain": fold.chain}
+        await connection.execute(update(BOARD).where(BOARD.c.id == board), now)
+
+    async def _seals(self, fold: Fold) -> "_Seals":
+        """What a manifest says beside what the fold knows."""
+        agents = select(AGENT).where(AGENT.c.board == self._row.id)
+        declared: dict[str, bytes] = {}
+        async for page in self._past.entries(DECLARED):
+            for row in page:
+                value = await archive_rows.value_of(row, self._blobs)
+                declared[row.key] = value or b""
+        return _Seals(
+            board=self._row.called,
+            sealer=self._sealer,
+            fold=fold,
+            epoch=await self._past.epoch(),
+            digests=await self._past.digests(),
+            steps={r.agent: step_of(r) for r in await rows(self._connection, agents)},
+            declared=declared,
+            previous=await previous_hash(self._past),
+        )
+
+
+def _known(row: Any) -> Known:
+    element = None if row.form == ABSENT else archive_rows.element_of(row)
+    return Known(row.revision, row.create_revision, element)
+
+
+async def _in_turns(steps: Iterator[None], pause: Pause) -> None:
+    """Take steps, and let others run in between.
+
+    Not in a thread: one that computes keeps the interpreter for a whole switch interval whenever
+    the event loop has waited for something.
+    """
+    for _ in steps:
+        await pause()
+
+
+@dataclass
+class _Seals:
+    """Makes the manifests of a run, one after the other."""
+
+    board: str
+    sealer: Sealer
+    fold: Fold
+    epoch: Epoch
+    digests: dict[str, bytes]
+    steps: dict[str, Step]
+    declared: dict[str, bytes]
+    previous: bytes
+    rows: list[Row] = field(default_factory=list)
+    noted: int = 0
+
+    def follow(self, entry: LogEntry) -> None:
+        """Take in an entry that the fold took in."""
+        self.epoch = entry.epoch or self.epoch
+        self.steps[entry.id.agent] = self.fold.steps[entry.id.agent]
+        for row in self.fold.digests[self.noted :]:
+            self.digests[row["namespace"]] = row["digest"]
+        self.noted = len(self.fold.digests)
+        for change in entry.changes:
+            if change.lease is None and change.key.startswith(f"{DECLARED}/"):
+                self.declared.pop(change.key, None)
+                if change.value is not None:
+                    self.declared[change.key] = change.value
+
+    def seal(self, entry: LogEntry, change: Change) -> None:
+        """Make the manifest of the checkpoint that `change` of `entry` takes."""
+        assert change.value is not None
+        held = without_empty(self.digests)
+        cut = Cut(
+            board=self.board,
+            name=change.key.removeprefix(CHECKPOINTS),
+            revision=entry.revision,
+            time_ms=entry.time_ms,
+            author=entry.author,
+            epoch=self.epoch,
+            chain=self.fold.chain,
+            facts=Facts(held, dict(sorted(self.steps.items()))),
+            record=change.value,
+            declared={k.rpartition("/")[2]: v for k, v in sorted(self.declared.items())},
+            previous=self.previous,
+        )
+        manifest, signature = self.sealer.seal(cut)
+        self.previous = digest.content_of(manifest)
+        self.rows.append(
+            {
+                "board": self.fold.board,
+                "revision": entry.revision,
+                "name": cut.name,
+                "time_ms": entry.time_ms,
+                "kind": kind_of(change.value),
+                "manifest": archive_rows.pack_manifest(manifest),
+                "signature": signature,
+                "hash": self.previous,
+                "pinned": False,
+            }
+        )
+
+
+def kind_of(record: bytes) -> str:
+    """The kind that a checkpoint's entry says it is of."""
+    try:
+        value = decode_value(record)
+    except Corrupt:
+        return NAMED
+    return str(value.get("kind", NAMED)) if isinstance(value, dict) else NAMED
+
+
+async def previous_hash(past: Past) -> bytes:
+    """The hash of the newest manifest in `past`; empty if it has none."""
+    for segment in past.segments:
+        query = (
+            select(CHECKPOINT.c.hash)
+            .where(CHECKPOINT.c.board == segment.board, CHECKPOINT.c.revision <= segment.upto)
+            .order_by(CHECKPOINT.c.revision.desc(), CHECKPOINT.c.name.desc())
+            .limit(1)
+        )
+        if found := await rows(past.connection, query):
+            return bytes(found[0].hash)
+    return b""
+
+
+def agent_row(board: int, agent: str, step: Step) -> Row:
+    """The row of an agent's last commit."""
+    revision, incarnation, lane, number = step
+    return {
+        "board": board,
+        "agent": agent,
+        "revision": revision,
+        "incarnation": incarnation,
+        "lane": lane,
+        "step": number,
+    }
+
+
+def step_of(row: Any) -> Step:
+    """The inverse of `agent_row`."""
+    return (row.revision, row.incarnation, row.lane, row.step)
+
+
+def runs(entries: Sequence[LogEntry]) -> Iterator[list[LogEntry]]:
+    """`entries`, cut before every epoch that may follow a loss."""
+    run: list[LogEntry] = []
+    for entry in entries:
+        if run and entry.epoch is not None and entry.epoch.cause != RESTORE:
+            yield run
+            run = []
+        run.append(entry)
+    if run:
+        yield run
+
+
+def loses(epoch: Epoch, through: Revision) -> bool:
+    """Whether revisions up to `through` were lost when `epoch` began."""
+    return epoch.cause != RESTORE and epoch.from_revision < through

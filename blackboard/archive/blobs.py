@@ -1,0 +1,129 @@
+"""Large values, in an object store: a directory, S3, Google Cloud Storage or Azure.
+
+Invariants
+- A blob's name is the SHA-256 of its content: it is written once and never changes.
+- It is there, in a directory also after a power loss, before anything names it; what is read is
+  checked against its name.
+"""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import LocalStore, ObjectStore, from_url
+
+from blackboard.engines.sqlite.file import sync_path
+from blackboard.errors import Corrupt, InvalidRequest, Unavailable
+from blackboard.types import BLOB_CALLS_MAX, BLOB_GRACE_MS, ENGINE_RETRY_MS, ENGINE_TIMEOUT_MS
+
+_TIMEOUT: Final = timedelta(milliseconds=ENGINE_TIMEOUT_MS)
+_RETRY: Final = timedelta(milliseconds=ENGINE_RETRY_MS)
+
+
+class Blobs:
+    """An object store with blobs in it."""
+
+    def __init__(self, store: ObjectStore, where: str, directory: Path | None = None) -> None:
+        self._store = store
+        self._where = where
+        self._directory = directory
+        self._calls = asyncio.Semaphore(BLOB_CALLS_MAX)
+
+    @classmethod
+    def at(cls, url: str) -> "Blobs":
+        """Blobs in a directory (a path or file:///path) or below a URL (s3://bucket/path ...).
+
+        Credentials come from where the provider's own tools have them (AWS_ACCESS_KEY_ID ...).
+        Errors: InvalidRequest when it is no such URL; Unavailable when a directory cannot be made.
+        """
+        try:
+            parts = urlsplit(url)
+            if parts.scheme in ("", "file"):
+                path = Path(unquote(parts.path))
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                return cls(LocalStore(path), str(path), path)
+            # Options of ours would hide this one of the environment, which a local server needs.
+            plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true"
+            options = {"timeout": _TIMEOUT, "connect_timeout": _TIMEOUT, "allow_http": plain}
+            retry = {"max_retries": 3, "retry_timeout": _RETRY}
+            store = from_url(  # type: ignore[call-overload]
+                url, client_options=options, retry_config=retry
+            )
+            return cls(store, parts._replace(query="").geturl())
+        except OSError as error:
+            raise Unavailable(what=f"blobs at {url}", reason=str(error)) from error
+        except (BaseError, ValueError) as error:
+            raise InvalidRequest(field="blobs", reason=str(error).partition("\n")[0]) from error
+
+    async def put(self, value: bytes) -> bytes:
+        """Keep a value; returns its SHA-256. Errors: Unavailable.
+
+        One that is there is written again: so its age tells when it was last asked for.
+        """
+        name = hashlib.sha256(value).digest()
+        try:
+            async with self._calls:
+                await obstore.put_async(self._store, _path(name), value)
+                if self._directory is not None:
+                    await asyncio.to_thread(_sync, self._directory, _path(name))
+        except (BaseError, OSError, ValueError) as error:
+            raise self._unavailable(error) from error
+        return name
+
+    async def get(self, name: bytes) -> bytes:
+        """The value with that SHA-256. Errors: Corrupt when it is missing or is another one;
+        Unavailable."""
+        path = _path(name)
+        try:
+            async with self._calls:
+                found = await obstore.get_async(self._store, path)
+                value = bytes(await found.bytes_async())
+        except FileNotFoundError as error:
+            raise Corrupt(what=f"blob {path}", reason=f"missing from {self._where}") from error
+        except (BaseError, OSError, ValueError) as error:
+            raise self._unavailable(error) from error
+        if hashlib.sha256(value).digest() != name:
+            reason = f"its {len(value)} bytes are not those that were written"
+            raise Corrupt(what=f"blob {path}", reason=reason)
+        return value
+
+    async def put_all(self, values: Iterable[bytes]) -> None:
+        """Keep several values at once. Errors: Unavailable."""
+        await asyncio.gather(*map(self.put, values))
+
+    async def remove(self, names: Iterable[bytes]) -> None:
+        """Remove blobs that nothing names, but for those that were written lately: somebody may be
+        about to name them. Errors: Unavailable."""
+        for path in map(_path, names):
+            try:
+                found = await obstore.head_async(self._store, path)
+                age = datetime.now(UTC) - found["last_modified"]
+                if age > timedelta(milliseconds=BLOB_GRACE_MS):
+                    await obstore.delete_async(self._store, path)
+            except FileNotFoundError:
+                continue
+            except (BaseError, OSError, ValueError) as error:
+                raise self._unavailable(error) from error
+
+    def _unavailable(self, error: Exception) -> Unavailable:
+        reason = str(error).partition("\n")[0]
+        return Unavailable(what=f"blobs at {self._where}", reason=reason)
+
+
+def _sync(directory: Path, path: str) -> None:
+    """A local file is only handed to the kernel: sync it, and the directories that name it."""
+    file = directory / path
+    for synced in (file, file.parent, directory):
+        sync_path(synced)
+
+
+def _path(name: bytes) -> str:
+    text = name.hex()
+    return f"{text[:2]}/{text}"

@@ -1,0 +1,127 @@
+"""The rows of boards: who has a name, who may append, where a board began.
+
+Invariants
+- A name belongs to one board at a time. Who takes it over gets a new row; the old one goes, unless
+  others branched off it.
+- Nothing is written to a board but under its lock, with its current fence.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from blackboard.archive import rows as archive_rows
+from blackboard.archive.append import agent_row
+from blackboard.archive.database import add, rows
+from blackboard.archive.fold import digest_row
+from blackboard.archive.history import Past, board_row
+from blackboard.archive.tables import AGENT, BOARD, DIGEST, OF_A_BOARD, TOTAL, VERSION
+from blackboard.core import digest
+from blackboard.core.commit import Entry
+from blackboard.core.path import SYSTEM, namespace_of
+from blackboard.errors import Fenced
+from blackboard.types import Revision
+
+
+def vacant(board: str) -> dict[str, Any]:
+    """The row of a board that nobody archives yet."""
+    return {
+        "name": board,
+        "called": board,
+        "owner": None,
+        "fence": 0,
+        "until_ms": 0,
+        "continues": False,
+    }
+
+
+async def locked(connection: AsyncConnection, board: str) -> Any:
+    """The row of a board, None if it is unknown; nobody else gets it in this transaction."""
+    found = await rows(connection, select(BOARD).where(BOARD.c.name == board).with_for_update())
+    return found[0] if found else None
+
+
+async def owned(connection: AsyncConnection, board: str, fence: int) -> Any:
+    """The row of a board, locked. Errors: Fenced when `fence` is not current."""
+    row = await locked(connection, board)
+    if row is None or row.fence != fence:
+        raise out_of_turn(board, fence, row)
+    return row
+
+
+def out_of_turn(board: str, fence: int, row: Any) -> Fenced:
+    """The refusal of whoever may not append to a board, or not there."""
+    current, owner = (0, None) if row is None else (row.fence, row.owner)
+    return Fenced(f"archive of board {board}", fence, current, owner)
+
+
+async def replace(
+    connection: AsyncConnection, old: Any, *, fence: int | None = None, forget: bool = True
+) -> int:
+    """Give the name of a board to a new one, and return its id.
+
+    It keeps its archiver, unless a new `fence` is given. The old one goes, unless it is the origin
+    of others or is not to be forgotten.
+    """
+    await connection.execute(update(BOARD).where(BOARD.c.id == old.id), {"name": None})
+    children = await rows(connection, select(BOARD.c.id).where(BOARD.c.origin == old.id))
+    if forget and not children:
+        for table in OF_A_BOARD:
+            await connection.execute(delete(table).where(table.c.board == old.id))
+        await connection.execute(delete(BOARD).where(BOARD.c.id == old.id))
+    new = vacant(old.name) | {"fence": fence}
+    if fence is None:
+        new |= {"owner": old.owner, "fence": old.fence, "until_ms": old.until_ms}
+    await connection.execute(insert(BOARD), new)
+    number: int = (await board_row(connection, old.name)).id
+    return number
+
+
+async def adopt(
+    connection: AsyncConnection, number: int, entries: Sequence[Entry], totals: dict[str, int]
+) -> None:
+    """Write what a board held before its archive began, and add it to `totals`."""
+    for entry in entries:
+        hashed = digest.content_of(entry.value)
+        element = digest.element(entry.key, hashed, entry.expires_at_ms)
+        namespace = namespace_of(entry.key)
+        totals[namespace] = digest.add(totals.get(namespace, digest.EMPTY), element)
+    await add(connection, VERSION, [archive_rows.version_row(number, entry) for entry in entries])
+
+
+async def keep_totals(
+    connection: AsyncConnection, number: int, totals: dict[str, int], revision: Revision
+) -> None:
+    """Write the sums that a board begins with, and their digests."""
+    place = {"board": number}
+    sums = [
+        place | {"namespace": name, "total": digest.to_bytes(total)}
+        for name, total in totals.items()
+    ]
+    await add(connection, TOTAL, sums)
+    found = [digest_row(number, name, revision, total) for name, total in totals.items()]
+    await add(connection, DIGEST, found)
+
+
+async def fork(
+    connection: AsyncConnection, number: int, past: Past, *, continues: bool = False
+) -> None:
+    """Let the empty board `number` go on from `past`; `continues` if that is its own."""
+    totals = await past.totals()
+    if not continues:
+        totals.pop(SYSTEM, None)
+    [segment, *_] = past.segments
+    await keep_totals(connection, number, totals, segment.upto)
+    steps = await past.steps()
+    await add(connection, AGENT, [agent_row(number, name, step) for name, step in steps.items()])
+    begun = {
+        "oldest": segment.upto,
+        "through": segment.upto,
+        "chain": await past.chain(),
+        "origin": segment.board,
+        "origin_revision": segment.upto,
+        "continues": continues,
+    }
+    await connection.execute(update(BOARD).where(BOARD.c.id == number), begun)

@@ -1,0 +1,285 @@
+"""The archive's database: SQLite in a file, or PostgreSQL, through SQLAlchemy.
+
+Invariants
+- What is read inside one `reading` is one snapshot; `writing` is one transaction, whole or not.
+- Writers of one SQLite file take turns here, before they wait in the database.
+- Nothing of SQLAlchemy or of a driver is raised: Unavailable, or Corrupt when the file is damaged.
+"""
+
+import asyncio
+import contextlib
+import json
+import sqlite3
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import (
+    URL,
+    ExceptionContext,
+    Executable,
+    FromClause,
+    Table,
+    bindparam,
+    event,
+    func,
+    make_url,
+    text,
+)
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from blackboard.archive.tables import METADATA
+from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
+from blackboard.types import ENGINE_TIMEOUT_MS, Key, Milliseconds
+
+_DRIVERS: Final = {
+    "sqlite": "sqlite+aiosqlite",
+    "postgresql": "postgresql+asyncpg",
+    "postgres": "postgresql+asyncpg",
+}
+_PAGE_BYTES: Final = 8 * 1024  # values of a kilobyte fill them; each table and index has one
+_WAL_PAGES: Final = 128  # a megabyte; then the file takes it over
+_CONNECTIONS: Final = 8
+_SCHEMA_LOCK: Final = 0x626C61636B  # two services may make the tables at once
+_ROWS_AT_ONCE: Final = 128  # a millisecond; times 12 columns: SQLite takes 32,766 parameters
+_WRITES: Final = "blackboard_writes"
+Row = dict[str, Any]
+"""Values of a new row by column."""
+
+
+class Database:
+    """An open database. `writing` and `reading` give connections."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._turn = asyncio.Lock()
+        self.is_sqlite = engine.dialect.name == "sqlite"
+        self.name = engine.url.render_as_string(hide_password=True)
+        self.given: FromClause = _given(is_sqlite=self.is_sqlite)
+        """Keys as a table with one column, `value`; `given_keys` are the parameters for it."""
+
+    @classmethod
+    async def open(cls, url: str) -> "Database":
+        """Connect to `sqlite:///path` or `postgresql://...`, and make the tables if need be.
+
+        Errors: InvalidRequest for another URL; Unavailable; Corrupt.
+        """
+        place = _url(url)
+        _check_directory(place)
+        database = cls(_engine(place))
+        try:
+            async with database.writing() as connection:
+                if not database.is_sqlite:
+                    await connection.execute(
+                        text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _SCHEMA_LOCK}
+                    )
+                await connection.run_sync(METADATA.create_all)
+        except BaseException:
+            await database.aclose()
+            raise
+        return database
+
+    @contextlib.asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncConnection]:
+        """A connection that sees one snapshot."""
+        with translated(self.name):
+            async with self._engine.connect() as connection:
+                if not self.is_sqlite:
+                    await connection.execution_options(isolation_level="REPEATABLE READ")
+                yield connection
+
+    @contextlib.asynccontextmanager
+    async def writing(self) -> AsyncIterator[AsyncConnection]:
+        """A connection in a transaction that is committed at the end, or rolled back."""
+        turn = self._turn if self.is_sqlite else contextlib.nullcontext()
+        with translated(self.name):
+            async with turn, self._engine.connect() as connection:
+                await connection.execution_options(**{_WRITES: True})
+                async with connection.begin():
+                    yield connection
+
+    async def sync(self) -> None:
+        """Make everything that was committed outlive a power loss. PostgreSQL does so by itself."""
+        if not self.is_sqlite:
+            return
+        # A checkpoint of the write-ahead log syncs it first, up to its end.
+        async with self._turn:
+            with translated(self.name):
+                async with self._engine.connect() as connection:
+                    raw = await connection.get_raw_connection()
+                    driver: Any = raw.driver_connection
+                    busy, _, _ = await (
+                        await driver.execute("PRAGMA wal_checkpoint(FULL)")
+                    ).fetchone()
+        if busy:
+            raise Unavailable(what=f"archive {self.name}", reason="a reader holds up its sync")
+
+    async def now_ms(self, connection: AsyncConnection) -> Milliseconds:
+        """The database's clock."""
+        statement = _SQLITE_NOW if self.is_sqlite else _POSTGRES_NOW
+        return int((await connection.execute(statement)).scalar_one())
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._engine.dispose()
+
+
+def _given(*, is_sqlite: bool) -> FromClause:
+    function = func.json_each if is_sqlite else func.json_array_elements_text
+    parameter: Any = bindparam("given_keys")
+    if not is_sqlite:
+        parameter = text("CAST(:given_keys AS json)").bindparams(parameter)
+    return function(parameter).table_valued("value", name="given")
+
+
+def given_keys(keys: Sequence[Key]) -> dict[str, Any]:
+    """The parameters that make `keys` the rows of `Database.given`."""
+    return {"given_keys": json.dumps(list(keys))}
+
+
+async def rows(
+    connection: AsyncConnection, statement: Executable, given: dict[str, Any] | None = None
+) -> Sequence[Any]:
+    """All rows of a query."""
+    return (await connection.execute(statement, given or {})).all()
+
+
+async def add(
+    connection: AsyncConnection, table: Table, new: Sequence[Row], *, replace: bool = False
+) -> None:
+    """Insert rows, all with the same columns in the same order; `replace` those with their keys.
+
+    Not through SQLAlchemy's `insert`, which takes ten times as long for a row: values go to the
+    driver as they are. SQLite gets many rows with a statement, because each step of a statement
+    lets go of the interpreter and must get it back from a busy event loop.
+    """
+    if not new:
+        return
+    names = tuple(new[0])
+    if connection.dialect.name != "sqlite":
+        statement = _insert(table, names, 1, replace=replace, numbered=True)
+        for start in range(0, len(new), _ROWS_AT_ONCE):
+            some = [tuple(row.values()) for row in new[start : start + _ROWS_AT_ONCE]]
+            await connection.exec_driver_sql(statement, some)
+        return
+    at = 0
+    while at < len(new):
+        # Powers of two, so that the same few statements stay prepared.
+        size = min(_ROWS_AT_ONCE, 1 << (len(new) - at).bit_length() - 1)
+        values = tuple(chain.from_iterable(row.values() for row in new[at : at + size]))
+        statement = _insert(table, names, size, replace=replace, numbered=False)
+        await connection.exec_driver_sql(statement, values)
+        at += size
+
+
+@lru_cache(maxsize=256)
+def _insert(
+    table: Table, names: tuple[str, ...], times: int, *, replace: bool, numbered: bool
+) -> str:
+    """`INSERT INTO ...` for so many rows at once, with $1 or ? as places."""
+    places = ", ".join(f"${n}" if numbered else "?" for n in range(1, len(names) + 1))
+    values = ", ".join([f"({places})"] * times)
+    statement = f"INSERT INTO {table.name} ({', '.join(names)}) VALUES {values}"
+    if not replace:
+        return statement
+    keys = [column.name for column in table.primary_key]
+    news = ", ".join(f"{name} = excluded.{name}" for name in names if name not in keys)
+    return f"{statement} ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {news}"
+
+
+@contextlib.contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Raise what SQLAlchemy and the drivers raise as an error of ours."""
+    try:
+        yield
+    except BlackboardError:
+        raise
+    except DBAPIError as error:
+        cause = error.orig
+        reason = str(cause).partition("\n")[0]
+        damaged = isinstance(cause, sqlite3.DatabaseError) and not isinstance(
+            cause, sqlite3.OperationalError | sqlite3.IntegrityError
+        )
+        if damaged:
+            raise Corrupt(what=f"archive {what}", reason=reason) from error
+        raise Unavailable(what=f"archive {what}", reason=reason) from error
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise Unavailable(what=f"archive {what}", reason=reason) from error
+
+
+_SQLITE_NOW: Final = text("SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)")
+_POSTGRES_NOW: Final = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)")
+
+
+_SETTINGS: Final = (
+    f"page_size={_PAGE_BYTES}",  # before journal_mode, which makes the file
+    "journal_mode=WAL",
+    "synchronous=NORMAL",  # `sync` is called before the log is trimmed
+    f"wal_autocheckpoint={_WAL_PAGES}",
+    f"journal_size_limit={_WAL_PAGES * _PAGE_BYTES}",
+)
+
+
+def _url(given: str) -> URL:
+    try:
+        url = make_url(given)
+    except ArgumentError as error:
+        raise InvalidRequest(field="archive", reason=f"{given!r} is no URL") from error
+    driver = _DRIVERS.get(url.drivername)
+    if driver is None or (driver.startswith("sqlite") and not url.database):
+        reason = f"{url.drivername}: neither sqlite:///path nor postgresql://host/database"
+        raise InvalidRequest(field="archive", reason=reason)
+    return url.set(drivername=driver)
+
+
+def _check_directory(url: URL) -> None:
+    """SQLite would say only that it cannot open the file."""
+    if url.drivername == _DRIVERS["sqlite"]:
+        directory = Path(url.database or "").parent
+        if not directory.is_dir():
+            what = f"archive {url.render_as_string(hide_password=True)}"
+            raise Unavailable(what=what, reason=f"there is no directory {directory}")
+
+
+def _engine(url: URL) -> AsyncEngine:
+    timeout_s = ENGINE_TIMEOUT_MS / 1000
+    bounds = {"pool_size": _CONNECTIONS, "max_overflow": 0, "pool_timeout": timeout_s}
+    if url.drivername.startswith("sqlite"):
+        engine = create_async_engine(url, connect_args={"timeout": timeout_s}, **bounds)
+        event.listen(engine.sync_engine, "connect", _set_up_sqlite)
+        event.listen(engine.sync_engine, "begin", _begin_sqlite)
+        event.listen(engine.sync_engine, "handle_error", _keep_cancelled_sqlite)
+        return engine
+    arguments = {"timeout": timeout_s, "command_timeout": 12 * timeout_s}
+    return create_async_engine(url, connect_args=arguments, pool_pre_ping=True, **bounds)
+
+
+def _set_up_sqlite(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # the driver would begin transactions by itself, too late
+    try:
+        cursor = connection.cursor()
+        for setting in _SETTINGS:
+            cursor.execute(f"PRAGMA {setting}")
+        cursor.close()
+    except BaseException:  # nobody else would close it, and it has a thread
+        connection.close()
+        raise
+
+
+def _keep_cancelled_sqlite(context: ExceptionContext) -> None:
+    """Roll a cancelled transaction back, rather than throw its connection away.
+
+    SQLite closes a connection only with its last statement. The one that was cancelled lives on in
+    the traceback until the garbage is collected, and with it the lock on the whole file.
+    """
+    if isinstance(context.original_exception, asyncio.CancelledError):
+        context.is_disconnect = False
+
+
+def _begin_sqlite(connection: Any) -> None:
+    writes = connection.get_execution_options().get(_WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

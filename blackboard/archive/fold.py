@@ -1,0 +1,170 @@
+"""What archiving some log entries adds, computed without the database.
+
+Invariants
+- A change whose key is known at that revision or later already adds nothing: such a version came
+  from a listing that was taken while the log went on (`Archive.join`).
+- `totals` hold the sums of the namespaces as of the last `settle`. Between two of them a key counts
+  once, however often it was written: making its element takes longer than all the rest.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from msgspec import Struct
+
+from blackboard.archive import rows as archive_rows
+from blackboard.archive.rows import Row
+from blackboard.archive.tables import ABSENT
+from blackboard.core import digest
+from blackboard.core.checkpoints import Step
+from blackboard.core.commit import Change, LogEntry
+from blackboard.core.path import SYSTEM, namespace_of
+from blackboard.types import Key, Revision
+
+CHECKPOINTS: Final = f"{SYSTEM}/checkpoints/"
+DECLARED: Final = "public/~declared"
+STEP_CHANGES: Final = 32
+"""Changes that are taken in without a pause: a millisecond. A commit of somebody else takes half a
+dozen turns of the event loop, and waits for such a step in each of them."""
+
+
+class Known(Struct, frozen=True, gc=False):
+    """The newest version of a key: since when it exists, and its element (None = removed)."""
+
+    revision: Revision
+    create_revision: Revision
+    element: bytes | None
+
+
+@dataclass
+class Fold:
+    """Rows to write, and what they lead to. `known` must hold every key of the entries that has a
+    version, `totals` every namespace of theirs that has a sum."""
+
+    board: int
+    chain: bytes
+    known: dict[Key, Known]
+    totals: dict[str, int]
+    versions: list[Row] = field(default_factory=list)
+    commits: list[Row] = field(default_factory=list)
+    epochs: list[Row] = field(default_factory=list)
+    digests: list[Row] = field(default_factory=list)
+    steps: dict[str, Step] = field(default_factory=dict)
+    counted: dict[Key, bytes | None] = field(default_factory=dict)
+    """Keys that changed since the last `settle`, with the element that `totals` count."""
+
+    def apply(self, entry: LogEntry) -> None:
+        """Archive one more entry."""
+        for _ in self.steps_of(entry):
+            pass
+
+    def steps_of(self, entry: LogEntry) -> Iterator[None]:
+        """Archive one more entry, in steps of a millisecond: a restore has many changes.
+
+        Not done before the last step.
+        """
+        canonical: list[list[Any]] = []
+        for position, change in enumerate(entry.changes):
+            hashed = None if change.value is None else hashlib.sha256(change.value).digest()
+            canonical.append(archive_rows.canonical_change(change, hashed))
+            if change.lease is None:
+                self._change(entry, position, change, hashed)
+            if position % STEP_CHANGES == STEP_CHANGES - 1:
+                yield
+        self.chain = archive_rows.next_chain(self.chain, entry, canonical)
+        self.commits.append(archive_rows.commit_row(self.board, entry, self.chain))
+        if entry.epoch is not None:
+            self.epochs.append(archive_rows.epoch_row(self.board, entry.epoch))
+        name = entry.id
+        self.steps[name.agent] = (entry.revision, name.incarnation, name.lane, name.step)
+
+    def _change(self, entry: LogEntry, position: int, change: Change, hashed: bytes | None) -> None:
+        """Take in one change of a key, unless it is known already."""
+        key, revision = change.key, entry.revision
+        before = self.known.get(key)
+        created, counted = revision, None
+        if before is not None:
+            if before.revision >= revision:
+                return
+            counted = before.element
+            if counted is not None:
+                created = before.create_revision
+        element, form, content = None, ABSENT, None
+        if change.value is not None:
+            assert hashed is not None
+            element = digest.element(key, hashed, change.expires_at_ms)
+            form, content = archive_rows.content_of(change.value, hashed)
+        self.counted.setdefault(key, counted)
+        self.known.pop(key, None)  # the last ones of `known` are those that changed last
+        self.known[key] = Known(revision, created, element)
+        self.versions.append(
+            {
+                "board": self.board,
+                "revision": revision,
+                "position": position,
+                "key": key,
+                "form": form,
+                "content": content,
+                "create_revision": created,
+                "author": entry.id.agent,
+                "time_ms": entry.time_ms,
+                "expires_at_ms": change.expires_at_ms,
+                "item": change.item,
+            }
+        )
+
+    def settle(self, revision: Revision) -> None:
+        """Count what changed, and note the digests as of `revision`, the last entry's."""
+        for _ in self.steps_to_settle(revision):
+            pass
+
+    def steps_to_settle(self, revision: Revision) -> Iterator[None]:
+        """As `settle`, in steps of a millisecond. Not done before the last step."""
+        touched: dict[str, None] = {}
+        for number, (key, before) in enumerate(self.counted.items(), 1):
+            namespace = namespace_of(key)
+            touched[namespace] = None
+            now = self.known[key].element
+            if now != before:
+                total = self.totals.get(namespace, digest.EMPTY)
+                if before is not None:
+                    total = digest.remove(total, before)
+                self.totals[namespace] = total if now is None else digest.add(total, now)
+            if number % STEP_CHANGES == 0:
+                yield
+        self.counted.clear()
+        for namespace in touched:
+            total = self.totals.setdefault(namespace, digest.EMPTY)
+            self.digests.append(digest_row(self.board, namespace, revision, total))
+
+
+def digest_row(board: int, namespace: str, revision: Revision, total: int) -> Row:
+    """The row of what a namespace's digest is at a revision."""
+    return {
+        "board": board,
+        "namespace": namespace,
+        "revision": revision,
+        "digest": digest.digest_of(total),
+    }
+
+
+def held(totals: Mapping[str, int]) -> dict[str, bytes]:
+    """Digests of the namespaces that hold anything."""
+    return {
+        name: digest.digest_of(total)
+        for name, total in sorted(totals.items())
+        if total != digest.EMPTY
+    }
+
+
+def without_empty(digests: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The digests of the namespaces that hold anything, sorted."""
+    return {name: d for name, d in sorted(digests.items()) if d != digest.EMPTY_DIGEST}
+
+
+def large_values(entries: Sequence[LogEntry], bytes_max: int) -> list[bytes]:
+    """The values of `entries` that belong among the blobs."""
+    changes = (change for entry in entries for change in entry.changes)
+    return [c.value for c in changes if c.value is not None and len(c.value) > bytes_max]

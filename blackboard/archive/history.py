@@ -1,0 +1,611 @@
+"""What a board held at a revision: queries over its own versions and its origin's.
+
+A board's past is a list of segments, the nearest first: its own revisions, then those of its origin
+up to where it left, and so on. What a key held is its newest version in the first segment that has
+one. Of an origin's `system` namespace nothing is shared: its records are that board's own.
+
+Queries that look for the newest version of each key take one step per key, however many versions it
+has: SQLite and PostgreSQL both answer `MAX(revision)` below a bound from the end of an index.
+
+Reading the archived log, and small comparisons of rows.
+"""
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    and_,
+    bindparam,
+    func,
+    literal_column,
+    not_,
+    select,
+    text,
+    union_all,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from blackboard.archive import rows as archive_rows
+from blackboard.archive.blobs import Blobs
+from blackboard.archive.database import Database, given_keys, rows
+from blackboard.archive.fold import without_empty
+from blackboard.archive.tables import (
+    ABSENT,
+    AGENT,
+    BLOB,
+    BOARD,
+    COMMIT,
+    COUNTER,
+    DIGEST,
+    EPOCH,
+    KEPT,
+    TOTAL,
+    VERSION,
+    VERSION_BY_REVISION,
+)
+from blackboard.core import digest
+from blackboard.core.checkpoints import Difference, Mark, Point, Step, Stored
+from blackboard.core.commit import Epoch, LogEntry
+from blackboard.core.path import SYSTEM, namespace_of, range_below
+from blackboard.errors import Compacted, Corrupt, FutureRevision, InvalidRequest
+from blackboard.types import LOG_ENTRIES_MAX, PAGE_BYTES_MAX, Key, Prefix, Revision
+
+CHANGED_KEYS: Final = 4_096
+"""Names of changed keys looked at in one go, at most: each time all changes on the way are gone
+through, so that who wants many differences asks for as many at once."""
+STEP_KEYS: Final = 128
+"""Keys fetched at a time: with values of BLOB_BYTES they are 8 MiB, and making objects of the rows
+holds up who else runs here for less than two milliseconds."""
+_AFTER_ALL: Final = "\x7f"  # keys are printable ASCII
+_Span = tuple[int, Revision, Revision]
+"""Revisions of the board with that id, after one and up to another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Revisions of the board with that id, up to `upto`; `own` unless it is another board's."""
+
+    board: int
+    upto: Revision
+    own: bool = True
+
+    def shares(self, key: Key) -> bool:
+        """Whether what this segment holds of `key` counts."""
+        return self.own or namespace_of(key) != SYSTEM
+
+
+_PAGE: Final = text(
+    """
+    WITH RECURSIVE name(key) AS (
+        SELECT (SELECT MIN(key) FROM version WHERE board = :board AND key > :first AND key < :last)
+        UNION ALL
+        SELECT (SELECT MIN(v.key) FROM version v
+                WHERE v.board = :board AND v.key > name.key AND v.key < :last)
+        FROM name WHERE name.key IS NOT NULL
+    )
+    SELECT page.key AS name, v.*
+    FROM (SELECT key FROM name WHERE key IS NOT NULL LIMIT :step) AS page
+    LEFT JOIN version v ON v.board = :board AND v.key = page.key AND v.revision = (
+        SELECT MAX(w.revision) FROM version w
+        WHERE w.board = :board AND w.key = page.key AND w.revision <= :upto)
+    ORDER BY page.key
+    """
+)
+
+
+_WRITTEN: Final = text(
+    "SELECT DISTINCT key FROM version"
+    " WHERE board = :span AND revision > :low AND revision <= :high AND key > :after"
+    " ORDER BY key LIMIT :names"
+)
+_WRITTEN_SQLITE: Final = text(
+    _WRITTEN.text.replace("FROM version", f"FROM version INDEXED BY {VERSION_BY_REVISION.name}")
+)
+"""SQLite would rather go through all keys, which are in order."""
+
+
+class Past:
+    """A board at a revision, within one snapshot of the database."""
+
+    def __init__(
+        self, database: Database, connection: AsyncConnection, segments: Sequence[Segment]
+    ) -> None:
+        self.database = database
+        self.connection = connection
+        self.segments = segments
+
+    @classmethod
+    async def at(cls, database: Database, connection: AsyncConnection, at: Point) -> "Past":
+        """Errors: Compacted, FutureRevision."""
+        row = await board_row(connection, at.board)
+        through = -1 if row is None or row.through is None else row.through
+        if row is None or at.revision > through:
+            raise FutureRevision(at.revision, max(through, 0))
+        while row.origin is not None and at.revision <= row.origin_revision:
+            row = await board_by_id(connection, row.origin)
+        if at.revision < row.oldest:
+            kept = select(KEPT).where(KEPT.c.board == row.id, KEPT.c.revision == at.revision)
+            if not await rows(connection, kept):
+                raise Compacted(at.revision, row.oldest)
+        return cls(database, connection, await segments_of(connection, row, at.revision))
+
+    @property
+    def revision(self) -> Revision:
+        """The revision that is looked at."""
+        return self.segments[0].upto
+
+    # --- versions ---------------------------------------------------------------------------------
+
+    async def newest(self, keys: Sequence[Key]) -> dict[Key, Any]:
+        """The version of each key that counts, removals included."""
+        found: dict[Key, Any] = {}
+        for start in range(0, len(keys), STEP_KEYS):
+            found |= await self._newest(keys[start : start + STEP_KEYS])
+        return found
+
+    async def _newest(self, keys: Sequence[Key]) -> dict[Key, Any]:
+        found: dict[Key, Any] = {}
+        for segment in self.segments:
+            wanted = [key for key in keys if key not in found and segment.shares(key)]
+            if not wanted:
+                continue
+            query = _newest_query(self.database.given)
+            where = {"board": segment.board, "upto": segment.upto}
+            for row in await rows(self.connection, query, where | given_keys(wanted)):
+                if row.key is not None:
+                    found[row.key] = row
+        return found
+
+    async def page(self, prefix: Prefix, after: Key | None) -> tuple[list[Any], Key | None]:
+        """Versions of some keys below `prefix` after `after`, sorted, removals included, and the
+        key to go on after (None at the end)."""
+        first, last = range_below(prefix) if prefix else ("", _AFTER_ALL)
+        given = {"first": max(first, after or ""), "last": last, "step": STEP_KEYS}
+        found: dict[Key, Any] = {}
+        horizon: Key | None = None
+        for segment in self.segments:
+            where = {"board": segment.board, "upto": segment.upto}
+            page = await rows(self.connection, _PAGE, given | where)
+            if len(page) == STEP_KEYS:
+                horizon = min(horizon or _AFTER_ALL, page[-1].name)
+            for row in page:
+                if row.revision is not None and segment.shares(row.name):
+                    found.setdefault(row.name, row)
+        seen = sorted(key for key in found if horizon is None or key <= horizon)
+        return [found[key] for key in seen], horizon
+
+    async def entries(self, prefix: Prefix = "") -> AsyncIterator[list[Any]]:
+        """Pages of the versions of all keys that exist."""
+        after: Key | None = None
+        while True:
+            page, after = await self.page(prefix, after)
+            yield [row for row in page if row.form != ABSENT]
+            if after is None:
+                return
+
+    # --- what belongs to a revision ---------------------------------------------------------------
+
+    async def commit(self) -> Any:
+        """The newest commit's row; None when there is none."""
+        for segment in self.segments:
+            query = (
+                select(COMMIT)
+                .where(COMMIT.c.board == segment.board, COMMIT.c.revision <= segment.upto)
+                .order_by(COMMIT.c.revision.desc())
+                .limit(1)
+            )
+            if found := await rows(self.connection, query):
+                return found[0]
+        return None
+
+    async def chain(self) -> bytes:
+        """The hash chain up to this revision."""
+        commit = await self.commit()
+        return archive_rows.CHAIN_START if commit is None else bytes(commit.chain)
+
+    async def epoch(self) -> Epoch:
+        """The epoch at this revision."""
+        for segment in self.segments:
+            query = (
+                select(EPOCH)
+                .where(EPOCH.c.board == segment.board, EPOCH.c.revision <= segment.upto)
+                .order_by(EPOCH.c.revision.desc())
+                .limit(1)
+            )
+            if found := await rows(self.connection, query):
+                return archive_rows.epoch_of(found[0])
+        return Epoch(1, "")
+
+    async def digests(self) -> dict[str, bytes]:
+        """Digests of the namespaces that hold anything.
+
+        They are archived where an append ended, where a checkpoint is, and where a board began; in
+        between they are computed, at the cost of what changed since.
+        """
+        found = await self.archived_digests()
+        if found is None:
+            totals = await self.totals()
+            found = {name: digest.digest_of(total) for name, total in totals.items()}
+        return without_empty(found)
+
+    async def archived_digests(self) -> dict[str, bytes] | None:
+        """The digest of each namespace, if they are archived as of this very revision."""
+        found: dict[str, bytes] = {}
+        for segment in self.segments:
+            query = _digests_query()
+            where = {"board": segment.board, "upto": segment.upto}
+            newest = await rows(self.connection, query, where)
+            shown = [row for row in newest if segment.own or row.namespace != SYSTEM]
+            missing = [row for row in shown if row.namespace not in found]
+            if missing or segment is self.segments[0]:
+                last = max((row.revision for row in newest), default=-1)
+                if await self._changed_since(segment, last):
+                    return None
+            found |= {row.namespace: bytes(row.digest) for row in missing}
+        return found
+
+    async def _changed_since(self, segment: Segment, revision: Revision) -> bool:
+        query = (
+            select(VERSION.c.revision)
+            .where(VERSION.c.board == segment.board)
+            .where(VERSION.c.revision > revision, VERSION.c.revision <= segment.upto)
+            .limit(1)
+        )
+        return bool(await rows(self.connection, query))
+
+    async def steps(self) -> dict[str, Step]:
+        """Each agent's last commit."""
+        found: dict[str, Step] = {}
+        for segment in self.segments:
+            other = COMMIT.alias()
+            last = (
+                select(func.max(other.c.revision))
+                .where(other.c.board == segment.board, other.c.agent == AGENT.c.agent)
+                .where(other.c.revision <= segment.upto)
+                .correlate(AGENT)
+                .scalar_subquery()
+            )
+            joined = and_(COMMIT.c.board == segment.board, COMMIT.c.revision == last)
+            query = select(COMMIT).select_from(AGENT.join(COMMIT, joined))
+            for row in await rows(self.connection, query.where(AGENT.c.board == segment.board)):
+                step = (row.revision, row.incarnation, row.lane, row.step)
+                found.setdefault(row.agent, step)
+        return found
+
+    async def items(self) -> dict[Prefix, int]:
+        """The counters of `append`."""
+        found: dict[Prefix, int] = {}
+        for segment in self.segments:
+            counters = select(COUNTER).where(COUNTER.c.board == segment.board)
+            for row in await rows(self.connection, counters):
+                found[row.prefix] = max(found.get(row.prefix, 0), row.next)
+            items = select(VERSION.c.key, VERSION.c.item).where(
+                VERSION.c.board == segment.board,
+                VERSION.c.revision <= segment.upto,
+                VERSION.c.item.is_not(None),
+            )
+            for row in await rows(self.connection, items):
+                prefix = row.key.rpartition("/")[0]
+                found[prefix] = max(found.get(prefix, 0), row.item + 1)
+        return found
+
+    async def totals(self, namespaces: Sequence[str] | None = None) -> dict[str, int]:
+        """Sums of `namespaces`, None = all: those of the newest revision, and what changed since
+        undone. Errors: Corrupt."""
+        [segment, *_] = self.segments
+        totals = await self._newest_totals(segment.board, namespaces)
+        board = await board_by_id(self.connection, segment.board)
+        head = Past(
+            self.database, self.connection, [Segment(board.id, board.through), *self.segments[1:]]
+        )
+        async for keys in changed_keys(self, head, None):
+            before, now = await self.newest(keys), await head.newest(keys)
+            for key in keys:
+                if namespaces is None or namespace_of(key) in totals:
+                    _undo(totals, before.get(key), now.get(key))
+        return totals
+
+    async def _newest_totals(self, board: int, namespaces: Sequence[str] | None) -> dict[str, int]:
+        query = select(TOTAL).where(TOTAL.c.board == board)
+        if namespaces is not None:
+            query = query.where(TOTAL.c.namespace.in_(select(self.database.given.c.value)))
+        found = await rows(self.connection, query, given_keys(namespaces or ()))
+        empty = dict.fromkeys(namespaces or (), digest.EMPTY)
+        return empty | {row.namespace: archive_rows.total_of(row) for row in found}
+
+
+def _undo(totals: dict[str, int], before: Any, now: Any) -> None:
+    for row, change in ((now, digest.remove), (before, digest.add)):
+        if row is not None and row.form != ABSENT:
+            namespace = namespace_of(row.key)
+            total = totals.get(namespace, digest.EMPTY)
+            totals[namespace] = change(total, archive_rows.element_of(row))
+
+
+def _counts(version: Any, board: Any, upto: Any, keys: Any, key: Any) -> ColumnElement[bool]:
+    """That a row of `version` is the newest up to `upto` of `key`, a column of `keys`."""
+    other = VERSION.alias()
+    last = (
+        select(func.max(other.c.revision))
+        .where(other.c.board == board, other.c.key == key, other.c.revision <= upto)
+        .correlate(keys)
+        .scalar_subquery()
+    )
+    return and_(version.c.board == board, version.c.key == key, version.c.revision == last)
+
+
+@lru_cache(maxsize=8)
+def _newest_query(given: Any) -> Any:
+    """The version of each key of `given` that counts. Made once: that takes as long as running it.
+
+    An outer join, because SQLite takes its sides in order: else it goes through every version of
+    the board, and for each through the keys.
+    """
+    board: Any = bindparam("board")
+    upto: Any = bindparam("upto")
+    joined = _counts(VERSION, board, upto, given, given.c.value)
+    return select(VERSION).select_from(given.outerjoin(VERSION, joined))
+
+
+@lru_cache(maxsize=1)
+def _digests_query() -> Any:
+    """The newest digest of each namespace up to a revision, and its revision."""
+    upto: Any = bindparam("upto")
+    other = DIGEST.alias()
+    last = (
+        select(func.max(other.c.revision))
+        .where(other.c.board == DIGEST.c.board, other.c.namespace == TOTAL.c.namespace)
+        .where(other.c.revision <= upto)
+        .correlate(DIGEST, TOTAL)
+        .scalar_subquery()
+    )
+    same = and_(DIGEST.c.board == TOTAL.c.board, DIGEST.c.namespace == TOTAL.c.namespace)
+    joined = TOTAL.join(DIGEST, and_(same, DIGEST.c.revision == last))
+    return select(DIGEST).select_from(joined).where(TOTAL.c.board == bindparam("board"))
+
+
+# --- boards ---------------------------------------------------------------------------------------
+
+
+async def board_row(connection: AsyncConnection, name: str) -> Any:
+    """The row of a board, None if it is unknown."""
+    found = await rows(connection, select(BOARD).where(BOARD.c.name == name))
+    return found[0] if found else None
+
+
+async def board_by_id(connection: AsyncConnection, number: int) -> Any:
+    """The row of a board that another one comes from."""
+    [found] = await rows(connection, select(BOARD).where(BOARD.c.id == number))
+    return found
+
+
+async def segments_of(connection: AsyncConnection, row: Any, upto: Revision) -> list[Segment]:
+    """The segments of a board's past up to `upto`."""
+    own = True
+    found = [Segment(row.id, upto)]
+    while row.origin is not None:
+        own = own and row.continues
+        upto = min(upto, row.origin_revision)
+        row = await board_by_id(connection, row.origin)
+        if row.origin is None or upto > row.origin_revision:
+            found.append(Segment(row.id, upto, own))
+    return found
+
+
+async def mark_of(past: Past, row: Any) -> Mark:
+    """The mark of the board with `row`, whose past is `past`."""
+    origin, child = None, row
+    while child.continues:
+        child = await board_by_id(past.connection, child.origin)
+    if child.origin is not None:
+        parent = await board_by_id(past.connection, child.origin)
+        origin = Point(parent.called, child.origin_revision)
+    return Mark(row.oldest, past.revision, await past.epoch(), await past.chain(), origin)
+
+
+async def own_segments(connection: AsyncConnection, row: Any) -> list[Segment]:
+    """The segments of a board's whole past that are not another board's."""
+    return [s for s in await segments_of(connection, row, row.through) if s.own]
+
+
+async def changed_keys(
+    a: Past, b: Past, after: Key | None, wanted: int = CHANGED_KEYS
+) -> AsyncIterator[list[Key]]:
+    """The keys after `after` that were written on the way from `a` to `b`, sorted, STEP_KEYS at a
+    time; of two boards none of their `system` namespaces.
+
+    `wanted`: how many of them will probably be used; so many names are looked at in one go, from
+    STEP_KEYS to CHANGED_KEYS.
+    Those that surely hold the same again are left out by the database: after many restores they are
+    most of them.
+    Errors: InvalidRequest when they have no common past.
+    """
+    limit = max(STEP_KEYS, min(wanted, CHANGED_KEYS))
+    spans, shared = _way(a, b)
+    while True:
+        found, after = await _changed_keys(a, b, spans, after, limit)
+        keys = sorted(key for key in found if shared or namespace_of(key) != SYSTEM)
+        for start in range(0, len(keys), STEP_KEYS):
+            yield keys[start : start + STEP_KEYS]
+        if after is None:
+            return
+
+
+def _way(a: Past, b: Past) -> tuple[list[_Span], bool]:
+    """What was written between `a` and `b`, and whether both are of one board."""
+    boards = {segment.board: segment for segment in b.segments}
+    common = next((segment for segment in a.segments if segment.board in boards), None)
+    if common is None:
+        raise InvalidRequest(field="b", reason="these boards do not come from one another")
+    other = boards[common.board]
+    low, high = sorted((common.upto, other.upto))
+    spans = [(common.board, low, high)]
+    for past in (a, b):
+        for segment in past.segments:
+            if segment.board == common.board:
+                break
+            spans.append((segment.board, -1, segment.upto))
+    return spans, common.own and other.own
+
+
+async def _changed_keys(
+    a: Past, b: Past, spans: Sequence[_Span], after: Key | None, limit: int
+) -> tuple[set[Key], Key | None]:
+    """Of the next `limit` names those that may differ, and the name to go on after; None at the
+    end."""
+    found: set[Key] = set()
+    horizon: Key | None = None
+    for span in spans:
+        for row in await rows(a.connection, _differing(a, b, span, after, limit)):
+            if row.names < 0:
+                found.add(row.key)
+            elif row.names == limit:
+                horizon = min(horizon or _AFTER_ALL, row.key)
+    return {key for key in found if horizon is None or key <= horizon}, horizon
+
+
+def _differing(a: Past, b: Past, span: _Span, after: Key | None, limit: int) -> Any:
+    """The keys that may differ of the first `limit` that were written in `span`, in any order; and
+    a row with the last of these, and their number.
+
+    They are cut off before they are compared, which takes twenty times as long as to find them.
+    """
+    board, low, high = span
+    given = {"span": board, "low": low, "high": high, "after": after or "", "names": limit}
+    written = _WRITTEN_SQLITE if a.database.is_sqlite else _WRITTEN
+    changed = written.bindparams(**given).columns(VERSION.c.key).cte("changed")
+    differ = _unlike(a, b, changed).add_columns(literal_column("-1").label("names"))
+    return union_all(differ, select(func.max(changed.c.key), func.count(changed.c.key)))
+
+
+def _unlike(a: Past, b: Past, changed: Any) -> Any:
+    """The keys of `changed` but for those that surely are alike in `a` and `b`.
+
+    Only the nearest segments are compared: what they hold of a key is what counts. Where they hold
+    nothing, and there are others, the key stays.
+    """
+    one, other = VERSION.alias(), VERSION.alias()
+    alike = [
+        func.coalesce(one.c.form, ABSENT) == func.coalesce(other.c.form, ABSENT),
+        one.c.content.is_not_distinct_from(other.c.content),
+        one.c.expires_at_ms.is_not_distinct_from(other.c.expires_at_ms),
+    ]
+    joined = changed
+    for past, side in ((a, one), (b, other)):
+        near = past.segments[0]
+        counts = _counts(side, near.board, near.upto, changed, changed.c.key)
+        joined = joined.outerjoin(side, counts)
+        if len(past.segments) > 1:
+            alike.append(side.c.revision.is_not(None))
+    return select(changed.c.key).select_from(joined).where(not_(and_(*alike)))
+
+
+async def page(past: Past, blobs: Blobs, after: Revision, limit: int) -> list[LogEntry]:
+    """Log entries after `after` up to the past's revision, as many as a page holds.
+
+    Errors: Compacted when they are not known; Corrupt; Unavailable.
+    """
+    found: list[LogEntry] = []
+    room = min(limit, LOG_ENTRIES_MAX)
+    below = -1
+    for segment in reversed(past.segments):
+        start = max(after, below)
+        if start < segment.upto and len(found) < room:
+            board = await board_by_id(past.connection, segment.board)
+            if after >= below and start < board.oldest:
+                raise Compacted(after, board.oldest + 1)
+            more, is_whole = await _part(past, blobs, segment, start, room - len(found))
+            found += more
+            if not is_whole:
+                break
+        below = segment.upto
+    return found
+
+
+async def _part(
+    past: Past, blobs: Blobs, segment: Segment, after: Revision, limit: int
+) -> tuple[list[LogEntry], bool]:
+    """Log entries of one segment, and whether that was all of it."""
+    commits = await commits_between(past, segment, after, limit)
+    size = 0
+    for count, commit in enumerate(commits, 1):
+        size += commit.cost
+        if size >= PAGE_BYTES_MAX:
+            return await assemble(past, blobs, segment.board, commits[:count]), False
+    return await assemble(past, blobs, segment.board, commits), len(commits) < limit
+
+
+async def commits_between(past: Past, segment: Segment, after: Revision, limit: int) -> list[Any]:
+    """Rows of the commits of a segment after `after`."""
+    query = (
+        select(COMMIT)
+        .where(COMMIT.c.board == segment.board)
+        .where(COMMIT.c.revision > after, COMMIT.c.revision <= segment.upto)
+        .order_by(COMMIT.c.revision)
+        .limit(limit)
+    )
+    return list(await rows(past.connection, query))
+
+
+async def assemble(past: Past, blobs: Blobs, board: int, commits: Sequence[Any]) -> list[LogEntry]:
+    """The log entries of consecutive commits. Errors: Corrupt; Unavailable."""
+    if not commits:
+        return []
+    first, last = commits[0].revision, commits[-1].revision
+    changed = (
+        select(VERSION)
+        .with_hint(VERSION, "INDEXED BY version_by_revision", "sqlite")
+        .where(VERSION.c.board == board)
+        .where(VERSION.c.revision >= first, VERSION.c.revision <= last)
+        .order_by(VERSION.c.revision, VERSION.c.position)
+    )
+    versions: dict[Revision, list[Any]] = defaultdict(list)
+    for row in await rows(past.connection, changed):
+        versions[row.revision].append(row)
+    begun = select(EPOCH).where(
+        EPOCH.c.board == board, EPOCH.c.revision >= first, EPOCH.c.revision <= last
+    )
+    epochs = {r.revision: archive_rows.epoch_of(r) for r in await rows(past.connection, begun)}
+    return [
+        await archive_rows.entry_of(c, versions[c.revision], epochs.get(c.revision), blobs)
+        for c in commits
+    ]
+
+
+def stored(board: str, row: Any) -> Stored:
+    """A checkpoint's row as people get it. Errors: Corrupt."""
+    try:
+        manifest = archive_rows.unpack_manifest(row.manifest)
+    except ValueError as error:
+        raise Corrupt(what=f"manifest of checkpoint {row.name}", reason=str(error)) from error
+    return Stored(
+        board=board,
+        name=row.name,
+        revision=row.revision,
+        time_ms=row.time_ms,
+        kind=row.kind,
+        manifest=manifest,
+        signature=bytes(row.signature),
+        pinned=row.pinned,
+    )
+
+
+def alike(a: Any, b: Any) -> bool:
+    """Whether two versions of a key hold the same value and expiry; None = no version."""
+    if a is None or a.form == ABSENT:
+        return b is None or b.form == ABSENT
+    if b is None or b.form == ABSENT or a.expires_at_ms != b.expires_at_ms:
+        return False
+    if a.form == b.form and a.content == b.content:
+        return True
+    return BLOB not in (a.form, b.form) and archive_rows.hash_of(a) == archive_rows.hash_of(b)
+
+
+def cost_of(difference: Difference) -> int:
+    """About how many bytes a difference has."""
+    sides = (difference.before, difference.after)
+    return len(difference.key) + sum(len(entry.value) for entry in sides if entry is not None)

@@ -1,0 +1,144 @@
+"""Removing what no revision that stays readable needs.
+
+A revision stays readable if it is not below the new `oldest`, if it was asked for, if a pinned
+checkpoint is there, or if another board branched off there. A version goes if none of these has it
+as its newest one, and a removal goes if there is nothing left that it would hide.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import and_, delete, exists, func, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from blackboard.archive.database import Database, add, rows
+from blackboard.archive.fold import digest_row
+from blackboard.archive.history import Past, Segment, segments_of
+from blackboard.archive.tables import (
+    ABSENT,
+    BLOB,
+    BOARD,
+    CHECKPOINT,
+    COMMIT,
+    COUNTER,
+    DIGEST,
+    KEPT,
+    VERSION,
+)
+from blackboard.types import Revision
+
+
+class Pruning:
+    """One pruning of the board with `row`, which is locked."""
+
+    def __init__(self, database: Database, connection: AsyncConnection, row: Any) -> None:
+        self._database = database
+        self._connection = connection
+        self._row = row
+        self._blobs: set[bytes] = set()
+
+    async def run(self, keep: Sequence[Revision], below: Revision) -> int:
+        """Prune; returns how many versions went."""
+        if below < self._row.oldest:
+            below = self._row.oldest
+        await self._keep_counters()
+        await self._note_digests([*await self._keep(keep, below), below])
+        removed = await self._versions(below)
+        for table in (COMMIT, DIGEST):
+            await self._others(table, below)
+        change = update(BOARD).where(BOARD.c.id == self._row.id)
+        await self._connection.execute(change, {"oldest": below})
+        return removed
+
+    async def unnamed(self) -> list[bytes]:
+        """Blobs of the versions that went, but for those that another version names."""
+        found: list[bytes] = []
+        for name in sorted(self._blobs):
+            named = select(VERSION.c.board).where(VERSION.c.form == BLOB, VERSION.c.content == name)
+            if not await rows(self._connection, named.limit(1)):
+                found.append(name)
+        return found
+
+    async def _keep_counters(self) -> None:
+        segments = await segments_of(self._connection, self._row, self._row.through)
+        counters = await Past(self._database, self._connection, segments).items()
+        await self._connection.execute(delete(COUNTER).where(COUNTER.c.board == self._row.id))
+        kept = [{"board": self._row.id, "prefix": p, "next": n} for p, n in counters.items()]
+        await add(self._connection, COUNTER, kept)
+
+    async def _keep(self, keep: Sequence[Revision], below: Revision) -> list[Revision]:
+        """Note which revisions below stay readable: of those that are, the wanted ones."""
+        board, oldest = self._row.id, self._row.oldest
+        kept = select(KEPT.c.revision).where(KEPT.c.board == board)
+        readable = {row.revision for row in await rows(self._connection, kept)}
+        pinned = select(CHECKPOINT.c.revision).where(
+            CHECKPOINT.c.board == board, CHECKPOINT.c.pinned.is_(True)
+        )
+        branches = select(BOARD.c.origin_revision.label("revision")).where(BOARD.c.origin == board)
+        wanted = set(keep)
+        for query in (pinned, branches):
+            wanted |= {row.revision for row in await rows(self._connection, query)}
+        stay = {r for r in wanted if r < below and (r >= oldest or r in readable)}
+        await self._connection.execute(delete(KEPT).where(KEPT.c.board == board))
+        await add(self._connection, KEPT, [{"board": board, "revision": r} for r in sorted(stay)])
+        return sorted(stay)
+
+    async def _note_digests(self, revisions: Sequence[Revision]) -> None:
+        """Archive the digests of revisions that stay: they could not be computed any more."""
+        segments = await segments_of(self._connection, self._row, self._row.through)
+        for revision in revisions:
+            [first, *rest] = segments
+            at = [Segment(first.board, revision), *rest]
+            past = Past(self._database, self._connection, at)
+            if await past.archived_digests() is None:
+                totals = sorted((await past.totals()).items())
+                new = [digest_row(first.board, name, revision, total) for name, total in totals]
+                await add(self._connection, DIGEST, new)
+
+    async def _versions(self, below: Revision) -> int:
+        doomed = self._doomed(VERSION, VERSION.c.key, below)
+        blobs = select(VERSION.c.content).where(doomed, VERSION.c.form == BLOB).distinct()
+        self._blobs = {bytes(row.content) for row in await rows(self._connection, blobs)}
+        count = (await self._connection.execute(delete(VERSION).where(doomed))).rowcount
+        if self._row.origin is None:
+            older = VERSION.alias()
+            hidden = exists().where(
+                older.c.board == VERSION.c.board,
+                older.c.key == VERSION.c.key,
+                older.c.revision < VERSION.c.revision,
+            )
+            vain = and_(
+                VERSION.c.board == self._row.id,
+                VERSION.c.revision <= below,
+                VERSION.c.form == ABSENT,
+                ~hidden,
+            )
+            count += (await self._connection.execute(delete(VERSION).where(vain))).rowcount
+        return int(count)
+
+    async def _others(self, table: Any, below: Revision) -> None:
+        # With the newest commit of each agent stays the newest of all, which has the chain.
+        name = table.c.namespace if table is DIGEST else table.c.agent
+        await self._connection.execute(delete(table).where(self._doomed(table, name, below)))
+
+    def _doomed(self, table: Any, name: Any, below: Revision) -> Any:
+        """Rows of `table` that neither `below` nor a kept revision has as its newest of `name`."""
+        newer = table.alias()
+        following = (
+            select(func.min(newer.c.revision))
+            .where(newer.c.board == self._row.id, newer.c[name.name] == name)
+            .where(newer.c.revision > table.c.revision)
+            .correlate(table)
+            .scalar_subquery()
+        )
+        needed = exists().where(
+            KEPT.c.board == self._row.id,
+            KEPT.c.revision >= table.c.revision,
+            or_(following.is_(None), KEPT.c.revision < following),
+        )
+        return and_(
+            table.c.board == self._row.id,
+            table.c.revision < below,
+            following <= below,
+            ~needed,
+        )

@@ -1,0 +1,317 @@
+"""Commits and versions as rows, and back.
+
+Invariants
+- `entry_of(commit_row(e), versions of e) == e`: the log comes out as it went in.
+- `canonical` covers every field of a log entry, large values by their hash: whoever changes one
+  changes the chain from there on.
+"""
+
+import hashlib
+import zlib
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import msgpack
+
+from blackboard.archive.blobs import Blobs
+from blackboard.archive.tables import ABSENT, BLOB, DEFLATED, PLAIN
+from blackboard.core import digest, history
+from blackboard.core.commit import Change, ChangeKind, CommitId, Entry, Epoch, LogEntry
+from blackboard.core.lease import from_result, to_result
+from blackboard.errors import Corrupt
+from blackboard.types import BLOB_BYTES, VALUE_BYTES_MAX
+from blackboard.wire.codec import decode_results, encode_results
+
+Row = dict[str, Any]
+CHAIN_START: Final = bytes(32)
+_DEFLATE_BYTES: Final = 512  # below, the rows around a value cost more than its bytes
+_DEFLATED_SHARE: Final = 0.9
+_MOST_OF_ZLIB: Final = (15, 8)
+_SETTINGS_OF_ZLIB: Final = ((1_024, 4), (8_192, 6))  # up to so many bytes, its memLevel
+_SAMPLE_BYTES: Final = 128
+_RANDOM_KINDS: Final = 80  # of a sample: text has below 50 kinds of bytes, random ones have 101
+
+
+# --- content --------------------------------------------------------------------------------------
+
+
+def content_of(value: bytes, hashed: bytes | None = None) -> tuple[int, bytes]:
+    """Form and content of a value; `hashed` is its SHA-256, if it is at hand.
+
+    A value above BLOB_BYTES has to be put among the blobs first.
+    """
+    if len(value) > BLOB_BYTES:
+        return BLOB, hashed or digest.content_of(value)
+    if len(value) >= _DEFLATE_BYTES and len(set(value[:_SAMPLE_BYTES])) < _RANDOM_KINDS:
+        deflated = _deflated(value)
+        if len(deflated) < _DEFLATED_SHARE * len(value):
+            return DEFLATED, deflated
+    return PLAIN, value
+
+
+def _deflated(value: bytes) -> bytes:
+    """`value`, compressed by zlib with no more memory than it needs.
+
+    By default zlib clears a quarter of a megabyte first, which takes ten times as long as
+    compressing a short value.
+    """
+    window, memory = _MOST_OF_ZLIB
+    for bytes_max, memory_level in _SETTINGS_OF_ZLIB:
+        if len(value) <= bytes_max:
+            window, memory = max(9, (len(value) - 1).bit_length()), memory_level
+            break
+    compressor = zlib.compressobj(1, zlib.DEFLATED, window, memory)
+    return compressor.compress(value) + compressor.flush()
+
+
+def _inflated(content: bytes) -> bytes:
+    """The inverse of `_deflated`; whoever can write to the database fills no memory with it.
+
+    Errors: zlib.error, also when it is more than VALUE_BYTES_MAX; TypeError when it is no content.
+    """
+    inflater = zlib.decompressobj()
+    value = inflater.decompress(content, VALUE_BYTES_MAX + 1)
+    if len(value) > VALUE_BYTES_MAX:
+        raise zlib.error(f"it is more than VALUE_BYTES_MAX, {VALUE_BYTES_MAX:,} bytes")
+    if not inflater.eof:
+        raise zlib.error("it was cut short")
+    return value
+
+
+def hash_of(row: Any) -> bytes:
+    """The SHA-256 of a version's value, without fetching a blob. Errors: Corrupt."""
+    return bytes(row.content) if row.form == BLOB else digest.content_of(_inline(row))
+
+
+def element_of(row: Any) -> bytes:
+    """The element (core/digest.py) of a version that is not a removal. Errors: Corrupt."""
+    return digest.element(row.key, hash_of(row), row.expires_at_ms)
+
+
+async def value_of(row: Any, blobs: Blobs) -> bytes | None:
+    """The value of a version, None for a removal. Errors: Corrupt, Unavailable."""
+    if row.form == ABSENT:
+        return None
+    return await blobs.get(bytes(row.content)) if row.form == BLOB else _inline(row)
+
+
+def _inline(row: Any) -> bytes:
+    try:
+        if row.form == DEFLATED:
+            return _inflated(row.content)
+        if row.form == PLAIN:
+            return bytes(row.content)
+        reason = f"form {row.form}"
+    except (zlib.error, TypeError) as error:
+        reason = str(error)
+    raise Corrupt(what=f"archived {row.key} at revision {row.revision}", reason=reason)
+
+
+async def entry_at(row: Any, blobs: Blobs) -> Entry | None:
+    """What a key held with this version, None for a removal. Errors: Corrupt, Unavailable."""
+    value = await value_of(row, blobs)
+    if value is None:
+        return None
+    return Entry(
+        key=row.key,
+        value=value,
+        mod_revision=row.revision,
+        create_revision=row.create_revision,
+        author=row.author,
+        time_ms=row.time_ms,
+        expires_at_ms=row.expires_at_ms,
+    )
+
+
+def version_row(board: int, entry: Entry) -> Row:
+    """The row of an entry that was there when the archive began."""
+    form, content = content_of(entry.value)
+    return {
+        "board": board,
+        "revision": entry.mod_revision,
+        "position": -1,
+        "key": entry.key,
+        "form": form,
+        "content": content,
+        "create_revision": entry.create_revision,
+        "author": entry.author,
+        "time_ms": entry.time_ms,
+        "expires_at_ms": entry.expires_at_ms,
+        "item": None,
+    }
+
+
+def total_of(row: Any) -> int:
+    """The sum in a namespace's row. Errors: Corrupt."""
+    try:
+        return digest.from_bytes(bytes(row.total))
+    except (TypeError, ValueError) as error:
+        raise Corrupt(what=f"archived sum of {row.namespace}", reason=str(error)) from error
+
+
+# --- commits --------------------------------------------------------------------------------------
+
+
+def commit_row(board: int, entry: LogEntry, chain: bytes) -> Row:
+    """The row of a log entry, sealed by `chain`; its changes of keys are rows of their own."""
+    name = entry.id
+    return {
+        "board": board,
+        "revision": entry.revision,
+        "time_ms": entry.time_ms,
+        "agent": name.agent,
+        "lane": name.lane,
+        "incarnation": name.incarnation,
+        "step": name.step,
+        "note": entry.note,
+        "digest": entry.digest,
+        "chain": chain,
+        "cost": history.cost_of(entry),
+        "details": _details(entry),
+    }
+
+
+def _details(entry: LogEntry) -> bytes:
+    leases = [
+        [position, change.kind.value, change.key, to_result(change.lease)]
+        for position, change in enumerate(entry.changes)
+        if change.lease is not None
+    ]
+    if not leases and not entry.based_on and entry.results.count(None) == len(entry.results):
+        return _plain_details(len(entry.results))
+    grounds = [part for pair in entry.based_on for part in pair]
+    packed: bytes = msgpack.packb([grounds, encode_results(entry.results), leases])
+    return packed
+
+
+@lru_cache(maxsize=64)
+def _plain_details(results: int) -> bytes:
+    """Those of most commits: neither grounds nor results nor leases."""
+    packed: bytes = msgpack.packb([[], encode_results((None,) * results), []])
+    return packed
+
+
+async def entry_of(
+    commit: Any, versions: Sequence[Any], epoch: Epoch | None, blobs: Blobs
+) -> LogEntry:
+    """The log entry of a commit's row and of its versions' rows.
+
+    Errors: Corrupt when they do not belong together; Unavailable.
+    """
+    changes: dict[int, Change] = {}
+    for row in versions:
+        value = await value_of(row, blobs)
+        kind = ChangeKind.DELETE if value is None else ChangeKind.PUT
+        changes[row.position] = Change(kind, row.key, value, row.expires_at_ms, row.item)
+    try:
+        grounds, results, leases = msgpack.unpackb(commit.details)
+        for position, kind, key, flat in leases:
+            changes[position] = Change(ChangeKind(kind), key, lease=from_result(key, flat))
+        return LogEntry(
+            revision=commit.revision,
+            time_ms=commit.time_ms,
+            id=CommitId(commit.agent, commit.lane, commit.incarnation, commit.step),
+            changes=tuple(change for _, change in sorted(changes.items())),
+            digest=bytes(commit.digest),
+            based_on=tuple(zip(grounds[::2], grounds[1::2], strict=True)),
+            note=commit.note,
+            epoch=epoch,
+            results=decode_results(results),
+        )
+    except (TypeError, ValueError, msgpack.UnpackException) as error:
+        raise Corrupt(what=f"archived revision {commit.revision}", reason=repr(error)) from error
+
+
+def epoch_row(board: int, epoch: Epoch) -> Row:
+    """The row of an epoch."""
+    return {
+        "board": board,
+        "revision": epoch.revision,
+        "number": epoch.number,
+        "id": epoch.id,
+        "cause": epoch.cause,
+        "from_revision": epoch.from_revision,
+    }
+
+
+def epoch_of(row: Any) -> Epoch:
+    """The inverse of `epoch_row`."""
+    return Epoch(row.number, row.id, row.cause, row.from_revision, row.revision)
+
+
+# --- manifests ------------------------------------------------------------------------------------
+
+# What most manifests have in common (integrity/signing.py), the most common last. It must not
+# change: what was packed with it is unpacked with it. Streams packed without it are read as well.
+_ALIKE: Final = (
+    b'"private/","inbox/","public":"","system":""},"epoch":[1,"","restore",0,0],"format":1,'
+    b'"barrier":{"asked":0,"delivered":[],"left":[],"not_fresh":[]},"kind":"before-restore",'
+    b'{"agents":{"~system":[1,"",0,0]},"author":"~system","board":"main","chain":"",'
+    b'"checkpoint":"","declared":{},"digests":{"private/":"","public":"","system":""},'
+    b'"epoch":[1,"","created",0,0],"format":1,"key":"","previous":"","record":{"barrier":null,'
+    b'"by":"operator","kind":"automatic","kind":"named","note":"","request":""},"revision":1,'
+    b'"time_ms":1'
+)
+
+
+def pack_manifest(manifest: bytes) -> bytes:
+    """A manifest as it is kept: what all say alike costs nothing."""
+    window = zlib.MAX_WBITS
+    compressor = zlib.compressobj(
+        9, zlib.DEFLATED, window, zlib.DEF_MEM_LEVEL, zlib.Z_DEFAULT_STRATEGY, _ALIKE
+    )
+    return compressor.compress(manifest) + compressor.flush()
+
+
+def unpack_manifest(packed: bytes) -> bytes:
+    """The inverse of `pack_manifest`. Errors: ValueError."""
+    inflater = zlib.decompressobj(zdict=_ALIKE)
+    try:
+        manifest = inflater.decompress(packed)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if not inflater.eof:
+        raise ValueError("it was cut short")
+    return manifest
+
+
+# --- the chain ------------------------------------------------------------------------------------
+
+
+def next_chain(chain: bytes, entry: LogEntry, changes: Sequence[list[Any]] | None = None) -> bytes:
+    """The hash chain after `entry`: SHA-256 over the one before and the canonical log entry."""
+    return hashlib.sha256(chain + canonical(entry, changes)).digest()
+
+
+def canonical(entry: LogEntry, changes: Sequence[list[Any]] | None = None) -> bytes:
+    """Everything that a log entry says, as bytes; values by their SHA-256.
+
+    `changes` are its changes by `canonical_change`, if they are at hand.
+    """
+    if changes is None:
+        changes = [canonical_change(change, _hash_in(change)) for change in entry.changes]
+    name, epoch = entry.id, entry.epoch
+    said: list[Any] = [
+        entry.revision,
+        entry.time_ms,
+        [name.agent, name.lane, name.incarnation, name.step],
+        entry.digest,
+        entry.note,
+        entry.based_on,
+        epoch and [epoch.number, epoch.id, epoch.cause, epoch.from_revision, epoch.revision],
+        entry.results,
+        changes,
+    ]
+    packed: bytes = msgpack.packb(said)
+    return packed
+
+
+def canonical_change(change: Change, hashed: bytes | None) -> list[Any]:
+    """Everything that a change says; `hashed` is the SHA-256 of its value."""
+    lease = None if change.lease is None else to_result(change.lease)
+    return [change.kind.value, change.key, hashed, change.expires_at_ms, change.item, lease]
+
+
+def _hash_in(change: Change) -> bytes | None:
+    return None if change.value is None else digest.content_of(change.value)

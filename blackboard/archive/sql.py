@@ -1,0 +1,450 @@
+"""The archive in SQL: SQLite in a file, or PostgreSQL; large values in an object store.
+
+Invariants
+- `append` is one transaction that begins by locking the board's row and looking at its fence and at
+  how far it is: so two archivers, or one that was killed, leave no gap and no duplicate.
+- Blobs are put before the transaction that names them.
+- A history that an engine lost is never removed: the board goes on as a branch of it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Final, Self
+
+from sqlalchemy import and_, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from blackboard.archive import boards as archive_boards
+from blackboard.archive import history as archive_log
+from blackboard.archive import prune as archive_prune
+from blackboard.archive import rows as archive_rows
+from blackboard.archive.append import Appending, Warm, Warmth, loses, runs
+from blackboard.archive.base import Pause, Sealer, let_others_run
+from blackboard.archive.blobs import Blobs
+from blackboard.archive.database import Database, add, rows
+from blackboard.archive.fold import large_values, without_empty
+from blackboard.archive.history import (
+    Past,
+    Segment,
+    board_by_id,
+    board_row,
+    changed_keys,
+    mark_of,
+    own_segments,
+    segments_of,
+)
+from blackboard.archive.tables import (
+    ABSENT,
+    BOARD,
+    CHECKPOINT,
+    COMMIT,
+    COUNTER,
+    EPOCH,
+    VERSION,
+)
+from blackboard.archive.verify import Verification
+from blackboard.core import history
+from blackboard.core.checkpoints import Difference, Facts, Mark, Point, Stored, Version
+from blackboard.core.commit import Entry, Head, LogEntry, Reading
+from blackboard.errors import InvalidRequest, NoSuchCheckpoint
+from blackboard.types import (
+    BLOB_BYTES,
+    LIST_ENTRIES_MAX,
+    PAGE_BYTES_MAX,
+    READ_KEYS_MAX,
+    Key,
+    Milliseconds,
+    Prefix,
+    Revision,
+)
+
+_KEYS_AT_ONCE: Final = 32
+"""Keys whose rows are made into entries without a pause: less than a millisecond."""
+
+
+class SqlArchive:
+    """An archive, opened; an `Archive`."""
+
+    def __init__(self, database: Database, blobs: Blobs, sealer: Sealer) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._sealer = sealer
+        self._warmth = Warmth()
+
+    @classmethod
+    async def open(cls, url: str, *, blobs: str, sealer: Sealer) -> Self:
+        """Open the archive at `url` (sqlite:///path, postgresql://...), which is made if need be.
+
+        `blobs` is the directory or the URL of its object store.
+        Errors: InvalidRequest for a URL of neither kind; Unavailable; Corrupt.
+        """
+        store = Blobs.at(blobs)
+        return cls(await Database.open(url), store, sealer)
+
+    @property
+    def where(self) -> str:
+        """The URL of its database, without the password."""
+        return self._database.name
+
+    # --- how far ----------------------------------------------------------------------------------
+
+    async def mark(self, board: str) -> Mark | None:
+        """As `Archive.mark`."""
+        async with self._database.reading() as connection:
+            row = await board_row(connection, board)
+            if row is None or row.through is None:
+                return None
+            segments = await segments_of(connection, row, row.through)
+            return await mark_of(Past(self._database, connection, segments), row)
+
+    async def mark_at(self, at: Point) -> Mark:
+        """As `Archive.mark_at`."""
+        async with self._database.reading() as connection:
+            past = await Past.at(self._database, connection, at)
+            row = await board_by_id(connection, past.segments[0].board)
+            return await mark_of(past, row)
+
+    async def boards(self) -> Sequence[str]:
+        """As `Archive.boards`."""
+        known = select(BOARD.c.name).where(BOARD.c.name.is_not(None), BOARD.c.through.is_not(None))
+        async with self._database.reading() as connection:
+            return [row.name for row in await rows(connection, known.order_by(BOARD.c.name))]
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    async def take(self, board: str, owner: str, ttl_ms: Milliseconds) -> int | None:
+        """As `Archive.take`."""
+        async with self._database.writing() as connection:
+            row = await archive_boards.locked(connection, board)
+            now_ms = await self._database.now_ms(connection)
+            if row is None:
+                new = {"owner": owner, "fence": 1, "until_ms": now_ms + ttl_ms}
+                await connection.execute(insert(BOARD), archive_boards.vacant(board) | new)
+                return 1
+            if row.owner != owner and row.until_ms > now_ms:
+                return None
+            fence: int = row.fence if row.owner == owner else row.fence + 1
+            held = {"owner": owner, "fence": fence, "until_ms": now_ms + ttl_ms}
+            await connection.execute(update(BOARD).where(BOARD.c.id == row.id), held)
+            return fence
+
+    async def give_up(self, board: str, fence: int) -> None:
+        """As `Archive.give_up`."""
+        mine = update(BOARD).where(BOARD.c.name == board, BOARD.c.fence == fence)
+        async with self._database.writing() as connection:
+            await connection.execute(mine, {"until_ms": 0})
+
+    async def join(
+        self,
+        board: str,
+        fence: int,
+        head: Head,
+        pages: AsyncIterator[Reading],
+        *,
+        items: Sequence[tuple[Prefix, int]] = (),
+    ) -> Mark:
+        """As `Archive.join`."""
+        async with self._database.writing() as connection:
+            old = await archive_boards.owned(connection, board, fence)
+            number = await archive_boards.replace(connection, old)
+            totals: dict[str, int] = {}
+            oldest = head.revision
+            async for page in pages:
+                oldest = max(oldest, page.revision)
+                large = [e.value for e in page.entries if len(e.value) > BLOB_BYTES]
+                await self._blobs.put_all(large)
+                await archive_boards.adopt(connection, number, page.entries, totals)
+            counters = [{"board": number, "prefix": p, "next": n} for p, n in items]
+            await add(connection, COUNTER, counters)
+            await archive_boards.keep_totals(connection, number, totals, head.revision)
+            await add(connection, EPOCH, [archive_rows.epoch_row(number, head.epoch)])
+            chain = archive_rows.CHAIN_START
+            joined = {"oldest": oldest, "through": head.revision, "chain": chain}
+            await connection.execute(update(BOARD).where(BOARD.c.id == number), joined)
+            return Mark(oldest, head.revision, head.epoch, chain)
+
+    async def branch(self, board: str, origin: Point) -> Mark:
+        """As `Archive.branch`."""
+        if board == origin.board:
+            raise InvalidRequest(field="board", reason="a branch has a name of its own")
+        async with self._database.writing() as connection:
+            past = await Past.at(self._database, connection, origin)
+            old = await archive_boards.locked(connection, board)
+            if old is None:
+                await connection.execute(insert(BOARD), archive_boards.vacant(board))
+                old = await board_row(connection, board)
+            number = await archive_boards.replace(connection, old, fence=old.fence + 1)
+            await archive_boards.fork(connection, number, past)
+            row = await board_by_id(connection, number)
+            segments = await segments_of(connection, row, origin.revision)
+            return await mark_of(Past(self._database, connection, segments), row)
+
+    async def append(
+        self,
+        board: str,
+        fence: int,
+        after: Revision,
+        entries: Sequence[LogEntry],
+        pause: Pause = let_others_run,
+    ) -> Mark:
+        """As `Archive.append`."""
+        history.check_sequence(after, entries)
+        await self._blobs.put_all(large_values(entries, BLOB_BYTES))
+        warm: Warm | None = None
+        async with self._database.writing() as connection:
+            row = await archive_boards.owned(connection, board, fence)
+            if row.through != after:
+                raise archive_boards.out_of_turn(board, fence, row)
+            for run in runs(entries):
+                if warm is not None:  # a run before this one
+                    row = await board_by_id(connection, row.id)
+                marker = run[0].epoch
+                if marker is not None and loses(marker, row.through):
+                    row = await self._go_back(connection, row, marker.from_revision)
+                warm = self._warmth.take(row)
+                segments = await segments_of(connection, row, row.through)
+                past = Past(self._database, connection, segments)
+                appending = Appending(past, row, warm, self._sealer, self._blobs)
+                warm = await appending.write(run, pause)
+        assert warm is not None
+        self._warmth.keep(warm)
+        return warm.mark
+
+    async def _go_back(self, connection: AsyncConnection, row: Any, revision: Revision) -> Any:
+        """The engine lost what came after `revision`: go on from there.
+
+        What it lost stays as a history without a name, for the branches that began in it.
+        """
+        past = await Past.at(self._database, connection, Point(row.name, revision))
+        number = await archive_boards.replace(connection, row, forget=False)
+        await archive_boards.fork(connection, number, past, continues=True)
+        return await board_by_id(connection, number)
+
+    async def settle(self, board: str) -> Revision:
+        """As `Archive.settle`."""
+        mark = await self.mark(board)
+        if mark is None:
+            return 0
+        await self._database.sync()
+        return mark.revision
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    async def read(self, at: Point, keys: Sequence[Key]) -> Reading:
+        """As `Archive.read`."""
+        async with self._database.reading() as connection:
+            past = await Past.at(self._database, connection, at)
+            found = await past.newest(keys[:READ_KEYS_MAX])
+            present: list[Entry] = []
+            for number, key in enumerate(key for key in keys if key in found):
+                if number % _KEYS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                entry = await archive_rows.entry_at(found[key], self._blobs)
+                present += [] if entry is None else [entry]
+            return Reading(at.revision, (await past.epoch()).id, tuple(present))
+
+    async def list(
+        self, at: Point, prefix: Prefix, *, after: Key | None = None, limit: int
+    ) -> Reading:
+        """As `Archive.list`."""
+        limit = min(limit, LIST_ENTRIES_MAX)
+        entries: list[Entry] = []
+        async with self._database.reading() as connection:
+            past = await Past.at(self._database, connection, at)
+            epoch = (await past.epoch()).id
+            size = 0
+            while True:
+                page, after = await past.page(prefix, after)
+                for row in page:
+                    if row.form == ABSENT:
+                        continue
+                    if len(entries) >= limit or size >= PAGE_BYTES_MAX:
+                        return Reading(at.revision, epoch, tuple(entries), entries[-1].key)
+                    entry = await archive_rows.entry_at(row, self._blobs)
+                    assert entry is not None
+                    entries.append(entry)
+                    size += len(entry.key) + len(entry.value)
+                if after is None:
+                    return Reading(at.revision, epoch, tuple(entries))
+
+    async def items(self, at: Point) -> Sequence[tuple[Prefix, int]]:
+        """As `Archive.items`."""
+        async with self._database.reading() as connection:
+            past = await Past.at(self._database, connection, at)
+            return sorted((await past.items()).items())
+
+    async def history(
+        self, at: Point, key: Key, *, before: Revision | None = None, limit: int
+    ) -> Sequence[Version]:
+        """As `Archive.history`."""
+        found: list[Version] = []
+        async with self._database.reading() as connection:
+            past = await Past.at(self._database, connection, at)
+            for segment in past.segments:
+                upto = segment.upto if before is None else min(segment.upto, before - 1)
+                query = (
+                    select(VERSION)
+                    .where(VERSION.c.board == segment.board, VERSION.c.key == key)
+                    .where(VERSION.c.revision <= upto)
+                    .order_by(VERSION.c.revision.desc())
+                    .limit(min(limit, LIST_ENTRIES_MAX) - len(found))
+                )
+                for row in await rows(connection, query):
+                    entry = await archive_rows.entry_at(row, self._blobs)
+                    version = Version(key, row.revision, row.time_ms, row.author, entry)
+                    found.append(version)
+        return found
+
+    async def differences(
+        self, a: Point, b: Point, *, after: Key | None = None, limit: int
+    ) -> Sequence[Difference]:
+        """As `Archive.differences`."""
+        found: list[Difference] = []
+        size = 0
+        async with self._database.reading() as connection:
+            before = await Past.at(self._database, connection, a)
+            now = await Past.at(self._database, connection, b)
+            async for keys in changed_keys(before, now, after, limit):
+                old, new = await before.newest(keys), await now.newest(keys)
+                for number, key in enumerate(keys):
+                    if number % _KEYS_AT_ONCE == 0:
+                        await asyncio.sleep(0)
+                    if archive_log.alike(old.get(key), new.get(key)):
+                        continue
+                    difference = await self._difference(key, old.get(key), new.get(key))
+                    found.append(difference)
+                    size += archive_log.cost_of(difference)
+                    if len(found) >= limit or size >= PAGE_BYTES_MAX:
+                        return found
+        return found
+
+    async def _difference(self, key: Key, old: Any, new: Any) -> Difference:
+        before = old and await archive_rows.entry_at(old, self._blobs)
+        after = new and await archive_rows.entry_at(new, self._blobs)
+        return Difference(key, before, after)
+
+    async def log(
+        self, board: str, after: Revision, *, until: Revision, limit: int
+    ) -> Sequence[LogEntry]:
+        """As `Archive.log`."""
+        async with self._database.reading() as connection:
+            row = await board_row(connection, board)
+            until = min(until, -1 if row is None or row.through is None else row.through)
+            if after >= until:
+                return ()
+            segments = await segments_of(connection, row, until)
+            past = Past(self._database, connection, segments)
+            return await archive_log.page(past, self._blobs, after, limit)
+
+    async def at_time(self, board: str, time_ms: Milliseconds) -> Revision:
+        """As `Archive.at_time`."""
+        async with self._database.reading() as connection:
+            row = await board_row(connection, board)
+            if row is None or row.through is None:
+                return 0
+            for segment in await segments_of(connection, row, row.through):
+                query = (
+                    select(COMMIT.c.revision)
+                    .where(COMMIT.c.board == segment.board, COMMIT.c.revision <= segment.upto)
+                    .where(COMMIT.c.time_ms <= time_ms)
+                    .order_by(COMMIT.c.revision.desc())
+                    .limit(1)
+                )
+                if found := await rows(connection, query):
+                    return int(found[0].revision)
+            return 0
+
+    async def facts_at(self, at: Point) -> Facts:
+        """As `Archive.facts_at`."""
+        async with self._database.reading() as connection:
+            past = await Past.at(self._database, connection, at)
+            return Facts(await past.digests(), await past.steps())
+
+    async def digests_at(self, at: Point) -> Mapping[str, bytes] | None:
+        """As `Archive.digests_at`."""
+        async with self._database.reading() as connection:
+            past = await Past.at(self._database, connection, at)
+            found = await past.archived_digests()
+            return None if found is None else without_empty(found)
+
+    async def sums_at(self, at: Point, namespaces: Sequence[str]) -> Mapping[str, int]:
+        """As `Archive.sums_at`."""
+        async with self._database.reading() as connection:
+            past = await Past.at(self._database, connection, at)
+            return await past.totals(namespaces)
+
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    async def checkpoints(self, board: str) -> Sequence[Stored]:
+        """As `Archive.checkpoints`."""
+        found: list[Stored] = []
+        async with self._database.reading() as connection:
+            row = await board_row(connection, board)
+            if row is None or row.through is None:
+                return ()
+            for segment in await own_segments(connection, row):
+                kept = await rows(connection, _checkpoints(segment))
+                found += [archive_log.stored(board, each) for each in kept]
+        return sorted(found, key=lambda stored: (stored.revision, stored.name))
+
+    async def pin(self, board: str, name: str, *, pinned: bool) -> None:
+        """As `Archive.pin`."""
+        if not await self._change_checkpoint(board, name, {"pinned": pinned}):
+            raise NoSuchCheckpoint(board, name)
+
+    async def forget(self, board: str, name: str) -> None:
+        """As `Archive.forget`."""
+        gone = {"manifest": b"", "signature": b"", "pinned": False}
+        await self._change_checkpoint(board, name, gone)
+
+    async def _change_checkpoint(self, board: str, name: str, change: dict[str, Any]) -> bool:
+        async with self._database.writing() as connection:
+            row = await archive_boards.locked(connection, board)
+            if row is None or row.through is None:
+                return False
+            for segment in await own_segments(connection, row):
+                named = await rows(
+                    connection, _checkpoints(segment).where(CHECKPOINT.c.name == name)
+                )
+                if named:
+                    one = and_(
+                        CHECKPOINT.c.board == segment.board,
+                        CHECKPOINT.c.name == name,
+                        CHECKPOINT.c.revision == named[-1].revision,
+                    )
+                    await connection.execute(update(CHECKPOINT).where(one), change)
+                    return True
+        return False
+
+    async def prune(self, board: str, keep: Sequence[Revision], below: Revision) -> int:
+        """As `Archive.prune`."""
+        async with self._database.writing() as connection:
+            row = await archive_boards.locked(connection, board)
+            if row is None or row.through is None:
+                return 0
+            pruning = archive_prune.Pruning(self._database, connection, row)
+            removed = await pruning.run(keep, min(below, row.through))
+            doomed = await pruning.unnamed()
+        await self._blobs.remove(doomed)
+        return removed
+
+    async def verify(self, at: Point) -> AsyncIterator[str]:
+        """As `Archive.verify`."""
+        async with self._database.reading() as connection:
+            past = await Past.at(self._database, connection, at)
+            verification = Verification(past, at, self._blobs, self._sealer)
+            async for finding in verification.findings():
+                yield finding
+
+    async def aclose(self) -> None:
+        """As `Archive.aclose`."""
+        await self._database.aclose()
+
+
+def _checkpoints(segment: Segment) -> Any:
+    return (
+        select(CHECKPOINT)
+        .where(CHECKPOINT.c.board == segment.board, CHECKPOINT.c.revision <= segment.upto)
+        .where(func.length(CHECKPOINT.c.manifest) > 0)
+        .order_by(CHECKPOINT.c.revision)
+    )

@@ -1,0 +1,351 @@
+"""Recomputing what is archived, from the oldest revision that is known up to a point.
+
+What is compared
+- the hash chain, commit by commit: any change to the log, and any revision that is missing;
+- each digest of a namespace that is archived against sums made anew from the state at the
+  beginning; at the end against the whole state, and these against the sums that are kept;
+- each version's value, blobs included; of those that the log still tells of, author and time;
+- each checkpoint's manifest and signature, and that it names the manifest before it.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import select
+
+from blackboard.archive import history as archive_log
+from blackboard.archive import rows as archive_rows
+from blackboard.archive.append import kind_of
+from blackboard.archive.base import Sealer
+from blackboard.archive.blobs import Blobs
+from blackboard.archive.database import rows
+from blackboard.archive.fold import CHECKPOINTS, DECLARED, Fold, Known, held
+from blackboard.archive.history import Past, Segment, board_by_id, segments_of
+from blackboard.archive.tables import (
+    ABSENT,
+    BLOB,
+    CHECKPOINT,
+    DIGEST,
+    KEPT,
+    TOTAL,
+    VERSION,
+)
+from blackboard.core import digest
+from blackboard.core.checkpoints import Cut, Facts, Point
+from blackboard.core.commit import LogEntry
+from blackboard.core.path import namespace_of
+from blackboard.errors import Corrupt
+from blackboard.types import Revision
+
+_PAGE_ENTRIES = 256
+_FOLDED: Final = ("create_revision", "author", "time_ms")
+"""Columns of a version that the log leads to, and the chain does not seal by themselves."""
+
+
+class Verification:
+    """Verifies one board's past. Findings are sentences that name what is damaged."""
+
+    def __init__(self, past: Past, at: Point, blobs: Blobs, sealer: Sealer) -> None:
+        self._past = past
+        self._called = at.board  # the board whose manifests are looked at
+        self._blobs = blobs
+        self._sealer = sealer
+        self._connection = past.connection
+
+    async def findings(self) -> AsyncIterator[str]:
+        """Yield every finding."""
+        for segment in reversed(self._past.segments):
+            part = await self._own(segment)
+            async for finding in self._segment(part, segment):
+                yield finding
+        async for finding in self._manifests():
+            yield finding
+
+    # --- the log ----------------------------------------------------------------------------------
+
+    async def _segment(self, past: Past, segment: Segment) -> AsyncIterator[str]:
+        board = await board_by_id(self._connection, segment.board)
+        for kept in await self._kept(segment, board.oldest):
+            async for finding in self._state(self._sub(past, kept), None):
+                yield finding
+        if board.oldest > segment.upto:
+            return
+        start = self._sub(past, board.oldest)
+        totals, findings = await self._sums(start)
+        for finding in findings:
+            yield finding
+        async for finding in self._compare(start, totals):
+            yield finding
+        fold = Fold(segment.board, await start.chain(), {}, totals)
+        after = board.oldest
+        while True:
+            commits = await archive_log.commits_between(past, segment, after, _PAGE_ENTRIES)
+            if not commits:
+                break
+            async for finding in self._page(past, fold, after, commits):
+                yield finding
+            after = commits[-1].revision
+        fold.settle(after)
+        if board.through == segment.upto:
+            if after < segment.upto:
+                yield f"revisions {after + 1} to {segment.upto} are missing: the log was cut short"
+            for finding in _compare_digests(fold, segment.upto, {}):
+                yield finding
+            async for finding in self._compare_sums(fold):
+                yield finding
+        async for finding in self._state(past, fold.totals):
+            yield finding
+
+    async def _own(self, segment: Segment) -> Past:
+        """The past of the board that a segment belongs to, up to its end."""
+        board = await board_by_id(self._connection, segment.board)
+        segments = await segments_of(self._connection, board, segment.upto)
+        return Past(self._past.database, self._connection, segments)
+
+    def _sub(self, past: Past, revision: Revision) -> Past:
+        first, *rest = past.segments
+        return Past(past.database, past.connection, [Segment(first.board, revision), *rest])
+
+    async def _kept(self, segment: Segment, oldest: Revision) -> list[Revision]:
+        query = select(KEPT.c.revision).where(KEPT.c.board == segment.board)
+        query = query.where(KEPT.c.revision < oldest, KEPT.c.revision <= segment.upto)
+        return sorted(row.revision for row in await rows(self._connection, query))
+
+    async def _page(
+        self, past: Past, fold: Fold, after: Revision, commits: Sequence[Any]
+    ) -> AsyncIterator[str]:
+        """Fold one page of the log again and compare what comes out.
+
+        Digests are compared where they are archived: `Past.digests`.
+        """
+        entries, damaged = await self._assemble(past, fold.board, commits)
+        await self._learn(self._sub(past, after), fold, entries.values())
+        digests = await self._digests(fold.board, after, commits[-1].revision)
+        last = after
+        for commit in commits:
+            revision, chain = commit.revision, bytes(commit.chain)
+            entry = entries.get(revision)
+            if revision != last + 1 and (entry is None or entry.epoch is None):
+                yield f"revisions {last + 1} to {revision - 1} are missing"
+            if entry is None:
+                yield f"revision {revision}: {damaged[revision]}"
+            else:
+                fold.apply(entry)
+                if fold.chain != chain:
+                    yield f"revision {revision} is not what was archived: the hash chain breaks"
+            fold.chain, last = chain, revision
+            if archived := digests.pop(revision, None):
+                fold.settle(revision)
+                for finding in _compare_digests(fold, revision, archived):
+                    yield finding
+        for revision in digests:
+            yield f"revision {revision} has digests, and no commit"
+        async for finding in self._compare_folded(fold, commits[0].revision, last):
+            yield finding
+
+    async def _digests(
+        self, board: int, after: Revision, last: Revision
+    ) -> dict[Revision, dict[str, bytes]]:
+        """What is archived between two revisions: of some revisions, what changed by then."""
+        query = select(DIGEST).where(
+            DIGEST.c.board == board, DIGEST.c.revision > after, DIGEST.c.revision <= last
+        )
+        found: dict[Revision, dict[str, bytes]] = {}
+        for row in await rows(self._connection, query):
+            found.setdefault(row.revision, {})[row.namespace] = bytes(row.digest)
+        return dict(sorted(found.items()))
+
+    async def _assemble(
+        self, past: Past, board: int, commits: Sequence[Any]
+    ) -> tuple[dict[Revision, LogEntry], dict[Revision, str]]:
+        """The log entries of a page, and what is wrong with those that cannot be read."""
+        try:
+            entries = await archive_log.assemble(past, self._blobs, board, commits)
+            return {entry.revision: entry for entry in entries}, {}
+        except Corrupt as error:
+            if len(commits) == 1:
+                return {}, {commits[0].revision: f"{error.what}: {error.reason}"}
+        found: dict[Revision, LogEntry] = {}
+        damaged: dict[Revision, str] = {}
+        for commit in commits:
+            one, wrong = await self._assemble(past, board, [commit])
+            found |= one
+            damaged |= wrong
+        return found, damaged
+
+    async def _learn(self, past: Past, fold: Fold, entries: Iterable[LogEntry]) -> None:
+        """What `fold` has to know of the keys of `entries`: their versions before them."""
+        keys = {c.key: None for entry in entries for c in entry.changes if c.lease is None}
+        for key, row in (await past.newest(list(keys))).items():
+            element = None if row.form == ABSENT else archive_rows.element_of(row)
+            fold.known[key] = Known(row.revision, row.create_revision, element)
+
+    async def _compare_folded(
+        self, fold: Fold, first: Revision, last: Revision
+    ) -> AsyncIterator[str]:
+        """Compare what the chain does not say of versions: it follows from the log."""
+        folded = {(row["revision"], row["key"]): row for row in fold.versions}
+        columns = [VERSION.c[name] for name in ("revision", "key", *_FOLDED)]
+        rows_of = select(*columns).where(
+            VERSION.c.board == fold.board, VERSION.c.revision >= first, VERSION.c.revision <= last
+        )
+        for row in await rows(self._connection, rows_of):
+            expected = folded.get((row.revision, row.key), {})
+            wrong = [name for name in _FOLDED if expected.get(name) != getattr(row, name)]
+            if wrong:
+                yield f"revision {row.revision}: {row.key} has another {', '.join(wrong)}"
+        for gathered in (fold.versions, fold.commits, fold.epochs):
+            gathered.clear()
+        fold.known = {key: fold.known[key] for key in fold.counted}
+
+    async def _compare_sums(self, fold: Fold) -> AsyncIterator[str]:
+        """Compare the sums that go on with the next append."""
+        query = select(TOTAL).where(TOTAL.c.board == fold.board)
+        sums = {row.namespace: bytes(row.total) for row in await rows(self._connection, query)}
+        nothing = digest.to_bytes(digest.EMPTY)
+        for namespace in sorted(sums.keys() | fold.totals.keys()):
+            folded = digest.to_bytes(fold.totals.get(namespace, digest.EMPTY))
+            if sums.get(namespace, nothing) != folded:
+                yield f"the sum of {namespace} is not that of its content"
+
+    # --- the state --------------------------------------------------------------------------------
+
+    async def _sums(self, past: Past) -> tuple[dict[str, int], list[str]]:
+        """Sums made anew from everything that `past` holds."""
+        totals: dict[str, int] = {}
+        findings: list[str] = []
+        async for page in past.entries():
+            for row in page:
+                try:
+                    element = archive_rows.element_of(row)
+                    if row.form == BLOB:
+                        await self._blobs.get(bytes(row.content))
+                except Corrupt as error:
+                    where = f"revision {row.revision}: {row.key}"
+                    findings.append(f"{where}: {error.what}: {error.reason}")
+                    if row.form != BLOB:
+                        continue
+                namespace = namespace_of(row.key)
+                totals[namespace] = digest.add(totals.get(namespace, digest.EMPTY), element)
+        return totals, findings
+
+    async def _compare(self, past: Past, totals: dict[str, int]) -> AsyncIterator[str]:
+        """Compare sums with the digests that are archived."""
+        archived, summed = await past.digests(), held(totals)
+        for namespace in sorted(archived.keys() | summed.keys()):
+            if archived.get(namespace) != summed.get(namespace):
+                yield (
+                    f"at revision {past.revision} namespace {namespace} does not hold"
+                    " what its digest says"
+                )
+
+    async def _state(self, past: Past, folded: dict[str, int] | None) -> AsyncIterator[str]:
+        """Compare the whole state with its digests, and with the sums of the log."""
+        totals, findings = await self._sums(past)
+        for finding in findings:
+            yield finding
+        async for finding in self._compare(past, totals):
+            yield finding
+        if folded is not None and held(folded) != held(totals):
+            yield f"at revision {past.revision} the state is not what the log adds up to"
+
+    # --- manifests --------------------------------------------------------------------------------
+
+    async def _manifests(self) -> AsyncIterator[str]:
+        previous = b""
+        sealed: set[tuple[str, Revision]] = set()
+        for segment in reversed(self._past.segments):
+            query = (
+                select(CHECKPOINT)
+                .where(CHECKPOINT.c.board == segment.board, CHECKPOINT.c.revision <= segment.upto)
+                .order_by(CHECKPOINT.c.revision, CHECKPOINT.c.name)
+            )
+            part = await self._own(segment)
+            self._called = (await board_by_id(self._connection, segment.board)).called
+            for row in await rows(self._connection, query):
+                sealed.add((row.name, row.revision))
+                async for finding in self._manifest(self._sub(part, row.revision), row, previous):
+                    yield f"checkpoint {row.name} at revision {row.revision}: {finding}"
+                previous = bytes(row.hash)
+        async for finding in self._unsealed(sealed):
+            yield finding
+
+    async def _manifest(self, past: Past, row: Any, previous: bytes) -> AsyncIterator[str]:
+        if not row.manifest:
+            return  # let go of
+        try:
+            stored = archive_log.stored(self._called, row)
+        except Corrupt as error:
+            yield f"the manifest is damaged: {error.reason}"
+            return
+        if digest.content_of(stored.manifest) != bytes(row.hash):
+            yield "the manifest is another one than was archived"
+        if not await self._is_readable(past):
+            for finding in self._sealer.findings(stored, None):
+                yield finding
+            return
+        versions = await past.newest([CHECKPOINTS + row.name])
+        version = versions.get(CHECKPOINTS + row.name)
+        if version is None or version.revision != row.revision:
+            yield "the board has no such checkpoint at this revision"
+            return
+        record = await archive_rows.value_of(version, self._blobs) or b""
+        if kind_of(record) != row.kind:
+            yield "its kind is not that of its entry"
+        commit = await past.commit()
+        if commit is None or commit.revision != row.revision:
+            yield "its commit is missing"
+            return
+        for finding in self._sealer.findings(
+            stored, await self._cut(past, row, record, commit, previous)
+        ):
+            yield finding
+
+    async def _is_readable(self, past: Past) -> bool:
+        [segment, *_] = past.segments
+        board = await board_by_id(self._connection, segment.board)
+        if past.revision >= board.oldest:
+            return True
+        return past.revision in await self._kept(segment, board.oldest)
+
+    async def _cut(self, past: Past, row: Any, record: bytes, commit: Any, previous: bytes) -> Cut:
+        declared: dict[str, bytes] = {}
+        async for page in past.entries(DECLARED):
+            for each in page:
+                value = await archive_rows.value_of(each, self._blobs)
+                declared[each.key.rpartition("/")[2]] = value or b""
+        steps = await past.steps()
+        return Cut(
+            board=self._called,
+            name=row.name,
+            revision=row.revision,
+            time_ms=commit.time_ms,
+            author=commit.agent,
+            epoch=await past.epoch(),
+            chain=bytes(commit.chain),
+            facts=Facts(await past.digests(), dict(sorted(steps.items()))),
+            record=record,
+            declared=declared,
+            previous=previous,
+        )
+
+    async def _unsealed(self, sealed: set[tuple[str, Revision]]) -> AsyncIterator[str]:
+        """Checkpoints of the board that have no manifest."""
+        first = await board_by_id(self._connection, self._past.segments[0].board)
+        async for page in self._past.entries(CHECKPOINTS.rstrip("/")):
+            for row in page:
+                name = row.key.removeprefix(CHECKPOINTS)
+                if row.revision > first.oldest and (name, row.revision) not in sealed:
+                    yield f"checkpoint {name} at revision {row.revision}: its manifest is missing"
+
+
+def _compare_digests(
+    fold: Fold, revision: Revision, archived: Mapping[str, bytes]
+) -> Iterator[str]:
+    """Compare what `fold` was settled to with what is archived of that revision."""
+    touched = {row["namespace"] for row in fold.digests}
+    fold.digests.clear()
+    for namespace in sorted(archived.keys() | touched):
+        folded = digest.digest_of(fold.totals.get(namespace, digest.EMPTY))
+        if archived.get(namespace) != folded:
+            yield f"revision {revision}: the digest of {namespace} is not that of its content"

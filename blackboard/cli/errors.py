@@ -1,0 +1,387 @@
+"""How a command ends: the exit codes, and each error as one readable line with what to do next.
+
+Invariants
+- every error of blackboard/errors has an exit code in `EXIT_OF`; a test fails on a new one.
+- an error is written to stderr, never to stdout: what a pipe reads is data only.
+"""
+
+import math
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import typer
+
+from blackboard import errors
+from blackboard.cli import screen
+
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+
+
+class Exit(IntEnum):
+    """Exit codes of every command."""
+
+    OK = 0
+    ERROR = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    CONFLICT = 4
+    DENIED = 5
+    UNAVAILABLE = 6
+    LEASE_LOST = 7
+    NOT_EXECUTABLE = 126
+    COMMAND_NOT_FOUND = 127
+    INTERRUPTED = 130
+    READER_GONE = 141
+
+
+MEANING: Mapping[Exit, str] = {
+    Exit.OK: "done",
+    Exit.ERROR: (
+        "another error; also an outcome that is not known: the message says so, and where to look"
+    ),
+    Exit.USAGE: "wrong arguments, or a request that nobody could accept",
+    Exit.NOT_FOUND: "no such key, board, checkpoint, context or data directory",
+    Exit.CONFLICT: "a condition did not hold; nothing changed",
+    Exit.DENIED: "no valid token, or no right to do that",
+    Exit.UNAVAILABLE: (
+        "the service or the engine cannot be reached, or has too much to do; nothing changed, "
+        "try again"
+    ),
+    Exit.LEASE_LOST: "the lock was lost; the command under it was ended",
+    Exit.NOT_EXECUTABLE: "the command to run under a lock cannot be run",
+    Exit.COMMAND_NOT_FOUND: "there is no such command to run under a lock",
+    Exit.INTERRUPTED: "ended by Ctrl-C",
+    Exit.READER_GONE: "whoever read the output went away (as in `| head`)",
+}
+
+EXIT_OF: Mapping[str, Exit] = {
+    "rejected": Exit.ERROR,
+    "conflict": Exit.CONFLICT,
+    "fenced": Exit.CONFLICT,
+    "lease_held": Exit.CONFLICT,
+    "lease_lost": Exit.LEASE_LOST,
+    "nothing_to_claim": Exit.CONFLICT,
+    "stale_epoch": Exit.CONFLICT,
+    "step_superseded": Exit.CONFLICT,
+    "attempt_too_old": Exit.CONFLICT,
+    "document_refused": Exit.ERROR,
+    "type_mismatch": Exit.ERROR,
+    "limit_exceeded": Exit.ERROR,
+    "access_denied": Exit.DENIED,
+    "invalid_request": Exit.USAGE,
+    "unauthenticated": Exit.DENIED,
+    "compacted": Exit.ERROR,
+    "future_revision": Exit.ERROR,
+    "rolled_back": Exit.ERROR,
+    "resync": Exit.ERROR,
+    "head_moved": Exit.CONFLICT,
+    "snapshot_first": Exit.CONFLICT,
+    "no_such_board": Exit.NOT_FOUND,
+    "no_such_checkpoint": Exit.NOT_FOUND,
+    "barrier_missed": Exit.CONFLICT,
+    "unavailable": Exit.UNAVAILABLE,
+    "overloaded": Exit.UNAVAILABLE,
+    "rate_limited": Exit.UNAVAILABLE,
+    "outcome_unknown": Exit.ERROR,
+    "local_protocol_error": Exit.ERROR,
+    "remote_protocol_error": Exit.ERROR,
+    "model_failed": Exit.ERROR,
+    "call_failed": Exit.ERROR,
+    "call_interrupted": Exit.ERROR,
+    "diverged": Exit.ERROR,
+    "schema_too_new": Exit.ERROR,
+    "migration_failed": Exit.ERROR,
+    "invalid_state": Exit.ERROR,
+    "corrupt": Exit.ERROR,
+    "engine_refused": Exit.ERROR,
+    "data_directory_in_use": Exit.UNAVAILABLE,
+}
+
+
+@dataclass
+class CommandError(Exception):
+    """What a command tells when it cannot do what was asked.
+
+    `message` says what is wrong in one line, `fix` what to do next ("" = nothing to suggest).
+    """
+
+    code: str
+    exit: Exit
+    message: str
+    fix: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+def wrong_usage(message: str, fix: str = "") -> CommandError:
+    """An error about arguments that do not go together."""
+    return CommandError("usage", Exit.USAGE, message, fix)
+
+
+def not_found(message: str, fix: str = "") -> CommandError:
+    """An error about something that is not there."""
+    return CommandError("not_found", Exit.NOT_FOUND, message, fix)
+
+
+def explain(error: errors.BlackboardError) -> CommandError:
+    """The command error for an error of the library."""
+    told = _of_a_commit(error) or _of_the_past(error) or _of_the_service(error)
+    message, fix = told or (str(error), "")
+    return CommandError(error.code, EXIT_OF[error.code], message, fix, error.fields())
+
+
+def _of_a_commit(error: errors.BlackboardError) -> tuple[str, str] | None:
+    match error:
+        case errors.Conflict(expected=0) if error.key.startswith(_CHECKPOINTS):
+            name = error.key.removeprefix(_CHECKPOINTS)
+            return f"there is a checkpoint {name} already, made by {error.by}", (
+                "A name is given once: give another. blackboard checkpoint list shows them."
+            )
+        case errors.Conflict():
+            told = str(error).removeprefix("conflict: ").replace(", expected ", ", not ")
+            return told, (
+                f"Look at it (blackboard get {error.key} --entry), then try again"
+                f" with --expect {error.actual}."
+            )
+        case errors.LimitExceeded():
+            where = f" ({error.where})" if error.where else ""
+            told = f"{error.value:,} is more than the limit {error.limit}{where}: {error.maximum:,}"
+            return told, _WAYS_OUT.get(error.limit, _LIMITS_PAGE)
+        case errors.InvalidRequest():
+            # "ops.0.key", "keys.0": a command has one operation, and asks for one key.
+            field = error.field.removesuffix(".0").rpartition(".")[2]
+            field = {"keys": "key", "patterns": "pattern"}.get(field, field)
+            return f"{field}: {_plain(error.reason)}", _HINTS.get(field, "")
+        case errors.StaleEpoch():
+            return f"the board is in a new epoch since revision {error.head} ({error.cause})", (
+                "Read what you rely on again, then try again."
+            )
+        case errors.OutcomeUnknown() if error.method != "commit":
+            return f"{error.method}: sent, but it may have been done or not ({error.reason})", (
+                _looking_for(error.method, error.request)
+            )
+        case errors.OutcomeUnknown():
+            return f"sent, but no answer came ({error.reason}): it may have been applied or not", (
+                "Look before you repeat it: blackboard log"
+            )
+    return None
+
+
+def _of_the_past(error: errors.BlackboardError) -> tuple[str, str] | None:
+    match error:
+        case errors.NoSuchCheckpoint():
+            return f"board {error.board} has no checkpoint {error.name}", (
+                "See which there are: blackboard checkpoint list"
+            )
+        case errors.BarrierMissed():
+            missed = ", ".join(error.agents)
+            return (
+                f"no state from {missed} within {error.timeout_ms} ms; no checkpoint was taken",
+                ("Give them longer (--barrier), or take it without them (--stale-ok)."),
+            )
+        case errors.HeadMoved():
+            return f"others committed all the time (the head is {error.head})", "Try again."
+        case errors.SnapshotFirst():
+            return f"a checkpoint waits for the state of {error.agent}", (
+                "It goes on when the agent has brought it, or the checkpoint gives up."
+            )
+        case errors.Resync():
+            return f"the restore at revision {error.revision} changed too much to be told", (
+                "Start anew: watch with --snapshot."
+            )
+        case errors.RolledBack():
+            return f"what you saw after revision {error.from_revision} is history no longer", (
+                "Start anew: watch with --snapshot and without --after."
+            )
+    return None
+
+
+def _looking_for(method: str, request: str | None) -> str:
+    """How to find out whether a request was carried out, or that this need not be known."""
+    match method:
+        case "restore":
+            return f"Look before you repeat it: blackboard get system/restores/{request} is there."
+        case "branch" | "import_end":
+            return "Look before you repeat it: blackboard boards shows it if it was made."
+        case "checkpoint":
+            return "Look before you repeat it: blackboard checkpoint list"
+        case "erase":
+            return "Look before you repeat it: blackboard audit"
+        case _:
+            return "Try again: to do it twice does no harm."
+
+
+_CHECKPOINTS: Final = "system/checkpoints/"
+
+_LIMITS_PAGE: Final = "The page of limits (docs/limits.md) tells what it is for."
+_BRANCH: Final = "A branch has no such limit, and leaves this board: blackboard branch NEW MOMENT."
+_WAYS_OUT: Final = {"RESTORE_CHANGES_MAX": _BRANCH, "RESTORE_BYTES_MAX": _BRANCH}
+
+_HINTS = {
+    "engine": "Give --engine (or BLACKBOARD_ENGINE) sqlite, or such a URL: redis://HOST:PORT/0",
+    "key": "Keys look like public/plan/budget, private/AGENT/notes or inbox/AGENT/messages/0.",
+    "pattern": "Patterns look like public/** or public/*/budget.",
+    "host": "Is a service running there already? blackboard doctor tells; or give another --port.",
+    "new": "Take another name; blackboard boards shows those that are taken.",
+    "master_key": "docs/howto/encryption.md tells how to begin, and how to change it.",
+    "tokens": "Give a TOKEN, --id ID or --all-of NAME.",
+    "secret": "Write 32 random bytes to a file (openssl rand -hex 32), and give --secret-file.",
+    "tls_cert": "Give --tls-cert and --tls-key, or --insecure behind a proxy that adds TLS.",
+}
+
+
+def _of_the_service(error: errors.BlackboardError) -> tuple[str, str] | None:
+    match error:
+        case errors.AccessDenied():
+            return f"{error.principal} may not {error.right} {error.key}", (
+                "Use a token with that right (blackboard token create), or another --as."
+            )
+        case errors.Unauthenticated():
+            return f"not let in: {error.reason}", (
+                "Give a valid token: --token, BLACKBOARD_TOKEN or blackboard context add."
+            )
+        case errors.NoSuchBoard():
+            return f"there is no board {error.board}", (
+                "The first commit makes it: is the name right, or may your token only read?"
+            )
+        case errors.Overloaded():
+            seconds = math.ceil(error.retry_after_ms / 1_000)
+            return f"not now: {_plain(error.reason)}", f"Try again in {seconds} s."
+        case errors.Unavailable():
+            return f"cannot reach {error.what}: {_plain(error.reason)}", way_to(
+                error.what, error.reason
+            )
+        case errors.DataDirectoryInUse():
+            owner = f"process {error.pid}" if error.pid else "another process"
+            connect = (
+                f"Connect to its service: --url {error.url}, and no --data."
+                " A second service needs a directory of its own: serve --data DIR --port PORT."
+            )
+            return f"{error.path} is in use by {owner}", (
+                connect if error.url else f"Stop {owner} first."
+            )
+        case errors.EngineRefused():
+            return f"the engine's {error.setting} is {error.value}; {error.needed} is needed", (
+                "Change it in the engine's configuration; blackboard doctor checks all of it."
+            )
+        case errors.Compacted():
+            return f"revision {error.revision} is no longer in the log", (
+                f"The log starts at revision {error.oldest}: use --after {error.oldest - 1}, or"
+                " watch with --snapshot."
+            )
+        case errors.FutureRevision():
+            return f"revision {error.revision} does not exist yet; the head is {error.head}", ""
+        case errors.Corrupt() if error.what.startswith("file "):
+            return f"{error.what} cannot be imported: {error.reason}", (
+                "Nothing was made. Is it whole, and from blackboard checkpoint export?"
+            )
+        case errors.Corrupt():
+            return f"{error.what} is not what was written: {error.reason}", (
+                "Nothing was changed. Keep the files, and look with: blackboard doctor"
+            )
+        case errors.RemoteProtocolError():
+            return f"the answer makes no sense: {error.reason}", (
+                "Is there a Blackboard service at that address? blackboard doctor checks it."
+            )
+    return None
+
+
+START: Final = "Start a service on this machine with: blackboard serve"
+
+
+def _plain(reason: str) -> str:
+    """What the operating system said, without its numbers and without Python's brackets."""
+    if "Connect call failed" in reason:
+        return "nothing listens there"
+    return re.sub(r"\[Errno -?\d+\] ", "", reason)
+
+
+def way_to(what: str, reason: str) -> str:
+    """What helps when `what` (an address, the engine or a directory) cannot be reached."""
+    if what == "engine":
+        return "Is it running, and is the address (--engine) right?"
+    if "://" not in what:  # a directory
+        return ""
+    if "no answer in" in reason or "engine is away" in reason:
+        return "It is there, but perhaps its engine is away: blackboard doctor tells more."
+    if hint := _way_through_tls(what, reason):
+        return hint
+    if urlsplit(what).hostname in LOOPBACK:
+        return START
+    return "Is it running there, and is the address right? blackboard doctor tells more."
+
+
+def other_scheme(url: str) -> str:
+    """The same service's address with TLS if `url` is without, and without if it is with."""
+    parts = urlsplit(url)
+    scheme = "ws" if parts.scheme in ("wss", "https") else "wss"
+    return f"{scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
+
+
+def _way_through_tls(url: str, reason: str) -> str:
+    """What helps when something answers, but not as the address says; "" for another reason.
+
+    The reasons are those of client/remote/connect.py; what follows a certificate's is OpenSSL's.
+    """
+    if "does not speak TLS" in reason:
+        return f"It is there without TLS: use {other_scheme(url)}, or serve it with --tls-cert."
+    if "does not answer in HTTP" in reason:
+        return f"Use {other_scheme(url)} if it is served over TLS: blackboard doctor tells."
+    if "certificate is not accepted" not in reason:
+        return ""
+    if "mismatch" in reason:
+        return "Use a name that its certificate has (--url), or give it one for this name."
+    if "expired" in reason or "not yet valid" in reason:
+        return "It needs a new certificate; if it has one, set the clock of this machine."
+    return "If it is your own, trust the one that signed it (--ca FILE, or BLACKBOARD_CA)."
+
+
+@contextmanager
+def reported(*, as_json: bool) -> Iterator[None]:
+    """Turn whatever ends the block into words on stderr and an exit code."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BaseException as error:
+        cause = _innermost(error)
+        if isinstance(cause, KeyboardInterrupt) or _is_interrupted_question(cause):
+            raise typer.Exit(Exit.INTERRUPTED) from error
+        if isinstance(cause, BrokenPipeError):
+            # The interpreter flushes stdout once more at the end; give it somewhere to go.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(Exit.READER_GONE) from error
+        if isinstance(cause, errors.BlackboardError):
+            cause = explain(cause)
+        if not isinstance(cause, CommandError):
+            raise
+        complain(cause, as_json=as_json)
+        raise typer.Exit(cause.exit) from error
+
+
+def _is_interrupted_question(error: BaseException) -> bool:
+    """Whether it is Ctrl-C at a question, and neither a no nor the end of the input."""
+    return isinstance(error, typer.Abort) and isinstance(error.__context__, KeyboardInterrupt)
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """The one error inside groups that hold a single one."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def complain(error: CommandError, *, as_json: bool) -> None:
+    """Write `error` to stderr: for people, or as one line of JSON."""
+    if as_json:
+        from blackboard.wire.frames import JSON
+
+        told = {"code": error.code, "message": error.message, **error.fields}
+        print(JSON.pack({"error": told}).decode(), file=sys.stderr)
+    else:
+        screen.say_error(error.message, error.fix)

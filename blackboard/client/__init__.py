@@ -1,0 +1,1 @@
+"""What runs in a process that uses a board: Board, Step, Watch. Knows no server."""

@@ -1,0 +1,711 @@
+"""The Board: what people and agents use, the same in this process and over a WebSocket.
+
+    async with blackboard.open("data") as client:
+        board = client.board("expansion")
+        await board.put("public/valuation", {"usd_bn": 2900})
+        await board.checkpoint("before-plan", note="all three agents agree")
+        await board.restore("before-plan")                      # this board, for everybody
+        other = await board.branch("cheaper", "before-plan")    # or a new one, beside it
+
+A Board keeps nothing but its writers' identities (see `client/writer.py`); every answer comes from
+the service behind its link. A moment is a revision, the name of a checkpoint, "now" or a
+`datetime`; of the past you see what you may read now.
+"""
+
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from blackboard.client import merge_patch as merge
+from blackboard.client.diff import Diff, KeyChange
+from blackboard.client.diff_pages import difference_pages, differences_by_key
+from blackboard.client.documents.document import Document
+from blackboard.client.export import Exported, export_board
+from blackboard.client.leases import claim as attempts
+from blackboard.client.leases.claim import Claim, Claimed, Terms
+from blackboard.client.leases.lock import Lock, wait_free
+from blackboard.client.leases.presence import Attachment, IfTaken, Presence, present
+from blackboard.client.link import Link, WatchRequest
+from blackboard.client.moment import When, moment_of, optional_moment
+from blackboard.client.step import Step
+from blackboard.client.views import Cause, Entry, Listing, Receipt, Revised, Version
+from blackboard.client.watch import Watch
+from blackboard.client.writer import Deliver, Wish, Writer
+from blackboard.core.checkpoints import (
+    AUTOMATIC,
+    NAMED,
+    NOW,
+    ORIGIN_KEY,
+    BranchWish,
+    Checkpoint,
+    CheckpointWish,
+    DiffRequest,
+    Origin,
+    Policy,
+    Pruned,
+    Restored,
+    RestoreWish,
+    Shown,
+    Verified,
+    named_by_time,
+)
+from blackboard.core.commit import (
+    Append,
+    Condition,
+    Delete,
+    DeletePrefix,
+    Epoch,
+    Head,
+    HeldFence,
+    Increment,
+    KeyAt,
+    Lease,
+    Op,
+    Put,
+)
+from blackboard.core.path import check_name
+from blackboard.core.watch import Position
+from blackboard.errors import Conflict, Corrupt, InvalidRequest
+from blackboard.types import (
+    CHECKPOINTS_PAGE_MAX,
+    CLAIM_TRIES_MAX,
+    DIFF_KEYS_MAX,
+    HISTORY_VERSIONS_MAX,
+    LEASE_TTL_MS,
+    LIST_ENTRIES_MAX,
+    LOG_ENTRIES_MAX,
+    MERGE_ATTEMPTS_MAX,
+    STEP_ATTEMPTS_MAX,
+    Key,
+    Milliseconds,
+    Prefix,
+    Revision,
+)
+from blackboard.wire.codec import decode_value, encode_value
+
+T = TypeVar("T")
+
+
+class Board:
+    """One board, seen and changed by one agent.
+
+    Errors of everything that looks back: NoSuchCheckpoint for a name that nobody gave,
+    FutureRevision above the head, Compacted for what was pruned, AccessDenied; Unavailable while
+    the archive is behind. OutcomeUnknown of what changes something and may have been done.
+    """
+
+    def __init__(self, link: Link, name: str) -> None:
+        self.name = name
+        self._link = link
+        self._writer = Writer(link, name)
+        self._agents: dict[str, Board] = {}
+        self._acting: dict[str, Board] = {}
+        """Boards on which this one acts in the name of others. Unlike those of `as_agent` nobody
+        else has them, so they go on in a new epoch when this one does."""
+
+    @property
+    def agent(self) -> str:
+        """The name under which this board is changed."""
+        return self._link.agent
+
+    def as_agent(self, agent: str) -> "Board":
+        """The same board with the name and the rights of `agent`; it is refreshed by itself only.
+
+        Errors (on use): AccessDenied unless you are `agent`, or an operator.
+        """
+        if agent == self.agent:
+            return self
+        if agent not in self._agents:
+            self._agents[agent] = Board(self._link.acting_as(agent), self.name)
+        return self._agents[agent]
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    async def get(self, key: Key, default: Any = None, *, at: When | None = None) -> Any:
+        """The value at `key`, or `default` when it is absent. Errors: AccessDenied.
+
+        With `at` (a revision, the name of a checkpoint, a `datetime`), as it was then.
+        """
+        entry = await self.entry(key, at=at)
+        return default if entry is None else entry.value
+
+    async def entry(self, key: Key, *, at: When | None = None) -> Entry | None:
+        """The entry at `key` with its revisions and author, or None when it is absent."""
+        return (await self.entries([key], at=at)).get(key)
+
+    async def entries(self, keys: Sequence[Key], *, at: When | None = None) -> dict[Key, Entry]:
+        """Up to READ_KEYS_MAX entries, all as of one revision; absent keys are left out."""
+        reading = await self._link.read(self.name, keys, at=optional_moment(at))
+        self._writer.saw(reading.revision, "" if at is not None else reading.epoch)
+        return {entry.key: Entry.of(entry) for entry in reading.entries}
+
+    async def list(
+        self,
+        pattern: str,
+        *,
+        after: Key | None = None,
+        limit: int = LIST_ENTRIES_MAX,
+        at: When | None = None,
+    ) -> Listing:
+        """A page of the entries that match `pattern` (`public/plan/**`), in key order."""
+        reading = await self._link.list(
+            self.name, pattern, after=after, limit=limit, at=optional_moment(at)
+        )
+        self._writer.saw(reading.revision, "" if at is not None else reading.epoch)
+        entries = tuple(Entry.of(entry) for entry in reading.entries)
+        return Listing(reading.revision, entries, reading.next_key)
+
+    async def scan(self, pattern: str, *, at: When | None = None) -> AsyncIterator[Entry]:
+        """All entries that match, page by page; two pages may be of different revisions.
+
+        With `at`, all are as they were then.
+        """
+        after: Key | None = None
+        while True:
+            page = await self.list(pattern, after=after, at=at)
+            for entry in page.entries:
+                yield entry
+            after = page.next_key
+            if after is None:
+                return
+            at = at and page.revision
+
+    async def head(self) -> Head:
+        """Where the board stands: revision, epoch, and the oldest revision that its log holds."""
+        head = await self._link.head(self.name)
+        self._writer.saw(head.revision, head.epoch.id)
+        return head
+
+    async def log(
+        self, *, after: Revision = 0, limit: int = LOG_ENTRIES_MAX
+    ) -> tuple[Revised, ...]:
+        """Revisions after `after`, oldest first, with what you may see of each.
+
+        What the log no longer has comes from the archive; of a branch, also what was before it.
+        Errors: Compacted when neither reaches back to `after`.
+        """
+        found: list[Revised] = []
+        while len(found) < limit:
+            page = await self._link.log(self.name, after, limit=limit - len(found))
+            found += [Revised.of(entry) for entry in page.entries]
+            self._writer.saw(page.through, page.head.epoch.id)
+            if page.through <= after or page.through >= page.head.revision:
+                break
+            after = page.through
+        return tuple(found)
+
+    async def why(self, key: Key) -> Sequence[Cause]:
+        """The commits that led to what `key` holds, nearest first."""
+        return await self._link.why(self.name, key)
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    async def put(
+        self,
+        key: Key,
+        value: Any,
+        *,
+        expected: Revision | None = None,
+        ttl_ms: Milliseconds | None = None,
+        note: str = "",
+    ) -> Receipt:
+        """Set `key` to `value` (JSON types and bytes).
+
+        With `expected` only if the key's mod_revision is that (0 = only if absent), else Conflict.
+        With `ttl_ms` the entry is removed about a second after that time at the latest.
+        """
+        op = Put(key, encode_value(value), ttl_ms)
+        return await self._send([op], _expect(key, expected), note=note)
+
+    async def delete(self, key: Key, *, expected: Revision | None = None) -> bool:
+        """Remove `key`; False when it was absent. `expected` as in `put`."""
+        receipt = await self._send([Delete(key)], _expect(key, expected))
+        return bool(receipt.results[0])
+
+    async def delete_prefix(self, prefix: Prefix) -> tuple[Key, ...]:
+        """Remove every key below `prefix`, at most OPERATIONS_MAX, at once; returns them."""
+        result = (await self._send([DeletePrefix(prefix)])).results[0]
+        assert isinstance(result, tuple)
+        return tuple(str(key) for key in result)
+
+    async def append(
+        self, prefix: Prefix, value: Any, *, ttl_ms: Milliseconds | None = None
+    ) -> Key:
+        """Add `value` as the next item below `prefix`; returns the item's key."""
+        receipt = await self._send([Append(prefix, encode_value(value), ttl_ms)])
+        return str(receipt.results[0])
+
+    async def increment(self, key: Key, by: int = 1) -> int:
+        """Add `by` to the integer at `key` (absent = 0) and return the sum."""
+        result = (await self._send([Increment(key, by)])).results[0]
+        assert isinstance(result, int)
+        return result
+
+    async def merge(self, key: Key, patch: Any) -> Any:
+        """Apply a JSON merge patch (RFC 7396) to `key`; returns the new value.
+
+        The patch is computed here and committed only if the key did not change meanwhile, else
+        computed anew, up to MERGE_ATTEMPTS_MAX times; then the last Conflict is raised.
+        """
+        encode_value(patch)  # refuses what nests too deep to be applied
+        entry = await self.entry(key)
+        revision, value = (entry.mod_revision, entry.value) if entry else (0, None)
+        for attempt in range(MERGE_ATTEMPTS_MAX):
+            merged = merge.apply(value, patch)
+            try:
+                await self.put(key, merged, expected=revision)
+                return merged
+            except Conflict as conflict:
+                if attempt == MERGE_ATTEMPTS_MAX - 1:
+                    raise
+                revision, value = conflict.actual, conflict.current
+                if value is None and revision:
+                    entry = await self.entry(key)
+                    revision, value = (entry.mod_revision, entry.value) if entry else (0, None)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def commit(
+        self,
+        ops: Sequence[Op],
+        *,
+        conditions: Sequence[Condition] = (),
+        fences: Sequence[HeldFence] = (),
+        based_on: Sequence[tuple[Key, Revision]] = (),
+        note: str = "",
+    ) -> Receipt:
+        """Carry out all of `ops` as one revision, exactly once, if every condition holds.
+
+        Errors: Conflict, Fenced and the other kinds of Rejected: nothing changed. Unavailable: not
+        applied. OutcomeUnknown: sent, and nobody could be asked within REQUEST_TIMEOUT_MS.
+
+        The values of `ops` are encoded ones (`wire.codec.encode_value`).
+        """
+        for op in ops:
+            if isinstance(op, Put | Append):
+                _check_value(op.value)
+        return await self._send(ops, conditions, fences, based_on, note)
+
+    async def _send(
+        self,
+        ops: Sequence[Op],
+        conditions: Sequence[Condition] = (),
+        fences: Sequence[HeldFence] = (),
+        based_on: Sequence[tuple[Key, Revision]] = (),
+        note: str = "",
+    ) -> Receipt:
+        wish = Wish(tuple(ops), tuple(conditions), tuple(fences), tuple(based_on), note)
+        return await self._writer.commit(wish)
+
+    def step(self, agent: str | None = None, *, validate: bool = True, note: str = "") -> Step:
+        """One step of an agent: tracked reads, gathered writes, one commit at the end.
+
+            async with board.step("architect") as step:
+                valuation = await step.get("public/valuation")
+                step.put("public/plan", plan_from(valuation))
+
+        With `validate` the commit is refused (Conflict) if anything that was read has changed.
+        """
+        board = self._as(agent)
+        check = board._writer.standing()
+        return Step(board, validate=validate, note=note, check=check)
+
+    async def run_step(
+        self,
+        agent: str,
+        body: Callable[[Step], Awaitable[T]],
+        *,
+        attempts: int = STEP_ATTEMPTS_MAX,
+    ) -> T:
+        """Run `body(step)` and commit; on a Conflict run it again on fresh state.
+
+        Errors: the last Conflict after `attempts` runs; whatever `body` raises, nothing committed.
+        """
+        for attempt in range(attempts):
+            try:
+                async with self.step(agent) as step:
+                    return await body(step)
+            except Conflict:
+                if attempt == attempts - 1:
+                    raise
+        raise ValueError("attempts must be at least 1")
+
+    async def refresh(self) -> None:
+        """Accept the board as it is now, after a StaleEpoch: go on in its present epoch.
+
+        So do the steps and attachments that begin on this board afterwards, of whatever agent. A
+        step that is under way is refused. What `as_agent` gave is refreshed by itself: whoever has
+        it may rely on what was read before.
+        """
+        head = await self._link.head(self.name)
+        self._take(head.epoch, head.revision)
+
+    def _take(self, epoch: Epoch, revision: Revision) -> None:
+        self._writer.take(epoch, revision)
+        for board in self._acting.values():
+            board._take(epoch, revision)
+
+    def _as(self, agent: str | None) -> "Board":
+        """The board on which this one acts in the name of `agent` (None: in its own)."""
+        if agent is None or agent == self.agent:
+            return self
+        if agent not in self._acting:
+            self._acting[agent] = Board(self._link.acting_as(agent), self.name)
+        return self._acting[agent]
+
+    # --- leases -----------------------------------------------------------------------------------
+
+    async def leases(self, pattern: str = "**") -> tuple[Lease, ...]:
+        """The leases whose keys match `pattern` and may be read, with their queues."""
+        found: list[Lease] = []
+        after: Key | None = None
+        while True:
+            page = await self._link.leases(self.name, pattern, after=after, limit=LIST_ENTRIES_MAX)
+            self._writer.saw(page.revision, page.epoch)
+            found += page.leases
+            after = page.next_key
+            if after is None:
+                return tuple(found)
+
+    def lock(
+        self,
+        *keys: Key,
+        ttl_ms: Milliseconds = LEASE_TTL_MS,
+        timeout_ms: Milliseconds | None = None,
+    ) -> Lock:
+        """Hold the leases of `keys`, all or none, for a block; wait in turn while others do.
+
+            async with board.lock("public/plan") as lock:
+                plan = await board.get("public/plan")
+                await board.put("public/plan", better(plan))
+
+        Every commit on this board that this task makes in the block, or a task started in it,
+        relies on the lock, and is Fenced if it was lost. It is renewed while the block runs; if
+        this process dies, it is free when `ttl_ms` is over, which is also how long a pause may be.
+
+        Errors: LeaseHeld after `timeout_ms` (0: at once; None: waits for ever). LeaseLost when it
+        was lost in the middle; the block was cancelled then. LocalProtocolError when this task
+        holds one of `keys` already. See client/leases/lock.py.
+        """
+        return Lock(self._writer, keys, ttl_ms=ttl_ms, timeout_ms=timeout_ms)
+
+    async def wait_free(self, key: Key, *, timeout_ms: Milliseconds | None = None) -> Revision:
+        """Wait until nobody holds `key`; returns a revision at which that was so.
+
+        What is read from then on has everything that the holder wrote. It keeps nobody from taking
+        the lease right after: to read several times undisturbed, take the lock.
+        Errors: LeaseHeld after `timeout_ms` (None: waits for ever); AccessDenied.
+        """
+        return await wait_free(self._writer, key, timeout_ms)
+
+    def attach(
+        self,
+        agent: str | None = None,
+        *,
+        if_taken: IfTaken = "wait",
+        ttl_ms: Milliseconds = LEASE_TTL_MS,
+        timeout_ms: Milliseconds | None = None,
+        deliver: Deliver | None = None,
+    ) -> "Attachment[Board]":
+        """Be `agent` (by default, yourself) for a block; no other process is it at the same time.
+
+            async with board.attach("researcher") as me:
+                await me.report("reading", "annual reports")
+                await me.board.put("public/valuation", {"usd_bn": 2900})
+
+        While another process has the identity: "wait" in turn, at most `timeout_ms`; "take_over"
+        it, and the other one is Fenced at its next commit and gets LeaseLost at its next renewal;
+        or "refuse" to start (LeaseHeld). In the block every commit of that agent relies on it, and
+        `Board.agents` shows it.
+
+        `deliver`: when a checkpoint with a barrier asks for the agent's state, this is called, and
+        the operations that it returns are committed, before any other commit of the block. Without
+        it, whoever commits next is told SnapshotFirst.
+
+        Errors: as of `lock`; AccessDenied unless you may act as `agent`.
+        """
+        board = self._as(agent)
+        return Attachment(
+            board,
+            board._writer,
+            if_taken=if_taken,
+            ttl_ms=ttl_ms,
+            timeout_ms=timeout_ms,
+            deliver=deliver,
+        )
+
+    async def agents(self) -> tuple[Presence, ...]:
+        """The agents that are attached, with what they report, by name."""
+        return await present(self)
+
+    def claim(
+        self,
+        pattern: str,
+        *,
+        ttl_ms: Milliseconds = LEASE_TTL_MS,
+        timeout_ms: Milliseconds | None = None,
+        tries_max: int = CLAIM_TRIES_MAX,
+    ) -> Claim:
+        """Take one entry that matches `pattern` and work on it, alone.
+
+            async with board.claim("public/tasks/*") as task:
+                task.append("public/results", await work_on(task.value))
+
+        It is the first one, in key order, that nobody has; the claim waits for one, at most
+        `timeout_ms` (0: looks once; None: for ever). Leaving the block is the commit in which the
+        entry is removed, and everything happens that was asked of `task`. If the block raises, or
+        is cancelled, the entry is returned, `task.delay_ms` later; after `tries_max` attempts it is
+        moved to `<namespace>/~dead/<rest of its key>`. If this process dies, the entry is back when
+        `ttl_ms` is over, which is renewed while the block runs.
+
+        Errors: NothingToClaim after `timeout_ms`. LeaseLost: somebody else may have the entry; the
+        block was cancelled, and nothing that was asked of `task` happens.
+        """
+        return Claim(self, self._writer, pattern, Terms(ttl_ms, timeout_ms, tries_max))
+
+    async def claims(self, pattern: str = "public/**") -> Sequence[Claimed]:
+        """Entries that match, were claimed, and are not done; those that died of it at the end."""
+        return await attempts.claims(self, pattern)
+
+    # --- documents --------------------------------------------------------------------------------
+
+    def document(self, key: Key) -> Document:
+        """The document at `key`, which several agents edit at once; it begins empty.
+
+            doc = await board.document("public/memo")
+            doc.text().append("Buy.")
+            await doc.synced()
+
+        With `async with`, it is closed at the end of the block, after everything was sent.
+        Errors: AccessDenied unless you may read everything below `<key>/~doc`; Unavailable.
+        """
+        return Document(self._link, self.name, key)
+
+    # --- watching ---------------------------------------------------------------------------------
+
+    def watch(
+        self,
+        *patterns: str,
+        after: Revision | str | None = None,
+        snapshot: bool = False,
+        coalesce: bool = False,
+    ) -> Watch:
+        """Watch the changes of keys that match one of `patterns`.
+
+            async with board.watch("public/**") as watch:
+                async for revised in watch:
+                    for change in revised.changes: ...
+
+        `after`: a revision or a resume token (`watch.position`); None = from now on. `snapshot`:
+        first the state (`watch.state`), then exactly what follows it. `coalesce`: when behind,
+        several revisions may come as one with the newest change of each key.
+        """
+        if not isinstance(after, int | str | None):
+            raise InvalidRequest(field="after", reason=f"a {type(after).__name__} is no position")
+        position = Position.parse(after) if isinstance(after, str) else None
+        request = WatchRequest(tuple(patterns), position, coalesce)
+        revision = after if isinstance(after, int) else None
+        return Watch(
+            self._link,
+            self.name,
+            request,
+            revision=revision,
+            snapshot=snapshot,
+            saw=self._writer.saw,
+        )
+
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    async def checkpoint(
+        self,
+        name: str | None = None,
+        *,
+        note: str = "",
+        barrier_ms: Milliseconds | None = None,
+        stale_ok: bool = False,
+    ) -> Checkpoint:
+        """Name the present revision: one consistent cut of everything on the board.
+
+        It stops nobody and costs one log entry, whatever the size of the board. Without a `name`
+        it gets one from the time, and pruning treats it as an automatic one.
+
+        With `barrier_ms`, every attached agent first brings in what it knows (see `attach`), for
+        at most that long. Errors: BarrierMissed when one did not, unless `stale_ok`: then the
+        checkpoint says who. Conflict when the name is taken: a checkpoint is never moved.
+        Cancellation: it may have been taken.
+        """
+        request = secrets.token_hex(8)
+        kind = AUTOMATIC if name is None else NAMED
+        named = name or named_by_time(datetime.now(UTC), request)
+        wish = CheckpointWish(named, request, note, barrier_ms, stale_ok, kind)
+        taken = await self._link.checkpoint(self.name, wish)
+        self._writer.saw(taken.revision)
+        return taken
+
+    async def checkpoints(self) -> tuple[Checkpoint, ...]:
+        """All checkpoints of the board, the oldest first."""
+        found: list[Checkpoint] = []
+        after: Revision = 0
+        while True:
+            page = await self._link.checkpoints(self.name, after=after, limit=CHECKPOINTS_PAGE_MAX)
+            found += page
+            if len(page) < CHECKPOINTS_PAGE_MAX:
+                return tuple(found)
+            after = page[-1].revision
+
+    async def show(self, name: str) -> Shown:
+        """A checkpoint with its manifest, as far as you may see it; waits until it is sealed."""
+        return await self._link.manifest(self.name, name)
+
+    async def pin(self, name: str) -> None:
+        """Keep a checkpoint from being pruned."""
+        await self._link.pin(self.name, name, pinned=True)
+
+    async def unpin(self, name: str) -> None:
+        """Let a checkpoint be pruned again."""
+        await self._link.pin(self.name, name, pinned=False)
+
+    async def prune(self, policy: Policy | None = None, *, dry_run: bool = False) -> Pruned:
+        """Remove the checkpoints, and the history, that `policy` does not keep.
+
+        What a pin or a branch needs always stays. With `dry_run`: only say what would go.
+        """
+        return await self._link.prune(self.name, policy or Policy(), dry_run=dry_run)
+
+    # --- restore, branch --------------------------------------------------------------------------
+
+    async def restore(self, to: When, *, note: str = "") -> Restored:
+        """Make the content of the board what it was at `to`: public, private, inboxes, all at once.
+
+        It is one new revision under a new epoch. Every lease ends, and every writer is told
+        StaleEpoch (cause "restore") until it refreshes; nothing of the abandoned future gets in any
+        more. That future stays readable, up to the checkpoint that is taken before. This very board
+        need not be refreshed; a step on it that is under way is refused all the same.
+
+        Errors: LimitExceeded when more than RESTORE_CHANGES_MAX keys changed since (a branch has no
+        such limit); Corrupt when the archive does not hold what was sealed. Whatever is raised but
+        OutcomeUnknown, nothing changed; after that, the entry `system/restores/<its request>` tells
+        for a day whether it was done.
+        Cancellation: the board is restored, or it is not.
+        """
+        wish = RestoreWish(moment_of(to), secrets.token_hex(8), note)
+        restored = await self._link.restore(self.name, wish)
+        # Nobody is asked where the board is now: that could fail, and the restore took effect.
+        self._take(restored.epoch, restored.revision)
+        return restored
+
+    async def rewind(
+        self,
+        *,
+        to: Revision | None = None,
+        at: datetime | None = None,
+        before: Revision | None = None,
+        note: str = "",
+    ) -> Restored:
+        """As `restore`: to a revision, to a point in time, or to just before a revision."""
+        given = [when for when in (to, at, before) if when is not None]
+        if len(given) != 1:
+            raise InvalidRequest(field="rewind", reason="one of to, at, before is needed")
+        (when,) = given
+        if before is None:
+            return await self.restore(when, note=note)
+        if before < 1:
+            raise InvalidRequest(field="before", reason=f"nothing was before revision {before}")
+        return await self.restore(before - 1, note=note)
+
+    async def branch(self, new: str, at: When = NOW, *, note: str = "") -> Self:
+        """A new board that begins as this one was at `at`; `note` says what it is to try out.
+
+        The two are independent afterwards. The past of this board is readable through the new one.
+        Errors: InvalidRequest when there is a board of that name; Corrupt when the archive does not
+        hold what was sealed. A branch exists whole, or not.
+        """
+        wish = BranchWish(check_name(new, "board"), moment_of(at), secrets.token_hex(8), note)
+        await self._link.branch(self.name, wish)
+        return type(self)(self._link, new)
+
+    async def origin(self) -> Origin | None:
+        """Where this board branched off, or was exported; None if it began empty."""
+        reading = await self._link.read(self.name, [ORIGIN_KEY])
+        if not reading.entries:
+            return None
+        told = decode_value(reading.entries[0].value)
+        return Origin(told["board"], told["revision"], told["by"], told["note"], told["request"])
+
+    # --- history ----------------------------------------------------------------------------------
+
+    async def diff(
+        self,
+        a: When,
+        b: When = NOW,
+        *,
+        other: str | None = None,
+        pattern: str = "**",
+        limit: int = DIFF_KEYS_MAX,
+    ) -> Diff:
+        """What became different between moments `a` and `b`, by key, as far as you may read it.
+
+        With `other`, `b` is a moment of that board, which must be of the same family of branches.
+        At most `limit` keys; `Diff.more` says whether there are others. A document is one change,
+        at its key: its values are what it says by root, and texts are compared as texts.
+        """
+        request = DiffRequest(moment_of(a), moment_of(b), other, pattern)
+        return await differences_by_key(self._link, self.name, request, limit)
+
+    async def differences(
+        self, a: When, b: When = NOW, *, other: str | None = None, pattern: str = "**"
+    ) -> AsyncIterator[KeyChange]:
+        """As `diff`, one by one in key order, without a limit; documents as they are kept."""
+        request = DiffRequest(moment_of(a), moment_of(b), other, pattern)
+        async for page in difference_pages(self._link, self.name, request):
+            for change in page.changes:
+                yield change
+
+    async def history(
+        self, key: Key, *, before: Revision | None = None, limit: int = HISTORY_VERSIONS_MAX
+    ) -> tuple[Version, ...]:
+        """What `key` held, the newest first; at most `limit`, `before` continues.
+
+        A branch tells its parent's part of the history too, and so does a restored board that of
+        the abandoned future.
+        """
+        found = await self._link.history(self.name, key, before=before, limit=limit)
+        return tuple(
+            Version(v.key, v.revision, v.time_ms, v.author, Entry.of(v.entry) if v.entry else None)
+            for v in found
+        )
+
+    async def verify(self, at: When = NOW) -> Verified:
+        """Check everything that is kept up to `at`: hash chain, digests, signatures.
+
+        Errors: none for damage; `Verified.findings` names it.
+        """
+        return await self._link.verify(self.name, moment_of(at))
+
+    # --- files ------------------------------------------------------------------------------------
+
+    async def export(self, name: str, file: str | Path, *, overwrite: bool = False) -> Exported:
+        """Write checkpoint `name` into `file`, whole: every namespace, and its sealed manifest.
+
+        The file appears when it is complete and on the disk; whatever ends the export before that
+        leaves none. `Client.import_board` reads it.
+        Errors: InvalidRequest when `file` exists, unless with `overwrite`: then a regular file is
+        replaced, at once and as a whole, and nothing else (no device, no link, also to a file);
+        when it cannot be written. Corrupt when the archive does not hold what was sealed.
+        """
+        return await export_board(self._link, self.name, name, Path(file), overwrite=overwrite)
+
+    def __repr__(self) -> str:
+        return f"<Board {self.name!r} as {self.agent!r}>"
+
+
+def _expect(key: Key, expected: Revision | None) -> Sequence[Condition]:
+    return () if expected is None else (KeyAt(key, expected),)
+
+
+def _check_value(encoded: bytes) -> None:
+    try:
+        decode_value(encoded)
+    except Corrupt as error:
+        raise InvalidRequest(field="value", reason=error.reason) from error

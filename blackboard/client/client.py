@@ -1,0 +1,85 @@
+"""The way to one service: its boards, who I am there, and, for admins, tokens and keys."""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from blackboard.client.audit_record import AuditRecord
+from blackboard.client.board import Board
+from blackboard.client.export import import_board
+from blackboard.client.link import Link
+from blackboard.core.access import Principal
+from blackboard.types import LIST_ENTRIES_MAX, Key, Milliseconds
+
+DEFAULT_BOARD = "main"
+
+
+class Client:
+    """A way to the boards of one service, as one principal."""
+
+    def __init__(self, link: Link, *, board: str = DEFAULT_BOARD) -> None:
+        self.link = link
+        self._board = board
+
+    def board(self, name: str | None = None) -> Board:
+        """The board `name` (None = the one meant by default). Reading begins none."""
+        return Board(self.link, name or self._board)
+
+    async def boards(self) -> Sequence[str]:
+        """Names of the boards that exist and that you may use."""
+        return await self.link.boards()
+
+    async def import_board(self, file: str | Path, board: str, *, note: str = "") -> Board:
+        """Make a new board of what `Board.export` wrote into `file`, on any engine.
+
+        Errors: InvalidRequest when there is a board of that name; Corrupt when the file is not what
+        was exported. The board exists whole, or not at all.
+        """
+        await import_board(self.link, Path(file), board, note)
+        return Board(self.link, board)
+
+    async def whoami(self) -> Principal:
+        """Whom the service takes you for, and what that one may do."""
+        return await self.link.whoami()
+
+    async def audit(self) -> AsyncIterator[AuditRecord]:
+        """Every record of the audit, the oldest first.
+
+        Errors: AccessDenied unless you are an admin of everything.
+        """
+        after: Key | None = None
+        while True:
+            page = await self.link.audit(after=after, limit=LIST_ENTRIES_MAX)
+            for _, record in page:
+                yield record
+            if len(page) < LIST_ENTRIES_MAX:  # not "until nothing comes": this look is recorded too
+                return
+            after = page[-1][0]
+
+    async def erase(self, agent: str, *, board: str | None = None) -> int:
+        """Destroy the data keys of an agent, on one board or on all: nobody reads it any more.
+
+        Log, archive, exports and copies of them stay as they are, and open no more. Returns how
+        many keys there were. Errors: AccessDenied; InvalidRequest when nothing is sealed.
+        """
+        return await self.link.erase(agent, board)
+
+    async def rewrap(self) -> int:
+        """After a new master key was put in front: wrap every data key with it."""
+        return await self.link.rewrap()
+
+    async def revoke(
+        self,
+        *tokens: str,
+        principal: str | None = None,
+        until_ms: Milliseconds | None = None,
+    ) -> int:
+        """End tokens by their ids, and all that `principal` was issued until now, at once.
+
+        Returns how many are revoked. Errors: AccessDenied unless they are your own, or you are an
+        admin of everything.
+        """
+        return await self.link.revoke(tokens=tokens, principal=principal, until_ms=until_ms)
+
+    async def aclose(self) -> None:
+        """Close the way and every watch on it."""
+        await self.link.aclose()

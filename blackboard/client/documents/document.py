@@ -1,0 +1,422 @@
+"""A document as people and agents use it: local first, the same copy for everybody in the end.
+
+    doc = await board.document("public/memo")
+    memo = doc.text()
+    memo.append("Buy.")
+    await doc.synced()
+
+An edit is applied here at once and sent in the background. When the connection breaks, work goes
+on; what was made meanwhile is sent when it is back. Text positions are Unicode code points.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+from pycrdt import Array, Doc, Map, Subscription, Text, TransactionEvent, UndoManager
+
+from blackboard.client.documents.inverse import digest_of
+from blackboard.client.documents.overlap import Overlap, Overlaps
+from blackboard.client.documents.replica import DamagedError, guarded, merged
+from blackboard.client.documents.shared_types import SharedList, SharedMap, SharedText, plain
+from blackboard.client.link import Link, Pipe
+from blackboard.core.documents import update as crdt
+from blackboard.core.documents.keys import check_document
+from blackboard.errors import (
+    BlackboardError,
+    DocumentRefused,
+    InvalidRequest,
+    LimitExceeded,
+    LocalProtocolError,
+    Unavailable,
+)
+from blackboard.types import AWARENESS_RENEW_MS, REQUEST_TIMEOUT_MS, Key, Milliseconds
+from blackboard.wire import ysync
+from blackboard.wire.ysync import Awareness, Edit, Presence, QueryAwareness, Step1, Step2
+
+log = logging.getLogger(__name__)
+_BACKOFF_MS = (0, 50, 200, 500, 1_000, 2_000, 5_000)
+_PASSING = frozenset({"closed", "gap", "too_slow"})
+"""Causes after which the document is simply opened again, with everything that was made here."""
+Waiting = list[asyncio.Future[None]]
+_TEXT = "text"
+_OWN = "own"
+_MEETINGS_MAX = 64
+"""Overlaps that wait to be told; of more, the oldest are forgotten."""
+
+
+class Document:
+    """One replica of the document at `key`. Made by `Board.document`; `await` or `async with` it.
+
+    Errors of every edit: DocumentRefused once the service took no more of this replica (see its
+    `cause`); what was not sent is lost then, and `Board.document` gives a fresh one.
+    """
+
+    def __init__(self, link: Link, board: str, key: Key) -> None:
+        self.key = check_document(key)
+        self._link = link
+        self._board = board
+        self._doc: Doc[Any] = Doc()
+        self.version = 0
+        """As `Editing.version` (client/documents/shared_types.py)."""
+        self._in_transaction = False
+        self._unsent: list[bytes] = []
+        self._failure: BlackboardError | None = None
+        self._closed = False
+        self._presence_clock = 0
+        self._presence = ""
+        self._others: dict[int, Presence] = {}
+        self._waiting: list[asyncio.Future[None]] = []
+        self._asked: deque[tuple[int, Waiting]] = deque()
+        self._is_answered = False
+        self._came = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._undo = UndoManager(capture_timeout_millis=0)
+        self._undo.include_origin(_OWN)
+        self._scopes: set[str] = set()
+        self._held: list[Any] = []
+        self._texts: dict[str, SharedText] = {}
+        self._overlaps = Overlaps(self._met)
+        self._overlap_observers: list[Callable[[Overlap], None]] = []
+        self._authors: tuple[int, ...] = ()
+        self._meetings: deque[ysync.Met] = deque(maxlen=_MEETINGS_MAX)
+        self._subscription: Subscription | None = self._doc.observe(self._note)
+
+    # --- its life ---------------------------------------------------------------------------------
+
+    def __await__(self) -> Generator[Any, None, "Document"]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> "Document":
+        return await self._open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None and self._failure is None:
+                await self.synced()
+        finally:
+            await self.aclose()
+
+    async def _open(self) -> "Document":
+        """Load the document. Errors: AccessDenied, Unavailable, InvalidRequest; as of `synced`."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"replica of {self.key}")
+            try:
+                await self.synced()
+            except BaseException:
+                await self.aclose()
+                raise
+        return self
+
+    async def aclose(self) -> None:
+        """Let go of the document. What `synced` did not wait for may not have been sent."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._subscription is not None:
+            self._doc.unobserve(self._subscription)
+            self._subscription = None
+        self._held.clear()
+        self._fail(Unavailable(what=f"document {self.key}", reason="it was closed"))
+
+    async def synced(self, *, timeout_ms: Milliseconds = REQUEST_TIMEOUT_MS) -> None:
+        """Wait until every edit made here so far is committed, and everything that was committed
+        before is here.
+
+        Errors: DocumentRefused; AccessDenied; Unavailable after `timeout_ms`: the edits are kept
+        and still sent when the service is back. Cancellation: loses nothing.
+        """
+        self._check()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        self._came.set()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await waiter
+        except TimeoutError as error:
+            reason = f"no answer within {timeout_ms} ms"
+            raise Unavailable(what=f"document {self.key}", reason=reason) from error
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise type(self._failure)(**self._failure.fields())
+        if self._closed:
+            raise DocumentRefused(self.key, "closed", "it was closed here")
+
+    # --- content ----------------------------------------------------------------------------------
+
+    def text(self, name: str = _TEXT) -> SharedText:
+        """The text called `name` at the top of the document."""
+        found = self._root(name, Text)
+        if name not in self._texts:
+            self._texts[name] = text = SharedText(self, found)
+            text.observe(lambda deltas: self._overlaps.changed(name, deltas))
+        return self._texts[name]
+
+    def list(self, name: str) -> SharedList:
+        """The list called `name` at the top of the document."""
+        return SharedList(self, self._root(name, Array))
+
+    def map(self, name: str) -> SharedMap:
+        """The map called `name` at the top of the document."""
+        return SharedMap(self, self._root(name, Map))
+
+    def _root(self, name: str, kind: type[Any]) -> Any:
+        self._check()
+        if name not in self._scopes and self._in_transaction:
+            raise LocalProtocolError(reason=f"ask for {name!r} before the transaction begins")
+        found = self._doc.get(name, type=kind)
+        if name not in self._scopes:
+            self._scopes.add(name)
+            self._undo.expand_scope(found)
+            if kind is not Text:
+                found.observe_deep(lambda events: self._overlaps.changed_below(name, events))
+                self.hold(found)
+        return found
+
+    def hold(self, shared: Any) -> None:
+        """Keep a shared value of the library as long as this replica."""
+        self._held.append(shared)
+
+    def value(self) -> dict[str, Any]:
+        """Everything at the top that was asked for by name here, as plain values."""
+        return {n: plain(v) for n, v in sorted(self._doc.items()) if n in self._scopes}
+
+    def digest(self) -> str:
+        """SHA-256, in hexadecimal, of everything that it says: the same for equal content, whatever
+        its history, and whoever asks. Takes time for all of it.
+        """
+        self._check()
+        return digest_of(self._lacking(crdt.EMPTY_STATE))
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Edits of the block are one update and one step of undo; they are all made or, if the
+        process dies before, none. An exception does not take back what was edited before it.
+
+        What is edited in it at the top of the document is asked for before it begins."""
+        self._check()
+        self.version += 1
+        outer, self._in_transaction = self._in_transaction, True
+        try:
+            with self._doc.transaction(origin=_OWN):
+                yield
+        finally:
+            self._in_transaction = outer
+
+    def observe_overlaps(self, observer: Callable[[Overlap], None]) -> None:
+        """Call `observer` when an edit of another replica meets one made here at the same time.
+
+        Of two replicas that edit one region at once, the one whose edit is later in the log is
+        told, perhaps both; both are named. It is also in the log, below `<key>/~doc/overlap`, for
+        everybody to watch. Only what was asked for by name at the top, and what lies in it, is
+        looked at. The observer must not edit the document.
+        """
+        self._overlap_observers.append(observer)
+
+    def _met(self, path: str, region: tuple[int, int]) -> None:
+        self._meetings.append(ysync.Met(path, *region, self._authors))
+        names = {self._link.agent, *self._names_of(self._authors)}
+        for observer in self._overlap_observers:
+            observer(Overlap(path, *region, tuple(sorted(names))))
+
+    def undo(self) -> bool:
+        """Take back the last edit of this replica; others' stay. False when there is none."""
+        self._check()
+        return self._undo.undo()
+
+    def redo(self) -> bool:
+        """Make the edit again that was taken back last."""
+        self._check()
+        return self._undo.redo()
+
+    def merge(self, other: "Document") -> None:
+        """Take in what `other` has and this one lacks: a branch's edits come back.
+
+        Both must descend from one document (`Board.branch`); then each edit counts once, whoever
+        takes it in and how often.
+        """
+        self._check()
+        lacking = other._doc.get_update(self._doc.get_state())
+        self._doc.apply_update(lacking)
+
+    # --- who is there -----------------------------------------------------------------------------
+
+    def tell(self, state: dict[str, Any] | None) -> None:
+        """Tell the others of this replica (a colour, a cursor), until it is closed, beside its
+        agent's name; None: no more than that."""
+        self._check()
+        self._presence_clock += 1
+        self._presence = ysync.write_json({**(state or {}), "agent": self._link.agent})
+        self._came.set()
+
+    def others(self) -> dict[int, Any]:
+        """What other replicas tell of themselves, by client id."""
+        return {c: ysync.read_json(p.state) for c, p in self._others.items() if p.state is not None}
+
+    # --- the connection ---------------------------------------------------------------------------
+
+    def _note(self, event: TransactionEvent) -> None:
+        self.version += 1
+        if not self._overlaps.applying:
+            mine = crdt.read_update(event.update).reached().get(self._doc.client_id)
+            if mine is not None:
+                self._overlaps.reached(mine)
+            self._unsent.append(event.update)
+            self._came.set()
+
+    async def _run(self) -> None:
+        failures = 0
+        while not self._closed:
+            try:
+                async with self._link.document(self._board, self.key) as pipe:
+                    failures = 0
+                    await self._talk(pipe)
+            except Unavailable as error:
+                log.debug("document %s: %s", self.key, error)
+            except DocumentRefused as refusal:
+                if refusal.cause not in _PASSING:
+                    return self._give_up(refusal)
+            except (InvalidRequest, LimitExceeded, DamagedError) as error:
+                return self._give_up(DocumentRefused(self.key, "malformed", str(error)))
+            except BlackboardError as error:
+                return self._give_up(error)
+            pause_ms = _BACKOFF_MS[min(failures, len(_BACKOFF_MS) - 1)]
+            failures += 1
+            await asyncio.sleep(random.uniform(0.5, 1.0) * pause_ms / 1000)
+        return None
+
+    def _give_up(self, failure: BlackboardError) -> None:
+        """It is over: say why to whoever waits, and at every later use."""
+        log.info("document %s: %s", self.key, failure)
+        self._failure = failure
+        self._fail(failure)
+
+    def _fail(self, error: Exception) -> None:
+        for waiter in (*self._waiting, *(w for _, asked in self._asked for w in asked)):
+            if not waiter.done():
+                waiter.set_exception(error)
+        self._waiting.clear()
+        self._asked.clear()
+
+    async def _talk(self, pipe: Pipe) -> None:
+        """Errors: whatever ends the connection."""
+        self._is_answered = False
+        self._waiting += [w for _, asked in self._asked for w in asked if not w.done()]
+        self._asked.clear()
+        self._others.clear()
+        # First of all the service must know what this replica has seen. Nobody is told that his
+        # edits are safe by the answer to that: they follow.
+        await self._ask(pipe, [])
+        self._came.set()
+        writer = asyncio.create_task(self._write(pipe))
+        try:
+            await self._read(pipe, writer)
+        finally:
+            writer.cancel()
+            await asyncio.gather(writer, return_exceptions=True)
+
+    async def _read(self, pipe: Pipe, writer: "asyncio.Task[None]") -> None:
+        while True:
+            for message in ysync.read_frame(await pipe.receive()):
+                match message:
+                    case Step1():
+                        self._is_answered = True
+                        self._unsent.clear()
+                        lacking = self._lacking(message.state)
+                        await pipe.send(ysync.write_step2(lacking))
+                        self._came.set()
+                    case Step2():
+                        self._apply(message.update)
+                        self._answered()
+                    case Edit():
+                        self._apply(message.update)
+                    case Awareness():
+                        self._others.update((p.client, p) for p in message.present)
+                    case QueryAwareness():
+                        await self._send_presence(pipe)
+            if writer.done():
+                await writer
+
+    def _lacking(self, state: bytes) -> bytes:
+        """What a peer with `state` lacks. Errors: DamagedError."""
+        return guarded(lambda: self._doc.get_update(state))
+
+    def _apply(self, update: bytes) -> None:
+        """Errors: DamagedError."""
+        self._authors = ()
+        if self._overlaps:
+            found = crdt.read_update(update)
+            self._authors = tuple(found.reached())
+            self._overlaps.known = found.knew(self._doc.client_id)
+        self._overlaps.applying = True
+        try:
+            guarded(lambda: self._doc.apply_update(update))
+        finally:
+            self._overlaps.applying = False
+
+    def _names_of(self, clients: tuple[int, ...]) -> set[str]:
+        """Whose clients these are, as far as they told."""
+        told = [ysync.read_json(p.state) for c in clients if (p := self._others.get(c)) and p.state]
+        return {
+            str(state["agent"]) for state in told if isinstance(state, dict) and "agent" in state
+        }
+
+    def _answered(self) -> None:
+        if not self._asked:
+            return
+        batch, waiting = self._asked.popleft()
+        self._overlaps.committed(batch)
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._came.set()
+
+    async def _write(self, pipe: Pipe) -> None:
+        """Send what was edited, then ask for an answer if somebody waits for it."""
+        loop = asyncio.get_running_loop()
+        # Anew with each connection: with the last one it left, for whoever was there.
+        told, renewal = self._presence_clock, loop.time()
+        while True:
+            if self._presence_clock != told or loop.time() >= renewal:
+                self._presence_clock += 1
+                told, renewal = self._presence_clock, loop.time() + AWARENESS_RENEW_MS / 1000
+                await self._send_presence(pipe)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(renewal):
+                    await self._came.wait()
+            self._came.clear()
+            if not self._is_answered:
+                continue
+            while self._unsent:
+                updates, self._unsent = self._unsent, []
+                await pipe.send(ysync.write_update(merged(updates)))
+            while self._meetings:
+                await pipe.send(ysync.write_met(self._meetings.popleft()))
+            waiting, self._waiting = self._waiting, []
+            if waiting or (self._overlaps and not self._asked):
+                await self._ask(pipe, waiting)
+
+    async def _ask(self, pipe: Pipe, waiting: "Waiting") -> None:
+        """Ask for what is lacking here; those who wait are in sync when the answer comes."""
+        self._overlaps.batch += 1
+        self._asked.append((self._overlaps.batch, waiting))
+        await pipe.send(ysync.write_step1(self._doc.get_state()))
+
+    async def _send_presence(self, pipe: Pipe) -> None:
+        client = self._doc.client_id
+        state = self._presence or ysync.write_json({"agent": self._link.agent})
+        presence = Presence(client, self._presence_clock, state)
+        await pipe.send(ysync.write_awareness([presence]))

@@ -1,0 +1,173 @@
+"""Taking a document back: its content goes back, its history goes forward.
+
+To put a CRDT's earlier bytes back would be a lie: whoever is connected still has the later ones,
+and merges them in again. So a restore adds an *inverse update*, which undoes what came after:
+computed on a copy at the earlier state, which catches up while an undo manager listens, and then
+undoes all of it. Peers take it like any other edit.
+
+Every inverse update leaves a mark, a client of its own that wrote something and removed it: a peer
+whose state has the mark has seen the restore. Deletions alone would not show in a peer's state.
+
+Source: y-partyserver's `unstable_replaceDocument`, over all roots; exact in 7,500 random histories,
+and converging on Yjs (tests/unit/client/documents/test_inverse.py repeats it).
+
+A document as it was, for whoever compares two moments: what it says, and who wrote last.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pycrdt import Array, Doc, Map, Text, UndoManager
+
+from blackboard.client.documents import layout as storage
+from blackboard.client.documents.replica import DamagedError, guarded
+from blackboard.client.documents.shared_types import plain
+from blackboard.client.link import Link
+from blackboard.client.views import Entry
+from blackboard.core.checkpoints import Moment
+from blackboard.core.commit import Delete, Op, PutBack
+from blackboard.core.commit import Entry as Kept
+from blackboard.core.documents.keys import document_of, document_prefix
+from blackboard.core.path import range_below
+from blackboard.errors import Corrupt
+from blackboard.types import LIST_ENTRIES_MAX, Key
+from blackboard.wire.codec import decode_value
+
+_MARK_ROOT = "~restore"
+_FOR_EVER_MS = 10**9
+
+
+def documents_in(keys: Iterable[Key]) -> tuple[Key, ...]:
+    """The documents that some of `keys` belong to."""
+    return tuple(sorted({found for key in keys if (found := document_of(key)) is not None}))
+
+
+def restored(key: Key, then: Mapping[Key, bytes], now: Mapping[Key, bytes]) -> tuple[Op, ...]:
+    """The operations that take the document at `key` back from `now` to `then`.
+
+    Both hold every entry below the document's prefix with its encoded value: at the moment that
+    comes back, and at the revision that the restore follows. Blocks while it computes: 20 ms for
+    10,000 edits, 0.2 s for 50,000.
+
+    Errors: Corrupt when an entry is not what was written.
+    """
+    if not _has_document(key, now):
+        gone = [Delete(path) for path in now if path not in then]
+        kept = {path: value for path, value in then.items() if not storage.is_report(key, path)}
+        return (*gone, *(PutBack(path, value) for path, value in sorted(kept.items())))
+    try:
+        update, mark = inverse(_state_of(key, then), _state_of(key, now))
+    except DamagedError as error:
+        raise Corrupt(what=f"document {key}", reason=str(error)) from error
+    return () if mark is None else storage.put_back_update(key, update, mark)
+
+
+def inverse(then: Iterable[bytes], now: Iterable[bytes]) -> tuple[bytes, int | None]:
+    """The update that takes a document of the updates `now` back to `then`, and its mark.
+
+    The mark is None when there is nothing to take back. Errors: DamagedError.
+    """
+    return guarded(lambda: _inverse(_loaded(then), _loaded(now)))
+
+
+def _inverse(copy: "Doc[Any]", live: "Doc[Any]") -> tuple[bytes, int | None]:
+    # The type of a root is not in the encoding, and for undoing it does not matter.
+    roots = {*copy.keys(), *live.keys()}
+    undo = UndoManager(
+        scopes=[copy.get(name, type=Map) for name in sorted(roots)],
+        capture_timeout_millis=_FOR_EVER_MS,
+    )
+    copy.apply_update(live.get_update(copy.get_state()))
+    if not undo.can_undo():
+        return b"", None
+    while undo.can_undo():
+        undo.undo()
+    mark = copy.get(_MARK_ROOT, type=Map)
+    mark["seen"] = True
+    del mark["seen"]
+    return copy.get_update(live.get_state()), copy.client_id
+
+
+def content(key: Key, entries: Mapping[Key, bytes]) -> dict[str, Any]:
+    """What the document at `key` says, by root: of a text its string, of others plain values.
+
+    `entries` as for `restored`. What a root is shows in what lies in it; an empty one is left out.
+    Errors: Corrupt, DamagedError.
+    """
+    return guarded(lambda: _content(_loaded(_state_of(key, entries))))
+
+
+def digest_of(state: bytes) -> str:
+    """SHA-256, in hexadecimal, of what a document of that state says: of `content` as JSON in UTF-8
+    with sorted keys and no spaces, bytes as {"$bytes": hexadecimal}. Update bytes would not do:
+    they differ with the history. Errors: DamagedError.
+    """
+    found = guarded(lambda: _content(_loaded([state])))
+    text = json.dumps(
+        found, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=_as_json
+    )
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _as_json(value: bytes) -> dict[str, str]:
+    return {"$bytes": value.hex()}
+
+
+def _content(doc: "Doc[Any]") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in sorted(doc.keys()):
+        for kind in (Text, Array, Map):
+            value = plain(doc.get(name, type=kind))
+            if value:
+                found[name] = value
+                break
+    return found
+
+
+def _loaded(updates: Iterable[bytes]) -> "Doc[Any]":
+    doc: Doc[Any] = Doc()
+    for update in updates:
+        doc.apply_update(update)
+    return doc
+
+
+def _has_document(key: Key, entries: Mapping[Key, bytes]) -> bool:
+    first, last = range_below(document_prefix(key))
+    return any(first <= path < last for path in entries)
+
+
+def _state_of(key: Key, entries: Mapping[Key, bytes]) -> list[bytes]:
+    """The updates whose sum a document is, as its entries hold them."""
+    values = {
+        path: Entry(path, decode_value(value), 0, 0, "", 0) for path, value in entries.items()
+    }
+    stored = storage.read_document(key, values)
+    return [stored.base.state, *(item.update for item in stored.items)]
+
+
+async def document_at(link: Link, board: str, key: Key, at: Moment) -> Entry | None:
+    """The document at `key` as an entry whose value is its content by root; None if there was none.
+
+    Takes memory and time for all of it. Errors: as of `Link.list`; Corrupt.
+    """
+    found: dict[Key, Kept] = {}
+    after: Key | None = None
+    while True:
+        reading = await link.list(
+            board, f"{document_prefix(key)}/**", after=after, limit=LIST_ENTRIES_MAX, at=at
+        )
+        found |= {entry.key: entry for entry in reading.entries}
+        after = reading.next_key
+        if after is None:
+            break
+    if not found:
+        return None
+    last = max(found.values(), key=lambda entry: entry.mod_revision)
+    try:
+        value = content(key, {path: entry.value for path, entry in found.items()})
+    except DamagedError as error:
+        raise Corrupt(what=f"document {key}", reason=str(error)) from error
+    born = min(entry.create_revision for entry in found.values())
+    return Entry(key, value, last.mod_revision, born, last.author, last.time_ms)

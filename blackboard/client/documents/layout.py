@@ -1,0 +1,252 @@
+"""A document as entries: reading it from them, and the operations that change it there.
+
+The layout is that of core/documents/keys.py.
+
+The updates of a document since its base, and when it is time to compact them into it.
+
+Loading a document is applying its base, which the library does at once, and then each update, which
+is read first: byte for byte that takes nine times as long. So the tail is kept short in number and
+in bytes. Beside a large base it may be longer: a compaction writes all of the base anew.
+"""
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from blackboard.client.views import Entry, Revised
+from blackboard.client.writer import Wish, Writer
+from blackboard.core.commit import ABSENT, Append, Condition, Delete, KeyAt, Op, Put, PutBack
+from blackboard.core.documents import update as crdt
+from blackboard.core.documents.keys import (
+    base_key,
+    document_prefix,
+    overlaps_prefix,
+    parts_prefix,
+    updates_prefix,
+)
+from blackboard.errors import Corrupt
+from blackboard.types import (
+    DOCUMENT_TAIL_BYTES,
+    DOCUMENT_TAIL_UPDATES,
+    VALUE_BYTES_MAX,
+    Key,
+    Revision,
+)
+from blackboard.wire.codec import encode_value
+
+PIECE_BYTES = VALUE_BYTES_MAX - 4096
+"""What one value holds of an update or of a state, with room for what stands around it."""
+_LAST_COMMIT_PIECES = 3
+TAIL_DELETED_MAX = 960
+"""Updates that one compaction takes away: a commit has room for the pieces besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One update as it lies in the log: the keys of its pieces, who made it, and, if it is that of
+    a restore, its `mark` (the client by which those who have seen it are known)."""
+
+    keys: tuple[Key, ...]
+    update: bytes
+    author: str
+    mark: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The compacted state: who owns which client in it, and the mark of the last restore."""
+
+    state: bytes = crdt.EMPTY_UPDATE
+    owners: Mapping[int, str] = field(default_factory=dict)
+    mark: int | None = None
+    keys: tuple[Key, ...] = ()
+    revision: Revision = ABSENT
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A document as it is kept: a base, and updates to be applied to it."""
+
+    base: Base
+    items: tuple[Item, ...]
+
+
+def read_document(key: Key, entries: Mapping[Key, Entry]) -> Stored:
+    """The document at `key` from all entries below its prefix. Errors: Corrupt."""
+    prefix = updates_prefix(key) + "/"
+    updates = [entry for found, entry in entries.items() if found.startswith(prefix)]
+    updates.sort(key=lambda entry: (entry.mod_revision, entry.key))
+    told = [(entry.key, entry.value, entry.author) for entry in updates]
+    return Stored(_read_base(key, entries), tuple(read_items(told)))
+
+
+def _read_base(key: Key, entries: Mapping[Key, Entry]) -> Base:
+    entry = entries.get(base_key(key))
+    if entry is None:
+        return Base()
+    try:
+        generation, count = entry.value["parts"]
+        keys = _part_keys(key, generation, count)
+        state = b"".join(entries[part].value for part in keys)
+        owners = {c: agent for agent, clients in entry.value["owners"].items() for c in clients}
+        mark = entry.value["mark"]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Corrupt(what=entry.key, reason=f"is no base of a document: {error!r}") from error
+    return Base(state, owners, mark, keys, entry.mod_revision)
+
+
+def base_of(key: Key, generation: str, count: int, revision: Revision) -> Base:
+    """A base that somebody else wrote, as far as the next compaction needs to know it."""
+    return Base(keys=_part_keys(key, generation, count), revision=revision)
+
+
+def _part_keys(key: Key, generation: str, count: int) -> tuple[Key, ...]:
+    return tuple(f"{parts_prefix(key, generation)}/{i:04}" for i in range(count))
+
+
+def read_items(told: Iterable[tuple[Key, Any, str]]) -> Sequence[Item]:
+    """The updates in (key, value, author) of consecutive entries, their pieces put together.
+
+    Errors: Corrupt.
+    """
+    found: list[Item] = []
+    keys: list[Key] = []
+    pieces: list[bytes] = []
+    for key, value, author in told:
+        try:
+            keys.append(key)
+            pieces.append(value["update"])
+            if not value.get("more"):
+                found.append(Item(tuple(keys), b"".join(pieces), author, value.get("mark")))
+                keys, pieces = [], []
+        except (KeyError, TypeError, AttributeError) as error:
+            raise Corrupt(what=key, reason=f"is no update of a document: {error!r}") from error
+    if keys:
+        raise Corrupt(what=keys[-1], reason="the rest of this update is missing")
+    return found
+
+
+def append_update(key: Key, update: bytes) -> tuple[Append, ...]:
+    """The operations that add an update to the document at `key`, in one commit."""
+    prefix = updates_prefix(key)
+    return tuple(Append(prefix, encode_value(value)) for value in _values(update))
+
+
+def put_back_update(key: Key, update: bytes, mark: int) -> tuple[PutBack, ...]:
+    """The same for the inverse update of a restore, which appends nothing: its key is its mark's,
+    among those of the other updates."""
+    values = _values(update)
+    values[-1]["mark"] = mark
+    prefix = f"{updates_prefix(key)}/restore-{mark:014x}"
+    return tuple(PutBack(f"{prefix}-{i:04}", encode_value(v)) for i, v in enumerate(values))
+
+
+def _values(update: bytes) -> list[dict[str, Any]]:
+    values: list[dict[str, Any]] = [{"update": piece, "more": True} for piece in _cut(update)]
+    del values[-1]["more"]
+    return values
+
+
+def _cut(data: bytes) -> list[bytes]:
+    return [data[i : i + PIECE_BYTES] for i in range(0, len(data), PIECE_BYTES)]
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """The commits that replace a base and the updates after it: `pieces` first, `ops` at the end.
+
+    `ops` take effect only if nobody compacted, or removed the document, meanwhile.
+    """
+
+    pieces: tuple[tuple[Op, ...], ...]
+    ops: tuple[Op, ...]
+    conditions: tuple[Condition, ...]
+
+
+def compaction(
+    key: Key, new: Base, generation: str, *, old: Base, keys: Sequence[tuple[Key, Revision]]
+) -> Compaction:
+    """Compact to the state, owners and mark of `new`; `keys` are those of the updates in it."""
+    cut = _cut(new.state)
+    names = _part_keys(key, generation, len(cut))
+    puts = [Put(name, encode_value(piece)) for name, piece in zip(names, cut, strict=True)]
+    owners: dict[str, list[int]] = {}
+    for client, agent in new.owners.items():
+        owners.setdefault(agent, []).append(client)
+    value = {"parts": [generation, len(cut)], "owners": owners, "mark": new.mark}
+    early = puts if len(puts) > _LAST_COMMIT_PIECES else []
+    last: list[Op] = [] if early else list(puts)
+    last.append(Put(base_key(key), encode_value(value)))
+    last += [Delete(found) for found in (*old.keys, *(found for found, _ in keys))]
+    conditions = [KeyAt(base_key(key), old.revision), *(KeyAt(*found) for found in keys[:1])]
+    return Compaction(tuple((put,) for put in early), tuple(last), tuple(conditions))
+
+
+def is_update(key: Key, path: Key) -> bool:
+    """Whether `path` is a piece of an update of the document at `key`."""
+    return path.startswith(updates_prefix(key) + "/")
+
+
+def is_report(key: Key, path: Key) -> bool:
+    """Whether `path` is a report of an overlap, which is told for a while, and no content."""
+    return path.startswith(overlaps_prefix(key) + "/")
+
+
+def pattern(key: Key) -> str:
+    """Matches everything of the document at `key`."""
+    return f"{document_prefix(key)}/**"
+
+
+_NOTE = "compacted"
+_BASE_SHARE = 8
+"""A tail of this part of the base at least: what is written for it is as many times as much."""
+
+
+class Tail:
+    """The updates of the document at `key` by their own keys, oldest first."""
+
+    def __init__(self, key: Key, base_bytes: int = 0) -> None:
+        self.base_bytes = base_bytes
+        """Size of the base, as far as it was seen here."""
+        self._key = key
+        self._found: dict[Key, tuple[Revision, int]] = {}
+        self._bytes = 0
+
+    def add(self, path: Key, revision: Revision, size: int) -> None:
+        """Note one piece of an update: `size` bytes, committed at `revision`."""
+        self._found[path] = revision, size
+        self._bytes += size
+
+    def drop(self, path: Key) -> None:
+        """It is gone."""
+        _, size = self._found.pop(path, (0, 0))
+        self._bytes -= size
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to compact."""
+        bytes_max = max(DOCUMENT_TAIL_BYTES, self.base_bytes // _BASE_SHARE)
+        return len(self._found) >= DOCUMENT_TAIL_UPDATES or self._bytes >= bytes_max
+
+    def is_lost(self, revised: Revised) -> bool:
+        """Whether something of the document went without a new base that has it."""
+        base = base_key(self._key)
+        gone = any(c.kind == "delete" and c.key in self._found for c in revised.changes)
+        kept = any(c.kind == "put" and c.key == base for c in revised.changes)
+        lost = any(c.kind == "delete" and c.key == base for c in revised.changes)
+        return lost or (gone and not kept)
+
+    async def compact(self, writer: Writer, new: Base, *, old: Base, revision: Revision) -> None:
+        """Commit `new`, the document as of `revision`, in place of `old` and what is noted now.
+
+        Errors: those of `Board.commit`, a Conflict when somebody else was first; the document is
+        what it was.
+        """
+        keys = [(path, at) for path, (at, _) in self._found.items()][:TAIL_DELETED_MAX]
+        generation = f"{revision:016}-{secrets.token_hex(4)}"
+        made = compaction(self._key, new, generation, old=old, keys=keys)
+        for ops in made.pieces:
+            await writer.commit(Wish(ops, note=_NOTE), with_held=False)
+        await writer.commit(Wish(made.ops, made.conditions, note=_NOTE), with_held=False)
+        self.base_bytes = len(new.state)

@@ -1,0 +1,179 @@
+"""Which edits of others meet edits of one's own that they had not seen.
+
+A replica that is told of somebody's edit while an edit of its own is still on its way to the log
+made that one without knowing the other; and the other, which is earlier in the log, was made
+without knowing this one. The replica whose edit is later in the log finds out; the other one may,
+too, for it learns a little late that its own is there. An edit that builds on one's own was made
+knowing it. Where both touch one region of a text, that is an *overlap*: it is merged like
+everything else, and told, because two agents who write into one sentence should know.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pycrdt import Text
+
+from blackboard.client.documents.shared_types import Delta, text_deltas
+
+RANGES_MAX = 64
+"""Own edits on their way that are kept in mind, per text; of more, the oldest are forgotten."""
+TEXTS_MAX = 1_024
+"""Texts in lists and maps that are kept in mind; of more, the oldest are forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """`agents` edited the text at `text` from `start` to `end` (code points, as merged) at once.
+
+    `text` is the name of a text at the top; of one that lies in a list or map, the path to it:
+    "plan/1/note".
+    """
+
+    text: str
+    start: int
+    end: int
+    agents: tuple[str, ...]
+
+
+Met = Callable[[str, tuple[int, int]], None]
+"""Is told of an overlap: the path of the text, and where in it."""
+
+
+class Overlaps:
+    """The edits of one replica that are on their way, in each of its texts, and what they meet."""
+
+    def __init__(self, met: Met) -> None:
+        self._met = met
+        self._own: dict[str, OwnEdits] = {}
+        self._before: dict[str, str] = {}
+        self.batch = 0
+        """The number of the question last asked: its answer tells what is committed."""
+        self.applying = False
+        """Whether what changes now is somebody else's edit."""
+        self.known = 0
+        """Units of this replica that the author of what is applied knew, at least."""
+
+    def __bool__(self) -> bool:
+        """Whether anything is on its way."""
+        return any(self._own.values())
+
+    def changed(self, path: str, deltas: Sequence[Delta]) -> None:
+        """Take in a change of a text."""
+        own = self._own.setdefault(path, OwnEdits())
+        if not self.applying:
+            own.made(deltas, self.batch + 1)
+        elif own and (region := own.met(deltas, self.known)) is not None:
+            self._met(path, region)
+
+    def changed_below(self, root: str, events: Sequence[Any]) -> None:
+        """Take in what changed in a list or map: events of the library."""
+        for event in events:
+            if isinstance(event.target, Text):
+                path = "/".join((root, *map(str, event.path)))
+                after = str(event.target)
+                # Of a text that was not looked at before, only what is deleted is not known.
+                deltas, _ = text_deltas(event.delta, self._before.pop(path, after))
+                self._before[path] = after
+                if len(self._before) > TEXTS_MAX:
+                    del self._before[next(iter(self._before))]
+                self.changed(path, deltas)
+
+    def reached(self, clock: int) -> None:
+        """What was made until now are the first `clock` units of this replica."""
+        for own in self._own.values():
+            own.reached(clock)
+
+    def committed(self, batch: int) -> None:
+        """Everything up to `batch` is in the log, and what came before it was told."""
+        for own in self._own.values():
+            own.committed(batch)
+        self._own = {path: own for path, own in self._own.items() if own}
+
+
+@dataclass(slots=True)
+class _Range:
+    start: int
+    end: int
+    batch: int
+    clock: int | None = None
+    """Units of this replica once it was made; an author who knows as many knows it."""
+
+
+class OwnEdits:
+    """The regions of one text with own edits that are not known to be committed yet."""
+
+    def __init__(self) -> None:
+        self._ranges: list[_Range] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges)
+
+    def made(self, deltas: Sequence[Delta], batch: int) -> None:
+        """Take in an edit of one's own, which is sent with `batch`."""
+        self._move(deltas)
+        for start, end in _regions(deltas):
+            last = self._ranges[-1] if self._ranges else None
+            if last and last.batch == batch and start <= last.end and last.start <= end:
+                last.start, last.end, last.clock = min(start, last.start), max(end, last.end), None
+            else:
+                self._ranges.append(_Range(start, end, batch))
+        del self._ranges[:-RANGES_MAX]
+
+    def reached(self, clock: int) -> None:
+        """See `Overlaps.reached`."""
+        for own in reversed(self._ranges):
+            if own.clock is not None:
+                break
+            own.clock = clock
+
+    def met(self, deltas: Sequence[Delta], known: int = 0) -> tuple[int, int] | None:
+        """Take in an edit of somebody who knew `known` units of this replica; the region in which
+        it meets one's own, if any."""
+        self._move(deltas)
+        found = [
+            (min(start, own.start), max(end, own.end))
+            for start, end in _regions(deltas)
+            for own in self._ranges
+            if start <= own.end and own.start <= end and (own.clock is None or own.clock > known)
+        ]
+        if not found:
+            return None
+        return min(start for start, _ in found), max(end for _, end in found)
+
+    def committed(self, batch: int) -> None:
+        """Everything up to `batch` is in the log, and what came before it was told."""
+        self._ranges = [own for own in self._ranges if own.batch > batch]
+
+    def _move(self, deltas: Sequence[Delta]) -> None:
+        for own in self._ranges:
+            own.start, own.end = _moved(own.start, deltas), _moved(own.end, deltas)
+
+
+def _regions(deltas: Sequence[Delta]) -> list[tuple[int, int]]:
+    """Where an edit changed something, in positions after it; a deletion has no width."""
+    found, position = [], 0
+    for delta in deltas:
+        width = len(delta.insert) if delta.insert is not None else 0
+        if width or delta.delete:
+            found.append((position, position + width))
+        position += width + delta.retain
+    return found
+
+
+def _moved(position: int, deltas: Sequence[Delta]) -> int:
+    """Where `position` is after an edit."""
+    before = after = 0
+    for delta in deltas:
+        if before > position:
+            break
+        if delta.insert is not None:
+            after += len(delta.insert)
+        elif delta.delete:
+            before += delta.delete
+        else:
+            step = min(delta.retain, position - before)
+            before, after = before + step, after + step
+            if before == position and step < delta.retain:
+                return after
+    return after + max(position - before, 0)

@@ -1,0 +1,378 @@
+"""A checkpoint as one file: every namespace, the sealed manifest, the counters of lists.
+
+The file is a zip archive of
+    export.json      what it is, and the SHA-256 of each other member
+    manifest         the manifest's exact bytes, as they were sealed
+    signature        their signature
+    items.msgpack    [prefix, next index] of each list, one after the other
+    entries.msgpack  [key, value, mod revision, create revision, author, time ms, expiry ms or null]
+                     of each entry, in key order, one after the other
+
+Its comment, the last 64 bytes, is the SHA-256 of all before it in hexadecimal: a bit that flipped
+anywhere is noticed, also where no content is.
+
+Both ways go page by page, so that a board may be larger than the memory.
+
+Invariants
+- the file appears whole: it is written beside, and renamed once it is on the disk. Until then one
+  of that name stays as it was.
+- nothing but a regular file is ever replaced: no device, no pipe, no link.
+- only its owner may read the file, from its first byte on: it holds what is private, too.
+- what is read back is what was written, or Corrupt is raised: the file and each member have their
+  SHA-256, and the service that imports computes the digests of the manifest anew. So does whoever
+  exports, before the file has its name: what could not be imported is no export.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+import msgpack
+
+from blackboard.client.link import Link
+from blackboard.core.checkpoints import ExportPage, ImportWish
+from blackboard.core.commit import Entry
+from blackboard.errors import Corrupt, InvalidRequest
+from blackboard.integrity.digest_check import Sums
+from blackboard.integrity.signing import Manifest
+from blackboard.types import (
+    EXPORT_ITEMS_MAX,
+    LIST_ENTRIES_MAX,
+    MANIFEST_BYTES_MAX,
+    PAGE_BYTES_MAX,
+    VALUE_BYTES_MAX,
+    Revision,
+)
+
+FORMAT: Final = "blackboard export"
+VERSION: Final = 1
+_HEADER, _MANIFEST, _SIGNATURE = "export.json", "manifest", "signature"
+_ITEMS, _ENTRIES = "items.msgpack", "entries.msgpack"
+_MEMBERS: Final = (_MANIFEST, _SIGNATURE, _ITEMS, _ENTRIES)
+_SIGNATURE_BYTES_MAX: Final = 1024
+_CHUNK_BYTES: Final = 64 * 1024
+_SEAL_BYTES: Final = 64
+_NAME_KEPT: Final = 32
+"""Characters of the file's name that its draft has: with what is added, any directory takes it."""
+_UNREADABLE: Final = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    NotImplementedError,  # a version or a kind of compression of which it knows nothing
+    RuntimeError,  # an encrypted member
+    OverflowError,
+    UnicodeDecodeError,
+    struct.error,
+)
+"""What `zipfile` raises for bytes that are no archive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written into `path`."""
+
+    path: Path
+    board: str
+    name: str
+    revision: Revision
+    entries: int
+    bytes: int
+
+
+async def export_board(
+    link: Link, board: str, name: str, path: Path, *, overwrite: bool
+) -> Exported:
+    """Write checkpoint `name` of `board` into `path`. See `Board.export`."""
+    _check_name(path, overwrite=overwrite)
+    draft = path.with_name(f"{path.name[:_NAME_KEPT]}.{secrets.token_hex(4)}.part")
+    page = await link.export(board, name, after=None)
+    try:
+        with _Writing(draft, board, name, page) as writing:
+            while True:
+                await asyncio.to_thread(writing.add, page)
+                if page.next_key is None:
+                    break
+                page = await link.export(board, name, after=page.next_key)
+            await writing.check()
+        size = await asyncio.to_thread(_publish, draft, path, overwrite=overwrite)
+    except OSError as error:
+        raise InvalidRequest(field="file", reason=str(error)) from error
+    finally:
+        with contextlib.suppress(OSError):  # why there is no file is more than what is left of it
+            await asyncio.to_thread(draft.unlink, missing_ok=True)
+    return Exported(path, board, name, page.revision, writing.entries, size)
+
+
+def _check_name(path: Path, *, overwrite: bool) -> None:
+    """Errors: InvalidRequest when something has that name, be it a link that leads nowhere; with
+    `overwrite`, when that is no regular file."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:  # ValueError: a NUL in it
+        raise InvalidRequest(field="file", reason=str(error)) from error
+    if not overwrite:
+        raise InvalidRequest(field="file", reason=f"{path} exists already")
+    if not stat.S_ISREG(mode):
+        reason = f"{path} is no regular file, and nothing else is replaced"
+        raise InvalidRequest(field="file", reason=reason)
+
+
+def _publish(draft: Path, path: Path, *, overwrite: bool) -> int:
+    """Seal a finished file and give it its name; returns its size."""
+    seal(draft)
+    _check_name(path, overwrite=overwrite)  # somebody may have been faster
+    draft.replace(path)
+    return path.stat().st_size
+
+
+def seal(path: Path) -> None:
+    """Write the SHA-256 of a file over its last bytes; then all of it is on the disk."""
+    digest = _seal_of(path).encode()
+    with path.open("r+b") as file:
+        file.seek(-_SEAL_BYTES, os.SEEK_END)
+        file.write(digest)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _seal_of(path: Path) -> str:
+    """The SHA-256 of a file without its last _SEAL_BYTES bytes."""
+    digest, left = hashlib.sha256(), path.stat().st_size - _SEAL_BYTES
+    with path.open("rb") as file:
+        while chunk := file.read(min(_CHUNK_BYTES, max(left, 0))):
+            digest.update(chunk)
+            left -= len(chunk)
+    return digest.hexdigest()
+
+
+def _end_of(path: Path) -> str:
+    """The last _SEAL_BYTES bytes of a file, where its seal is."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _SEAL_BYTES))
+        return file.read(_SEAL_BYTES).decode("latin-1")
+
+
+async def import_board(link: Link, path: Path, board: str, note: str) -> None:
+    """Make `board` of what is in `path`. See `Client.import_board`."""
+    request = secrets.token_hex(8)
+    try:
+        with _Reading(path) as reading:
+            wish = ImportWish(request, reading.manifest, reading.signature, reading.items, note)
+            await link.import_begin(board, wish)
+            pages = reading.pages()
+            number = 0
+            while page := await asyncio.to_thread(next, pages, ()):
+                await link.import_page(board, request, number, page)
+                number += 1
+    except OSError as error:
+        raise InvalidRequest(field="file", reason=str(error)) from error
+    await link.import_end(board, request)
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+class _Member:
+    """A member of the archive while it is written, with its SHA-256."""
+
+    def __init__(self, target: IO[bytes]) -> None:
+        self._target = target
+        self._digest = hashlib.sha256()
+
+    def write(self, data: bytes) -> None:
+        """Add to it."""
+        self._digest.update(data)
+        self._target.write(data)
+
+    def close(self) -> str:
+        """End it; returns its SHA-256."""
+        self._target.close()
+        return self._digest.hexdigest()
+
+
+class _Writing:
+    """A file that is being written; the first page has what belongs to the whole.
+
+    Errors: Corrupt when that has no sealed manifest.
+    """
+
+    def __init__(self, path: Path, board: str, name: str, first: ExportPage) -> None:
+        self.entries = 0
+        self._manifest = Manifest.read_signed(first.manifest, first.signature)
+        self._what = f"checkpoint {name} of board {board}"
+        self._sums = Sums()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        self._file = os.fdopen(descriptor, "w+b")
+        self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_DEFLATED)
+        self._header: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "board": board,
+            "checkpoint": name,
+            "revision": first.revision,
+        }
+        self._digests: dict[str, str] = {}
+        items = b"".join(msgpack.packb(list(item)) for item in first.items)
+        whole = {_MANIFEST: first.manifest, _SIGNATURE: first.signature, _ITEMS: items}
+        for member, data in whole.items():
+            self._zip.writestr(member, data)
+            self._digests[member] = hashlib.sha256(data).hexdigest()
+        self._member = _Member(self._zip.open(_ENTRIES, "w", force_zip64=True))
+
+    def __enter__(self) -> "_Writing":
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        with self._file:
+            self._digests[_ENTRIES] = self._member.close()
+            self._header |= {"entries": self.entries, "sha256": self._digests}
+            self._zip.writestr(_HEADER, json.dumps(self._header, indent=2))
+            self._zip.comment = b"0" * _SEAL_BYTES  # becomes the seal
+            self._zip.close()
+
+    def add(self, page: ExportPage) -> None:
+        """Write a page of entries."""
+        for entry in page.entries:
+            self._member.write(msgpack.packb(_packed(entry)))
+            self._sums.add(entry.key, entry.value, entry.expires_at_ms)
+        self.entries += len(page.entries)
+
+    async def check(self) -> None:
+        """Compare all that was written with the manifest. Errors: Corrupt."""
+        await self._sums.check(self._manifest.digests, self._what)
+
+
+def _packed(entry: Entry) -> list[Any]:
+    return [
+        entry.key,
+        entry.value,
+        entry.mod_revision,
+        entry.create_revision,
+        entry.author,
+        entry.time_ms,
+        entry.expires_at_ms,
+    ]
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+class _Reading:
+    """A file that is being read. Errors: Corrupt; OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if _end_of(path) != _seal_of(path):  # before anything of it is read in earnest
+            raise self._corrupt("it is not what was exported")
+        try:
+            self._zip = zipfile.ZipFile(path)
+        except _UNREADABLE as error:
+            raise self._corrupt(str(error)) from error
+        self._header = self._read_header()
+        self.manifest = self._whole(_MANIFEST, MANIFEST_BYTES_MAX)
+        self.signature = self._whole(_SIGNATURE, _SIGNATURE_BYTES_MAX)
+        self.items = tuple(self._read_items())
+
+    def __enter__(self) -> "_Reading":
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._zip.close()
+
+    def pages(self) -> Iterator[tuple[Entry, ...]]:
+        """The entries, in pages that fit into a frame."""
+        page: list[Entry] = []
+        size = 0
+        for packed in self._unpacked(_ENTRIES):
+            entry = self._entry(packed)
+            page.append(entry)
+            size += len(entry.value) + 2 * len(entry.key) + 100
+            if size >= PAGE_BYTES_MAX // 2 or len(page) >= LIST_ENTRIES_MAX:
+                yield tuple(page)
+                page, size = [], 0
+        if page:
+            yield tuple(page)
+
+    def _entry(self, packed: Any) -> Entry:
+        try:
+            key, value, mod, created, author, time_ms, expires = packed
+            shapes = [(key, str), (value, bytes), (mod, int), (created, int), (author, str)]
+            shapes += [(time_ms, int), (0 if expires is None else expires, int)]
+            if not all(type(found) is wanted for found, wanted in shapes):
+                raise TypeError("not an entry")
+            return Entry(key, value, mod, created, author, time_ms, expires)
+        except (TypeError, ValueError) as error:
+            raise self._corrupt(f"{_ENTRIES}: {error}") from error
+
+    def _read_header(self) -> dict[str, Any]:
+        try:
+            header = json.loads(self._bytes(_HEADER, MANIFEST_BYTES_MAX))
+            if (header["format"], header["version"]) != (FORMAT, VERSION):
+                raise ValueError(f"version {header['version']!r} of {header['format']!r}")
+            if set(header["sha256"]) != set(_MEMBERS):
+                raise ValueError("members are missing")
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._corrupt(f"{_HEADER}: {error}") from error
+        return dict(header)
+
+    def _read_items(self) -> Iterator[tuple[str, int]]:
+        for count, item in enumerate(self._unpacked(_ITEMS)):
+            is_pair = type(item) is list and [type(part) for part in item] == [str, int]
+            if count >= EXPORT_ITEMS_MAX or not is_pair:
+                raise self._corrupt(f"{_ITEMS}: item {count}")
+            yield item[0], item[1]
+
+    def _unpacked(self, member: str) -> Iterator[Any]:
+        """The objects of a member, one by one; its SHA-256 is checked at the end."""
+        unpacker = msgpack.Unpacker(max_buffer_size=4 * VALUE_BYTES_MAX)
+        digest = hashlib.sha256()
+        try:
+            with self._open(member) as source:
+                while chunk := source.read(_CHUNK_BYTES):
+                    digest.update(chunk)
+                    unpacker.feed(chunk)
+                    yield from unpacker
+        except (*_UNREADABLE, ValueError, msgpack.UnpackException) as error:
+            raise self._corrupt(f"{member}: {error}") from error
+        self._check(member, digest.hexdigest())
+
+    def _whole(self, member: str, bytes_max: int) -> bytes:
+        data = self._bytes(member, bytes_max)
+        self._check(member, hashlib.sha256(data).hexdigest())
+        return data
+
+    def _bytes(self, member: str, bytes_max: int) -> bytes:
+        try:
+            with self._open(member) as source:
+                data = source.read(bytes_max + 1)
+        except _UNREADABLE as error:
+            raise self._corrupt(f"{member}: {error}") from error
+        if len(data) > bytes_max:
+            raise self._corrupt(f"{member} has more than {bytes_max} bytes")
+        return data
+
+    def _open(self, member: str) -> IO[bytes]:
+        try:
+            return self._zip.open(member)
+        except (KeyError, RuntimeError, NotImplementedError) as error:
+            raise self._corrupt(str(error)) from error
+
+    def _check(self, member: str, digest: str) -> None:
+        if self._header["sha256"][member] != digest:
+            raise self._corrupt(f"{member} is not what was exported")
+
+    def _corrupt(self, reason: str) -> Corrupt:
+        return Corrupt(what=f"file {self.path.name}", reason=reason)

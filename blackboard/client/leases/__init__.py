@@ -1,0 +1,1 @@
+"""Locks, claims and presence: three uses of a lease."""

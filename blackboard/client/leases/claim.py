@@ -1,0 +1,529 @@
+"""Claims: an entry that matches a pattern is taken, worked on and done by exactly one.
+
+Invariants
+- to claim an entry is to be granted the lease of its key while the entry is as it was seen: of any
+  number of claimers one wins, the others go on to the next entry.
+- an attempt is counted by the commit that begins it, so that no way of dying forgets it.
+- an attempt ends in one commit that also ends the lease: the entry is removed, returned, or moved
+  to the dead letters. Of a claimer that died the lease runs out, and by that the entry is back.
+- who waits is woken by the log: nobody polls, and no clock but the engine's is asked. An entry is
+  delayed by a lease that is left to run out.
+
+Sources: the visibility timeout and the dead-letter queue of Amazon SQS; `in` of a tuple space
+(Gelernter, "Generative communication in Linda", 1985).
+
+What is known of attempts at entries: where it is kept, and what can be seen of it.
+
+Beside the entries stand two branches of their namespace: `~tries` counts the attempts of claims,
+`~dead` holds what failed too often. A pattern is about them only if it names them.
+
+Invariants
+- a record is about the one entry that exists since revision `created`: whoever removes an entry and
+  puts another one in its place begins to count anew.
+"""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from types import TracebackType
+from typing import Any, Protocol
+
+import anyio
+
+from blackboard.client.cancellation import finish
+from blackboard.client.leases.ambient import Hold, Keeper, new_holder
+from blackboard.client.views import Entry, Listing, Receipt, Revised
+from blackboard.client.watch import Watch
+from blackboard.client.writer import Wish, Writer
+from blackboard.core.commit import (
+    ABSENT,
+    Append,
+    Condition,
+    Delete,
+    Grant,
+    HeldFence,
+    KeyAt,
+    Lease,
+    Op,
+    Put,
+    Release,
+    Renew,
+)
+from blackboard.core.path import namespace_of, parse_pattern
+from blackboard.errors import (
+    BlackboardError,
+    Conflict,
+    Fenced,
+    InvalidRequest,
+    LeaseHeld,
+    LocalProtocolError,
+    NothingToClaim,
+)
+from blackboard.types import (
+    CLAIM_LOOK_ENTRIES,
+    CLAIM_TAKE_ATTEMPTS_MAX,
+    LEASE_TTL_MS_MIN,
+    NOTE_BYTES_MAX,
+    READ_KEYS_MAX,
+    Key,
+    Milliseconds,
+    Prefix,
+    Revision,
+)
+from blackboard.wire.codec import encode_value
+
+TRIES = "~tries"
+DEAD = "~dead"
+
+
+def tries_key(key: Key) -> Key:
+    """Where attempts at `key` are counted: `public/tasks/7` -> `public/~tries/tasks/7`."""
+    return _beside(key, TRIES)
+
+
+def dead_key(key: Key) -> Key:
+    """Where `key` goes when it failed too often: `public/tasks/7` -> `public/~dead/tasks/7`."""
+    return _beside(key, DEAD)
+
+
+def _beside(path: str, branch: str) -> str:
+    namespace = namespace_of(path)
+    return f"{namespace}/{branch}{path[len(namespace) :]}"
+
+
+def _first_segment(path: str) -> str:
+    """The first segment of a key, or of a pattern, within its namespace; "" if there is none."""
+    return path[len(namespace_of(path)) + 1 :].partition("/")[0]
+
+
+def check_pattern(pattern: str) -> str:
+    """Return `pattern` if there is a place for records beside all that it matches.
+
+    Errors: InvalidRequest, also for `**`, `*/tasks` and `private/**`.
+    """
+    parse_pattern(pattern)
+    kind = pattern.partition("/")[0]
+    if kind not in ("public", "private", "inbox") or not _first_segment(pattern):
+        reason = f"{pattern!r} does not begin with a namespace, as public/tasks/* does"
+        raise InvalidRequest(field="pattern", reason=reason)
+    return pattern
+
+
+def is_meant(pattern: str, key: Key) -> bool:
+    """Whether `pattern` is about `key`, which it matches: `~tries` and the like must be named."""
+    branch = _first_segment(key)
+    return not branch.startswith("~") or branch == _first_segment(pattern)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is known of the attempts at an entry: the value at its `tries_key`.
+
+    `delayed`: the lease on the entry is nobody's claim, it keeps the entry back.
+    """
+
+    tries: int
+    created: Revision
+    last_error: str = ""
+    delayed: bool = False
+
+    @staticmethod
+    def of(found: Entry | None, created: Revision) -> "Record":
+        """The record of the entry that exists since `created`; without one: no attempt yet."""
+        value = found.value if found else None
+        if isinstance(value, Mapping) and value.get("created") == created:
+            tries, told = value.get("tries"), value.get("last_error")
+            if type(tries) is int and tries >= 0 and isinstance(told, str):
+                return Record(tries, created, told, value.get("delayed") is True)
+        return Record(0, created)
+
+    def at(self, key: Key) -> Put:
+        """The operation that keeps this record of the entry `key`."""
+        return Put(tries_key(key), encode_value(asdict(self)))
+
+
+# --- what can be seen -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """An entry that was claimed at least once, and is not done.
+
+    `state` is "claimed" (by `holder`, until `until_ms` if that is not renewed), "delayed" (nobody
+    may claim it until `until_ms`), "returned" (anybody may) or "dead". `tries` counts the attempts
+    so far; `last_error` ended the last one that could tell it.
+    """
+
+    key: Key
+    state: str
+    tries: int
+    holder: str | None = None
+    until_ms: Milliseconds | None = None
+    last_error: str = ""
+
+
+class ClaimedBoard(Protocol):
+    """What it takes to see claims."""
+
+    async def entries(self, keys: Sequence[Key]) -> dict[Key, Entry]:
+        """Several entries as of one revision."""
+
+    def scan(self, pattern: str) -> AsyncIterator[Entry]:
+        """All entries that match."""
+
+    async def leases(self, pattern: str) -> Sequence[Lease]:
+        """The leases whose keys match."""
+
+
+async def claims(board: ClaimedBoard, pattern: str) -> list[Claimed]:
+    """Entries that match and were claimed, in key order; then those of them that are dead."""
+    found = await _living(board, check_pattern(pattern))
+    return found + await _dead(board, dead_key(pattern))
+
+
+async def _living(board: ClaimedBoard, pattern: str) -> list[Claimed]:
+    leases = {lease.key: lease for lease in await board.leases(pattern)}
+    found = []
+    for entry, kept in await _recorded(board, pattern):
+        record = Record.of(kept, entry.create_revision)
+        if record.tries:
+            found.append(_seen(entry.key, record, leases.get(entry.key)))
+    return found
+
+
+async def _dead(board: ClaimedBoard, pattern: str) -> list[Claimed]:
+    """Their records came with them, and are about the entries that they were."""
+    found = []
+    for entry, kept in await _recorded(board, pattern):
+        value = kept.value if isinstance(kept.value, Mapping) else {}
+        record = Record.of(kept, value.get("created", 0))
+        found.append(Claimed(entry.key, "dead", record.tries, last_error=record.last_error))
+    return found
+
+
+async def _recorded(board: ClaimedBoard, pattern: str) -> list[tuple[Entry, Entry]]:
+    """Entries that match and have a record, each with the entry of its record."""
+    records: dict[Key, Entry] = {}
+    async for kept in board.scan(tries_key(pattern)):
+        key = kept.key.replace(f"/{TRIES}/", "/", 1)
+        if is_meant(pattern, key):
+            records[key] = kept
+    keys = sorted(records)
+    found: list[tuple[Entry, Entry]] = []
+    for start in range(0, len(keys), READ_KEYS_MAX):
+        entries = await board.entries(keys[start : start + READ_KEYS_MAX])
+        found += [(entries[key], records[key]) for key in sorted(entries)]
+    return found
+
+
+def _seen(key: Key, record: Record, lease: Lease | None) -> Claimed:
+    if lease is None:
+        return Claimed(key, "returned", record.tries, last_error=record.last_error)
+    if record.delayed:
+        until_ms, told = lease.until_ms, record.last_error
+        return Claimed(key, "delayed", record.tries, until_ms=until_ms, last_error=told)
+    holder, until_ms = lease.holder, lease.until_ms
+    return Claimed(key, "claimed", record.tries, holder, until_ms, record.last_error)
+
+
+_CLAIMED, _DONE, _RETURNED, _DEAD = "claimed", "done", "returned", "dead letter"
+_TOLD_BYTES_MAX = NOTE_BYTES_MAX - 32
+"""Of an error's text, so that it fits into a note behind one of those words."""
+
+
+class ClaimBoard(Protocol):
+    """What claims need to read of a Board."""
+
+    async def entry(self, key: Key) -> Entry | None:
+        """The entry at `key`."""
+
+    async def list(self, pattern: str, *, after: Key | None, limit: int) -> Listing:
+        """A page of the entries that match."""
+
+    async def leases(self, pattern: str) -> Sequence[Lease]:
+        """The leases whose keys match."""
+
+    def watch(self, *patterns: str, after: Revision | str | None) -> Watch:
+        """Watch what changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How to claim: see `Board.claim`."""
+
+    ttl_ms: Milliseconds
+    timeout_ms: Milliseconds | None
+    tries_max: int
+
+
+# --- a task ---------------------------------------------------------------------------------------
+
+
+class Task:
+    """An entry that is yours to work on, inside the block of `Board.claim`.
+
+    What is put or appended through it happens in the commit that says it is done, or not at all:
+    nobody sees the result of a task that can still be returned.
+    """
+
+    def __init__(self, entry: Entry, record: Record, fence: HeldFence, sent_s: float) -> None:
+        self.entry = entry
+        """The entry as it was claimed."""
+        self.attempt = record.tries
+        """Which attempt at it this is, from 1. Those count too whose claimer died."""
+        self.last_error = record.last_error
+        """What ended the last attempt that could still tell it, "" if none did."""
+        self.fence = fence
+        """The fence of the claim; commits inside the block carry it by themselves."""
+        self.sent_s = sent_s
+        """When the lease was asked for, by the event loop's clock."""
+        self.delay_ms: Milliseconds = 0
+        """How long nobody may claim it when the block raises: 0, or LEASE_TTL_MS_MIN and more."""
+        self.ops: list[Op] = []
+        """What is to happen when it is done."""
+
+    @property
+    def key(self) -> Key:
+        """Where it stands."""
+        return self.entry.key
+
+    @property
+    def value(self) -> Any:
+        """What it held when it was claimed."""
+        return self.entry.value
+
+    def put(self, key: Key, value: Any, *, ttl_ms: Milliseconds | None = None) -> None:
+        """Set `key` to `value` when the task is done."""
+        self.ops.append(Put(key, encode_value(value), ttl_ms))
+
+    def append(self, prefix: Prefix, value: Any, *, ttl_ms: Milliseconds | None = None) -> None:
+        """Add `value` as the next item below `prefix` when the task is done."""
+        self.ops.append(Append(prefix, encode_value(value), ttl_ms))
+
+    def move_to(self, prefix: Prefix) -> None:
+        """Make its value the next item below `prefix` when the task is done."""
+        self.append(prefix, self.value)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.key!r}, attempt {self.attempt}>"
+
+
+class Claim:
+    """Made by `Board.claim`: a block with one task.
+
+    Cancellation, and every other error of the block, returns the task and counts as an attempt; of
+    a cancellation before the block nothing is left, not even the count.
+    """
+
+    def __init__(self, board: ClaimBoard, writer: Writer, pattern: str, terms: Terms) -> None:
+        self._board = board
+        self._writer = writer
+        self._pattern = check_pattern(pattern)
+        self._terms = terms
+        self._task: Task | None = None
+        self._before: Entry | None = None
+        """The record of tries as it was before `_task` was taken."""
+        self._keeper: Keeper | None = None
+
+    async def __aenter__(self) -> Task:
+        if self._keeper is not None:
+            raise LocalProtocolError(reason="a claim is used for one block only")
+        try:
+            task = await self._next()
+            await anyio.lowlevel.checkpoint_if_cancelled()
+        except BaseException:
+            if self._task is not None:
+                await _quietly(self._undo(self._task), None)
+            raise
+        hold = Hold(
+            self._writer.link.origin, self._writer.board, self._writer.link.agent, (task.fence,)
+        )
+        self._keeper = Keeper(hold, self._terms.ttl_ms, lambda: self._renew(task.fence))
+        self._keeper.start(task.sent_s)
+        return task
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        keeper, task = self._keeper, self._task
+        assert keeper is not None
+        assert task is not None
+        keeper.stop()
+        if keeper.lost is None:
+            if error is None:
+                await self._settle(task, keeper)
+            else:
+                await _quietly(self._failed(task, error), error)
+        keeper.judge(error)
+
+    # --- taking -----------------------------------------------------------------------------------
+
+    async def _next(self) -> Task:
+        """Take the first entry that is free; wait for one if there is none."""
+        timeout_ms = self._terms.timeout_ms
+        deadline_s = math.inf if timeout_ms is None else anyio.current_time() + timeout_ms / 1000
+        task, seen = await self._look()
+        if task is not None:
+            return task
+        async with self._board.watch(self._pattern, after=seen) as watch:
+            while True:
+                # Only the waiting is bounded: what was begun is not torn apart.
+                with anyio.CancelScope(deadline=deadline_s) as waiting:
+                    await self._until_free(watch, seen)
+                if waiting.cancelled_caught:
+                    raise NothingToClaim(self._pattern, timeout_ms or 0)
+                task, seen = await self._look()
+                if task is not None:
+                    return task
+
+    async def _until_free(self, watch: Watch, seen: Revision) -> None:
+        """Return when something after revision `seen` may have made an entry free."""
+        async for revised in watch:
+            if revised.revision > seen and frees(self._pattern, revised):
+                return
+
+    async def _look(self) -> tuple[Task | None, Revision]:
+        """Go through the entries once, in their order; also after which revision news matter."""
+        page = await self._page(None)
+        seen = page.revision
+        held = {lease.key for lease in await self._board.leases(self._pattern)}
+        while True:
+            for entry in page.entries:
+                if entry.key not in held and is_meant(self._pattern, entry.key):
+                    task = await self._take(entry)
+                    if task is not None:
+                        return task, seen
+            if page.next_key is None:
+                return None, seen
+            page = await self._page(page.next_key)
+
+    async def _page(self, after: Key | None) -> Listing:
+        return await self._board.list(self._pattern, after=after, limit=CLAIM_LOOK_ENTRIES)
+
+    async def _take(self, entry: Entry) -> Task | None:
+        """Claim `entry`; None if somebody was faster, it changed, or was tried too often."""
+        for _ in range(CLAIM_TAKE_ATTEMPTS_MAX):
+            found = await self._board.entry(tries_key(entry.key))
+            try:
+                await finish(self._grant(entry, found))
+            except LeaseHeld:
+                return None
+            except Conflict as conflict:
+                if conflict.key == entry.key:
+                    return None
+                continue  # an attempt was counted meanwhile, and may be over already
+            assert self._task is not None
+            if self._task.attempt <= self._terms.tries_max:
+                return self._task
+            task, self._task = self._task, None
+            await _quietly(self._bury(task, task.last_error or "its claimers died"), None)
+            return None
+        return None
+
+    async def _grant(self, entry: Entry, found: Entry | None) -> None:
+        """Take `entry`, whose record was `found`. It is ours once `_task` is set."""
+        record = Record.of(found, entry.create_revision)
+        record = replace(record, tries=record.tries + 1, delayed=False)
+        holder = new_holder(self._writer.link.agent)
+        wish = Wish(
+            (Grant(entry.key, holder, self._terms.ttl_ms), record.at(entry.key)),
+            conditions=(
+                KeyAt(entry.key, entry.mod_revision),
+                KeyAt(tries_key(entry.key), found.mod_revision if found else ABSENT),
+            ),
+            note=_CLAIMED,
+        )
+        sent_s = asyncio.get_running_loop().time()
+        receipt = await self._writer.commit(wish)
+        fence = HeldFence(entry.key, holder, receipt.revision)
+        self._task, self._before = Task(entry, record, fence, sent_s), found
+
+    async def _renew(self, fence: HeldFence) -> Receipt:
+        op = Renew(fence.key, fence.holder, fence.fence, self._terms.ttl_ms)
+        return await self._writer.commit(Wish((op,)), with_held=False)
+
+    # --- ending -----------------------------------------------------------------------------------
+
+    async def _settle(self, task: Task, keeper: Keeper) -> None:
+        """The block went well: the task is done, unless it is ours no longer.
+
+        Errors: LeaseLost; what the commit is refused for, and then the task is returned.
+        """
+        ops = (*task.ops, Delete(task.key), Delete(tries_key(task.key)), _release(task.fence))
+        try:
+            await finish(self._writer.commit(Wish(ops, note=_DONE)))
+        except Fenced as fenced:
+            if fenced.key != task.key:
+                await _quietly(self._failed(task, fenced), fenced)
+                raise
+            keeper.lose("its end came too late", fenced)
+        except BaseException as error:
+            await _quietly(self._failed(task, error), error)
+            raise
+
+    async def _failed(self, task: Task, error: BaseException) -> None:
+        """The attempt ended with `error`: the task is returned, or it was the last attempt."""
+        told = _told(error)
+        if task.attempt >= self._terms.tries_max:
+            await self._bury(task, told)
+            return
+        record = Record(task.attempt, task.entry.create_revision, told, task.delay_ms > 0)
+        ends: Op = _release(task.fence)
+        if record.delayed:
+            delay_ms = max(task.delay_ms, LEASE_TTL_MS_MIN)
+            ends = Renew(task.key, task.fence.holder, task.fence.fence, delay_ms)
+        wish = Wish((record.at(task.key), ends), note=f"{_RETURNED}: {told}")
+        await self._writer.commit(wish, with_held=False)
+
+    async def _bury(self, task: Task, told: str) -> None:
+        """Move what the entry holds now to the dead letters; its record goes with it."""
+        entry = await self._board.entry(task.key)
+        ops: list[Op] = [Delete(tries_key(task.key)), _release(task.fence)]
+        conditions: list[Condition] = []
+        if entry is not None:
+            record = Record(task.attempt, task.entry.create_revision, told)
+            dead = dead_key(task.key)
+            ops += [Delete(task.key), Put(dead, encode_value(entry.value)), record.at(dead)]
+            conditions = [KeyAt(task.key, entry.mod_revision)]
+        wish = Wish(tuple(ops), tuple(conditions), note=f"{_DEAD}: {told}")
+        await self._writer.commit(wish, with_held=False)
+
+    async def _undo(self, task: Task) -> None:
+        """As if `task` had not been taken."""
+        key = tries_key(task.key)
+        was = Put(key, encode_value(self._before.value)) if self._before else Delete(key)
+        await self._writer.commit(Wish((was, _release(task.fence))), with_held=False)
+
+
+def frees(pattern: str, revised: Revised) -> bool:
+    """Whether a revision may have made an entry free that `pattern` is about."""
+    gone = {change.key for change in revised.changes if change.kind == "delete"}
+    return any(
+        change.kind in ("put", "release", "expire")
+        and change.key not in gone
+        and is_meant(pattern, change.key)
+        for change in revised.changes
+    )
+
+
+def _release(fence: HeldFence) -> Release:
+    return Release(fence.key, fence.holder, fence.fence)
+
+
+def _told(error: BaseException) -> str:
+    """An error as one short text that can be kept."""
+    text = f"{type(error).__name__}: {error}".encode(errors="replace")
+    return text[:_TOLD_BYTES_MAX].decode(errors="ignore")
+
+
+async def _quietly(work: Coroutine[Any, Any, None], error: BaseException | None) -> None:
+    """Tidy up after `error`. If that fails, the lease is left to run out, and the error tells."""
+    try:
+        await finish(work)
+    except BlackboardError as failure:
+        if error is not None:
+            error.add_note(f"the task could not be returned: {failure}")

@@ -1,0 +1,345 @@
+"""Locks: leases that one waits for, that renew themselves, and whose fences travel by themselves.
+
+    async with board.lock("public/plan", "public/budget") as lock:
+        plan = await board.get("public/plan")
+        await board.put("public/plan", better(plan))     # relies on the lock, without being told
+
+Several keys are asked for in one commit, so every queue has the askers in the same order: nobody
+waits for somebody who waits for him. Who waits is woken by the log; nobody polls.
+
+Invariants
+- `_places` holds what this acquisition may have on the board, from before it first asks until it
+  is known that nothing is left: the fence of each granted key, 0 for each key that it waits for.
+- what is sent to the board is never torn by a cancellation: its answer is taken in first, then
+  everything is given back.
+- the block runs only while every key is granted.
+
+Source: the queue of etcd's and ZooKeeper's lock recipes; waiting on the log from the revision of
+the asking commit on leaves no gap in which a grant could be missed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from blackboard.client.cancellation import finish
+from blackboard.client.leases import ambient as held
+from blackboard.client.leases.ambient import Hold, Keeper
+from blackboard.client.link import WatchRequest
+from blackboard.client.views import Change, Receipt, Revised
+from blackboard.client.watch import Watch
+from blackboard.client.writer import Wish, Writer
+from blackboard.core import lease as rules
+from blackboard.core.commit import RESTORE, Grant, HeldFence, Lease, Op, Release, Renew
+from blackboard.core.path import check_key
+from blackboard.core.watch import Position
+from blackboard.errors import (
+    BlackboardError,
+    Fenced,
+    InvalidRequest,
+    LeaseHeld,
+    LocalProtocolError,
+    StaleEpoch,
+    Unavailable,
+)
+from blackboard.types import (
+    FINISH_TIMEOUT_MS,
+    RENEWALS_PER_TTL,
+    REQUEST_TIMEOUT_MS,
+    Fence,
+    Key,
+    Milliseconds,
+    Revision,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Lock:
+    """Made by `Board.lock`; a block that holds the leases of `keys`, all or none. Used once.
+
+    Errors on entering: LeaseHeld when `timeout_ms` is over (0: at once if it is not free);
+    LocalProtocolError when this task holds one of the keys already; LimitExceeded; AccessDenied;
+    Unavailable. Nothing is held then, and nobody waits.
+    Errors on leaving: LeaseLost when a lease was lost in the middle, unless the block has an error
+    of its own; the block is cancelled at once when the loss is noticed.
+    Cancellation, in whichever phase: nothing is held, and nobody waits.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        keys: Sequence[Key],
+        *,
+        ttl_ms: Milliseconds,
+        timeout_ms: Milliseconds | None = None,
+    ) -> None:
+        if not keys:
+            raise InvalidRequest(field="keys", reason="at least one key is needed")
+        self.keys = tuple(sorted({check_key(key) for key in keys}))
+        self.holder = held.new_holder(writer.link.agent)
+        """The name under which the board knows this acquisition."""
+        self._writer = writer
+        self._ttl_ms = ttl_ms
+        self._timeout_ms = timeout_ms
+        self._places: dict[Key, Fence] = {}
+        self._leases: dict[Key, Lease] = {}
+        """The leases as they were seen last, whoever has them."""
+        self._asked_at: Revision = 0
+        self._sent_s = 0.0
+        self._hold: Hold | None = None
+        self._keeper: Keeper | None = None
+
+    @property
+    def committed(self) -> Revision:
+        """The last revision that was committed in the block; 0: none yet."""
+        return self._hold.committed if self._hold else 0
+
+    @property
+    def fences(self) -> tuple[HeldFence, ...]:
+        """What commits in the block rely on."""
+        return tuple(HeldFence(key, self.holder, fence) for key, fence in self._places.items())
+
+    @property
+    def until_ms(self) -> Milliseconds:
+        """When the lease runs out if it is not renewed again, by the engine's clock."""
+        return min(self._leases[key].until_ms for key in self.keys)
+
+    # --- the block --------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self._keeper is not None:
+            raise LocalProtocolError(reason="a lock is used for one block only")
+        held.check_free(self._writer.link, self._writer.board, self.keys)
+        await self._acquire_in_time()
+        origin, board, agent = self._writer.link.origin, self._writer.board, self._writer.link.agent
+        self._hold = Hold(origin, board, agent, self.fences)
+        self._keeper = Keeper(self._hold, self._ttl_ms, self._renew)
+        self._keeper.start(self._sent_s)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._keeper is not None
+        self._keeper.stop()
+        limit_ms = FINISH_TIMEOUT_MS if self._keeper.lost else REQUEST_TIMEOUT_MS
+        refusal = await finish(self._leave_within(limit_ms))
+        if refusal is not None:
+            self._keeper.lose("somebody else has it, or nobody", refusal)
+        self._keeper.judge(error)
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    async def _acquire_in_time(self) -> None:
+        patience = None if not self._timeout_ms else self._timeout_ms / 1000
+        try:
+            async with asyncio.timeout(patience) as waiting:
+                await self._acquire()
+        except TimeoutError as error:
+            if not waiting.expired():
+                raise
+            raise self._in_the_way() from error
+
+    async def _acquire(self) -> None:
+        """Ask, and wait until every key is granted. Whatever goes wrong, nothing is left."""
+        try:
+            await finish(self._ask())
+            while not self._granted():
+                await self._wait()
+                if self._is_due():
+                    await finish(self._prolong())
+                if self._outrun():
+                    await finish(self._ask_again())
+        except BaseException:
+            await finish(self._leave_within(FINISH_TIMEOUT_MS))
+            raise
+
+    def _granted(self) -> bool:
+        return len(self._places) == len(self.keys) and all(self._places.values())
+
+    def _outrun(self) -> bool:
+        """Whether a lease or a ticket ran out while waiting: this process was paused too long."""
+        return len(self._places) < len(self.keys)
+
+    def _due_s(self) -> float:
+        """When leases and tickets are to be prolonged, by the clock of the event loop."""
+        return self._sent_s + self._ttl_ms / 1000 / RENEWALS_PER_TTL
+
+    def _is_due(self) -> bool:
+        return asyncio.get_running_loop().time() >= self._due_s()
+
+    async def _ask(self) -> None:
+        """One commit: each key is granted, or this stands in its queue.
+
+        Errors: nothing was asked for, as far as can be known; what was runs out.
+        """
+        self._places = dict.fromkeys(self.keys, 0)
+        try:
+            ops = await self._asking()
+            self._sent_s = asyncio.get_running_loop().time()
+            self._take_in(ops, await self._writer.commit(Wish(tuple(ops))))
+        except BlackboardError:
+            self._places = {}
+            raise
+
+    async def _asking(self) -> Sequence[Op]:
+        wait = self._timeout_ms != 0
+        return [Grant(key, self.holder, self._ttl_ms, wait) for key in self.keys]
+
+    async def _ask_again(self) -> None:
+        """Go to the end of the queues: who was asleep at his turn has lost it."""
+        await self._leave()
+        await self._ask()
+
+    async def _wait(self) -> None:
+        """Until all is granted, or a place is lost. Tickets are prolonged meanwhile."""
+        writer = self._writer
+        await writer.link.read(writer.board, self.keys)  # who may not read would wait for ever
+        request = WatchRequest(self.keys, Position(await writer.epoch(), self._asked_at))
+        async with Watch(
+            writer.link, writer.board, request, revision=None, snapshot=False, saw=writer.saw
+        ) as watch:
+            while not self._granted() and not self._outrun():
+                try:
+                    async with asyncio.timeout_at(self._due_s()):
+                        self._notice(await anext(watch))
+                except TimeoutError:
+                    await finish(self._prolong())
+
+    async def _prolong(self) -> None:
+        """Renew what is held and what is waited for, as it turns out to be."""
+        while not self._outrun():
+            try:
+                await self._renew()
+            except Fenced as refusal:
+                self._correct(refusal)
+            else:
+                return
+
+    def _notice(self, revised: Revised) -> None:
+        """Take in what the log says of the keys."""
+        for change in revised.changes:
+            key, fence = change.key, self._places.get(change.key)
+            # Older news than the grant that a refusal has told of already are none.
+            if change.lease is not None and fence is not None and revised.revision >= fence:
+                self._place(key, _lease_after(change))
+
+    def _take_in(self, ops: Sequence[Op], receipt: Receipt) -> None:
+        """The leases as a commit of `ops` that asked or renewed left them."""
+        self._asked_at = receipt.revision
+        for op, result in zip(ops, receipt.results, strict=True):
+            if isinstance(op, Grant | Renew):
+                assert isinstance(result, tuple)
+                self._place(op.key, rules.from_result(op.key, result))
+
+    def _place(self, key: Key, lease: Lease | None) -> None:
+        """Where this stands, now that `lease` is what the board has."""
+        if lease is not None:
+            self._leases[key] = lease
+        if lease is not None and lease.holder == self.holder:
+            self._places[key] = lease.fence
+        elif lease is not None and any(w.holder == self.holder for w in lease.waiters):
+            self._places[key] = 0
+        else:
+            self._places.pop(key, None)
+
+    def _in_the_way(self) -> BlackboardError:
+        """Why it was not granted in time."""
+        for key in self.keys:
+            lease = self._leases.get(key)
+            if lease is not None and lease.holder != self.holder:
+                return LeaseHeld(key, lease.holder, lease.fence, lease.until_ms)
+        return Unavailable(what=f"lock {self.keys[0]}", reason="no answer in time")
+
+    # --- the commits of a holder ------------------------------------------------------------------
+
+    async def _renew(self) -> None:
+        """Prolong every lease and every ticket in one commit. Errors: Fenced."""
+        ops, sent_s = self._renewing(), asyncio.get_running_loop().time()
+        receipt = await self._writer.commit(Wish(tuple(ops)), with_held=False)
+        self._sent_s = sent_s
+        self._take_in(ops, receipt)
+
+    def _renewing(self) -> Sequence[Op]:
+        return [Renew(key, self.holder, self._places[key], self._ttl_ms) for key in self.keys]
+
+    async def _leave(self) -> Fenced | None:
+        """Give back every lease and every place in a queue; the first that was lost already.
+
+        Each refusal tells what is true of one key, which can change twice at most: it is granted,
+        and it is lost.
+        """
+        lost: Fenced | None = None
+        while self._places:
+            try:
+                await self._writer.commit(Wish(tuple(self._leaving())), with_held=False)
+                self._places = {}
+            except Fenced as refusal:
+                self._correct(refusal)
+                if refusal.key not in self._places:
+                    lost = lost or refusal
+        return lost
+
+    def _leaving(self) -> Sequence[Op]:
+        return [Release(key, self.holder, fence) for key, fence in self._places.items()]
+
+    def _correct(self, refusal: Fenced) -> None:
+        """Learn from a refusal: the key was granted meanwhile, or it is lost."""
+        if refusal.holder == self.holder and refusal.key in self._places:
+            self._places[refusal.key] = refusal.current
+        else:
+            self._places.pop(refusal.key, None)
+
+    async def _leave_within(self, limit_ms: Milliseconds) -> Fenced | None:
+        """As `_leave`; a lease that cannot be given back in time is left to run out."""
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                return await self._leave()
+        except (BlackboardError, TimeoutError) as error:
+            if isinstance(error, StaleEpoch) and self._keeper is not None:
+                self._keeper.lose(f"the board is in another epoch: {error.cause}")
+            log.warning("lock on %s is left to run out: %s", ", ".join(self.keys), error)
+            return None
+
+
+async def wait_free(writer: Writer, key: Key, timeout_ms: Milliseconds | None) -> Revision:
+    """Return at which revision nobody had lease `key`: now, or when it was given back.
+
+    Errors: LeaseHeld when `timeout_ms` is over; AccessDenied when the key may not be read.
+    """
+    link, board = writer.link, writer.board
+    await link.read(board, [key])  # who may not read would be told that nobody has it
+    reading = await link.leases(board, key, limit=1)
+    if not reading.leases:
+        return reading.revision
+    lease = reading.leases[0]
+    request = WatchRequest((key,), Position(reading.epoch, reading.revision))
+    patience = None if timeout_ms is None else timeout_ms / 1000
+    try:
+        async with (
+            asyncio.timeout(patience) as waiting,
+            Watch(link, board, request, revision=None, snapshot=False, saw=writer.saw) as watch,
+        ):
+            while True:
+                revised = await anext(watch)
+                if revised.epoch is not None and revised.epoch.cause == RESTORE:
+                    return revised.revision  # which ends every lease
+                changes = [change for change in revised.changes if change.lease is not None]
+                if changes and _lease_after(changes[-1]) is None:
+                    return revised.revision
+                lease = changes[-1].lease if changes and changes[-1].lease else lease
+    except TimeoutError as error:
+        if not waiting.expired():
+            raise
+        raise LeaseHeld(key, lease.holder, lease.fence, lease.until_ms) from error
+
+
+def _lease_after(change: Change) -> Lease | None:
+    """The lease as the change left it: after a release or an expiry, nobody has it."""
+    return None if change.kind in ("release", "expire") else change.lease

@@ -1,0 +1,291 @@
+"""Presence: who is at work on a board, and under which name only one process works.
+
+    async with board.attach("researcher") as me:
+        await me.report("reading", "annual reports")
+        async with me.board.step() as step: ...
+
+Invariants
+- an agent's identity is a lease on `private/<agent>/~identity`: at most one process has it, and in
+  the block its fence goes into every commit of that agent. A process that lost it is Fenced.
+- `public/~agents/<agent>` exists from soon after the lease was taken until it ends: it is removed
+  by the commit in which the holder leaves, or by the one in which the sweeper ends its lease.
+
+Source: the presence of Erlang's registry and of XMPP; single activation as in Orleans' grains.
+"""
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, Literal, Protocol, Self, TypeVar
+
+from blackboard.client.leases.lock import Lock
+from blackboard.client.link import WatchRequest
+from blackboard.client.views import Entry
+from blackboard.client.watch import Watch
+from blackboard.client.writer import Deliver, Wish, Writer
+from blackboard.core.commit import Delete, Lease, Op, Put, Release
+from blackboard.core.path import barrier_key
+from blackboard.errors import (
+    AccessDenied,
+    BlackboardError,
+    Fenced,
+    InvalidRequest,
+    LeaseHeld,
+    SnapshotFirst,
+)
+from blackboard.types import READ_KEYS_MAX, TAKE_OVER_ATTEMPTS_MAX, Key, Milliseconds, Revision
+from blackboard.wire.codec import encode_value
+
+log = logging.getLogger(__name__)
+BoardT = TypeVar("BoardT")
+IfTaken = Literal["wait", "take_over", "refuse"]
+AGENTS = "public/~agents"
+_IDENTITY = "~identity"
+_ATTACHED = "attached"
+
+
+def identity_key(agent: str) -> Key:
+    """The lease that is the identity of `agent`."""
+    return f"private/{agent}/{_IDENTITY}"
+
+
+def presence_key(agent: str) -> Key:
+    """The entry that tells that `agent` is there."""
+    return f"{AGENTS}/{agent}"
+
+
+def agent_of(lease: Lease) -> str | None:
+    """The agent whose identity `lease` is; None if it is another one."""
+    first, _, rest = lease.key.partition("/")
+    agent, _, last = rest.partition("/")
+    return agent if (first, last) == ("private", _IDENTITY) else None
+
+
+def entries_that_end_with(lease: Lease) -> tuple[Key, ...]:
+    """The entries that must not outlive `lease`: of an identity, the presence of its agent."""
+    agent = agent_of(lease)
+    return () if agent is None else (presence_key(agent),)
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """An agent that is there: since when, the last revision it had committed, what it reports.
+
+    `alive` says whether it has its identity now; None if you may not see that. (The presence of an
+    agent that died is removed about a second after its lease ran out.)
+    """
+
+    agent: str
+    since_ms: Milliseconds
+    step: Revision
+    state: str
+    note: str
+    alive: bool | None
+
+
+class Attachment(Lock, Generic[BoardT]):
+    """Made by `Board.attach`; a block in which this process is an agent. Used once.
+
+    `board` is the board as that agent. Errors and cancellation as of a Lock.
+    """
+
+    def __init__(
+        self,
+        board: BoardT,
+        writer: Writer,
+        *,
+        if_taken: IfTaken,
+        ttl_ms: Milliseconds,
+        timeout_ms: Milliseconds | None,
+        deliver: Deliver | None = None,
+    ) -> None:
+        if if_taken not in ("wait", "take_over", "refuse"):
+            reason = f"{if_taken!r} is not wait, take_over or refuse"
+            raise InvalidRequest(field="if_taken", reason=reason)
+        patience = timeout_ms if if_taken == "wait" else 0
+        agent = writer.link.agent
+        super().__init__(writer, [identity_key(agent)], ttl_ms=ttl_ms, timeout_ms=patience)
+        self.board = board
+        self.agent = agent
+        self._takes_over = if_taken == "take_over"
+        self._since_ms: Milliseconds = 0
+        self._state, self._note = _ATTACHED, ""
+        self._told: dict[str, Any] = {}
+        self._deliver = deliver
+        self._delivering: asyncio.Task[None] | None = None
+
+    async def report(self, state: str, note: str = "") -> None:
+        """Tell everybody what this agent is doing, now. Errors: Fenced when it is taken over."""
+        self._state, self._note = state, note
+        try:
+            await self._report()
+        except SnapshotFirst as asked:
+            if self._writer.deliver is None:
+                raise
+            await self._writer.bring(asked.since, asked.key)
+            await self._report()
+
+    async def _report(self, *more: Op) -> None:
+        told = self._presence()
+        put = Put(presence_key(self.agent), encode_value(told))
+        await self._writer.commit(Wish((put, *more), fences=self.fences), with_held=False)
+        self._told = told
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        self._since_ms = self.until_ms - self._ttl_ms
+        try:
+            # Who just begins knows nothing that is not on the board.
+            await self._report(Delete(barrier_key(self.agent)))
+        except BaseException:
+            await self.__aexit__(*sys.exc_info())
+            raise
+        if self._deliver is not None:
+            self._writer.deliver = self._deliver
+            self._delivering = asyncio.create_task(self._deliver_when_asked())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._delivering is not None:
+            self._delivering.cancel()
+            await asyncio.wait([self._delivering])
+            self._writer.deliver = None
+        await super().__aexit__(kind, error, trace)
+
+    async def _deliver_when_asked(self) -> None:
+        """Bring in what this agent knows as soon as a checkpoint asks, without waiting for its next
+        commit. What goes wrong here goes wrong again there, and reaches the agent."""
+        writer, key = self._writer, barrier_key(self.agent)
+        request = WatchRequest((key,))
+        watch = Watch(
+            writer.link, writer.board, request, revision=None, snapshot=False, saw=writer.saw
+        )
+        try:
+            async with watch:
+                async for revised in watch:
+                    if any(change.kind == "put" for change in revised.changes):
+                        await writer.bring(revised.revision, key)
+        except BlackboardError as error:
+            log.warning("agent %s is not asked for its state: %s", self.agent, error)
+        except Exception:
+            log.exception("agent %s did not deliver", self.agent)
+
+    # --- what it adds to the commits of a lock ----------------------------------------------------
+
+    async def _ask(self) -> None:
+        """As a lock; while somebody else takes the identity at the same time, look again."""
+        for _ in range(TAKE_OVER_ATTEMPTS_MAX - 1 if self._takes_over else 0):
+            try:
+                await super()._ask()
+            except (Fenced, LeaseHeld):
+                continue
+            return
+        await super()._ask()
+
+    async def _asking(self) -> Sequence[Op]:
+        asking = await super()._asking()
+        if not self._takes_over:
+            return asking
+        (key,) = self.keys
+        reading = await self._writer.link.leases(self._writer.board, key, limit=1)
+        return [*_ends(reading.leases), *asking]
+
+    def _renewing(self) -> Sequence[Op]:
+        renewing = super()._renewing()
+        if not self._since_ms or self._presence() == self._told:
+            return renewing
+        told = self._presence()
+        return [*renewing, Put(presence_key(self.agent), encode_value(told))]
+
+    async def _renew(self) -> None:
+        told = self._presence()
+        try:
+            await super()._renew()
+            self._told = told
+        except SnapshotFirst:
+            # Until the agent has delivered, only leases are kept: what it is doing is told later.
+            self._told = told
+            await super()._renew()
+            self._told = {}
+
+    def _leaving(self) -> Sequence[Op]:
+        """Also what was asked for by a checkpoint: who leaves has nothing more to bring."""
+        leaving = super()._leaving()
+        if not self._since_ms:
+            return leaving
+        return [*leaving, Delete(presence_key(self.agent)), Delete(barrier_key(self.agent))]
+
+    def _presence(self) -> dict[str, Any]:
+        return {
+            "since_ms": self._since_ms,
+            "step": self.committed,
+            "state": self._state,
+            "note": self._note,
+        }
+
+
+class PresenceBoard(Protocol):
+    """What is asked of a Board to see who is there."""
+
+    @property
+    def agent(self) -> str:
+        """Who looks."""
+
+    def scan(self, pattern: str) -> AsyncIterator[Entry]:
+        """All entries that match."""
+
+    async def leases(self, pattern: str) -> Sequence[Lease]:
+        """The leases that match and may be read."""
+
+    async def entries(self, keys: Sequence[Key]) -> Mapping[Key, Entry]:
+        """The entries of `keys`; AccessDenied unless all may be read."""
+
+
+async def present(board: PresenceBoard) -> tuple[Presence, ...]:
+    """Who is there, by name: `Board.agents`."""
+    entries = [entry async for entry in board.scan(f"{AGENTS}/*")]
+    held = {lease.key for lease in await board.leases(identity_key("*"))}
+    hidden = await _hidden(board, [identity_key(_name_of(entry)) for entry in entries])
+    return tuple(filter(None, (_presence_of(entry, held, hidden) for entry in entries)))
+
+
+def _presence_of(entry: Entry, held: set[Key], hidden: set[Key]) -> Presence | None:
+    """What `entry` tells. Anybody may write there: what is not like a presence is none."""
+    key = identity_key(_name_of(entry))
+    alive = None if key in hidden else key in held
+    match entry.value:
+        case {"since_ms": int(since), "step": int(step), "state": str(state), "note": str(note)}:
+            return Presence(_name_of(entry), since, step, state, note, alive)
+    return None
+
+
+async def _hidden(board: PresenceBoard, keys: Sequence[Key]) -> set[Key]:
+    """Those of `keys` that the reader may not read."""
+    own = {identity_key(board.agent)}
+    try:
+        for start in range(0, len(keys), READ_KEYS_MAX):
+            await board.entries(keys[start : start + READ_KEYS_MAX])
+    except AccessDenied:
+        return set(keys) - own
+    return set()
+
+
+def _name_of(entry: Entry) -> str:
+    return entry.key.rpartition("/")[2]
+
+
+def _ends(leases: Sequence[Lease]) -> list[Op]:
+    """What ends each lease and empties its queue, so that it can be granted in the same commit."""
+    ops: list[Op] = []
+    for lease in leases:
+        ops += [Release(lease.key, waiter.holder, 0) for waiter in lease.waiters]
+        ops.append(Release(lease.key, lease.holder, lease.fence))
+    return ops

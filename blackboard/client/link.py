@@ -1,0 +1,246 @@
+"""The port between a Board and whatever answers it: this process, or a service far away.
+
+Two implementations: `server/requests.py` (the service itself) and `client/remote/link.py` (a
+WebSocket). The conformance suite runs the same tests over both.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from blackboard.client.audit_record import AuditRecord
+from blackboard.client.views import Cause, Receipt
+from blackboard.core.access import Principal
+from blackboard.core.checkpoints import (
+    BranchWish,
+    Checkpoint,
+    CheckpointWish,
+    Differences,
+    DiffRequest,
+    ExportPage,
+    ImportWish,
+    Moment,
+    Policy,
+    Pruned,
+    Restored,
+    RestoreWish,
+    Shown,
+    Verified,
+    Version,
+)
+from blackboard.core.commit import Commit, Entry, Head, LogEntry, LogPage, Reading
+from blackboard.core.watch import Position
+from blackboard.types import Key, Milliseconds, Revision
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRequest:
+    """What to watch: changes of keys that match `patterns`, after `after` (None = from now on).
+
+    With `coalesce` a watcher that is behind may get several revisions as one, with the last change
+    of each key; it is never told less than the newest state.
+    """
+
+    patterns: tuple[str, ...]
+    after: Position | None = None
+    coalesce: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What a watcher gets at once: whole revisions, in order, and how far it is now.
+
+    Each revision holds only the changes that match and may be read. Without revisions it is a
+    progress mark: everything up to `position` has been delivered.
+    """
+
+    revisions: tuple[LogEntry, ...]
+    position: Position
+    frames: dict[tuple[str, int | None], list[bytes]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    """Encoded forms by encoding and number of the watch (None: of any). Watchers with the same view
+    share one Delivery: whoever encodes it first leaves the bytes here for the others."""
+
+
+class Stream(Protocol):
+    """An open watch: iterate for deliveries."""
+
+    @property
+    def position(self) -> Position:
+        """Everything up to here was delivered, or is not visible."""
+
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        """Deliveries without end. Errors: Compacted, RolledBack, AccessDenied, Unavailable."""
+
+    async def request_progress(self) -> None:
+        """Ask for a progress mark; it comes through the iteration, after what is before it."""
+
+
+class Pipe(Protocol):
+    """A connection to one document, in the y-websocket protocol (wire/ysync.py)."""
+
+    async def send(self, frame: bytes) -> None:
+        """Send a frame, when there is room. Errors: DocumentRefused, Unavailable."""
+
+    async def receive(self) -> bytes:
+        """The next frame. Errors: DocumentRefused when the service ended it; Unavailable."""
+
+    async def ended(self) -> None:
+        """Wait until it has ended."""
+
+
+class Link(Protocol):
+    """A principal's way to the boards. Errors are those of blackboard/errors only.
+
+    Of what changes something they are also OutcomeUnknown: it may have been done, or not.
+    """
+
+    @property
+    def agent(self) -> str:
+        """The name under which this link commits."""
+
+    @property
+    def origin(self) -> object:
+        """The service that this leads to; equal for two links if they surely lead to the same."""
+
+    def acting_as(self, agent: str) -> "Link":
+        """The same way with the rights and name of `agent`; AccessDenied on use if not allowed."""
+
+    async def head(self, board: str) -> Head:
+        """Where `board` stands; it begins with that if you may change anything there.
+
+        Whatever only reads begins no board, and finds nothing on one that there is not.
+        Errors: NoSuchBoard when there is none, and you may only read.
+        """
+
+    async def commit(self, board: str, commit: Commit) -> Receipt:
+        """Send one attempt of a commit.
+
+        Errors: a Rejected (nothing changed); Unavailable (certainly not applied);
+        OutcomeUnknown (perhaps applied: send the same commit again with `retry_since`).
+        """
+
+    async def read(self, board: str, keys: Sequence[Key], *, at: Moment | None = None) -> Reading:
+        """Entries of up to READ_KEYS_MAX keys as of one revision; absent ones are left out.
+
+        With `at`, as they were then.
+        """
+
+    async def list(
+        self,
+        board: str,
+        pattern: str,
+        *,
+        after: Key | None = None,
+        limit: int,
+        at: Moment | None = None,
+    ) -> Reading:
+        """A page of the entries that match `pattern` and may be read, in key order.
+
+        With `at`, as they were then.
+        """
+
+    async def leases(
+        self, board: str, pattern: str, *, after: Key | None = None, limit: int
+    ) -> Reading:
+        """A page of the leases whose keys match `pattern` and may be read, in key order."""
+
+    async def log(self, board: str, after: Revision, *, limit: int) -> LogPage:
+        """A page of the log after revision `after`, with what may be read of each entry."""
+
+    async def why(self, board: str, key: Key) -> Sequence[Cause]:
+        """The commits that led to `key`, breadth first."""
+
+    def watch(self, board: str, request: WatchRequest) -> AbstractAsyncContextManager[Stream]:
+        """Open a watch. It is live when the context is entered."""
+
+    # --- history (client/board.py says what each means) ------------------------------------------
+
+    async def checkpoint(self, board: str, wish: CheckpointWish) -> Checkpoint:
+        """Take a checkpoint; the same request again gets the same answer."""
+
+    async def checkpoints(self, board: str, *, after: Revision, limit: int) -> Sequence[Checkpoint]:
+        """A page of the checkpoints above revision `after`, the oldest first."""
+
+    async def manifest(self, board: str, name: str) -> Shown:
+        """A checkpoint with its manifest."""
+
+    async def pin(self, board: str, name: str, *, pinned: bool) -> None:
+        """Keep a checkpoint from being pruned, or no longer."""
+
+    async def prune(self, board: str, policy: Policy, *, dry_run: bool) -> Pruned:
+        """Remove what `policy` does not keep, or say what that would be."""
+
+    async def restore(self, board: str, wish: RestoreWish) -> Restored:
+        """Bring back the content of a moment; the same request again gets the same answer."""
+
+    async def branch(self, board: str, wish: BranchWish) -> Head:
+        """Make a board that begins as this one was; the same request again changes nothing."""
+
+    async def differences(self, board: str, request: DiffRequest) -> Differences:
+        """A page of what differs between two moments and may be read."""
+
+    async def history(
+        self, board: str, key: Key, *, before: Revision | None, limit: int
+    ) -> Sequence[Version]:
+        """Versions of a key, the newest first."""
+
+    async def verify(self, board: str, at: Moment) -> Verified:
+        """Check everything that is kept up to a moment."""
+
+    async def export(self, board: str, name: str, *, after: Key | None) -> ExportPage:
+        """A page of a checkpoint, every namespace of it."""
+
+    async def import_begin(self, board: str, wish: ImportWish) -> None:
+        """Begin to make `board` of what was exported; its pages follow."""
+
+    async def import_page(
+        self, board: str, request: str, number: int, entries: Sequence[Entry]
+    ) -> None:
+        """The next page of an import, counted from 0."""
+
+    async def import_end(self, board: str, request: str) -> Head:
+        """After the last page: the board exists, if the digests are those of the manifest."""
+
+    def document(self, board: str, key: Key) -> AbstractAsyncContextManager[Pipe]:
+        """Connect to the document at `key`. Errors: AccessDenied, Unavailable, LimitExceeded."""
+
+    async def boards(self) -> Sequence[str]:
+        """Names of the boards that the principal may use."""
+
+    async def whoami(self) -> Principal:
+        """Whom the service takes you for, and what that one may do."""
+
+    async def audit(self, *, after: Key | None, limit: int) -> Sequence[tuple[Key, AuditRecord]]:
+        """Records of the audit after the one with key `after`, the oldest first, with their keys.
+
+        Errors: AccessDenied unless the principal is an admin of everything.
+        """
+
+    async def erase(self, agent: str, board: str | None = None) -> int:
+        """Destroy the data keys of an agent's namespaces, on one board or on all, for good.
+
+        Returns how many there were. Errors: AccessDenied unless the principal is an admin of
+        everything; InvalidRequest when the service seals nothing.
+        """
+
+    async def rewrap(self) -> int:
+        """Wrap every data key with the first master key; returns how many. Errors: as `erase`."""
+
+    async def revoke(
+        self,
+        *,
+        tokens: Sequence[str] = (),
+        principal: str | None = None,
+        until_ms: Milliseconds | None = None,
+    ) -> int:
+        """Revoke tokens by id, and all that `principal` was issued until now; they end at once.
+
+        `until_ms` is when they end by themselves, if that is known. Returns how many are revoked.
+        Errors: AccessDenied unless they are the principal's own, or it is an admin of everything.
+        """
+
+    async def aclose(self) -> None:
+        """Close the link and every watch on it."""

@@ -1,0 +1,33 @@
+"""A moment of a board as people write it, and as the service knows it."""
+
+from datetime import datetime
+
+from blackboard.core.checkpoints import NOW, Instant, Moment, check_checkpoint
+from blackboard.errors import InvalidRequest
+from blackboard.types import REVISION_MAX
+
+When = Moment | datetime
+"""A revision, the name of a checkpoint, "now", or a `datetime` with a time zone."""
+
+
+def optional_moment(when: When | None) -> Moment | None:
+    """As the service knows it; None = the present. Errors: InvalidRequest."""
+    return None if when is None else moment_of(when)
+
+
+def moment_of(when: When) -> Moment:
+    """As the service knows it. Errors: InvalidRequest."""
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise InvalidRequest(field="at", reason=f"{when} has no time zone")
+        time_ms = int(when.timestamp() * 1000)
+        if time_ms < 0:
+            raise InvalidRequest(field="at", reason=f"{when} is before 1970")
+        return Instant(time_ms)
+    if type(when) is bool or not isinstance(when, int | str | Instant):
+        raise InvalidRequest(field="at", reason=f"a {type(when).__name__} is no moment")
+    if isinstance(when, str):
+        return when if when == NOW else check_checkpoint(when)
+    if isinstance(when, int) and not 0 <= when <= REVISION_MAX:
+        raise InvalidRequest(field="at", reason=f"no revision: it is not in 0..{REVISION_MAX}")
+    return when

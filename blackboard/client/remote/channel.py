@@ -1,0 +1,476 @@
+"""One WebSocket of the client, kept up: requests, answers, and whose watch a change is for.
+
+Invariants
+- one task, the keeper, owns the socket: it connects, greets, reads, and connects again.
+- requests of one turn of the event loop leave as one frame, in their order.
+- a request ends exactly once: answered, refused, or lost with the connection; a lost one says
+  whether any byte of it may have reached the service.
+- what comes in is never held back by whoever should take it: answers wait in futures, changes in
+  the bounded buffers of their streams.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+from websockets.exceptions import ConnectionClosed, WebSocketException
+
+from blackboard.client.remote.connect import Address, connect, translated
+from blackboard.client.writer import pause_s
+from blackboard.errors import (
+    BlackboardError,
+    LocalProtocolError,
+    Overloaded,
+    RemoteProtocolError,
+    Unavailable,
+)
+from blackboard.types import (
+    HANDSHAKE_TIMEOUT_MS,
+    REQUEST_TIMEOUT_MS,
+    REQUESTS_IN_FLIGHT_MAX,
+    WATCHES_PER_CONNECTION_MAX,
+    Milliseconds,
+)
+from blackboard.wire import reading
+from blackboard.wire.frames import MSGPACK
+from blackboard.wire.session import (
+    Answered,
+    Cancelled,
+    Changed,
+    ClientEvent,
+    ClientSession,
+    Draining,
+    Failed,
+)
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+_BACKOFF_MS: Final = (0, 50, 200, 500, 1_000, 2_000, 5_000)
+"""Pauses before connecting again; the last one repeats. Each is shortened at random, so that the
+clients of a service that came back do not all come at once."""
+_PAUSE_S_MIN: Final = 0.05
+_ASKED_MAX: Final = REQUESTS_IN_FLIGHT_MAX - 2 * WATCHES_PER_CONNECTION_MAX
+"""Requests in flight; the rest of what the service allows is kept for `tell`."""
+_REFRESHED_AT: Final = 0.75
+"""The part of a token's life after which it is refreshed."""
+
+
+class LostError(Exception):
+    """The connection went away before the answer came. Never leaves blackboard.client.
+
+    `written` says whether the request may have reached the service.
+    """
+
+    def __init__(self, reason: str, *, written: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.written = written
+
+
+class Transport(Protocol):
+    """What carries a WebSocket."""
+
+    def abort(self) -> None:
+        """Break the connection now."""
+
+
+class Open(Protocol):
+    """An open WebSocket: what a channel needs of `dial.Socket`."""
+
+    take: Callable[[bytes], None] | None
+
+    @property
+    def transport(self) -> Transport:
+        """What carries it."""
+
+    async def recv(self) -> str | bytes:
+        """The next message. Errors: ConnectionClosed."""
+
+    async def send(self, message: bytes) -> None:
+        """Send a message, when there is room for it. Errors: ConnectionClosed."""
+
+
+Dial = Callable[[Address, str | None], AbstractAsyncContextManager[Open]]
+"""How a WebSocket to an address is made, with a token. Errors: those that `translated` knows."""
+
+
+class Watching(Protocol):
+    """What a channel needs of a stream."""
+
+    def push(self, changed: Changed) -> None:
+        """Take a delivery."""
+
+    def lose(self) -> None:
+        """The watch is gone, for a reason that passes."""
+
+    def fail(self, error: BlackboardError) -> None:
+        """The watch is over."""
+
+
+@dataclass(slots=True)
+class _Request:
+    answer: "asyncio.Future[Any]"
+    timeout_ms: Milliseconds
+    deadline_s: float
+    written: bool = False
+
+
+class Channel:
+    """A connection to the service that outlives its sockets."""
+
+    def __init__(
+        self, address: Address, *, patience_ms: Milliseconds, dial: Dial = connect
+    ) -> None:
+        self.url = address.websocket
+        self.patience_ms = patience_ms
+        self.agent = ""
+        """The name under which the connection acts."""
+        self._address, self._is_closed = address, False
+        self._dial = dial
+        self._loop = asyncio.get_running_loop()
+        self._session: ClientSession | None = None  # set while requests can be sent
+        self._requests: dict[int, _Request] = {}
+        self._unwritten: list[_Request] = []
+        self._streams: dict[int, Watching] = {}
+        self._last_watch = 0
+        self._refusal: BlackboardError | None = None
+        self._wake = asyncio.Event()
+        self._demand = asyncio.Event()
+        self._turn: asyncio.Event | None = None  # while a request waits to look again
+        self._timer: asyncio.TimerHandle | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._first: asyncio.Future[None] | None = None
+
+    async def open(self) -> None:
+        """Connect for the first time. Errors: those of `blackboard.connect`."""
+        self._first = self._loop.create_future()
+        self._keeper = asyncio.create_task(self._keep(), name=f"connection to {self.url}")
+        self._keeper.add_done_callback(self._ended)
+        try:
+            await self._first
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        """Close the connection. What is in flight is lost; every watch is over."""
+        self._is_closed = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+            self._keeper = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._refuse(Unavailable(what=self.url, reason="the client was closed"))
+
+    @property
+    def address(self) -> Address:
+        """Where the service is. Errors: LocalProtocolError once the client was closed."""
+        if self._is_closed:
+            raise LocalProtocolError(reason="the client was closed")
+        return self._address
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    async def ask(
+        self, method: str, params: dict[str, Any], timeout_ms: Milliseconds = REQUEST_TIMEOUT_MS
+    ) -> Any:
+        """Send one request and wait for its result, for at most `timeout_ms`.
+
+        Errors: what the service answers; Unavailable when there was no connection to send it on for
+        `patience_ms`; LostError when the answer cannot come any more, or did not in time.
+        """
+        session = await self._ready()
+        number = session.send_request(method, params)
+        loop = self._loop
+        request = _Request(loop.create_future(), timeout_ms, loop.time() + timeout_ms / 1000)
+        self._requests[number] = request
+        self._unwritten.append(request)
+        self._wake.set()
+        self._time_out_at(request.deadline_s)
+        try:
+            return await request.answer
+        finally:
+            self._requests.pop(number, None)
+
+    def _time_out_at(self, deadline_s: float) -> None:
+        """See that `_time_out` runs then: one timer for all requests costs a tenth of one each."""
+        if self._timer is None or deadline_s < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(deadline_s, self._time_out)
+
+    def _time_out(self) -> None:
+        """End the requests that waited too long."""
+        now_s = self._loop.time()
+        self._timer = None
+        for request in self._requests.values():
+            if request.deadline_s > now_s:
+                self._time_out_at(request.deadline_s)
+            elif not request.answer.done():
+                reason = f"no answer in {request.timeout_ms} ms"
+                request.answer.set_exception(LostError(reason, written=request.written))
+
+    def tell(self, method: str, params: dict[str, Any]) -> None:
+        """Send a request whose answer nobody wants, if there is a connection now."""
+        if self._session is not None and self._session.in_flight < REQUESTS_IN_FLIGHT_MAX:
+            self._session.send_request(method, params)
+            self._wake.set()
+
+    async def insist(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try `attempt` again while it is lost or Unavailable, until `patience_ms` have passed.
+
+        Errors: Unavailable then; every other error of `attempt` at once.
+        """
+        deadline = self._loop.time() + self.patience_ms / 1000
+        failures = 0
+        while True:
+            try:
+                return await attempt()
+            except (LostError, Unavailable) as error:
+                rest_s = pause_s(error, _backoff_ms(failures))
+                if self._refusal is not None or self._loop.time() + rest_s > deadline:
+                    if isinstance(error, Overloaded):
+                        raise
+                    raise Unavailable(what=self.url, reason=str(error)) from error
+            failures += 1
+            await asyncio.sleep(rest_s)
+
+    async def _ready(self) -> ClientSession:
+        """The session, once one more request can be sent. Errors: Unavailable; the refusal."""
+        session = self._session
+        if session is not None and session.in_flight < _ASKED_MAX:
+            return session
+        self._demand.set()
+        try:
+            async with asyncio.timeout(self.patience_ms / 1000):
+                while self._session is None or self._session.in_flight >= _ASKED_MAX:
+                    if self._refusal is not None:
+                        raise _fresh(self._refusal)
+                    if self._turn is None:
+                        self._turn = asyncio.Event()
+                    await self._turn.wait()
+        except TimeoutError as error:
+            reason = f"no connection in {self.patience_ms} ms"
+            raise Unavailable(what=self.url, reason=reason) from error
+        return self._session
+
+    # --- watches ----------------------------------------------------------------------------------
+
+    def add_watch(self, stream: Watching) -> int:
+        """A new number, whose changes go to `stream` while this connection lasts."""
+        self._last_watch += 1
+        self._streams[self._last_watch] = stream
+        return self._last_watch
+
+    def drop_watch(self, number: int) -> None:
+        """Forget a number, and let the service forget it."""
+        if self._streams.pop(number, None) is not None:
+            self.tell("unwatch", {"watch": number})
+
+    # --- the keeper -------------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        failures = 0
+        while self._refusal is None:
+            await self._rest(random.uniform(0.5, 1.0) * _backoff_ms(failures) / 1000)
+            failures += 1
+            try:
+                async with self._dial(self._address, await self._address.fresh_token()) as socket:
+                    session = await self._greet(socket)
+                    failures = 0
+                    await self._serve(socket, session)
+            except (OSError, TimeoutError, WebSocketException, BlackboardError) as error:
+                self._lose(translated(error, self.url))
+
+    def _ended(self, keeper: "asyncio.Task[None]") -> None:
+        """Nobody waits for a connection that a fault of ours has ended."""
+        error = None if keeper.cancelled() else keeper.exception()
+        if error is not None:
+            log.error("the connection failed", exc_info=error)
+            self._lose(LocalProtocolError(reason=f"the connection failed: {error!r}"))
+
+    async def _rest(self, pause_s: float) -> None:
+        """Pause before connecting again; a new request cuts a long pause short."""
+        await asyncio.sleep(min(pause_s, _PAUSE_S_MIN))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s - _PAUSE_S_MIN):
+                await self._demand.wait()
+        self._demand.clear()
+
+    async def _greet(self, socket: Open) -> ClientSession:
+        session = ClientSession(MSGPACK)
+        params: dict[str, Any] = {"client": "python"}
+        if self._address.agent is not None:
+            params["agent"] = self._address.agent
+        session.send_hello(params)
+        for frame in session.bytes_to_send():
+            await socket.send(frame)
+        async with asyncio.timeout(HANDSHAKE_TIMEOUT_MS / 1000):
+            events = session.receive(_binary(await socket.recv()))
+        if isinstance(events[0], Failed):
+            raise events[0].error
+        if not isinstance(events[0], Answered):
+            raise RemoteProtocolError("something else came before the answer to hello")
+        if any(isinstance(event, Draining) for event in events[1:]):  # in the same frame
+            raise Unavailable(what=self.url, reason="the service is stopping")
+        self.agent = reading.read_str(events[0].result, "agent")
+        return session
+
+    async def _serve(self, socket: Open, session: ClientSession) -> None:
+        self._session = session
+        self._advance()
+        if self._first is not None and not self._first.done():
+            self._first.set_result(None)
+        writer = asyncio.create_task(self._write(socket, session))
+        refresher = asyncio.create_task(self._refresh())
+        violations: list[RemoteProtocolError] = []
+
+        def take(frame: bytes) -> None:
+            try:
+                self._receive(session, frame)
+            except RemoteProtocolError as error:
+                violations.append(error)
+                socket.take = None
+                socket.transport.abort()
+
+        # What came before this line is in the socket's queue: the loop below empties it first.
+        socket.take = take
+        try:
+            while True:
+                self._receive(session, _binary(await socket.recv()))
+        except ConnectionClosed:
+            if violations:
+                raise violations[0] from None
+            raise
+        finally:
+            socket.take = self._session = None
+            writer.cancel()
+            refresher.cancel()
+            await asyncio.gather(writer, refresher, return_exceptions=True)
+
+    async def _refresh(self) -> None:
+        """Before each token runs out, go on with the next one, if there is a source of them."""
+        if not callable(self._address.token):
+            return
+        try:
+            identity = await self.ask("whoami", {})
+            while (expires_at_ms := identity.get("expires_at_ms")) is not None:
+                left_s = expires_at_ms / 1000 - time.time()
+                await asyncio.sleep(max(left_s * _REFRESHED_AT, _PAUSE_S_MIN))
+                params = {"token": await self._address.fresh_token()}
+                identity = await self.ask("refresh", params)
+        except (BlackboardError, LostError, OSError) as error:
+            # The service closes the connection when the token runs out; then a new one is asked
+            # for, and if that is no better the caller is told why.
+            log.warning("the token was not refreshed: %s", error)
+
+    async def _write(self, socket: Open, session: ClientSession) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            for request in self._unwritten:
+                request.written = True
+            self._unwritten.clear()
+            for frame in session.bytes_to_send():
+                await socket.send(frame)
+
+    def _receive(self, session: ClientSession, frame: bytes) -> None:
+        """Errors: RemoteProtocolError."""
+        for event in session.receive(frame):
+            self._take(event)
+
+    def _take(self, event: ClientEvent) -> None:
+        match event:
+            case Answered():
+                self._settle(event.id, event.result, None)
+            case Failed():
+                self._settle(event.id, None, event.error)
+            case Changed():
+                stream = self._streams.get(event.watch)
+                if stream is not None:
+                    stream.push(event)
+            case Cancelled():
+                self._cancel(event)
+            case Draining():
+                self._session = None  # new requests wait for the next connection
+
+    def _settle(self, number: int, result: Any, error: BlackboardError | None) -> None:
+        self._advance()
+        request = self._requests.pop(number, None)
+        if request is None or request.answer.done():
+            return
+        if error is None:
+            request.answer.set_result(result)
+        else:
+            request.answer.set_exception(error)
+
+    def _cancel(self, event: Cancelled) -> None:
+        stream = self._streams.pop(event.watch, None)
+        if stream is None:
+            return
+        if isinstance(event.error, Unavailable):
+            stream.lose()
+        else:
+            stream.fail(event.error)
+
+    def _advance(self) -> None:
+        """Let everybody who waits for the connection look again."""
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            turn.set()
+
+    # --- loss -------------------------------------------------------------------------------------
+
+    def _lose(self, error: BlackboardError) -> None:
+        """The connection is gone; `error` is permanent unless it is Unavailable."""
+        if self._first is not None and not self._first.done():
+            self._refusal = error
+            self._first.set_exception(error)
+        if not isinstance(error, Unavailable):
+            self._refuse(error)
+            return
+        self._forget(str(error))
+
+    def _refuse(self, error: BlackboardError) -> None:
+        """From now on every request is answered with `error`."""
+        if self._refusal is None:
+            self._refusal = error
+        streams = list(self._streams.values())
+        self._forget(str(error))
+        for stream in streams:
+            stream.fail(_fresh(self._refusal))
+
+    def _forget(self, reason: str) -> None:
+        requests, self._requests = list(self._requests.values()), {}
+        streams, self._streams = list(self._streams.values()), {}
+        self._unwritten.clear()
+        for request in requests:
+            if not request.answer.done():
+                request.answer.set_exception(LostError(reason, written=request.written))
+        for stream in streams:
+            stream.lose()
+        self._advance()
+
+
+def _fresh(error: BlackboardError) -> BlackboardError:
+    """The same error for somebody else: a raised one carries its own traceback."""
+    return type(error)(**error.fields())
+
+
+def _backoff_ms(failures: int) -> Milliseconds:
+    return _BACKOFF_MS[min(failures, len(_BACKOFF_MS) - 1)]
+
+
+def _binary(message: str | bytes) -> bytes:
+    if isinstance(message, str):
+        raise RemoteProtocolError("a text message on a binary subprotocol")
+    return message

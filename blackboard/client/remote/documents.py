@@ -1,0 +1,140 @@
+"""The client's connection to one document: a `Pipe` (client/link.py) over a WebSocket of its own.
+
+It does not come back by itself; a `Document` opens the next one.
+"""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+from urllib.parse import quote
+
+from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.client import connect as connect_websocket
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
+
+from blackboard.client.remote.connect import Address, reason_of
+from blackboard.core.access import Grant, Narrowing, Right
+from blackboard.core.documents.keys import check_document, document_prefix
+from blackboard.errors import (
+    AccessDenied,
+    BlackboardError,
+    DocumentRefused,
+    Unauthenticated,
+    Unavailable,
+)
+from blackboard.types import (
+    DOCUMENT_TOKEN_TTL_MS_MAX,
+    FRAME_BYTES_MAX,
+    HANDSHAKE_TIMEOUT_MS,
+    PING_INTERVAL_MS,
+    Key,
+    Milliseconds,
+)
+from blackboard.wire.ysync import CLOSE_BY_CAUSE
+
+_CLOSE_TIMEOUT_S: Final = 1.0
+_CLOSE_UNAUTHENTICATED: Final = 4401
+_CLOSE_FORBIDDEN: Final = 4403
+
+
+@asynccontextmanager
+async def open_document(
+    address: Address, board: str, key: Key, agent: str | None
+) -> AsyncIterator["RemotePipe"]:
+    """Connect to a document. Errors: Unavailable; InvalidRequest for a key that is none."""
+    path = f"{address.websocket}/boards/{quote(board)}/docs/{quote(check_document(key))}"
+    name = agent or address.agent
+    url = f"{path}?agent={quote(name)}" if name else path
+    token = await address.fresh_token()
+    try:
+        socket = await connect_websocket(
+            url,
+            additional_headers={} if token is None else {"Authorization": f"Bearer {token}"},
+            compression=None,
+            ssl=address.tls(),
+            proxy=None if address.is_loopback else True,
+            open_timeout=HANDSHAKE_TIMEOUT_MS / 1000,
+            close_timeout=_CLOSE_TIMEOUT_S,
+            ping_interval=PING_INTERVAL_MS / 1000,
+            ping_timeout=PING_INTERVAL_MS / 1000,
+            max_size=None,
+            max_queue=4,
+        )
+    except (OSError, InvalidHandshake, TimeoutError) as error:
+        raise Unavailable(what=address.websocket, reason=reason_of(error, url)) from error
+    try:
+        yield RemotePipe(socket, key, has_more_tokens=callable(address.token))
+    finally:
+        await socket.close()
+
+
+def document_token(
+    token: str,
+    board: str,
+    key: Key,
+    *,
+    can_edit: bool = True,
+    ttl_ms: Milliseconds = DOCUMENT_TOKEN_TTL_MS_MAX,
+) -> str:
+    """What a stock client may have in its URL: your `token`, narrowed to the document at `key`.
+
+    Nobody is asked: whoever has a token can narrow it. It is good for `ttl_ms` at most, and for
+    the same agent. Errors: InvalidRequest when `token` allows less, or is none.
+    """
+    # What reads and writes tokens takes long to load, and most clients of documents narrow none.
+    from blackboard.integrity.tokens import attenuate
+
+    rights = {Right.READ, Right.APPEND} if can_edit else {Right.READ}
+    grant = Grant(f"{document_prefix(check_document(key))}/**", frozenset(rights))
+    ends_ms = time.time_ns() // 1_000_000 + min(ttl_ms, DOCUMENT_TOKEN_TTL_MS_MAX)
+    return attenuate(token, Narrowing(None, (grant,), frozenset({board}), ends_ms))
+
+
+class RemotePipe:
+    """The WebSocket of one document."""
+
+    def __init__(self, socket: ClientConnection, key: Key, *, has_more_tokens: bool) -> None:
+        self._socket = socket
+        self._key = key
+        self._has_more_tokens = has_more_tokens
+        self._was_let_in = False
+
+    async def send(self, frame: bytes) -> None:
+        """As `Pipe.send`. Errors: also DocumentRefused for what no frame can hold."""
+        if len(frame) > FRAME_BYTES_MAX:
+            raise DocumentRefused(self._key, "too_large", f"an update of {len(frame)} bytes")
+        try:
+            await self._socket.send(frame)
+        except ConnectionClosed as closed:
+            raise self._failure(closed) from closed
+
+    async def receive(self) -> bytes:
+        """As `Pipe.receive`."""
+        try:
+            message = await self._socket.recv()
+        except ConnectionClosed as closed:
+            raise self._failure(closed) from closed
+        self._was_let_in = True
+        return message if isinstance(message, bytes) else message.encode()
+
+    async def ended(self) -> None:
+        """As `Pipe.ended`."""
+        await self._socket.wait_closed()
+
+    def _failure(self, closed: ConnectionClosed) -> BlackboardError:
+        """What the close code and its reason say. A token that ran out in use is Unavailable if
+        there are more: the next connection comes with a new one, and nothing is lost."""
+        frame = closed.rcvd
+        if frame is None:
+            return Unavailable(what=f"document {self._key}", reason=str(closed))
+        cause, _, reason = frame.reason.partition(": ")
+        if CLOSE_BY_CAUSE.get(cause) == frame.code:
+            return DocumentRefused(self._key, cause, reason)
+        if frame.code == _CLOSE_UNAUTHENTICATED:
+            if self._was_let_in and self._has_more_tokens:
+                return Unavailable(what=f"document {self._key}", reason=frame.reason)
+            return Unauthenticated(reason=frame.reason)
+        if frame.code == _CLOSE_FORBIDDEN:
+            return AccessDenied(principal="you", right="read", key=self._key)
+        return Unavailable(what=f"document {self._key}", reason=f"{frame.code} {frame.reason}")

@@ -1,0 +1,457 @@
+"""The client: a `Link` (client/link.py) over one WebSocket, which it keeps up.
+
+    async with blackboard.connect("ws://127.0.0.1:7420", token=token) as client:
+        board = client.board("expansion")
+
+What happens when the connection breaks: reads are asked again; a commit that was sent raises
+OutcomeUnknown, one that was not raises Unavailable (a Board resolves both, with the commit's id);
+what else changes something is asked again under the same name, and is OutcomeUnknown when that
+finds nothing out; watches go on where they were, and whoever iterates does not notice.
+
+The part of the client's link that looks back: requests about the past over a `Channel`.
+"""
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from blackboard.client.audit_record import AuditRecord
+from blackboard.client.client import DEFAULT_BOARD, Client
+from blackboard.client.link import Link, Pipe, Stream, WatchRequest
+from blackboard.client.remote.channel import Channel, LostError
+from blackboard.client.remote.connect import Address, TokenSource
+from blackboard.client.remote.documents import open_document
+from blackboard.client.remote.stream import RemoteStream
+from blackboard.client.views import Cause, Receipt
+from blackboard.core.access import Grant, Principal, Right
+from blackboard.core.checkpoints import (
+    AUTOMATIC,
+    BranchWish,
+    Checkpoint,
+    CheckpointWish,
+    Differences,
+    DiffRequest,
+    ExportPage,
+    ImportWish,
+    Moment,
+    Policy,
+    Pruned,
+    Restored,
+    RestoreWish,
+    Shown,
+    Verified,
+    Version,
+)
+from blackboard.core.commit import Commit, Entry, Head, LogPage, Reading
+from blackboard.errors import InvalidRequest, OutcomeUnknown, Rejected, Unavailable
+from blackboard.types import (
+    LONG_REQUEST_TIMEOUT_MS,
+    REQUEST_TIMEOUT_MS,
+    Key,
+    Milliseconds,
+    Revision,
+)
+from blackboard.wire import history_messages as past
+from blackboard.wire import reading
+from blackboard.wire.frames import MSGPACK
+from blackboard.wire.history_messages import moment_out
+from blackboard.wire.messages import write_commit
+from blackboard.wire.reading import ReceiptNews, read_receipt
+
+URL_VARIABLE: Final = "BLACKBOARD_URL"
+TOKEN_VARIABLE: Final = "BLACKBOARD_TOKEN"
+CA_VARIABLE: Final = "BLACKBOARD_CA"
+BOARD_VARIABLE: Final = "BLACKBOARD_BOARD"
+DEFAULT_URL: Final = "http://127.0.0.1:7420"
+
+
+@asynccontextmanager
+async def connect(
+    url: str | None = None,
+    *,
+    token: str | TokenSource | None = None,
+    agent: str | None = None,
+    ca: str | Path | None = None,
+    patience_ms: Milliseconds = REQUEST_TIMEOUT_MS,
+) -> AsyncIterator[Client]:
+    """Connect to the service at `url` (ws, wss, http or https), as the principal of `token`.
+
+    Without `url` or `token`, BLACKBOARD_URL (else this machine, port 7420) and BLACKBOARD_TOKEN of
+    the environment are taken; BLACKBOARD_BOARD names the board that `client.board()` means.
+    `token` may be a function that gives one (or an awaitable): it is asked whenever the client
+    connects, and before the token in use runs out.
+    `agent` is the name to act under, if it is not the principal's own. `ca` is a PEM file: over TLS
+    only a certificate that one of those in it signed is accepted; without it, and without
+    BLACKBOARD_CA, those that this machine trusts count. When the connection breaks, requests and
+    watches wait up to `patience_ms` for a new one before they are Unavailable.
+
+    Errors: Unavailable when nothing answers at `url` now, or with a certificate that is not
+    accepted; Unauthenticated; AccessDenied when the principal may not act as `agent`;
+    InvalidRequest for something that is no URL, for a `ca` that holds no certificate, and for one
+    beside a URL without TLS.
+    """
+    address = _address(url, token, agent, ca)
+    channel = Channel(address, patience_ms=patience_ms)
+    await channel.open()
+    client = Client(RemoteLink(channel), board=os.environ.get(BOARD_VARIABLE, DEFAULT_BOARD))
+    try:
+        yield client
+    finally:
+        await channel.aclose()
+
+
+def _address(
+    url: str | None, token: str | TokenSource | None, agent: str | None, ca: str | Path | None
+) -> Address:
+    """Where to connect, with what the environment says in place of what is not given."""
+    environ = os.environ
+    found = ca or environ.get(CA_VARIABLE) or None
+    address = Address(
+        url or environ.get(URL_VARIABLE, DEFAULT_URL),
+        token or environ.get(TOKEN_VARIABLE),
+        agent,
+        None if found is None else Path(found),
+    )
+    if ca is not None and not address.is_encrypted:
+        raise InvalidRequest(field="ca", reason=f"{address.url!r:.200} is not encrypted: use wss")
+    address.tls()  # a file that is none is told now, and not as a service that cannot be reached
+    return address
+
+
+class RemoteLink:
+    """A `Link` over a `Channel`, as the agent of the connection or as `agent`.
+
+    A request that is sent again carries the same id. The beginning and the pages of an import
+    change nothing yet: without its end there is no board.
+    """
+
+    def __init__(self, channel: Channel, agent: str | None = None) -> None:
+        self._channel = channel
+        self._agent = agent
+
+    @property
+    def agent(self) -> str:
+        """The name under which this link commits."""
+        return self._agent or self._channel.agent
+
+    @property
+    def origin(self) -> object:
+        """The URL of the service."""
+        return self._channel.url
+
+    def acting_as(self, agent: str) -> Link:
+        """The same connection with the rights and name of `agent`; AccessDenied on use."""
+        return RemoteLink(self._channel, agent)
+
+    async def head(self, board: str) -> Head:
+        """As `Link.head`."""
+        return reading.read_head(await self._ask("head", {"board": board}))
+
+    async def commit(self, board: str, commit: Commit) -> Receipt:
+        """As `Link.commit`."""
+        params = self._own(write_commit(board, commit, MSGPACK))
+        try:
+            message = await self._channel.ask("commit", params, self._answer_ms)
+        except LostError as lost:
+            if not lost.written:
+                raise Unavailable(what=self._channel.url, reason=lost.reason) from lost
+            name = commit.id
+            raise OutcomeUnknown(
+                name.agent, name.lane, name.incarnation, name.step, lost.reason
+            ) from lost
+        return _receipt(message)
+
+    async def read(self, board: str, keys: Sequence[Key], *, at: Moment | None = None) -> Reading:
+        """As `Link.read`. Errors: also LimitExceeded when the answer would not fit a frame."""
+        params: dict[str, Any] = {"board": board, "keys": list(keys)}
+        if at is not None:
+            params["at"] = moment_out(at)
+        return reading.read_reading(await self._ask("read", params), MSGPACK)
+
+    async def list(
+        self,
+        board: str,
+        pattern: str,
+        *,
+        after: Key | None = None,
+        limit: int,
+        at: Moment | None = None,
+    ) -> Reading:
+        """As `Link.list`."""
+        params: dict[str, Any] = {"board": board, "pattern": pattern, "limit": limit}
+        params |= {"after": after, "at": None if at is None else moment_out(at)}
+        return reading.read_reading(await self._ask("list", params), MSGPACK)
+
+    async def leases(
+        self, board: str, pattern: str, *, after: Key | None = None, limit: int
+    ) -> Reading:
+        """As `Link.leases`."""
+        params = {"board": board, "pattern": pattern, "after": after, "limit": limit}
+        return reading.read_leases(await self._ask("leases", params))
+
+    async def log(self, board: str, after: Revision, *, limit: int) -> LogPage:
+        """As `Link.log`."""
+        params = {"board": board, "after": after, "limit": limit}
+        return reading.read_log(await self._ask("log", params), MSGPACK)
+
+    async def why(self, board: str, key: Key) -> Sequence[Cause]:
+        """As `Link.why`."""
+        message = await self._ask("why", {"board": board, "key": key})
+        with reading.from_peer("why"):
+            return [_cause(cause) for cause in message]
+
+    def watch(self, board: str, request: WatchRequest) -> AbstractAsyncContextManager[Stream]:
+        """As `Link.watch`."""
+        return self._watch(RemoteStream(self._channel, board, request, agent=self._agent))
+
+    @asynccontextmanager
+    async def _watch(self, stream: RemoteStream) -> AsyncIterator[Stream]:
+        await stream.open()
+        try:
+            yield stream
+        finally:
+            stream.close()
+
+    def document(self, board: str, key: Key) -> AbstractAsyncContextManager[Pipe]:
+        """As `Link.document`, over a WebSocket of its own."""
+        return open_document(self._channel.address, board, key, self._agent)
+
+    async def checkpoint(self, board: str, wish: CheckpointWish) -> Checkpoint:
+        """As `Link.checkpoint`."""
+        params = {
+            "board": board,
+            "name": wish.name,
+            "request": wish.request,
+            "note": wish.note,
+            "barrier_ms": wish.barrier_ms,
+            "stale_ok": wish.stale_ok,
+            "automatic": wish.kind == AUTOMATIC,
+        }
+        patience_ms = REQUEST_TIMEOUT_MS + (wish.barrier_ms or 0)
+        return past.read_checkpoint(await self._do("checkpoint", params, patience_ms))
+
+    async def checkpoints(self, board: str, *, after: Revision, limit: int) -> Sequence[Checkpoint]:
+        """As `Link.checkpoints`."""
+        params = {"board": board, "after": after, "limit": limit}
+        message = await self._ask("checkpoints", params)
+        with reading.from_peer("checkpoints"):
+            return [past.read_checkpoint(checkpoint) for checkpoint in message]
+
+    async def manifest(self, board: str, name: str) -> Shown:
+        """As `Link.manifest`."""
+        message = await self._ask("manifest", {"board": board, "name": name})
+        return past.read_manifest(message)
+
+    async def pin(self, board: str, name: str, *, pinned: bool) -> None:
+        """As `Link.pin`."""
+        await self._do("pin", {"board": board, "name": name, "pinned": pinned})
+
+    async def prune(self, board: str, policy: Policy, *, dry_run: bool) -> Pruned:
+        """As `Link.prune`."""
+        params = {
+            "board": board,
+            "last": policy.last,
+            "days": policy.days,
+            "named": policy.named,
+            "history_ms": policy.history_ms,
+            "dry_run": dry_run,
+        }
+        prune = self._ask if dry_run else self._do
+        return past.read_pruned(await prune("prune", params, LONG_REQUEST_TIMEOUT_MS))
+
+    async def restore(self, board: str, wish: RestoreWish) -> Restored:
+        """As `Link.restore`."""
+        params = {
+            "board": board,
+            "to": moment_out(wish.to),
+            "request": wish.request,
+            "note": wish.note,
+        }
+        return past.read_restored(await self._do("restore", params, LONG_REQUEST_TIMEOUT_MS))
+
+    async def branch(self, board: str, wish: BranchWish) -> Head:
+        """As `Link.branch`."""
+        params = {
+            "board": board,
+            "new": wish.new,
+            "at": moment_out(wish.at),
+            "request": wish.request,
+            "note": wish.note,
+        }
+        return reading.read_head(await self._do("branch", params, LONG_REQUEST_TIMEOUT_MS))
+
+    async def differences(self, board: str, request: DiffRequest) -> Differences:
+        """As `Link.differences`."""
+        params = {
+            "board": board,
+            "a": moment_out(request.a),
+            "b": moment_out(request.b),
+            "other": request.other,
+            "pattern": request.pattern,
+            "after": request.after,
+            "limit": request.limit,
+        }
+        return past.read_differences(await self._ask("differences", params), MSGPACK)
+
+    async def history(
+        self, board: str, key: Key, *, before: Revision | None, limit: int
+    ) -> Sequence[Version]:
+        """As `Link.history`."""
+        params = {"board": board, "key": key, "before": before, "limit": limit}
+        return past.read_history(await self._ask("history", params), MSGPACK)
+
+    async def verify(self, board: str, at: Moment) -> Verified:
+        """As `Link.verify`."""
+        params = {"board": board, "at": moment_out(at)}
+        return past.read_verified(await self._ask("verify", params, LONG_REQUEST_TIMEOUT_MS))
+
+    async def export(self, board: str, name: str, *, after: Key | None) -> ExportPage:
+        """As `Link.export`."""
+        params = {"board": board, "name": name, "after": after}
+        return past.read_export(await self._ask("export", params), MSGPACK)
+
+    async def import_begin(self, board: str, wish: ImportWish) -> None:
+        """As `Link.import_begin`."""
+        params = {
+            "board": board,
+            "request": wish.request,
+            "manifest": wish.manifest.decode(errors="replace"),
+            "signature": wish.signature.hex(),
+            "items": [list(item) for item in wish.items],
+            "note": wish.note,
+        }
+        await self._ask("import_begin", params)
+
+    async def import_page(
+        self, board: str, request: str, number: int, entries: Sequence[Entry]
+    ) -> None:
+        """As `Link.import_page`."""
+        params = {
+            "board": board,
+            "request": request,
+            "number": number,
+            "entries": [past.write_exported(entry, MSGPACK) for entry in entries],
+        }
+        await self._ask("import_page", params)
+
+    async def import_end(self, board: str, request: str) -> Head:
+        """As `Link.import_end`."""
+        params = {"board": board, "request": request}
+        return reading.read_head(await self._do("import_end", params, LONG_REQUEST_TIMEOUT_MS))
+
+    async def boards(self) -> Sequence[str]:
+        """As `Link.boards`."""
+        message = await self._ask("boards", {})
+        with reading.from_peer("boards"):
+            return [str(name) for name in message]
+
+    async def audit(self, *, after: Key | None, limit: int) -> Sequence[tuple[Key, AuditRecord]]:
+        """As `Link.audit`."""
+        message = await self._ask("audit", {"after": after, "limit": limit})
+        with reading.from_peer("audit"):
+            return [(found.pop("key"), AuditRecord(**found)) for found in message]
+
+    async def erase(self, agent: str, board: str | None = None) -> int:
+        """As `Link.erase`."""
+        message = await self._do("erase", {"name": agent, "board": board})
+        return reading.read_int(message, "keys")
+
+    async def rewrap(self) -> int:
+        """As `Link.rewrap`."""
+        return reading.read_int(await self._do("rewrap", {}), "keys")
+
+    async def revoke(
+        self,
+        *,
+        tokens: Sequence[str] = (),
+        principal: str | None = None,
+        until_ms: Milliseconds | None = None,
+    ) -> int:
+        """As `Link.revoke`."""
+        params = {"tokens": list(tokens), "principal": principal, "until_ms": until_ms}
+        return reading.read_int(await self._do("revoke", params), "revoked")
+
+    async def whoami(self) -> Principal:
+        """As `Link.whoami`."""
+        message = await self._ask("whoami", {})
+        with reading.from_peer("whoami"):
+            return Principal(
+                message["principal"],
+                tuple(
+                    Grant(grant["pattern"], frozenset(map(Right, grant["rights"])))
+                    for grant in message["grants"]
+                ),
+                frozenset(message["boards"]),
+                message.get("expires_at_ms"),
+            )
+
+    async def aclose(self) -> None:
+        """Close the connection and every watch on it, also of links made by `acting_as`."""
+        await self._channel.aclose()
+
+    def _own(self, params: dict[str, Any]) -> dict[str, Any]:
+        if self._agent is not None:
+            params["agent"] = self._agent
+        return params
+
+    async def _ask(
+        self, method: str, params: dict[str, Any], patience_ms: Milliseconds | None = None
+    ) -> Any:
+        own, limit_ms = self._own(params), patience_ms or self._answer_ms
+        return await self._channel.insist(lambda: self._channel.ask(method, own, limit_ms))
+
+    async def _do(
+        self, method: str, params: dict[str, Any], patience_ms: Milliseconds | None = None
+    ) -> Any:
+        """As `_ask`, for what changes something. Errors: OutcomeUnknown when it may be done.
+
+        Once an attempt may have got through, neither "not done" nor a refusal of a later one undoes
+        it: the first may have taken effect, or still be under way.
+        """
+        own, limit_ms = self._own(params), patience_ms or self._answer_ms
+        doubts: list[str] = []
+
+        async def attempt() -> Any:
+            try:
+                return await self._channel.ask(method, own, limit_ms)
+            except LostError as lost:
+                doubts.extend([lost.reason] if lost.written else [])
+                raise
+            except OutcomeUnknown as unknown:
+                doubts.append(unknown.reason)
+                raise Unavailable(what=self._channel.url, reason=unknown.reason) from unknown
+
+        try:
+            return await self._channel.insist(attempt)
+        except (Rejected, Unavailable) as error:
+            if not doubts:
+                raise
+            reason = str(error) if isinstance(error, Rejected) else doubts[-1]
+            request = params.get("request")
+            raise OutcomeUnknown.of(method, self.agent, reason, request=request) from error
+
+    @property
+    def _answer_ms(self) -> Milliseconds:
+        """How long an answer may take that does not go over a whole board."""
+        return min(REQUEST_TIMEOUT_MS, self._channel.patience_ms)
+
+
+def _receipt(message: Any) -> Receipt:
+    with reading.from_peer("receipt"):
+        news = message if isinstance(message, ReceiptNews) else read_receipt(message)
+    return Receipt(news.revision, news.time_ms, news.results, news.level, news.duplicate)
+
+
+def _cause(message: Any) -> Cause:
+    return Cause(
+        key=reading.read_str(message, "key"),
+        revision=reading.read_int(message, "revision"),
+        depth=reading.read_int(message, "depth"),
+        author=reading.read_str(message, "author"),
+        time_ms=reading.read_int(message, "time_ms"),
+        note=reading.read_str(message, "note"),
+        based_on=reading.read_grounds(message),
+        missing=reading.read_str(message, "missing"),
+    )

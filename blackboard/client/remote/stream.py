@@ -1,0 +1,152 @@
+"""One watch of the client: a buffer that is bounded, over a log that is not.
+
+Invariants
+- deliveries are handed out once, in order, without a gap, across lost connections and overflows:
+  a new watch always begins at `_edge`, the position after the last delivery that was buffered.
+- the buffer holds at most one delivery beyond WATCH_QUEUE_CHANGES_MAX changes or
+  WATCH_QUEUE_BYTES_MAX bytes. When the iteration is slower than the service, the watch is given up
+  and begun again once the buffer is empty: the log is the buffer, and nothing waits for us.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any
+
+from blackboard.client.link import Delivery, WatchRequest
+from blackboard.client.remote.channel import Channel
+from blackboard.core.history import cost_of
+from blackboard.core.watch import Position
+from blackboard.errors import BlackboardError, LocalProtocolError
+from blackboard.types import WATCH_QUEUE_BYTES_MAX, WATCH_QUEUE_CHANGES_MAX
+from blackboard.wire import reading
+from blackboard.wire.session import Changed
+
+
+class RemoteStream:
+    """A `Stream` (client/link.py) over a `Channel`."""
+
+    def __init__(
+        self, channel: Channel, board: str, request: WatchRequest, *, agent: str | None
+    ) -> None:
+        self._channel = channel
+        self._params: dict[str, Any] = {
+            "board": board,
+            "patterns": list(request.patterns),
+            "coalesce": request.coalesce,
+        }
+        if agent is not None:
+            self._params["agent"] = agent
+        self._edge = request.after
+        self._position = request.after
+        self._number: int | None = None
+        self._buffer: deque[tuple[Delivery, int, int]] = deque()  # with its bytes and changes
+        self._changes = 0
+        self._bytes = 0
+        self._failure: BlackboardError | None = None
+        self._closed = False
+        self._mark_wanted = False
+        self._news = asyncio.Event()
+
+    @property
+    def position(self) -> Position:
+        """Everything up to here was handed out, or is not visible."""
+        if self._position is None:
+            raise LocalProtocolError(reason="the watch is not open yet")
+        return self._position
+
+    # --- for whoever watches ----------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Begin, or begin again, at the edge of what was buffered.
+
+        Errors: Compacted, RolledBack, FutureRevision, AccessDenied; Unavailable after the channel's
+        patience.
+        """
+        start = await self._channel.insist(self._begin)
+        if self._position is None:
+            self._position = start
+        if self._edge is None:  # nothing was pushed yet
+            self._edge = start
+
+    async def _begin(self) -> Position:
+        """One attempt, on the present connection."""
+        self._number = number = self._channel.add_watch(self)
+        params = {**self._params, "watch": number, "after": self._edge and str(self._edge)}
+        try:
+            result = await self._channel.ask("watch", params)
+        except BaseException:
+            self._give_up()
+            raise
+        return reading.read_position(reading.read_str(result, "position"))
+
+    def close(self) -> None:
+        """End the watch."""
+        self._closed = True
+        self._give_up()
+
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        while not self._buffer:
+            if self._closed:
+                raise LocalProtocolError(reason="the watch was closed")
+            if self._failure is not None:
+                raise type(self._failure)(**self._failure.fields())
+            if self._number is None:
+                await self.open()
+                self._ask_for_mark()
+            else:
+                self._news.clear()
+                await self._news.wait()
+        delivery, size, count = self._buffer.popleft()
+        self._bytes -= size
+        self._changes -= count
+        self._position = delivery.position
+        return delivery
+
+    async def request_progress(self) -> None:
+        """As `Stream.request_progress`; the mark comes even if the connection breaks meanwhile."""
+        self._mark_wanted = True
+        self._ask_for_mark()
+
+    def _ask_for_mark(self) -> None:
+        if self._mark_wanted and self._number is not None:
+            self._channel.tell("progress", {"watch": self._number})
+
+    # --- for the channel --------------------------------------------------------------------------
+
+    def push(self, changed: Changed) -> None:
+        """Buffer what came; when that is too much, give the watch up until there is room."""
+        delivery = Delivery(changed.revisions, changed.position)
+        if not changed.revisions:
+            self._mark_wanted = False
+        self._edge = changed.position
+        size = count = 0
+        for revision in changed.revisions:
+            size += cost_of(revision)
+            count += len(revision.changes)
+        self._buffer.append((delivery, size, count))
+        self._bytes += size
+        self._changes += count
+        if self._bytes > WATCH_QUEUE_BYTES_MAX or self._changes > WATCH_QUEUE_CHANGES_MAX:
+            self._give_up()
+        self._news.set()
+
+    def fail(self, error: BlackboardError) -> None:
+        """The watch is over: the iteration ends with `error` after what was buffered."""
+        self._number = None
+        self._failure = error
+        self._news.set()
+
+    def lose(self) -> None:
+        """The watch is gone with its connection; it begins again when the buffer is empty."""
+        self._number = None
+        self._news.set()
+
+    def _give_up(self) -> None:
+        number, self._number = self._number, None
+        if number is not None:
+            self._channel.drop_watch(number)
+        self._news.set()

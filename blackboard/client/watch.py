@@ -1,0 +1,237 @@
+"""A watch as people use it: an optional state, then every change after it, with a resume token.
+
+The state at a revision is put together without stopping anybody: pages are read one after the
+other, each as of its own revision, and the changes from the first page's revision on are applied on
+top. Log entries hold absolute effects, so that is exactly the state at the revision then reached.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from types import TracebackType
+
+from blackboard.client.link import Delivery, Link, Stream, WatchRequest
+from blackboard.client.views import Change, Entry, Revised
+from blackboard.core.commit import CommitId, LogEntry
+from blackboard.core.watch import Position
+from blackboard.errors import LocalProtocolError, Resync
+from blackboard.types import LIST_ENTRIES_MAX, Key, Revision
+from blackboard.wire.codec import SYSTEM_AGENT
+
+
+class Watch:
+    """Made by `Board.watch`. Iterate for `Revised`; keep `position` to resume later.
+
+    A restore comes as one revision that begins an epoch, with exactly what it changed. When that is
+    more than RESYNC_BYTES, a watch with a snapshot takes `state` and `revision` anew by itself and
+    hands out an empty revision that begins the epoch; any other one ends with Resync.
+
+    Errors while iterating: Compacted, RolledBack, Resync (start anew, with a snapshot);
+    AccessDenied; Unavailable when the service stayed away. The iteration is over then; `position`
+    still holds.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        board: str,
+        request: WatchRequest,
+        *,
+        revision: Revision | None,
+        snapshot: bool,
+        saw: Callable[[Revision, str], None],
+    ) -> None:
+        self.state: dict[Key, Entry] = {}
+        """With `snapshot`: the matching entries as of `revision`, by key."""
+        self.revision: Revision = 0
+        """The revision that `state` shows."""
+        self._link = link
+        self._board = board
+        self._request = request
+        self._after = revision
+        self._snapshot = snapshot
+        self._saw = saw
+        self._position: Position | None = None
+        self._pending: deque[LogEntry] = deque()
+        self._through: Position | None = None
+        """Everything up to here was received: `_position`, when nothing is pending."""
+        self._stack = AsyncExitStack()
+        self._stream: Stream | None = None
+        self._deliveries: AsyncIterator[Delivery] | None = None
+        self._order: Resync | None = None
+        """A restore changed too much to be told, and the state is not read anew yet."""
+        self.on_progress: Callable[[], None] | None = None
+        """Called when `reached` moved without a revision to hand out."""
+
+    @property
+    def position(self) -> str:
+        """The resume token after what was iterated so far: pass it as `after` of a new watch."""
+        if self._position is None:
+            raise LocalProtocolError(reason="the watch is not open yet")
+        return str(self._position)
+
+    @property
+    def reached(self) -> Revision:
+        """Everything up to this revision was handed out, or is not visible."""
+        return 0 if self._position is None else self._position.revision
+
+    async def __aenter__(self) -> "Watch":
+        start = await self._start()
+        await self._open(start)
+        return self
+
+    async def _open(self, start: Position) -> None:
+        request = replace(self._request, after=start)
+        async with AsyncExitStack() as stack:
+            opened = await stack.enter_async_context(self._link.watch(self._board, request))
+            self._stream, self._position, self._through = opened, start, start
+            if self._snapshot:
+                await self._take_snapshot()
+            self._stack = stack.pop_all()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stream = self._deliveries = None
+        await self._stack.aclose()
+
+    def __aiter__(self) -> AsyncIterator[Revised]:
+        return self
+
+    async def __anext__(self) -> Revised:
+        """The next revision with something to see. Cancellation loses nothing: ask again."""
+        while not self._pending:
+            await self._receive()
+        return self._advance()
+
+    def take_received(self) -> list[Revised]:
+        """What was received already and not handed out yet, without waiting."""
+        return [self._advance() for _ in range(len(self._pending))]
+
+    async def request_progress(self) -> None:
+        """Ask how far the board is; `on_progress` is told, while somebody iterates."""
+        await self._opened().request_progress()
+
+    async def wait_for(self, revision: Revision) -> list[Revised]:
+        """Everything up to `revision`, which must exist: for "has everybody seen it?".
+
+        Returns the visible revisions on the way, perhaps some more; they do not come through the
+        iteration again. Cancellation loses nothing.
+        """
+        await self._receive_through(revision)
+        return [self._advance() for _ in range(len(self._pending))]
+
+    def _opened(self) -> Stream:
+        if self._stream is None:
+            raise LocalProtocolError(reason="a watch is used inside its `async with` block only")
+        return self._stream
+
+    async def _receive_through(self, revision: Revision) -> None:
+        await self._opened().request_progress()
+        assert self._through is not None
+        while self._through.revision < revision:
+            await self._receive()
+
+    async def _receive(self) -> None:
+        """Take one delivery, or begin again with the state after a Resync."""
+        stream = self._opened()
+        if self._order is not None:
+            await self._start_over(self._order)
+            return
+        if self._deliveries is None:
+            self._deliveries = aiter(stream)
+        try:
+            delivery = await anext(self._deliveries)
+        except Resync as order:
+            if not self._snapshot:
+                raise
+            await self._start_over(order)
+            return
+        self._pending.extend(delivery.revisions)
+        self._through = delivery.position
+        if not self._pending:
+            self._position = self._through
+            if self.on_progress is not None:
+                self.on_progress()
+
+    async def _start_over(self, order: Resync) -> None:
+        """Read the state anew; then an empty revision tells that it was."""
+        self._order = order
+        await self._stack.aclose()
+        self._deliveries, self.state = None, {}
+        self._pending.clear()
+        try:
+            self._order = None
+            await self._open(Position(order.epoch, order.revision))
+        except BaseException:
+            self._order = order
+            raise
+        epoch = (await self._link.head(self._board)).epoch
+        mark = CommitId(SYSTEM_AGENT, 0, "", 0)
+        self._pending.append(LogEntry(self.revision, 0, mark, (), b"", epoch=epoch))
+
+    def _advance(self) -> Revised:
+        """Hand out one revision; after the last one the position is that of its delivery."""
+        assert self._position is not None
+        entry = self._pending.popleft()
+        epoch = entry.epoch.id if entry.epoch else self._position.epoch
+        self._position = Position.of(entry, epoch)
+        self._saw(entry.revision, epoch)
+        revised = Revised.of(entry, str(self._position))
+        if not self._pending:
+            self._position = self._through
+        return revised
+
+    async def _start(self) -> Position:
+        if self._request.after is not None:
+            return self._request.after
+        head = await self._link.head(self._board)
+        revision = head.revision if self._after is None else self._after
+        return Position(head.epoch.id, revision)
+
+    async def _take_snapshot(self) -> None:
+        """Read the pages, then apply what was committed while they were read."""
+        await self._receive_through(await self._read_pages())
+        while self._pending:
+            self._apply(self._advance())
+        assert self._position is not None
+        self.revision = self._position.revision
+
+    async def _read_pages(self) -> Revision:
+        newest: Revision = 0
+        for pattern in self._request.patterns:
+            after: Key | None = None
+            while True:
+                page = await self._link.list(
+                    self._board, pattern, after=after, limit=LIST_ENTRIES_MAX
+                )
+                self.state.update((entry.key, Entry.of(entry)) for entry in page.entries)
+                newest, after = max(newest, page.revision), page.next_key
+                if after is None:
+                    break
+        return newest
+
+    def _apply(self, revised: Revised) -> None:
+        """What a page already shows is applied once more, and ends as the page shows it: every
+        change up to the newest page is told, in order."""
+        for change in revised.changes:
+            if change.kind == "delete":
+                self.state.pop(change.key, None)
+            elif change.kind == "put":
+                self._apply_put(change, revised)
+
+    def _apply_put(self, change: Change, revised: Revised) -> None:
+        old = self.state.get(change.key)
+        self.state[change.key] = Entry(
+            key=change.key,
+            value=change.value,
+            mod_revision=revised.revision,
+            create_revision=old.create_revision if old else revised.revision,
+            author=revised.author,
+            time_ms=revised.time_ms,
+            expires_at_ms=change.expires_at_ms,
+        )

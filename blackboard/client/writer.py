@@ -1,0 +1,361 @@
+"""Exactly once, from the writer's side: identities, retries, and epochs.
+
+Invariants
+- a lane has one commit in flight; its step numbers only grow; a refused step's number is not used
+  again, which costs nothing.
+- an unknown outcome is resolved by sending the same commit again; only when that fails for
+  REQUEST_TIMEOUT_MS is OutcomeUnknown raised.
+- a retry that was refused is told as refused only when no earlier attempt can get in any more; if
+  that cannot be had, its outcome is unknown.
+- a commit is sent again under a new epoch only if nothing that this writer saw was lost.
+- what began before the writer took the board as it is now (`take`) does not thereby get in.
+- a commit that was refused because a checkpoint waits for this agent is sent again only after what
+  the agent had to bring was committed.
+
+How long to wait before something is tried again.
+"""
+
+import asyncio
+import random
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from blackboard.client.leases import ambient as held
+from blackboard.client.link import Link
+from blackboard.client.views import Receipt
+from blackboard.core.commit import (
+    ENGINE,
+    Commit,
+    CommitId,
+    Condition,
+    Delete,
+    Epoch,
+    HeldFence,
+    Op,
+)
+from blackboard.core.path import superseding_key
+from blackboard.engines.base import LOCK_MASTERS
+from blackboard.errors import (
+    AttemptTooOld,
+    Compacted,
+    OutcomeUnknown,
+    Overloaded,
+    Rejected,
+    Resync,
+    SnapshotFirst,
+    StaleEpoch,
+    Unavailable,
+)
+from blackboard.types import (
+    DELIVERIES_MAX,
+    LANES_MAX,
+    LOG_ENTRIES_MAX,
+    REQUEST_TIMEOUT_MS,
+    Key,
+    Milliseconds,
+    Revision,
+)
+
+
+def pause_s(failure: Exception, usual_ms: Milliseconds) -> float:
+    """Seconds until the next attempt after `failure`.
+
+    Whoever was told when to come back waits so long, and up to half as long more; everybody else
+    `usual_ms`, shortened by up to half. So those who failed together do not come back together.
+    """
+    usual = random.uniform(0.5, 1.0) * usual_ms
+    if not isinstance(failure, Overloaded):
+        return usual / 1000
+    return max(usual, random.uniform(1.0, 1.5) * failure.retry_after_ms) / 1000
+
+
+Deliver = Callable[[], Awaitable[Sequence[Op]]]
+"""Tells what an agent knows that is not on the board yet, as operations that put it there."""
+
+_BACKOFF_MS = (10, 30, 100, 300, 1_000)
+"""Pauses between attempts; the last one repeats. See `pause_s`."""
+
+
+_FAILURES = (AttemptTooOld, OutcomeUnknown, StaleEpoch, Unavailable)
+"""After which the same commit is sent again."""
+_Failure = AttemptTooOld | OutcomeUnknown | StaleEpoch | Unavailable
+
+
+class Wish(Struct, frozen=True, gc=False):
+    """A commit before it has an identity: see the fields of `core.commit.Commit`."""
+
+    ops: tuple[Op, ...]
+    conditions: tuple[Condition, ...] = ()
+    fences: tuple[HeldFence, ...] = ()
+    based_on: tuple[tuple[Key, Revision], ...] = ()
+    note: str = ""
+
+
+@dataclass(slots=True)
+class _Lane:
+    number: int
+    step: int = 0
+
+
+class Writer:
+    """Commits of one agent on one board, through one link."""
+
+    def __init__(self, link: Link, board: str) -> None:
+        self.link = link
+        self.board = board
+        self.seen: Revision = 0
+        self._epoch: Epoch | None = None
+        self._read_in = ""
+        """The epoch in which something was read first; what was read in it goes to `_read_to`."""
+        self._read_to: Revision = 0
+        self._taken = 0
+        """How often an epoch was taken that was not the one known here."""
+        self._incarnation = secrets.token_hex(8)
+        first = secrets.randbelow(LANES_MAX)
+        # A stack: a writer that does one thing at a time stays on one lane, and two processes of
+        # the same agent rarely meet on it.
+        self._lanes = [_Lane((first - i) % LANES_MAX) for i in range(LANES_MAX)]
+        self._free = asyncio.Semaphore(LANES_MAX)
+        self.deliver: Deliver | None = None
+        """Asked when a checkpoint waits for this agent; None: its commits are refused instead."""
+        self._brought: Revision = 0
+        self._bringing = asyncio.Lock()
+
+    async def epoch(self) -> str:
+        """The id of the epoch that this writer works in; learned from the board when first used.
+
+        Errors: StaleEpoch when something that was seen here before, in another epoch, is gone.
+        """
+        if self._epoch is None:
+            await self._begin()
+        assert self._epoch is not None
+        return self._epoch.id
+
+    async def _begin(self) -> None:
+        seen, head = self.seen, await self.link.head(self.board)
+        epoch = head.epoch
+        is_gone = 0 < seen < epoch.revision and not await self._is_kept(seen, epoch)
+        # What was read since then, in the present epoch, says nothing of what was read before it.
+        if not is_gone and self._read_in not in ("", epoch.id):
+            is_gone = not await self._is_kept(self._read_to, epoch)
+        if is_gone:
+            told = (epoch.number, epoch.cause, epoch.from_revision, head.revision)
+            raise StaleEpoch("", epoch.id, *told)
+        self._epoch = epoch
+        self.saw(head.revision, epoch.id)
+
+    async def _is_kept(self, seen: Revision, epoch: Epoch) -> bool:
+        """Whether `epoch` surely is the first one after `seen`, and has all that was there."""
+        if seen > epoch.from_revision:
+            return False
+        try:
+            page = await self.link.log(self.board, seen, limit=LOG_ENTRIES_MAX)
+        except (Compacted, Resync):
+            return False
+        first = next((entry.epoch for entry in page.entries if entry.epoch), None)
+        return first == epoch and epoch.cause == ENGINE
+
+    async def refresh(self) -> None:
+        """Take the board as it is now: its epoch becomes this writer's."""
+        head = await self.link.head(self.board)
+        self.take(head.epoch, head.revision)
+
+    def take(self, epoch: Epoch, revision: Revision) -> None:
+        """Take the board as it is at `revision`, in `epoch`, whatever was seen here before."""
+        known = self._epoch.id if self._epoch else self._read_in
+        if epoch.id != known:
+            self.seen = 0  # an engine that split in two may have been far ahead of this epoch
+            self._taken += bool(known)
+        self._epoch = epoch
+        self.saw(revision, epoch.id)
+
+    def standing(self) -> Callable[[], None]:
+        """What tells later whether everything that was read since now still counts.
+
+        Errors, of what is returned: StaleEpoch when another epoch was taken meanwhile.
+        """
+        taken = self._taken
+
+        def check() -> None:
+            now = self._epoch
+            if self._taken != taken and now is not None:
+                told = (now.number, now.cause, now.from_revision, self.seen)
+                raise StaleEpoch("", now.id, *told)
+
+        return check
+
+    def saw(self, revision: Revision, epoch: str = "") -> None:
+        """Note that this writer knows the board up to `revision`, which was read in `epoch`.
+
+        Without an epoch, it is one that belongs to the past of the board as well.
+        """
+        self.seen = max(self.seen, revision)
+        self._read_in = self._read_in or epoch
+        if epoch and epoch == self._read_in:
+            self._read_to = max(self._read_to, revision)
+
+    async def commit(self, wish: Wish, *, with_held: bool = True) -> Receipt:
+        """Carry out `wish`, exactly once.
+
+        It relies on its own fences and, `with_held`, on all that the running task holds.
+
+        Errors: a Rejected: nothing changed. Unavailable: certainly not applied. OutcomeUnknown:
+        perhaps applied; nobody could be reached for REQUEST_TIMEOUT_MS to find out.
+        Cancellation: leaves the outcome unknown.
+        """
+        for _ in range(DELIVERIES_MAX):
+            try:
+                return await self._carry_out(wish, with_held=with_held)
+            except SnapshotFirst as asked:
+                if self.deliver is None or not with_held:
+                    raise
+                await self.bring(asked.since, asked.key)
+        return await self._carry_out(wish, with_held=with_held)
+
+    async def bring(self, since: Revision, key: Key) -> None:
+        """Commit what this agent has to bring for the barrier `key`, asked for at `since`, once.
+
+        Errors: as of `commit`, and whatever `deliver` raises; nothing was brought then.
+        """
+        assert self.deliver is not None
+        async with self._bringing:
+            if self._brought < since:
+                ops = tuple(await self.deliver())
+                receipt = await self._carry_out(Wish((*ops, Delete(key))), with_held=True)
+                self._brought = receipt.revision
+
+    async def _carry_out(self, wish: Wish, *, with_held: bool) -> Receipt:
+        fences = wish.fences
+        if with_held:
+            fences = held.fences_of(self.link, self.board, fences)
+        epoch = await self.epoch()
+        assert self._epoch is not None
+        number = self._epoch.number
+        await self._free.acquire()
+        lane = self._lanes.pop()
+        lane.step += 1
+        name = CommitId(self.link.agent, lane.number, self._incarnation, lane.step)
+        since = self.seen
+        commit = Commit(
+            name,
+            epoch,
+            wish.ops,
+            wish.conditions,
+            fences,
+            wish.based_on,
+            wish.note,
+            known=since,
+        )
+        try:
+            receipt = await self.link.commit(self.board, commit)
+        except _FAILURES as error:
+            receipt = await self._insist(lane, commit, number, error)
+        finally:
+            self._lanes.append(lane)
+            self._free.release()
+        self.saw(receipt.revision)
+        if with_held:
+            held.note_commit(self.link, self.board, receipt.revision)
+        return receipt
+
+    async def _insist(self, lane: _Lane, commit: Commit, number: int, failure: _Failure) -> Receipt:
+        """Send `commit`, of epoch `number`, again until there is an answer, or nobody to ask for
+        too long.
+
+        It is a retry (`retry_since`) only once an attempt may have got through: for a first attempt
+        no engine doubts whether its answer was pushed out. A refusal of a retry is believed once no
+        earlier attempt can get in any more.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + REQUEST_TIMEOUT_MS / 1000
+        uncertain: OutcomeUnknown | None = None
+        since = commit.known
+        for pause_ms in chain(_BACKOFF_MS, repeat(_BACKOFF_MS[-1])):
+            if isinstance(failure, StaleEpoch):
+                commit = replace(commit, epoch=self._adopt(failure, number))
+                number = failure.number
+            else:
+                if isinstance(failure, OutcomeUnknown):
+                    if failure.final:
+                        raise failure
+                    # From now on, a later "not done" does not undo it.
+                    uncertain, commit = failure, replace(commit, retry_since=since)
+                elif isinstance(failure, AttemptTooOld):
+                    # Only a first attempt is told so: no other one can have been applied.
+                    since = failure.head
+                    self.saw(since)
+                    commit = replace(commit, known=since)
+                rest_s = pause_s(failure, pause_ms)
+                if loop.time() + rest_s > deadline:
+                    raise uncertain or failure
+                if uncertain is None and _is_no_majority(failure):
+                    raise failure
+                await asyncio.sleep(rest_s)
+            try:
+                return await self.link.commit(self.board, commit)
+            except _FAILURES as error:
+                failure = error
+            except Rejected:
+                if uncertain is not None:
+                    await self._close(lane, commit, uncertain, deadline)
+                raise
+        raise AssertionError("the pauses never end")
+
+    async def _close(
+        self, lane: _Lane, refused: Commit, uncertain: OutcomeUnknown, deadline: float
+    ) -> None:
+        """See to it that an attempt at `refused` that is still under way finds its lane ahead.
+
+        It could have been refused for something that will have passed when it arrives. A later step
+        of the lane that changes nothing supersedes it.
+        Errors: `uncertain`, when nothing could be committed until `deadline` (of the loop's clock).
+        """
+        loop = asyncio.get_running_loop()
+        lane.step += 1
+        op = Delete(superseding_key(self.link.agent))
+        name = replace(refused.id, step=lane.step)
+        mark = Commit(name, refused.epoch, (op,), note="after a refused retry", known=refused.known)
+        for pause_ms in chain(_BACKOFF_MS, repeat(_BACKOFF_MS[-1])):
+            failure: Exception = uncertain
+            try:
+                self.saw((await self.link.commit(self.board, mark)).revision)
+                return
+            except StaleEpoch:
+                return  # likewise: it names an epoch that is over
+            except AttemptTooOld as error:
+                mark = replace(mark, known=error.head)
+            except OutcomeUnknown as error:
+                if error.final:
+                    raise uncertain from error
+                mark = replace(mark, retry_since=refused.known)
+            except (SnapshotFirst, Unavailable) as error:
+                failure = error  # a barrier passes: what it waits for is brought elsewhere
+            except Rejected as error:
+                raise uncertain from error
+            rest_s = pause_s(failure, pause_ms)
+            if loop.time() + rest_s > deadline:
+                raise uncertain
+            await asyncio.sleep(rest_s)
+
+    def _adopt(self, error: StaleEpoch, number: int) -> str:
+        """The new epoch, if the engine merely came back and lost nothing that was seen here.
+
+        It must be the next one after `number`, that of the commit: what an epoch between the two
+        lost, or whether it was a restore, nobody tells.
+        """
+        is_next = error.number == number + 1
+        if error.cause != "engine" or not is_next or self.seen > error.from_revision:
+            raise error
+        self._epoch = Epoch(error.number, error.current, error.cause, error.from_revision)
+        return error.current
+
+
+def _is_no_majority(failure: _Failure) -> bool:
+    """Whether it is the lock masters that cannot be reached: that is said at once, for whoever asks
+    for a lock can do something else."""
+    return isinstance(failure, Unavailable) and failure.what == LOCK_MASTERS

@@ -1,0 +1,437 @@
+"""Who may do what: principals, grants, and one table of methods.
+
+Rules
+- Nothing is allowed that no grant names; there are no deny rules, so grants only add up.
+- What is checked is what is executed: keys have one spelling, and every operation, condition and
+  read of a commit is checked by itself.
+- A refusal names the right and the key as the caller gave it, and never says whether it exists.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+from msgspec import Struct
+
+from blackboard.core import commit as core
+from blackboard.core.documents.keys import document_of, document_prefix
+from blackboard.core.lease import is_holder_of
+from blackboard.core.path import (
+    SYSTEM,
+    Pattern,
+    barrier_key,
+    check_name,
+    namespace_of,
+    parse_pattern,
+)
+from blackboard.errors import AccessDenied, InvalidRequest, LimitExceeded
+from blackboard.types import PATTERNS_MAX, Key, Milliseconds, Prefix
+
+_ANSWERS_KEPT: Final = 8_192
+"""How many answers each of the two questions below is remembered for: 250 bytes each, so 2 MiB."""
+
+
+class Right(StrEnum):
+    """What a grant can allow on the keys that its pattern matches."""
+
+    READ = "read"
+    WRITE = "write"
+    APPEND = "append"
+    LOCK = "lock"
+    CHECKPOINT = "checkpoint"
+    RESTORE = "restore"
+    ADMIN = "admin"
+
+
+class Grant(Struct, frozen=True, gc=False):
+    """`rights` on every key that `pattern` matches."""
+
+    pattern: str
+    rights: frozenset[Right]
+
+
+READ_ALL: Final = (Grant("**", frozenset({Right.READ})),)
+"""What the service itself may read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """The token behind a principal: whose it is, when it was issued, and what it is called.
+
+    `ids` are its own and those of the tokens that it was narrowed from: it ends with any of them.
+    """
+
+    subject: str
+    ids: tuple[str, ...]
+    issued_at_ms: Milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Somebody with a name and grants, on the boards named (empty = all), until `expires_at_ms`.
+
+    `acts_for_any` lets an operator open a session as an agent; the session then has the default
+    grants of that agent, not the operator's. `credential` is None for who opened the service in
+    this process: nobody could take that back.
+    """
+
+    name: str
+    grants: tuple[Grant, ...]
+    boards: frozenset[str] = frozenset()
+    expires_at_ms: Milliseconds | None = None
+    acts_for_any: bool = False
+    credential: Credential | None = None
+
+    @property
+    def account(self) -> str:
+        """On whose account it acts: a narrowed token draws on that of whom it was issued to."""
+        if self.credential is not None and self.name.startswith(self.credential.subject + "."):
+            return self.credential.subject
+        return self.name
+
+
+ALL_RIGHTS = frozenset(Right)
+
+
+def operator(name: str = "operator") -> Principal:
+    """The principal of whoever runs the service: every right on every key of every board."""
+    return Principal(name, (Grant("**", ALL_RIGHTS),), acts_for_any=True)
+
+
+def agent(name: str) -> Principal:
+    """The default principal of an agent.
+
+    All of its private namespace and its inbox; read, write, append and lock on public; append to
+    the inboxes of others; read which checkpoints there are, and whether one waits for it.
+    """
+    check_agent_name(name)
+    shared = frozenset({Right.READ, Right.WRITE, Right.APPEND, Right.LOCK})
+    return Principal(
+        name,
+        (
+            Grant("public/**", shared),
+            Grant(f"private/{name}/**", shared),
+            Grant(f"inbox/{name}/**", shared),
+            Grant("inbox/*/**", frozenset({Right.APPEND})),
+            Grant("system/checkpoints/**", frozenset({Right.READ})),
+            Grant("system/origin", frozenset({Right.READ})),
+            Grant(barrier_key(name), frozenset({Right.READ})),
+        ),
+    )
+
+
+def check_agent_name(name: str) -> str:
+    """Return `name` if an agent may have it: a segment that does not begin with `~`."""
+    if check_name(name, "agent").startswith("~"):
+        raise InvalidRequest(field="agent", reason=f"{name!r}: names with ~ are the service's own")
+    return name
+
+
+def check_grants(grants: Iterable[Grant]) -> tuple[Grant, ...]:
+    """Return the grants if each pattern is valid. Errors: InvalidRequest, LimitExceeded."""
+    found = tuple(grants)
+    if len(found) > PATTERNS_MAX:
+        raise LimitExceeded("PATTERNS_MAX", len(found), PATTERNS_MAX, "grants")
+    for grant in found:
+        parse_pattern(grant.pattern)
+    return found
+
+
+def parse_grant(text: str) -> Grant:
+    """A grant written as `PATTERN=right,right`, or `PATTERN=all`. Errors: InvalidRequest."""
+    pattern, equals, names = text.partition("=")
+    known = {right.value for right in Right}
+    rights = known if names == "all" else set(names.split(","))
+    if not equals or not rights <= known:
+        reason = f"{text!r} is not PATTERN=RIGHTS, with rights of: {', '.join(Right)}"
+        raise InvalidRequest("grant", reason)
+    return Grant(pattern, frozenset(map(Right, rights)))
+
+
+def acting_as(principal: Principal, name: str | None) -> Principal:
+    """The principal for a session of `principal` as agent `name` (None = itself).
+
+    Errors: AccessDenied when `principal` is somebody else and may not act for others.
+    """
+    if name is None or name == principal.name:
+        return principal
+    if not principal.acts_for_any:
+        raise AccessDenied(principal.name, "act as", name)
+    return replace(
+        agent(name),
+        boards=principal.boards,
+        expires_at_ms=principal.expires_at_ms,
+        credential=principal.credential,
+    )
+
+
+def same_rights(one: Principal, other: Principal) -> bool:
+    """Whether two principals may do the same."""
+    return (one.grants, one.boards, one.acts_for_any) == (
+        other.grants,
+        other.boards,
+        other.acts_for_any,
+    )
+
+
+# --- narrowing ------------------------------------------------------------------------------------
+
+
+def covers(outer: str, inner: str) -> bool:
+    """Whether pattern `outer` surely matches every key that pattern `inner` matches."""
+    wide, narrow = outer.split("/"), inner.split("/")
+    for place, segment in enumerate(wide):
+        if segment == "**":
+            return len(narrow) > place
+        if place >= len(narrow) or narrow[place] == "**":
+            return False
+        if segment not in ("*", narrow[place]):
+            return False
+    return len(narrow) == len(wide)
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """What is left of a principal's rights when it hands some on; None = as much as it has.
+
+    `name` is that of the sub-agent: the principal's own, or one that begins with it and a dot.
+    """
+
+    name: str | None = None
+    grants: tuple[Grant, ...] | None = None
+    boards: frozenset[str] | None = None
+    expires_at_ms: Milliseconds | None = None
+
+
+def narrowed(principal: Principal, to: Narrowing) -> Principal:
+    """`principal` with no more than `to`; it acts for nobody else any more.
+
+    Errors: InvalidRequest when `to` is wider than the principal in any respect.
+    """
+    name = principal.name if to.name is None else check_agent_name(to.name)
+    if name != principal.name and not name.startswith(principal.name + "."):
+        raise InvalidRequest("name", f"a sub-agent of {principal.name} is {principal.name}.<name>")
+    boards = principal.boards if to.boards is None else to.boards
+    if principal.boards and not (boards and boards <= principal.boards):
+        raise InvalidRequest("boards", "more than the token that is narrowed has")
+    ends = [end for end in (principal.expires_at_ms, to.expires_at_ms) if end is not None]
+    return replace(
+        principal,
+        name=name,
+        grants=principal.grants if to.grants is None else _narrowed(principal.grants, to.grants),
+        boards=boards,
+        expires_at_ms=min(ends, default=None),
+        acts_for_any=False,
+    )
+
+
+def _narrowed(wide: tuple[Grant, ...], narrow: tuple[Grant, ...]) -> tuple[Grant, ...]:
+    for grant in check_grants(narrow):
+        for right in grant.rights:
+            if not any(right in g.rights and covers(g.pattern, grant.pattern) for g in wide):
+                reason = f"{right} on {grant.pattern} is more than the token that is narrowed has"
+                raise InvalidRequest("grants", reason)
+    return narrow
+
+
+# --- may they? ------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=_ANSWERS_KEPT)
+def allows(grants: tuple[Grant, ...], right: Right, key: Key) -> bool:
+    """Whether one of the grants has `right` on `key`."""
+    return any(right in g.rights and parse_pattern(g.pattern).matches(key) for g in grants)
+
+
+@lru_cache(maxsize=_ANSWERS_KEPT)
+def allows_below(grants: tuple[Grant, ...], right: Right, prefix: Prefix) -> bool:
+    """Whether one of the grants has `right` on every key below `prefix`.
+
+    A pattern covers a whole subtree only if it ends in `**`, and it does so exactly if it matches
+    a child that no literal segment can name ("\\0" is in no key).
+    """
+    child = prefix + "/\0"
+    return any(
+        right in g.rights and g.pattern.endswith("**") and parse_pattern(g.pattern).matches(child)
+        for g in grants
+    )
+
+
+def require(principal: Principal, right: Right, key: Key) -> None:
+    """Errors: AccessDenied unless `principal` has `right` on `key`."""
+    if not allows(principal.grants, right, key):
+        raise AccessDenied(principal.name, right.value, key)
+
+
+def require_below(principal: Principal, right: Right, prefix: Prefix) -> None:
+    """Errors: AccessDenied unless `principal` has `right` on everything below `prefix`."""
+    if not allows_below(principal.grants, right, prefix):
+        raise AccessDenied(principal.name, right.value, prefix + "/**")
+
+
+def require_board(principal: Principal, board: str) -> None:
+    """Errors: InvalidRequest if `board` is no name; AccessDenied if it is not the principal's."""
+    check_name(board, "board")
+    if is_reserved(board) or (principal.boards and board not in principal.boards):
+        raise AccessDenied(principal.name, "use", board)
+
+
+def may_begin(principal: Principal) -> bool:
+    """Whether `principal` may change anything on a board that it may use, and so begin one."""
+    return any(g.rights - {Right.READ, Right.RESTORE} for g in principal.grants)
+
+
+def is_reserved(board: str) -> bool:
+    """Whether a board is one of the service's own, which nobody uses through a link."""
+    return board.startswith("~")
+
+
+def is_admin(principal: Principal) -> bool:
+    """Whether `principal` has the admin right on everything, on every board."""
+    whole = any(Right.ADMIN in g.rights and g.pattern == "**" for g in principal.grants)
+    return whole and not principal.boards
+
+
+def require_admin(principal: Principal) -> None:
+    """Errors: AccessDenied unless `is_admin`."""
+    if not is_admin(principal):
+        raise AccessDenied(principal.name, Right.ADMIN.value, "**")
+
+
+def require_revoke(principal: Principal, tokens: Iterable[str], of: str | None) -> None:
+    """Errors: AccessDenied unless it is the token in use, all of one's own, or one is an admin."""
+    own = principal.credential
+    is_own = own is not None and set(tokens) <= set(own.ids[-1:])
+    if not (is_own and of in (None, principal.name)):
+        require_admin(principal)
+
+
+def require_whole(principal: Principal, right: Right) -> None:
+    """Errors: AccessDenied unless `principal` has `right` on everything of a board."""
+    if not any(right in g.rights and g.pattern == "**" for g in principal.grants):
+        raise AccessDenied(principal.name, right.value, "**")
+
+
+def require_commit(principal: Principal, commit: core.Commit) -> None:
+    """Check every operation, condition, fence and ground of `commit` by itself."""
+    if commit.id.agent != principal.name:
+        raise AccessDenied(principal.name, "commit as", commit.id.agent)
+    for op in commit.ops:
+        _require_op(principal, op)
+    for condition in commit.conditions:
+        if isinstance(condition, core.KeyAt):
+            require(principal, Right.READ, condition.key)
+        else:
+            require_below(principal, Right.READ, condition.prefix)
+    for fence in commit.fences:
+        require(principal, Right.READ, fence.key)
+    for key, _ in commit.based_on:
+        require(principal, Right.READ, key)
+
+
+def _require_op(principal: Principal, op: core.Op) -> None:
+    _require_no_document(principal, op)
+    path = op.prefix if isinstance(op, core.DeletePrefix | core.Append) else op.key
+    if namespace_of(path) == SYSTEM:
+        # The service's own records, but for one: an agent says that it has delivered.
+        if op != core.Delete(barrier_key(principal.name)):
+            raise AccessDenied(principal.name, "change", path)
+        return
+    match op:
+        case core.Put() | core.Delete() | core.Increment():
+            require(principal, Right.WRITE, op.key)
+        case core.DeletePrefix():
+            require_below(principal, Right.WRITE, op.prefix)
+        case core.Append():
+            require_below(principal, Right.APPEND, op.prefix)
+        case core.PutBack():
+            raise AccessDenied(principal.name, "put back", op.key)
+        case core.Grant() | core.Renew() | core.Release():
+            require(principal, Right.LOCK, op.key)
+            _require_holder(principal, op)
+        case core.Expire():  # of a lease that has run out, as the engine checks: anybody's
+            require(principal, Right.LOCK, op.key)
+
+
+def _require_holder(principal: Principal, op: core.Grant | core.Renew | core.Release) -> None:
+    """A lease is taken, kept and given back in one's own name, or with the admin right."""
+    if is_holder_of(principal.name, op.holder):
+        return
+    if not allows(principal.grants, Right.ADMIN, op.key):
+        raise AccessDenied(principal.name, "hold as", op.holder)
+
+
+def _require_no_document(principal: Principal, op: core.Op) -> None:
+    """What lies below a document is written by the service alone, with the admin right; everybody
+    else edits it as a document, or removes it whole."""
+    path = op.prefix if isinstance(op, core.DeletePrefix | core.Append) else op.key
+    key = document_of(path)
+    if key is None or allows_below(principal.grants, Right.ADMIN, document_prefix(key)):
+        return
+    if not (isinstance(op, core.DeletePrefix) and path == document_prefix(key)):
+        raise AccessDenied(principal.name, Right.ADMIN.value, path)
+
+
+def readable(grants: tuple[Grant, ...]) -> Callable[[Key], bool]:
+    """A filter: whether a key may be read. It is applied to everything that is shown."""
+    return lambda key: allows(grants, Right.READ, key)
+
+
+def readable_patterns(grants: tuple[Grant, ...]) -> tuple[Pattern, ...]:
+    """What may be read, as patterns: the filter lets through what one of them matches."""
+    return tuple(parse_pattern(grant.pattern) for grant in grants if Right.READ in grant.rights)
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+class Checked(StrEnum):
+    """How the rights of a method are checked."""
+
+    EACH_KEY = "every key named must be readable"
+    EACH_PART = "every operation, condition, fence and ground of the commit"
+    FILTERED = "only what is readable is shown"
+    BOARD = "the board must be the principal's"
+    ADMIN = "the admin right on everything, on every board"
+    WHOLE_CHECKPOINT = "the checkpoint right on the whole board"
+    WHOLE_RESTORE = "the restore right on the whole board"
+    WHOLE_ADMIN = "the admin right on the whole board"
+    NOTHING = "says nothing about any board"
+
+
+METHODS: dict[str, Checked] = {
+    "head": Checked.BOARD,
+    "commit": Checked.EACH_PART,
+    "read": Checked.EACH_KEY,
+    "list": Checked.FILTERED,
+    "leases": Checked.FILTERED,
+    "log": Checked.FILTERED,
+    "watch": Checked.FILTERED,
+    "why": Checked.FILTERED,
+    "document": Checked.EACH_KEY,
+    "boards": Checked.FILTERED,
+    "whoami": Checked.NOTHING,
+    "refresh": Checked.NOTHING,
+    "revoke": Checked.ADMIN,
+    "audit": Checked.ADMIN,
+    "erase": Checked.ADMIN,
+    "rewrap": Checked.ADMIN,
+    "checkpoint": Checked.WHOLE_CHECKPOINT,
+    "checkpoints": Checked.FILTERED,
+    "manifest": Checked.EACH_KEY,
+    "pin": Checked.WHOLE_CHECKPOINT,
+    "prune": Checked.WHOLE_ADMIN,
+    "restore": Checked.WHOLE_RESTORE,
+    "branch": Checked.WHOLE_CHECKPOINT,
+    "differences": Checked.FILTERED,
+    "history": Checked.EACH_KEY,
+    "verify": Checked.WHOLE_ADMIN,
+    "export": Checked.WHOLE_ADMIN,
+    "import_begin": Checked.WHOLE_ADMIN,
+    "import_page": Checked.WHOLE_ADMIN,
+    "import_end": Checked.WHOLE_ADMIN,
+}
+"""Every method that the service offers. tests/unit/core/test_access.py fails on one that is not
+here, and tries each as a principal without rights."""

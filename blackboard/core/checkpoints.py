@@ -1,0 +1,395 @@
+"""The nouns of a board's past: moments, checkpoints, what a restore or a comparison answers.
+
+    await board.checkpoint("before-plan")
+    await board.restore("before-plan")
+
+A moment is a revision, the name of a checkpoint, "now", or an instant of time. All of these are
+plain and frozen; values in them are encoded bytes, except in what `client/board.py` hands out.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from blackboard.core.commit import Entry, Epoch
+from blackboard.core.path import SYSTEM, check_name
+from blackboard.errors import InvalidRequest, LimitExceeded
+from blackboard.types import BARRIER_MS_MAX, Key, Milliseconds, Prefix, Revision
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A board at a revision."""
+
+    board: str
+    revision: Revision
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far the archive of a board reaches: `oldest`..`revision`, sealed by `chain`.
+
+    `chain` is the hash chain over all commits up to `revision`; `epoch` the one at `revision`.
+    """
+
+    oldest: Revision
+    revision: Revision
+    epoch: Epoch
+    chain: bytes
+    origin: Point | None = None
+    """Where the board branched off, None if it did not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What a key became at `revision`: `entry`, or removed (None) by `author`."""
+
+    key: Key
+    revision: Revision
+    time_ms: Milliseconds
+    author: str
+    entry: Entry | None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key that two points do not hold alike; None = absent there."""
+
+    key: Key
+    before: Entry | None
+    after: Entry | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A checkpoint as it is kept: its manifest's exact bytes, and their signature."""
+
+    board: str
+    name: str
+    revision: Revision
+    time_ms: Milliseconds
+    kind: str
+    manifest: bytes
+    signature: bytes
+    pinned: bool = False
+
+
+Step = tuple[Revision, str, int, int]
+"""An agent's last commit: its revision, incarnation, lane and step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Each namespace's digest (32 bytes; one that holds nothing has none), and the last commit of
+    each agent."""
+
+    digests: Mapping[str, bytes]
+    steps: Mapping[str, Step]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Everything that a manifest says: see `integrity/signing.py`.
+
+    `record` is the encoded value of the checkpoint's entry, `declared` the encoded values of
+    `public/~declared/<agent>` by agent. `previous` is the hash of the board's manifest before this
+    one, empty for the first.
+    """
+
+    board: str
+    name: str
+    revision: Revision
+    time_ms: Milliseconds
+    author: str
+    epoch: Epoch
+    chain: bytes
+    facts: Facts
+    record: bytes
+    declared: Mapping[str, bytes]
+    previous: bytes = b""
+
+
+NOW: Final = "now"
+"""The moment that is the board's head; no checkpoint has that name."""
+
+CHECKPOINTS: Final = f"{SYSTEM}/checkpoints"
+RESTORES: Final = f"{SYSTEM}/restores"
+ORIGIN_KEY: Final = f"{SYSTEM}/origin"
+"""What a branch, or an imported board, says of where it came from."""
+
+NAMED: Final = "named"
+AUTOMATIC: Final = "automatic"
+BEFORE_RESTORE: Final = "before-restore"
+SHUTDOWN: Final = "shutdown"
+_REQUEST = re.compile("[0-9a-f]{16,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """A point in time; as a moment, the newest revision that was committed then or before."""
+
+    time_ms: Milliseconds
+
+
+Moment = Revision | str | Instant
+"""A revision, the name of a checkpoint or "now", or a point in time."""
+
+
+def checkpoint_key(name: str) -> Key:
+    """The entry that is checkpoint `name`."""
+    return f"{CHECKPOINTS}/{name}"
+
+
+def declared_key(agent: str) -> Key:
+    """Where an agent declares what a checkpoint shall say of it: versions, a model's parameters."""
+    return f"public/~declared/{agent}"
+
+
+def check_checkpoint(name: str) -> str:
+    """Return `name` if a checkpoint may have it: a segment that no revision and no `now` looks
+    like. Errors: InvalidRequest."""
+    if check_name(name, "checkpoint") == NOW or name.isdecimal():
+        reason = f"{name!r} reads as a revision, or as the present"
+        raise InvalidRequest(field="checkpoint", reason=reason)
+    return name
+
+
+def named_by_time(instant: datetime, request: str) -> str:
+    """A name for a checkpoint that nobody named."""
+    return f"{instant:%Y-%m-%dT%H.%M.%SZ}-{request[:4]}"
+
+
+def check_request(request: str) -> str:
+    """Return `request` if it can name one: 16 to 64 lower hex digits, made at random by whoever
+    asks. Errors: InvalidRequest."""
+    if not _REQUEST.fullmatch(request):
+        raise InvalidRequest(field="request", reason=f"{request!r:.80} is not random hex digits")
+    return request
+
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWish:
+    """A checkpoint that is asked for; `request` names the asking, so that a retry is recognised.
+
+    With `barrier_ms`, every attached agent is asked for its state first, for up to that long; with
+    `stale_ok` it is taken even if some did not bring it, and says who.
+    """
+
+    name: str
+    request: str
+    note: str = ""
+    barrier_ms: Milliseconds | None = None
+    stale_ok: bool = False
+    kind: str = NAMED
+
+    def check(self) -> None:
+        """Errors: InvalidRequest, LimitExceeded."""
+        check_checkpoint(self.name)
+        check_request(self.request)
+        wait_ms = self.barrier_ms
+        if wait_ms is not None and wait_ms < 1:
+            raise InvalidRequest(field="barrier_ms", reason=f"{wait_ms} is no time to wait")
+        if wait_ms is not None and wait_ms > BARRIER_MS_MAX:
+            raise LimitExceeded("BARRIER_MS_MAX", wait_ms, BARRIER_MS_MAX, "barrier_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """How the attached agents answered a checkpoint that asked for their state at `asked`.
+
+    They brought it (`delivered`), went away meanwhile (`left`), or did neither (`not_fresh`).
+    """
+
+    asked: Revision
+    delivered: tuple[str, ...] = ()
+    not_fresh: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A named revision of a board: when, by whom and why; `kind` says what it was made for."""
+
+    board: str
+    name: str
+    revision: Revision
+    time_ms: Milliseconds
+    kind: str = NAMED
+    by: str = ""
+    note: str = ""
+    barrier: Barrier | None = None
+    pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A checkpoint with its sealed manifest, as far as you may see it.
+
+    `digests` are those of the namespaces that you may read as a whole, `steps` the revision of each
+    agent's last commit, `declared` what agents said of themselves (as JSON). `chain` seals the
+    whole history up to the checkpoint, `previous` is the hash of the manifest before this one;
+    `signed_by` names the key.
+    """
+
+    checkpoint: Checkpoint
+    epoch: Epoch
+    chain: str
+    previous: str
+    digests: Mapping[str, str]
+    steps: Mapping[str, Revision]
+    declared: Mapping[str, Any] = field(default_factory=dict)
+    signed_by: str = ""
+
+
+# --- restore, branch ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreWish:
+    """A restore that is asked for: to which moment, and why."""
+
+    to: Moment
+    request: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A board whose content is that of `from_revision` again, since `revision`, which begins
+    `epoch`.
+
+    `put_back` and `removed` count the keys that changed. The future that was abandoned ends at
+    checkpoint `before`, and stays readable.
+    """
+
+    revision: Revision
+    time_ms: Milliseconds
+    epoch: Epoch
+    from_revision: Revision
+    put_back: int
+    removed: int
+    before: str
+
+
+@dataclass(frozen=True, slots=True)
+class BranchWish:
+    """A branch that is asked for: a new board, from which moment, under which assumption."""
+
+    new: str
+    at: Moment
+    request: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a board began: as the content of `board` at `revision`, because of `note`."""
+
+    board: str
+    revision: Revision
+    by: str
+    note: str
+    request: str
+
+
+# --- looking back ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DiffRequest:
+    """A page of what differs between two moments: `b` may be one of another board, `other`."""
+
+    a: Moment
+    b: Moment
+    other: str | None = None
+    pattern: str = "**"
+    after: Key | None = None
+    limit: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """Keys that two revisions do not hold alike, sorted; `next_key` continues."""
+
+    a: Revision
+    b: Revision
+    differences: tuple[Difference, ...]
+    next_key: Key | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What checking a board up to `revision` found; nothing is damaged if `findings` is empty.
+
+    `more` says that there were more findings than are told. `erased` names the namespaces of which
+    a data key was destroyed: their values of that time are there, and open no more.
+    """
+
+    revision: Revision
+    findings: tuple[str, ...] = ()
+    more: bool = False
+    erased: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything is as it was written."""
+        return not self.findings
+
+
+# --- retention ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What pruning keeps: the newest `last` checkpoints, the last one of each of the past `days`
+    days (UTC), and with `named` all that people named.
+
+    Pinned ones, and those that a board branched off at, are always kept. The full history (every
+    revision, not only checkpoints) is kept for `history_ms`; None = for ever.
+    """
+
+    last: int = 10
+    days: int = 7
+    named: bool = True
+    history_ms: Milliseconds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What pruning removed, or would: checkpoints by name, and versions of entries."""
+
+    removed: tuple[str, ...]
+    kept: tuple[str, ...]
+    versions: int = 0
+
+
+# --- export, import -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ExportPage:
+    """A page of a checkpoint on its way into a file; the first one has the sealed manifest and the
+    counters of `append`."""
+
+    revision: Revision
+    entries: tuple[Entry, ...]
+    next_key: Key | None = None
+    manifest: bytes = b""
+    signature: bytes = b""
+    items: tuple[tuple[Prefix, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ImportWish:
+    """An import that is asked for: `board` begins as what the sealed manifest describes."""
+
+    request: str
+    manifest: bytes
+    signature: bytes
+    items: tuple[tuple[Prefix, int], ...] = ()
+    note: str = ""

@@ -1,0 +1,1 @@
+"""The rules of documents: updates as bytes, and the keys that hold them."""

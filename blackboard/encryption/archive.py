@@ -1,0 +1,205 @@
+"""An archive of sealed values: what goes in is ciphertext, who reads gets plain values.
+
+A branch shares the past of the board that it came from, so its older values open with that board's
+data keys.
+"""
+
+import dataclasses
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from blackboard.archive.base import Archive, Pause, let_others_run
+from blackboard.core.checkpoints import Difference, Facts, Mark, Point, Stored, Version
+from blackboard.core.commit import Change, Entry, Head, LogEntry, Reading
+from blackboard.encryption.data_keys import DataKeys
+from blackboard.encryption.store import Opener
+from blackboard.integrity.envelope import Opened, is_sealed, sealed_form
+from blackboard.types import Key, Milliseconds, Prefix, Revision
+
+
+class SealedArchive:
+    """An `Archive` in front of one that keeps ciphertext; see there for each method."""
+
+    def __init__(self, raw: Archive, keys: DataKeys) -> None:
+        self.raw = raw
+        self._keys = keys
+        self._opener = Opener(keys)
+
+    async def mark(self, board: str) -> Mark | None:
+        """As `Archive.mark`."""
+        return await self.raw.mark(board)
+
+    async def mark_at(self, at: Point) -> Mark:
+        """As `Archive.mark_at`."""
+        return await self.raw.mark_at(at)
+
+    async def boards(self) -> Sequence[str]:
+        """As `Archive.boards`."""
+        return await self.raw.boards()
+
+    async def take(self, board: str, owner: str, ttl_ms: Milliseconds) -> int | None:
+        """As `Archive.take`."""
+        return await self.raw.take(board, owner, ttl_ms)
+
+    async def give_up(self, board: str, fence: int) -> None:
+        """As `Archive.give_up`."""
+        await self.raw.give_up(board, fence)
+
+    async def join(
+        self,
+        board: str,
+        fence: int,
+        head: Head,
+        pages: AsyncIterator[Reading],
+        *,
+        items: Sequence[tuple[Prefix, int]] = (),
+    ) -> Mark:
+        """As `Archive.join`; values that were opened go in as they were sealed."""
+
+        async def sealed() -> AsyncIterator[Reading]:
+            async for page in pages:
+                yield replace(page, entries=tuple(sealed_entry(entry) for entry in page.entries))
+
+        return await self.raw.join(board, fence, head, sealed(), items=items)
+
+    async def branch(self, board: str, origin: Point) -> Mark:
+        """As `Archive.branch`."""
+        return await self.raw.branch(board, origin)
+
+    async def append(
+        self,
+        board: str,
+        fence: int,
+        after: Revision,
+        entries: Sequence[LogEntry],
+        pause: Pause = let_others_run,
+    ) -> Mark:
+        """As `Archive.append`; values that were opened go in as they were sealed."""
+        sealed = [_sealed(entry) for entry in entries]
+        return await self.raw.append(board, fence, after, sealed, pause)
+
+    async def settle(self, board: str) -> Revision:
+        """As `Archive.settle`."""
+        return await self.raw.settle(board)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    async def read(self, at: Point, keys: Sequence[Key]) -> Reading:
+        """As `Archive.read`. Errors: also Corrupt, when a value does not open."""
+        return await self._opened(at.board, await self.raw.read(at, keys))
+
+    async def items(self, at: Point) -> Sequence[tuple[Prefix, int]]:
+        """As `Archive.items`."""
+        return await self.raw.items(at)
+
+    async def history(
+        self, at: Point, key: Key, *, before: Revision | None = None, limit: int
+    ) -> Sequence[Version]:
+        """As `Archive.history`."""
+        found = await self.raw.history(at, key, before=before, limit=limit)
+        return [dataclasses.replace(v, entry=await self._entry(at.board, v.entry)) for v in found]
+
+    async def differences(
+        self, a: Point, b: Point, *, after: Key | None = None, limit: int
+    ) -> Sequence[Difference]:
+        """As `Archive.differences`: what was sealed anew counts as different."""
+        found = await self.raw.differences(a, b, after=after, limit=limit)
+        return [
+            Difference(
+                d.key, await self._entry(a.board, d.before), await self._entry(b.board, d.after)
+            )
+            for d in found
+        ]
+
+    async def log(
+        self, board: str, after: Revision, *, until: Revision, limit: int
+    ) -> Sequence[LogEntry]:
+        """As `Archive.log`."""
+        found = await self.raw.log(board, after, until=until, limit=limit)
+        values = [c.value for entry in found for c in entry.changes if c.value is not None]
+        if not any(is_sealed(value) for value in values):
+            return found
+        return await self._opener.log(await self._family(board), found)
+
+    async def at_time(self, board: str, time_ms: Milliseconds) -> Revision:
+        """As `Archive.at_time`."""
+        return await self.raw.at_time(board, time_ms)
+
+    async def facts_at(self, at: Point) -> Facts:
+        """As `Archive.facts_at`: the digests are those of the ciphertext."""
+        return await self.raw.facts_at(at)
+
+    async def digests_at(self, at: Point) -> Mapping[str, bytes] | None:
+        """As `Archive.digests_at`: those of the ciphertext."""
+        return await self.raw.digests_at(at)
+
+    async def sums_at(self, at: Point, namespaces: Sequence[str]) -> Mapping[str, int]:
+        """As `Archive.sums_at`: those of the ciphertext."""
+        return await self.raw.sums_at(at, namespaces)
+
+    async def checkpoints(self, board: str) -> Sequence[Stored]:
+        """As `Archive.checkpoints`."""
+        return await self.raw.checkpoints(board)
+
+    async def pin(self, board: str, name: str, *, pinned: bool) -> None:
+        """As `Archive.pin`."""
+        await self.raw.pin(board, name, pinned=pinned)
+
+    async def forget(self, board: str, name: str) -> None:
+        """As `Archive.forget`."""
+        await self.raw.forget(board, name)
+
+    async def prune(self, board: str, keep: Sequence[Revision], below: Revision) -> int:
+        """As `Archive.prune`."""
+        return await self.raw.prune(board, keep, below)
+
+    async def verify(self, at: Point) -> AsyncIterator[str]:
+        """As `Archive.verify`, without any key: what was erased is as it was written."""
+        async for finding in self.raw.verify(at):
+            yield finding
+
+    async def aclose(self) -> None:
+        """As `Archive.aclose`."""
+        await self.raw.aclose()
+
+    async def list(
+        self, at: Point, prefix: Prefix, *, after: Key | None = None, limit: int
+    ) -> Reading:
+        """As `Archive.list`."""
+        return await self._opened(
+            at.board, await self.raw.list(at, prefix, after=after, limit=limit)
+        )
+
+    async def _opened(self, board: str, reading: Reading) -> Reading:
+        if not any(is_sealed(entry.value) for entry in reading.entries):
+            return reading
+        family = await self._family(board)
+        return replace(reading, entries=await self._opener.entries(family, reading.entries))
+
+    async def _entry(self, board: str, entry: Entry | None) -> Entry | None:
+        if entry is None or not is_sealed(entry.value):
+            return entry
+        return await self._opener.entry(await self._family(board), entry)
+
+    async def _family(self, board: str) -> "Sequence[str]":
+        """A board, and those that it came from, whose keys its past may need."""
+        found = [board]
+        while (mark := await self.raw.mark(found[-1])) is not None and mark.origin is not None:
+            found.append(mark.origin.board)
+        return found
+
+
+def sealed_entry(entry: Entry) -> Entry:
+    """An entry as it is kept."""
+    if not isinstance(entry.value, Opened):
+        return entry
+    return replace(entry, value=entry.value.sealed)
+
+
+def _sealed(entry: LogEntry) -> LogEntry:
+    return replace(entry, changes=tuple(_sealed_change(change) for change in entry.changes))
+
+
+def _sealed_change(change: Change) -> Change:
+    return change if change.value is None else replace(change, value=sealed_form(change.value))

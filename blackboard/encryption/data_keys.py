@@ -1,0 +1,297 @@
+"""Data keys: one for each namespace of each board, kept wrapped in a board of their own.
+
+A record is `system/keys/<board>/<namespace>/<key id>`. The newest one of a namespace that was not
+destroyed seals; all of them open. Destroying a key leaves its record, so that what it sealed is
+known to be erased and not damaged. A branch gets the records of the keys that its values need.
+
+Several processes share the records: each follows the log of that board, and looks anew when it
+meets a key that it does not know.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from blackboard.core.commit import Commit, CommitId, Entry, Op, Put
+from blackboard.encryption.master_key import Wrapper
+from blackboard.engines.base import Store
+from blackboard.errors import BlackboardError, Corrupt, Unavailable
+from blackboard.integrity.envelope import KEY_BYTES, KEY_ID_BYTES
+from blackboard.types import LIST_ENTRIES_MAX, LOG_ENTRIES_MAX, SEALS_PER_KEY_MAX, Revision
+from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
+
+log = logging.getLogger(__name__)
+
+KEYS_BOARD: Final = "~keys"
+_BELOW: Final = "system/keys"
+_FOLLOW_WAIT_MS: Final = 1_000
+_RETRY_S: Final = 0.5
+
+
+@dataclass(slots=True)
+class DataKey:
+    """A data key of `namespace`; `cipher` is None once it was destroyed."""
+
+    id: bytes
+    namespace: str
+    cipher: AESGCM | None
+    order: Revision
+    seals: int = 0
+
+
+class DataKeys:
+    """The data keys of all boards of a raw (not sealing) store."""
+
+    def __init__(self, raw: Store, wrapper: Wrapper) -> None:
+        self._raw = raw
+        self._wrapper = wrapper
+        self._tables: dict[str, dict[bytes, DataKey]] = {}
+        self._newest: dict[tuple[str, str], DataKey] = {}
+        self._making: dict[tuple[str, str], asyncio.Lock] = {}
+        self._incarnation, self._step = secrets.token_hex(8), 0
+        self._follower: asyncio.Task[None] | None = None
+        self.made: Callable[[str, str], None] = lambda board, namespace: None
+        """Called with the board and the namespace for which a data key was made."""
+
+    @property
+    def master(self) -> str:
+        """Which master key wraps now: a name that says nothing about it."""
+        return self._wrapper.name
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    def known(self, board: str, key_id: bytes) -> DataKey | None:
+        """A key of a board, if this process knows it."""
+        return self._tables.get(board, {}).get(key_id)
+
+    async def find(self, board: str, key_id: bytes) -> DataKey | None:
+        """A key of a board; looks anew when it is not known here."""
+        found = self.known(board, key_id)
+        if found is None:
+            await self._load(board)
+            found = self.known(board, key_id)
+        return found
+
+    async def current(self, board: str, namespace: str) -> DataKey:
+        """The key that seals in a namespace; it is made when there is none."""
+        if board not in self._tables:
+            await self._load(board)
+        found = self._newest.get((board, namespace))
+        if found is not None and found.seals < SEALS_PER_KEY_MAX:
+            return found
+        lock = self._making.setdefault((board, namespace), asyncio.Lock())
+        async with lock:
+            found = self._newest.get((board, namespace))
+            if found is not None and found.seals < SEALS_PER_KEY_MAX:
+                return found
+            return await self._make(board, namespace)
+
+    async def erased(self, board: str) -> Sequence[str]:
+        """Namespaces of a board of which a data key was destroyed, sorted."""
+        await self._load(board)
+        return sorted({k.namespace for k in self._tables[board].values() if k.cipher is None})
+
+    async def check(self) -> None:
+        """Errors: Corrupt when the master key does not unwrap the data keys that there are."""
+        if KEYS_BOARD not in await self._raw.boards():
+            return
+        async for entry in self._records(_BELOW):
+            record = _read(entry)
+            if "wrapped" in record:
+                _, namespace, key_id = _place(entry.key)
+                await self._wrapper.unwrap(record["wrapped"], _context(namespace, key_id))
+                return
+
+    # --- changing ---------------------------------------------------------------------------------
+
+    async def _make(self, board: str, namespace: str) -> DataKey:
+        key, key_id = secrets.token_bytes(KEY_BYTES), secrets.token_bytes(KEY_ID_BYTES)
+        wrapped = await self._wrapper.wrap(key, _context(namespace, key_id))
+        revision = await self._commit([_record(board, namespace, key_id, wrapped)])
+        made = DataKey(key_id, namespace, AESGCM(key), revision)
+        self._note(board, made)
+        self.made(board, namespace)
+        return made
+
+    async def adopt(self, board: str, ids: Iterable[bytes]) -> None:
+        """Give a new board the keys `ids`, which another board has: its values came from there.
+
+        An id that no board here has is left out: its values stay closed.
+        """
+        wanted = {key_id.hex() for key_id in ids}
+        if not wanted:
+            return
+        ops: dict[str, Op] = {}
+        async for entry in self._records(_BELOW):
+            _, namespace, key_id = _place(entry.key)
+            if key_id.hex() in wanted:
+                key = _key(board, namespace, key_id)
+                ops[key] = Put(key, entry.value)
+        for some in _pages(list(ops.values())):
+            await self._commit(some)
+        await self._load(board)
+
+    async def destroy(self, namespaces: Sequence[str], board: str | None = None) -> int:
+        """Destroy every data key of namespaces, on one board or (None) on all, for good.
+
+        Returns how many. Nothing that they sealed can be opened again; branches that have copies of
+        them lose those too.
+        """
+        doomed: dict[bytes, None] = {}
+        records = [entry async for entry in self._records(_BELOW)]
+        for entry in records:
+            place, found, key_id = _place(entry.key)
+            if found in namespaces and board in (None, place):
+                doomed[key_id] = None
+        gone = {"erased_ms": time.time_ns() // 1_000_000}
+        hit = [entry.key for entry in records if _place(entry.key)[2] in doomed]
+        ops: list[Op] = [Put(key, encode_value(gone)) for key in hit]
+        for some in _pages(ops):
+            await self._commit(some)
+        await self._forget_log()
+        for name in list(self._tables):
+            await self._load(name)
+        return len(doomed)
+
+    async def rewrap(self) -> int:
+        """Wrap every data key with the first master key; returns how many. No value is touched."""
+        ops: list[Op] = []
+        async for entry in self._records(_BELOW):
+            record = _read(entry)
+            if "wrapped" in record:
+                _, namespace, key_id = _place(entry.key)
+                context = _context(namespace, key_id)
+                key = await self._wrapper.unwrap(record["wrapped"], context)
+                again = {"wrapped": await self._wrapper.wrap(key, context)}
+                ops.append(Put(entry.key, encode_value(again)))
+        for some in _pages(ops):
+            await self._commit(some)
+        await self._forget_log()
+        return len(ops)
+
+    async def _commit(self, ops: Sequence[Op]) -> Revision:
+        """Errors: Unavailable, also when the outcome is unknown."""
+        self._step += 1
+        epoch = (await self._raw.open(KEYS_BOARD)).epoch.id
+        name = CommitId(SYSTEM_AGENT, 0, self._incarnation, self._step)
+        commit = Commit(name, epoch, tuple(ops))
+        (outcome,) = await self._raw.commit(KEYS_BOARD, [prepare(commit)])
+        if isinstance(outcome, BlackboardError):
+            raise Unavailable("data keys", str(outcome))
+        return outcome.revision
+
+    async def _forget_log(self) -> None:
+        """The log held the keys as they were: drop it."""
+        head = await self._raw.open(KEYS_BOARD)
+        await self._raw.compact(KEYS_BOARD, head.revision + 1)
+
+    # --- the records ------------------------------------------------------------------------------
+
+    async def _records(self, prefix: str) -> AsyncIterator[Entry]:
+        after = None
+        await self._raw.open(KEYS_BOARD)
+        while True:
+            page = await self._raw.list(KEYS_BOARD, prefix, after=after, limit=LIST_ENTRIES_MAX)
+            for entry in page.entries:
+                yield entry
+            after = page.next_key
+            if after is None:
+                return
+
+    async def _load(self, board: str) -> None:
+        if self._follower is None:
+            after = (await self._raw.open(KEYS_BOARD)).revision  # before anything is looked at
+            if self._follower is None:
+                self._follower = asyncio.create_task(self._follow(after), name="data keys")
+        before = self._tables.get(board, {})
+        found: dict[bytes, DataKey] = {}
+        async for entry in self._records(f"{_BELOW}/{board}"):
+            _, namespace, key_id = _place(entry.key)
+            found[key_id] = await self._key(entry, namespace, key_id, before.get(key_id))
+        self._tables[board] = {}
+        for place in [place for place in self._newest if place[0] == board]:
+            del self._newest[place]
+        for key in found.values():
+            self._note(board, key)
+
+    async def _key(
+        self, entry: Entry, namespace: str, key_id: bytes, known: DataKey | None
+    ) -> DataKey:
+        """The key of a record; one that is known is not unwrapped again."""
+        wrapped = _read(entry).get("wrapped")
+        if known is not None and (wrapped is not None or known.cipher is None):
+            return known
+        cipher = None
+        if wrapped is not None:
+            cipher = AESGCM(await self._wrapper.unwrap(wrapped, _context(namespace, key_id)))
+        return DataKey(key_id, namespace, cipher, entry.create_revision)
+
+    def _note(self, board: str, key: DataKey) -> None:
+        self._tables.setdefault(board, {})[key.id] = key
+        newest = self._newest.get((board, key.namespace))
+        if key.cipher is not None and (newest is None or key.order > newest.order):
+            self._newest[board, key.namespace] = key
+
+    async def _follow(self, after: Revision) -> None:
+        """Look anew at every board whose records another process changed after `after`."""
+        while self._follower is asyncio.current_task():  # some drivers swallow a cancellation
+            try:
+                page = await self._raw.log(
+                    KEYS_BOARD, after, limit=LOG_ENTRIES_MAX, wait_ms=_FOLLOW_WAIT_MS
+                )
+                changed = {_place(c.key)[0] for entry in page.entries for c in entry.changes}
+                after = page.entries[-1].revision if page.entries else after
+            except BlackboardError as error:
+                log.info("data keys: %s; looking at all of them", error)
+                changed = set(self._tables)
+                with contextlib.suppress(BlackboardError):
+                    after = (await self._raw.open(KEYS_BOARD)).revision
+                await asyncio.sleep(_RETRY_S)
+            for board in changed & self._tables.keys():
+                with contextlib.suppress(BlackboardError):
+                    await self._load(board)
+
+    async def aclose(self) -> None:
+        """Stop following."""
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            follower.cancel()
+            await asyncio.gather(follower, return_exceptions=True)
+
+
+def _key(board: str, namespace: str, key_id: bytes) -> str:
+    return f"{_BELOW}/{board}/{namespace}/{key_id.hex()}"
+
+
+def _place(key: str) -> tuple[str, str, bytes]:
+    """Board, namespace and key id of a record."""
+    board, _, rest = key.removeprefix(_BELOW + "/").partition("/")
+    namespace, _, key_id = rest.rpartition("/")
+    return board, namespace, bytes.fromhex(key_id)
+
+
+def _record(board: str, namespace: str, key_id: bytes, wrapped: bytes) -> Op:
+    return Put(_key(board, namespace, key_id), encode_value({"wrapped": wrapped}))
+
+
+def _read(entry: Entry) -> Any:
+    record = decode_value(entry.value)
+    if not isinstance(record, dict) or not ({"wrapped", "erased_ms"} & record.keys()):
+        raise Corrupt(what=entry.key, reason="no record of a data key")
+    return record
+
+
+def _context(namespace: str, key_id: bytes) -> bytes:
+    return b"blackboard data key\0" + namespace.encode() + b"\0" + key_id
+
+
+def _pages(ops: Sequence[Op]) -> Iterator[Sequence[Op]]:
+    for start in range(0, len(ops), LIST_ENTRIES_MAX):
+        yield ops[start : start + LIST_ENTRIES_MAX]

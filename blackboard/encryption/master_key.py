@@ -1,0 +1,113 @@
+"""Master keys: what wraps the data keys. From a file, the environment or a command, or a KMS.
+
+`Wrapper` is all that a key management service has to offer; `LocalWrapper` does the same with keys
+that this process holds. A secret holds one key a line, 32 bytes in hexadecimal: the first wraps,
+all of them unwrap, so that a master key is changed without touching a value.
+"""
+
+import asyncio
+import hashlib
+import secrets
+import shlex
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from blackboard.errors import Corrupt, InvalidRequest
+from blackboard.integrity.envelope import KEY_BYTES, NONCE_BYTES
+from blackboard.types import KEY_COMMAND_TIMEOUT_MS
+
+_ID_BYTES: Final = 8
+
+
+class Wrapper(Protocol):
+    """Wraps data keys, bound to a context: where they belong."""
+
+    @property
+    def name(self) -> str:
+        """Which master key wraps now: a name that says nothing about it."""
+
+    async def wrap(self, key: bytes, context: bytes) -> bytes:
+        """`key`, so that only the master key gets it back."""
+
+    async def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
+        """The inverse. Errors: Corrupt when it is not what was wrapped, or by an unknown key."""
+
+
+class LocalWrapper:
+    """A `Wrapper` with keys of this process; the first one wraps."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        if not keys or any(len(key) != KEY_BYTES for key in keys):
+            raise InvalidRequest("master_key", f"{KEY_BYTES} bytes in hexadecimal, one key a line")
+        self._ciphers = {_id_of(key): AESGCM(key) for key in keys}
+        self._first = _id_of(keys[0])
+
+    @staticmethod
+    def of(secret: str) -> "LocalWrapper":
+        """From hexadecimal text. Errors: InvalidRequest, which does not show it."""
+        try:
+            keys = [bytes.fromhex(line) for line in secret.split()]
+        except ValueError:
+            keys = []
+        return LocalWrapper(keys)
+
+    @property
+    def name(self) -> str:
+        """As `Wrapper.name`."""
+        return self._first.hex()
+
+    async def wrap(self, key: bytes, context: bytes) -> bytes:
+        """As `Wrapper.wrap`."""
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        return self._first + nonce + self._ciphers[self._first].encrypt(nonce, key, context)
+
+    async def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
+        """As `Wrapper.unwrap`."""
+        cipher = self._ciphers.get(wrapped[:_ID_BYTES])
+        nonce, rest = wrapped[_ID_BYTES:][:NONCE_BYTES], wrapped[_ID_BYTES + NONCE_BYTES :]
+        try:
+            if cipher is None or not rest:
+                raise InvalidTag
+            return cipher.decrypt(nonce, rest, context)
+        except InvalidTag as error:
+            raise Corrupt("a data key", "no master key of this service unwraps it") from error
+
+
+def _id_of(key: bytes) -> bytes:
+    return hashlib.sha256(b"blackboard master key\0" + key).digest()[:_ID_BYTES]
+
+
+def new_master_key() -> str:
+    """A fresh master key, in hexadecimal."""
+    return secrets.token_hex(KEY_BYTES)
+
+
+async def from_command(command: str) -> LocalWrapper:
+    """The keys that a command prints. Errors: InvalidRequest, which shows nothing that it printed.
+
+    The command is split as a shell would, and run without one.
+    """
+    try:
+        program, *arguments = shlex.split(command)
+        process = await asyncio.create_subprocess_exec(
+            program,
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+    except (OSError, ValueError) as error:
+        raise InvalidRequest("master_key_command", str(error)) from error
+    try:
+        async with asyncio.timeout(KEY_COMMAND_TIMEOUT_MS / 1000):
+            out, _ = await process.communicate()
+    except TimeoutError as error:
+        process.kill()
+        await process.wait()
+        raise InvalidRequest("master_key_command", "it did not end in time") from error
+    if process.returncode != 0:
+        raise InvalidRequest("master_key_command", f"it ended with {process.returncode}")
+    return LocalWrapper.of(out.decode(errors="replace"))

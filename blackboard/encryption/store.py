@@ -1,0 +1,513 @@
+"""A store that seals what lies in private namespaces, in front of one that keeps it.
+
+Log, state, archive, exports and backups of the store behind hold ciphertext; whoever reads through
+this one gets plain values. What it seals: `private/**` and `inbox/**`, with `public` also that.
+Names of keys, authors, times, notes and sizes are not sealed.
+
+An engine cannot add to a sealed integer. Here such an `increment` becomes a conditional write,
+which is tried again when the key changed, at most MERGE_ATTEMPTS_MAX times, with the same contract:
+one commit, its first answer to every retry, and the same errors in the same order.
+
+Invariants
+- no plain value of a sealed namespace goes to the store behind.
+- what a restore puts back, and what a branch begins with, is the very ciphertext that was kept.
+- a value whose data key was destroyed reads as `ERASED`; one that does not open is Corrupt.
+
+What goes to the engine in place of a commit to sealed integers, which it cannot add to.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, cast
+
+from msgspec.structs import replace
+
+from blackboard.core import model as integers
+from blackboard.core.commit import (
+    ABSENT,
+    Append,
+    Change,
+    Commit,
+    CommitId,
+    Committed,
+    Condition,
+    Delete,
+    DeletePrefix,
+    Entry,
+    Head,
+    Increment,
+    KeyAt,
+    LogEntry,
+    LogPage,
+    Op,
+    Put,
+    PutBack,
+    Reading,
+    Result,
+    Seed,
+)
+from blackboard.core.model import Outcome
+from blackboard.core.path import namespace_of, range_below
+from blackboard.encryption.data_keys import DataKeys
+from blackboard.engines.base import Behind, EngineFacts, Shared, Store, Whispers
+from blackboard.errors import (
+    BlackboardError,
+    Compacted,
+    Conflict,
+    Corrupt,
+    LimitExceeded,
+    OutcomeUnknown,
+    Rejected,
+    TypeMismatch,
+)
+from blackboard.integrity.envelope import (
+    APPEND,
+    PUT,
+    Header,
+    Opened,
+    header_of,
+    is_sealed,
+    open_sealed,
+    seal,
+    sealed_form,
+)
+from blackboard.types import (
+    INTEGER_MAX,
+    MERGE_ATTEMPTS_MAX,
+    READ_KEYS_MAX,
+    Key,
+    Milliseconds,
+    Prefix,
+    Revision,
+)
+from blackboard.wire.codec import Prepared, encode_value, prepare
+
+
+@dataclass(slots=True)
+class Plan:
+    """A commit, and what goes to the store behind in its place."""
+
+    commit: Commit
+    sent: Prepared
+    totals: dict[int, int] = field(default_factory=dict)
+    """By the number of an increment that was computed here: the sum."""
+    guards: set[tuple[Key, Revision]] = field(default_factory=set)
+    """Conditions that were added for those."""
+    failure: Rejected | None = None
+    """What the engine, which cannot look into the value, is to refuse the commit for."""
+
+
+class Counters:
+    """The sealed integers that one commit adds to, as its operations see them one by one."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.now: dict[Key, Entry] = {}
+        self.conditions: list[Condition] = []
+        self._written: dict[Key, bytes | None] = {}
+
+    def write(self, key: Key, value: bytes | None) -> None:
+        """Note what an operation before leaves at `key`."""
+        self._written[key] = value
+
+    def remove_below(self, prefix: Prefix) -> None:
+        """Note that everything below `prefix` is gone."""
+        first, last = range_below(prefix)
+        for key in (*self.now, *self._written):
+            if first <= key < last:
+                self._written[key] = None
+
+    def add(self, number: int, op: Increment) -> int | None:
+        """The sum, None if there is none; the plan then has the reason."""
+        value = self._before(op.key)
+        found = 0 if value is None else integers.read_integer(bytes(value))
+        if found is None:
+            self.plan.failure = TypeMismatch(
+                op.key, "integer", integers.kind_of(bytes(value or b""))
+            )
+            return None
+        total = found + op.by
+        if abs(total) > INTEGER_MAX:
+            self.plan.failure = LimitExceeded("INTEGER_MAX", total, INTEGER_MAX, op.key)
+            return None
+        self.plan.totals[number] = total
+        self._written[op.key] = integers.write_integer(total)
+        return total
+
+    def _before(self, key: Key) -> bytes | None:
+        """What is at `key` when the operation comes, on condition that it stays so."""
+        if key in self._written:
+            return self._written[key]
+        entry = self.now.get(key)
+        condition = KeyAt(key, ABSENT if entry is None else entry.mod_revision)
+        self.conditions.append(condition)
+        self.plan.guards.add((key, condition.revision))
+        return None if entry is None else entry.value
+
+
+ERASED: Final = encode_value({"$erased": True})
+"""What an entry holds whose data key was destroyed."""
+_NOBODY: Final = CommitId("", 0, "", 0)
+_Decision = Outcome | Behind
+_Send = Callable[[str, Sequence[Prepared]], Awaitable[Sequence[_Decision]]]
+
+
+class Opener:
+    """Opens the values of boards, with their data keys."""
+
+    def __init__(self, keys: DataKeys) -> None:
+        self.keys = keys
+
+    async def value(self, boards: Sequence[str], key: Key, value: bytes) -> bytes:
+        """The plain value at `key`, sealed on one of `boards`. Errors: Corrupt; Unavailable."""
+        if not is_sealed(value):
+            return value
+        header = header_of(value, f"value of {key}")
+        for board in boards:
+            found = await self.keys.find(board, header.key_id)
+            if found is None:
+                continue
+            if found.namespace != namespace_of(key):
+                reason = f"it was sealed in {found.namespace}"
+                raise Corrupt(what=f"value of {key}", reason=reason)
+            if found.cipher is None:
+                return Opened.of(ERASED, value)
+            return Opened.of(open_sealed(found.cipher, header, key, value), value)
+        reason = f"data key {header.key_id.hex()} is not one of board {boards[0]}"
+        raise Corrupt(what=f"value of {key}", reason=reason)
+
+    async def entries(self, boards: Sequence[str], found: Iterable[Entry]) -> tuple[Entry, ...]:
+        """Entries with plain values."""
+        return tuple([await self.entry(boards, entry) for entry in found])
+
+    async def entry(self, boards: Sequence[str], entry: Entry) -> Entry:
+        """An entry with its plain value."""
+        if not is_sealed(entry.value):
+            return entry
+        return replace(entry, value=await self.value(boards, entry.key, entry.value))
+
+    async def log(self, boards: Sequence[str], found: Iterable[LogEntry]) -> tuple[LogEntry, ...]:
+        """Log entries with plain values."""
+        return tuple([await self._log_entry(boards, entry) for entry in found])
+
+    async def _log_entry(self, boards: Sequence[str], entry: LogEntry) -> LogEntry:
+        if not any(c.value is not None and is_sealed(c.value) for c in entry.changes):
+            return entry
+        changes = [await self._change(boards, change) for change in entry.changes]
+        return replace(entry, changes=tuple(changes))
+
+    async def _change(self, boards: Sequence[str], change: Change) -> Change:
+        if change.value is None or not is_sealed(change.value):
+            return change
+        return replace(change, value=await self.value(boards, change.key, change.value))
+
+
+class SealedStore:
+    """A `Store` that seals; see the top of this file. Closing it closes the one behind."""
+
+    def __init__(self, raw: Store, keys: DataKeys, *, public: bool = False) -> None:
+        self.raw = raw
+        self.keys = keys
+        self.opener = Opener(keys)
+        self._public = public
+        # Sums that came too late are computed one after the other, in the order in which they did:
+        # else one of them can be too late each time, for ever.
+        self._adding = asyncio.Lock()
+
+    def seals(self, path: str) -> bool:
+        """Whether what lies at a key, or below a prefix, is sealed."""
+        first = path.partition("/")[0]
+        return first in ("private", "inbox") or (self._public and first == "public")
+
+    async def facts(self) -> EngineFacts:
+        """As `Store.facts`."""
+        return await self.raw.facts()
+
+    async def open(self, board: str) -> Head:
+        """As `Store.open`."""
+        return await self.raw.open(board)
+
+    async def exists(self, board: str) -> bool:
+        """As `Store.exists`."""
+        return await self.raw.exists(board)
+
+    async def hold(self, board: str, hold_ms: Milliseconds) -> None:
+        """As `Store.hold`."""
+        await self.raw.hold(board, hold_ms)
+
+    async def drop(self, board: str) -> None:
+        """As `Store.drop`. The data keys stay: branches may need them."""
+        await self.raw.drop(board)
+
+    async def compact(self, board: str, oldest: Revision) -> Head:
+        """As `Store.compact`."""
+        return await self.raw.compact(board, oldest)
+
+    async def boards(self) -> Sequence[str]:
+        """As `Store.boards`."""
+        return await self.raw.boards()
+
+    async def aclose(self) -> None:
+        """As `Store.aclose`."""
+        await self.keys.aclose()
+        await self.raw.aclose()
+
+    # --- committing -------------------------------------------------------------------------------
+
+    async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
+        """As `Store.commit`."""
+        return cast("list[Outcome]", await self._commit(board, batch, self.raw.commit))
+
+    async def commit_at(
+        self, board: str, batch: Sequence[Prepared], access: Revision
+    ) -> list[_Decision]:
+        """As `Shared.commit_at`."""
+        assert isinstance(self.raw, Shared)
+        return await self._commit(board, batch, partial(self.raw.commit_at, access=access))
+
+    async def raise_access(self, board: str, access: Revision) -> None:
+        """As `Shared.raise_access`."""
+        assert isinstance(self.raw, Shared)
+        await self.raw.raise_access(board, access)
+
+    async def _commit(self, board: str, batch: Sequence[Prepared], send: _Send) -> list[_Decision]:
+        plans = [await self._planned(board, prepared) for prepared in batch]
+        sent = [plan.sent for plan in plans if isinstance(plan, Plan)]
+        answers = iter(await send(board, sent) if sent else [])
+        outcomes: list[_Decision] = []
+        for prepared, plan in zip(batch, plans, strict=True):
+            if isinstance(plan, Plan):
+                outcomes.append(await self._settled(board, prepared, plan, next(answers), send))
+            else:
+                outcomes.append(cast("Outcome", plan))
+        return outcomes
+
+    async def _planned(self, board: str, prepared: Prepared) -> Plan | BlackboardError:
+        """As `_plan`; what is damaged or away refuses this commit only, and none was sent yet."""
+        try:
+            return await self._plan(board, prepared)
+        except BlackboardError as error:
+            return error
+
+    async def _settled(
+        self, board: str, prepared: Prepared, plan: Plan, outcome: _Decision, send: _Send
+    ) -> _Decision:
+        """As `_settle`; when the store goes away in between, the outcome is unknown."""
+        try:
+            return await self._settle(board, prepared, plan, outcome, send)
+        except BlackboardError as error:
+            name = prepared.commit.id
+            return OutcomeUnknown(
+                name.agent, name.lane, name.incarnation, name.step, reason=str(error)
+            )
+
+    async def _settle(
+        self, board: str, prepared: Prepared, plan: Plan, outcome: _Decision, send: _Send
+    ) -> _Decision:
+        """What the sender is told; a sum that came too late is computed anew."""
+        if self._is_late(plan, outcome):
+            async with self._adding:
+                for _ in range(MERGE_ATTEMPTS_MAX):
+                    again = await self._plan(board, prepared)
+                    if not isinstance(again, Plan):
+                        return again
+                    plan = again
+                    (outcome,) = await send(board, [plan.sent])
+                    if not self._is_late(plan, outcome):
+                        break
+        if isinstance(outcome, Committed) and plan.totals:
+            return await self._with_totals(board, plan, outcome)
+        if isinstance(outcome, TypeMismatch) and plan.failure is not None:
+            return plan.failure
+        if isinstance(outcome, Conflict) and isinstance(outcome.current, bytes):
+            outcome.current = await self.opener.value([board], outcome.key, outcome.current)
+        return outcome
+
+    @staticmethod
+    def _is_late(plan: Plan, outcome: _Decision) -> bool:
+        return isinstance(outcome, Conflict) and (outcome.key, outcome.expected) in plan.guards
+
+    async def _with_totals(self, board: str, plan: Plan, outcome: Committed) -> Outcome:
+        """The results with the sums: of a retry, those of the first time."""
+        totals: dict[int, int | None] = dict(plan.totals)
+        if outcome.duplicate:
+            try:
+                totals = await self._totals_then(board, plan, outcome.revision)
+            except Compacted:
+                name = plan.commit.id
+                reason = "its result is no longer kept"
+                return OutcomeUnknown(
+                    name.agent, name.lane, name.incarnation, name.step, reason, final=True
+                )
+        results: list[Result] = list(outcome.results)
+        for number, total in totals.items():
+            results[number] = total
+        return replace(outcome, results=tuple(results))
+
+    async def _totals_then(
+        self, board: str, plan: Plan, revision: Revision
+    ) -> dict[int, int | None]:
+        page = await self.raw.log(board, revision - 1, limit=1)
+        changes = {
+            c.key: c for e in await self.opener.log([board], page.entries) for c in e.changes
+        }
+        found: dict[int, int | None] = {}
+        for number in plan.totals:
+            op = plan.commit.ops[number]
+            assert isinstance(op, Increment)
+            change = changes.get(op.key)
+            value = None if change is None else change.value
+            found[number] = None if value is None else integers.read_integer(bytes(value))
+        return found
+
+    # --- plans ------------------------------------------------------------------------------------
+
+    async def _plan(self, board: str, prepared: Prepared) -> Plan | Rejected:
+        """What to send in place of a commit; a refusal if it would be too large."""
+        commit = prepared.commit
+        if not any(self._concerns(op) for op in commit.ops):
+            return Plan(commit, prepared)
+        plan = Plan(commit, prepared)
+        counters = Counters(plan)
+        wanted = {o.key for o in commit.ops if isinstance(o, Increment) and self.seals(o.key)}
+        for start in range(0, len(wanted), READ_KEYS_MAX):
+            reading = await self.read(board, sorted(wanted)[start : start + READ_KEYS_MAX])
+            counters.now |= {entry.key: entry for entry in reading.entries}
+        ops = [await self._sealed(board, counters, n, op) for n, op in enumerate(commit.ops)]
+        conditions = (*commit.conditions, *counters.conditions)
+        try:
+            plan.sent = prepare(replace(commit, ops=tuple(ops), conditions=conditions))
+        except LimitExceeded as refusal:
+            return refusal
+        return plan
+
+    def _concerns(self, op: Op) -> bool:
+        match op:
+            case Put() | Increment():
+                return self.seals(op.key)
+            case Append():
+                return self.seals(op.prefix)
+            case PutBack():
+                return isinstance(op.value, Opened) or self.seals(op.key)
+        return False
+
+    async def _sealed(self, board: str, counters: "Counters", number: int, op: Op) -> Op:
+        name = counters.plan.commit.id
+        match op:
+            case Put() if self.seals(op.key):
+                counters.write(op.key, op.value)
+                return replace(op, value=await self._seal(board, op.key, PUT, name, op.value))
+            case Append() if self.seals(op.prefix):
+                value = await self._seal(board, op.prefix, APPEND, name, op.value)
+                return replace(op, value=value)
+            case PutBack():
+                kept = sealed_form(op.value)
+                if self.seals(op.key) and not is_sealed(kept):
+                    kept = await self._seal(board, op.key, PUT, name, kept)
+                return replace(op, value=kept)
+            case Delete():
+                counters.write(op.key, None)
+            case DeletePrefix():
+                counters.remove_below(op.prefix)
+            case Increment() if self.seals(op.key):
+                total = counters.add(number, op)
+                if total is None:
+                    return op
+                value = await self._seal(board, op.key, PUT, name, integers.write_integer(total))
+                return Put(op.key, value)
+        return op
+
+    async def _seal(self, board: str, path: str, kind: str, name: CommitId, value: bytes) -> bytes:
+        key = await self.keys.current(board, namespace_of(path))
+        assert key.cipher is not None, "the newest key that was not destroyed"
+        key.seals += 1
+        return seal(key.cipher, Header(key.id, kind, name), path, value)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    async def read(self, board: str, keys: Sequence[Key]) -> Reading:
+        """As `Store.read`. Errors: also Corrupt."""
+        return await self._opened(board, await self.raw.read(board, keys))
+
+    async def list(
+        self, board: str, prefix: Prefix, *, after: Key | None = None, limit: int
+    ) -> Reading:
+        """As `Store.list`. Errors: also Corrupt."""
+        return await self._opened(
+            board, await self.raw.list(board, prefix, after=after, limit=limit)
+        )
+
+    async def due(self, board: str, *, limit: int) -> Reading:
+        """As `Store.due`."""
+        return await self._opened(board, await self.raw.due(board, limit=limit))
+
+    async def leases(self, board: str, *, due: bool = False) -> Reading:
+        """As `Store.leases`."""
+        return await self.raw.leases(board, due=due)
+
+    async def log(
+        self, board: str, after: Revision, *, limit: int, wait_ms: Milliseconds = 0
+    ) -> LogPage:
+        """As `Store.log`. Errors: also Corrupt."""
+        page = await self.raw.log(board, after, limit=limit, wait_ms=wait_ms)
+        return replace(page, entries=await self.opener.log([board], page.entries))
+
+    # --- whispering -------------------------------------------------------------------------------
+
+    @property
+    def whispers(self) -> bool:
+        """Whether the store behind is one of several processes that can whisper."""
+        return isinstance(self.raw, Whispers)
+
+    async def whisper(self, board: str, key: Key, data: bytes) -> None:
+        """As `Whispers.whisper`."""
+        assert isinstance(self.raw, Whispers)
+        if self.seals(key):
+            data = await self._seal(board, key, PUT, _NOBODY, data)
+        await self.raw.whisper(board, key, data)
+
+    @asynccontextmanager
+    async def overhear(self, board: str) -> AsyncIterator[AsyncIterator[tuple[Key, bytes]]]:
+        """As `Whispers.overhear`. What does not open was not whispered by one of us."""
+        assert isinstance(self.raw, Whispers)
+        async with self.raw.overhear(board) as heard:
+            yield self._opened_whispers(board, heard)
+
+    async def _opened_whispers(
+        self, board: str, heard: AsyncIterator[tuple[Key, bytes]]
+    ) -> AsyncIterator[tuple[Key, bytes]]:
+        async for key, data in heard:
+            if self.seals(key) == is_sealed(data):
+                with contextlib.suppress(Corrupt):
+                    yield key, await self.opener.value([board], key, data)
+
+    async def _opened(self, board: str, reading: Reading) -> Reading:
+        return replace(reading, entries=await self.opener.entries([board], reading.entries))
+
+    # --- branches ---------------------------------------------------------------------------------
+
+    async def seed(self, board: str, seed: Seed, pages: AsyncIterator[Sequence[Entry]]) -> Head:
+        """As `Store.seed`. Sealed values stay as they are: the board gets the keys they need."""
+        ids: set[bytes] = set()
+
+        async def sealed() -> AsyncIterator[Sequence[Entry]]:
+            async for page in pages:
+                before = set(ids)
+                found = [await self._seeded(board, entry, ids) for entry in page]
+                await self.keys.adopt(board, ids - before)
+                yield found
+
+        return await self.raw.seed(board, seed, sealed())
+
+    async def _seeded(self, board: str, entry: Entry, ids: set[bytes]) -> Entry:
+        kept = sealed_form(entry.value)
+        if is_sealed(kept):
+            ids.add(header_of(kept, f"value of {entry.key}").key_id)
+        elif self.seals(entry.key):
+            name = replace(_NOBODY, agent=entry.author)
+            kept = await self._seal(board, entry.key, PUT, name, kept)
+        return replace(entry, value=kept)

@@ -1,0 +1,1 @@
+"""Where a board lives: the port and the two engines that fulfil it."""

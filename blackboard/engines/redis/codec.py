@@ -1,0 +1,328 @@
+"""A batch of commits as arguments of `scripts/commit.lua`, and its reply as outcomes.
+
+Replies of `scripts/read.lua` and `scripts/log.lua` as readings and log pages.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Final, cast
+
+import msgpack
+from msgspec.structs import replace
+
+from blackboard import types as limits
+from blackboard.core.commit import (
+    ENGINE,
+    Committed,
+    Entry,
+    Increment,
+    Lease,
+    LogEntry,
+    LogPage,
+    Reading,
+)
+from blackboard.core.lease import from_result
+from blackboard.core.model import Outcome
+from blackboard.engines.base import Behind
+from blackboard.engines.redis.driver import Argument
+from blackboard.engines.redis.layout import read_entry, read_epoch, read_head, unpack_bundle
+from blackboard.errors import (
+    AttemptTooOld,
+    BlackboardError,
+    Compacted,
+    Conflict,
+    Corrupt,
+    Fenced,
+    FutureRevision,
+    HeadMoved,
+    InvalidRequest,
+    LeaseHeld,
+    LimitExceeded,
+    OutcomeUnknown,
+    SnapshotFirst,
+    StaleEpoch,
+    StepSuperseded,
+    TypeMismatch,
+    Unavailable,
+)
+from blackboard.types import Revision
+from blackboard.wire.codec import Prepared, decode_entry, decode_results, marker_entry, prepare
+
+_LIMITS: Final = (
+    "OPERATIONS_MAX",
+    "RESTORE_CHANGES_MAX",
+    "FENCES_MAX",
+    "BASED_ON_MAX",
+    "VALUE_INLINE_BYTES_MAX",
+    "KEY_BYTES_MAX",
+    "INTEGER_MAX",
+    "LEASES_MAX",
+    "LEASE_WAITERS_MAX",
+    "NAMESPACE_KEYS_MAX",
+    "NAMESPACE_BYTES_MAX",
+    "BOARD_KEYS_MAX",
+    "BOARD_BYTES_MAX",
+)
+_COMMITTED, _DUPLICATE = 1, 2
+_BEHIND: Final = -1
+
+
+def commit_arguments(batch: Sequence[Prepared], access: Revision | None = None) -> list[Argument]:
+    """ARGV of commit.lua. `access`: see `Shared.commit_at`."""
+    arguments: list[Argument] = [
+        _pack_limits(tuple(getattr(limits, name) for name in _LIMITS)),
+        msgpack.packb([len(prepared.large) for prepared in batch]),
+        "" if access is None else access,
+    ]
+    for prepared in batch:
+        arguments += (prepared.control, prepared.body, *prepared.large)
+    return arguments
+
+
+@lru_cache(maxsize=16)
+def _pack_limits(values: tuple[int, ...]) -> bytes:
+    packed: bytes = msgpack.packb(dict(zip(_LIMITS, values, strict=True)))
+    return packed
+
+
+def as_retry(prepared: Prepared, seen: Revision) -> Prepared:
+    """The same commit, sent again after an attempt whose answer was lost.
+
+    `seen` is a revision that the board had reached before the first attempt. With it the script
+    notices when another incarnation of the agent pushed the lost answer out in between.
+    """
+    commit = prepared.commit
+    if commit.retry_since is not None:
+        return prepared
+    # Not `seen` if the writer said what it knew: this attempt may itself have come late.
+    return prepare(replace(commit, retry_since=seen if commit.known is None else commit.known))
+
+
+def unknown(prepared: Prepared, reason: str, *, final: bool = False) -> OutcomeUnknown:
+    """The outcome of a commit that was sent and not answered."""
+    name = prepared.commit.id
+    return OutcomeUnknown(name.agent, name.lane, name.incarnation, name.step, reason, final)
+
+
+def read_behind(reply: Sequence[Any]) -> Behind | None:
+    """Why nothing was decided, if the reply of commit.lua says that."""
+    if reply[0] != _BEHIND:
+        return None
+    return Behind(int(reply[1]) if reply[1] else None)
+
+
+def read_outcomes(
+    batch: Sequence[Prepared], reply: Sequence[Any], *, level: str = ""
+) -> list[Outcome]:
+    """One outcome per commit, from the reply of commit.lua.
+
+    `level` is that of what was written now; how far an earlier answer got is not known.
+    """
+    _, time_ms, *outcomes = reply
+    return [
+        _read_outcome(prepared, outcome, time_ms, level)
+        for prepared, outcome in zip(batch, outcomes, strict=True)
+    ]
+
+
+def _read_outcome(prepared: Prepared, outcome: Sequence[Any], time_ms: int, level: str) -> Outcome:
+    kind, *rest = outcome
+    if kind == _COMMITTED:
+        results = decode_results(rest[1]) if len(rest) > 1 else (None,) * len(prepared.commit.ops)
+        return Committed(rest[0], time_ms, results, level=level)
+    if kind == _DUPLICATE:
+        revision, first_ms, results = rest
+        return Committed(revision, first_ms, decode_results(results), duplicate=True)
+    code, *values = rest
+    # An engine without memory refuses single commits of a batch: Unavailable is an outcome here.
+    return cast("Outcome", _REFUSALS[code](prepared, *values))
+
+
+# --- refusals: one function per code of commit.lua ------------------------------------------------
+
+
+def _text(name: bytes | None) -> str | None:
+    return None if name is None else name.decode()
+
+
+def _conflict(_: Prepared, key: bytes, *rest: Any) -> Conflict:
+    expected, actual, by, at_revision, head, current = rest
+    return Conflict(
+        key.decode(), expected, actual, _text(by), at_revision, head=head, current=current
+    )
+
+
+def _stale_epoch(prepared: Prepared, epoch: bytes, head: Revision) -> StaleEpoch:
+    now = read_epoch(epoch)
+    return StaleEpoch(
+        yours=prepared.commit.epoch,
+        current=now.id,
+        number=now.number,
+        cause=now.cause,
+        from_revision=now.from_revision,
+        head=head,
+    )
+
+
+def _too_old(prepared: Prepared, head: Revision) -> AttemptTooOld:
+    name, known = prepared.commit.id, prepared.commit.known
+    assert known is not None
+    return AttemptTooOld(name.agent, name.lane, name.incarnation, name.step, known, head)
+
+
+def _superseded(prepared: Prepared, last_step: int) -> StepSuperseded:
+    return StepSuperseded(prepared.commit.id.agent, prepared.commit.id.step, last_step)
+
+
+def _limit(_: Prepared, name: bytes, value: int, where: bytes | None) -> LimitExceeded:
+    return LimitExceeded(name.decode(), value, getattr(limits, name.decode()), _text(where))
+
+
+def _overflow(prepared: Prepared, position: int, number: int) -> LimitExceeded:
+    op = prepared.commit.ops[position - 1]
+    assert isinstance(op, Increment)
+    return LimitExceeded("INTEGER_MAX", number + op.by, limits.INTEGER_MAX, op.key)
+
+
+def _fenced(_: Prepared, key: bytes, fence: int, current: int, holder: bytes | None) -> Fenced:
+    return Fenced(key.decode(), fence, current, _text(holder))
+
+
+def _held(_: Prepared, key: bytes, holder: bytes, fence: int, until_ms: int) -> LeaseHeld:
+    return LeaseHeld(key.decode(), holder.decode(), fence, until_ms)
+
+
+def _type(_: Prepared, key: bytes, found: bytes) -> TypeMismatch:
+    return TypeMismatch(key.decode(), "integer", found.decode())
+
+
+def _compacted(_: Prepared, revision: Revision, oldest: Revision) -> Compacted:
+    return Compacted(revision, oldest)
+
+
+def _future(_: Prepared, revision: Revision, head: Revision) -> FutureRevision:
+    return FutureRevision(revision, head)
+
+
+def _unknown(prepared: Prepared) -> OutcomeUnknown:
+    return unknown(prepared, "its answer is no longer kept", final=True)
+
+
+def _empty(_: Prepared) -> InvalidRequest:
+    return InvalidRequest(field="ops", reason="a commit needs at least one operation")
+
+
+def _begins(_: Prepared) -> InvalidRequest:
+    return InvalidRequest(field="begins", reason="it is not the epoch of a restore")
+
+
+def _restore(_: Prepared) -> InvalidRequest:
+    return InvalidRequest(field="ops", reason="a restore puts back and deletes, nothing else")
+
+
+def _put_back(_: Prepared) -> InvalidRequest:
+    return InvalidRequest(field="ops", reason="only a restore puts back what was")
+
+
+def _moved(_: Prepared, expected: Revision, head: Revision) -> HeadMoved:
+    return HeadMoved(expected, head)
+
+
+def _barrier(prepared: Prepared, key: bytes, since: Revision) -> SnapshotFirst:
+    return SnapshotFirst(prepared.commit.id.agent, key.decode(), since)
+
+
+def _malformed(_: Prepared, reason: bytes) -> InvalidRequest:
+    return InvalidRequest(field="commit", reason=reason.decode("utf-8", "replace"))
+
+
+def _engine(_: Prepared, reason: bytes) -> BlackboardError:
+    text = reason.decode("utf-8", "replace")
+    if "equal or smaller" in text:  # the log is ahead of the state: see the top of commit.lua
+        return Corrupt(what="log", reason=text)
+    if text.lstrip("-").startswith("OOM"):
+        return Unavailable(what="engine", reason="out of memory: only removals are accepted")
+    return Unavailable(what="engine", reason=text)
+
+
+_REFUSALS: Final[dict[bytes, Callable[..., BlackboardError]]] = {
+    b"conflict": _conflict,
+    b"epoch": _stale_epoch,
+    b"superseded": _superseded,
+    b"limit": _limit,
+    b"overflow": _overflow,
+    b"fenced": _fenced,
+    b"held": _held,
+    b"type": _type,
+    b"compacted": _compacted,
+    b"future": _future,
+    b"unknown": _unknown,
+    b"too_old": _too_old,
+    b"empty": _empty,
+    b"begins": _begins,
+    b"restore": _restore,
+    b"put_back": _put_back,
+    b"moved": _moved,
+    b"barrier": _barrier,
+    b"malformed": _malformed,
+    b"engine": _engine,
+}
+
+
+_PARTS: Final = 3
+"""Items per entry in a reply of read.lua: key, field, large value."""
+
+
+def read_reading(reply: Sequence[Any]) -> tuple[Reading, bool]:
+    """The entries of a reply of read.lua, and whether there are more."""
+    revision, epoch, is_cut, flat = reply
+    entries: list[Entry] = [
+        read_entry(*flat[at : at + _PARTS]) for at in range(0, len(flat), _PARTS)
+    ]
+    return Reading(revision, read_epoch(epoch).id, tuple(entries)), bool(is_cut)
+
+
+def read_leases(reply: Sequence[Any], *, due: bool) -> Reading:
+    """The leases of a reply of leases.lua; with `due` those that have run out."""
+    revision, epoch, time_ms, flat = reply
+    packed = sorted(zip(flat[::2], flat[1::2], strict=True))
+    found = (_read_lease(key, lease) for key, lease in packed if key)
+    leases = tuple(lease for lease in found if not due or lease.until_ms <= time_ms)
+    return Reading(revision, read_epoch(epoch).id, leases=leases)
+
+
+def _read_lease(key: bytes, packed: bytes) -> Lease:
+    lease = from_result(key.decode(), msgpack.unpackb(packed))
+    assert lease is not None
+    return lease
+
+
+def read_log_page(reply: Sequence[Any], after: Revision) -> LogPage:
+    """The page of a reply of log.lua. Errors: Compacted, FutureRevision, Corrupt."""
+    head, items = read_head(reply[0]), reply[1]
+    if after + 1 < head.oldest:
+        raise Compacted(after, head.oldest)
+    if after > head.revision:
+        raise FutureRevision(after, head.revision)
+    entries = tuple(_read_log_entry(*item) for item in items)
+    if entries and entries[0].revision != after + 1 and not _came_back(entries[0]):
+        raise Corrupt(what="log", reason=f"revision {after + 1} is missing")
+    return LogPage(head, entries)
+
+
+def _came_back(entry: LogEntry) -> bool:
+    return entry.epoch is not None and entry.epoch.cause == ENGINE
+
+
+def _read_log_entry(name: bytes, flat: Sequence[bytes]) -> LogEntry:
+    """One entry of the stream; the names of its fields are those of commit.lua and open.lua."""
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    revision, time_ms = int(name.partition(b"-")[0]), int(fields[b"t"])
+    if b"e" in fields:
+        return marker_entry(read_epoch(fields[b"e"]), time_ms)
+    numbers = range(1, len(fields) - 2)
+    if b"w1" in fields:
+        large = [value for n in numbers for value in unpack_bundle(fields[b"w%d" % n])]
+    else:
+        large = [fields[b"v%d" % n] for n in numbers]
+    return decode_entry(revision, time_ms, fields[b"b"], large, fields[b"r"])

@@ -1,0 +1,119 @@
+"""What a Redis or Valkey server is, and what an answer of it survives.
+
+The answer of a cluster is that of its weakest primary.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from blackboard.engines.base import EngineFacts
+from blackboard.engines.redis.driver import Driver, repeated
+from blackboard.errors import EngineRefused, Unavailable
+
+_SAFE_POLICY: Final = "noeviction"
+_LEVELS: Final = ("memory", "second", "disk")
+"""From the weakest to the strongest; the last two need an append-only file."""
+_LEVEL_OF_FSYNC: Final = {"always": "disk", "everysec": "second", "no": "memory"}
+_MINIMUM: Final = (7, 0, 0)
+_FIXED: Final[Mapping[str, Mapping[tuple[int, ...], tuple[int, ...]]]] = {
+    "redis": {(7, 2): (7, 2, 11), (7, 4): (7, 4, 9), (8, 2): (8, 2, 6), (8, 6): (8, 6, 3)},
+    "valkey": {(7, 2): (7, 2, 11), (8, 0): (8, 0, 6), (8, 1): (8, 1, 4), (9, 0): (9, 0, 0)},
+}
+"""Per release line the version that fixes the known holes in Lua (CVE-2025-49844; in Redis also
+CVE-2026-23479, CVE-2026-25243 and CVE-2026-23631). Older lines have no fix."""
+
+Info = Mapping[str, str]
+
+
+async def read_facts(driver: Driver, location: str) -> EngineFacts:
+    """Ask every server. Errors: EngineRefused, Unavailable."""
+    found = [_parse(reply) for reply in await repeated(lambda: driver.ask_all("INFO"))]
+    for info in found:
+        _refuse_unsafe(info)
+    fsyncs = await _fsyncs(driver, len(found))
+    levels = [_level(info, fsync) for info, fsync in zip(found, fsyncs, strict=True)]
+    warnings = [
+        text for info, fsync in zip(found, fsyncs, strict=True) for text in _warnings(info, fsync)
+    ]
+    name, version = _name_and_version(found[0])
+    return EngineFacts(
+        name=name,
+        version=version,
+        location=location,
+        level=min(levels, key=_LEVELS.index),
+        warnings=tuple(dict.fromkeys(warnings)),
+    )
+
+
+def _parse(reply: Any) -> Info:
+    """The `name:value` lines of INFO, whichever form the driver gives them."""
+    if isinstance(reply, Mapping):
+        return {str(name): str(value) for name, value in reply.items()}
+    lines = (line.partition(":") for line in reply.decode().splitlines())
+    return {name: value for name, colon, value in lines if colon}
+
+
+async def _fsyncs(driver: Driver, count: int) -> list[str | None]:
+    """Each server's `appendfsync`; None where the account may not ask."""
+    try:
+        replies = await repeated(lambda: driver.ask_all("CONFIG", "GET", "appendfsync"))
+    except Unavailable:
+        return [None] * count
+    return [_setting(reply) for reply in replies]
+
+
+def _setting(reply: Any) -> str | None:
+    values = list(reply.values()) if isinstance(reply, Mapping) else reply[1:2]
+    if not values:
+        return None
+    return values[0].decode() if isinstance(values[0], bytes) else str(values[0])
+
+
+def _refuse_unsafe(info: Info) -> None:
+    policy = info.get("maxmemory_policy", "unknown")
+    if policy != _SAFE_POLICY:
+        raise EngineRefused(setting="maxmemory-policy", value=policy, needed=_SAFE_POLICY)
+    if info.get("role", "master") != "master":
+        raise EngineRefused(setting="role", value=info["role"], needed="master")
+
+
+def _level(info: Info, fsync: str | None) -> str:
+    if info.get("aof_enabled") != "1":
+        return "memory"
+    return _LEVEL_OF_FSYNC.get(fsync or "no", "memory")
+
+
+def _name_and_version(info: Info) -> tuple[str, str]:
+    if "valkey_version" in info:
+        return "valkey", info["valkey_version"]
+    return "redis", info.get("redis_version", "0")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
+
+
+def _is_fixed(name: str, numbers: tuple[int, ...]) -> bool:
+    lines = _FIXED[name]
+    fixed = lines.get(numbers[:2])
+    return numbers >= fixed if fixed else numbers > max(lines.values())
+
+
+def _warnings(info: Info, fsync: str | None) -> list[str]:
+    name, version = _name_and_version(info)
+    numbers, found = _numbers(version), []
+    if numbers < _MINIMUM:
+        found.append(f"{name} {version} is older than any version that is tested here")
+    if not _is_fixed(name, numbers):
+        found.append(f"{name} {version} has known security holes in Lua scripting: upgrade")
+    if info.get("aof_enabled") != "1":
+        found.append("appendonly is off: a restart of the server loses boards")
+    elif fsync is None:
+        found.append("the server does not tell its appendfsync: its answers count as weakest")
+    elif fsync == "no":
+        found.append("appendfsync is no: a power loss may take half a minute of commits")
+    if int(info.get("evicted_keys", "0")) > 0:
+        found.append(f"{info['evicted_keys']} keys were evicted: boards may have lost parts")
+    if info.get("aof_last_write_status", "ok") != "ok":
+        found.append("the last write to the append-only file failed")
+    return found

@@ -1,0 +1,140 @@
+"""The scripts of `scripts/`, run on one board with the repetitions that they need.
+
+Every script begins with `prelude.lua` and gets the same KEYS; `commit.lua` has two parts more. One
+that finds the board on another run of the server than it was opened on replies with nothing: then
+`open.lua` runs first, and the script again. One that finds the board held says for how long, and
+runs again then.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, Final
+
+import anyio
+
+from blackboard.core.commit import Head
+from blackboard.engines.redis.driver import Argument, Driver, ScriptMissingError, Trial, repeated
+from blackboard.engines.redis.layout import board_keys, read_head
+from blackboard.errors import Unavailable
+from blackboard.types import EPOCH_JUMP, EPOCH_SPREAD, Revision
+
+_EPOCH_ID_BYTES: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script's text and the SHA-1 by which servers remember it."""
+
+    text: str
+    sha: str
+
+
+def make_script(text: str) -> Script:
+    """A script from its whole text."""
+    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def script_text(*names: str) -> str:
+    """Files of `scripts/`, one after the other, behind the one with which all begin."""
+    folder = files("blackboard.engines.redis").joinpath("scripts")
+    return "".join(
+        folder.joinpath(f"{name}.lua").read_text("utf-8") for name in ("prelude", *names)
+    )
+
+
+COMMIT_PARTS: Final = ("board", "batch", "lease", "commit")
+"""The files that make commit.lua whole."""
+COMMIT = make_script(script_text(*COMMIT_PARTS))
+OPEN, READ, LEASES, LOG, COMPACT, HOLD, SEED, ACCESS = (
+    make_script(script_text(name))
+    for name in ("open", "read", "leases", "log", "compact", "hold", "seed", "access")
+)
+_HELD_PAUSE_S: Final = 0.02
+"""Between two looks whether a board is still held: a restore, which ends it, takes longer."""
+
+
+class Scripts:
+    """Runs scripts, and remembers the highest revision that any reply showed of each board.
+
+    That revision is a lower bound of the board's head: a retried commit names it, and should a
+    server come back without the board, the board goes on above it.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._seen: dict[str, Revision] = {}
+
+    def seen(self, board: str) -> Revision:
+        """The highest revision of `board` that was seen here; 0 if none was."""
+        return self._seen.get(board, 0)
+
+    def note(self, board: str, revision: Revision) -> None:
+        """Remember that `board` has reached `revision`."""
+        if revision > self._seen.get(board, 0):
+            self._seen[board] = revision
+
+    async def open(self, board: str) -> Head:
+        """Run open.lua. Errors: Unavailable."""
+        trial = Trial()
+        return await repeated(lambda: self._open(trial, board), trial)
+
+    async def run(self, board: str, script: Script, arguments: Sequence[Argument]) -> Any:
+        """Run `script`, which does no harm twice, until it answers. Errors: Unavailable."""
+        return await self.run_again(board, script, lambda: arguments, Trial())
+
+    async def make(self, board: str, arguments: Sequence[Argument]) -> bytes:
+        """Run one step of seed.lua, which no opened board needs. Errors: Unavailable."""
+        trial = Trial()
+        reply: bytes = await repeated(lambda: self._once(trial, board, SEED, arguments), trial)
+        return reply
+
+    def forget(self, board: str) -> None:
+        """Nothing is known of `board` any more: it was removed."""
+        self._seen.pop(board, None)
+
+    async def run_again(
+        self,
+        board: str,
+        script: Script,
+        arguments: Callable[[], Sequence[Argument]],
+        trial: Trial,
+    ) -> Any:
+        """Run `script` until it answers; `arguments` is asked anew for each attempt.
+
+        Errors: Unavailable; `trial.maybe_executed` then tells whether it may have run.
+        """
+
+        async def attempt() -> Any:
+            while True:
+                reply = await self._once(trial, board, script, arguments())
+                if len(reply) > 1:
+                    return reply
+                if reply:
+                    await anyio.sleep(min(reply[0] / 1000, _HELD_PAUSE_S))
+                else:
+                    await self._open(Trial(), board)
+
+        return await repeated(attempt, trial)
+
+    async def _open(self, trial: Trial, board: str) -> Head:
+        name = secrets.token_urlsafe(_EPOCH_ID_BYTES)
+        jump = EPOCH_JUMP + secrets.randbelow(EPOCH_SPREAD)
+        reply = await self._once(trial, board, OPEN, [name, jump, self.seen(board)])
+        if not reply:
+            raise Unavailable(what=f"board {board}", reason="it is being made")
+        head = read_head(reply)
+        self.note(board, head.revision)
+        return head
+
+    async def _once(
+        self, trial: Trial, board: str, script: Script, arguments: Sequence[Argument]
+    ) -> Any:
+        keys = board_keys(board)
+        rest = (len(keys), *keys, *arguments)
+        try:
+            return await self._driver.send(trial, keys[0], "EVALSHA", script.sha, *rest)
+        except ScriptMissingError:  # a new or emptied server: nothing was executed
+            return await self._driver.send(trial, keys[0], "EVAL", script.text, *rest)

@@ -1,0 +1,60 @@
+-- What every script begins with: prepended to it by engines/redis/lua.py.
+--
+-- KEYS, the same list for every script, all of one hash slot and all existing from the board's
+-- creation (a declared key that does not exist stops commits during a slot migration):
+--   1 {board}:m    hash   rev, low (oldest revision in the log), epoch (its id), e (msgpack of its
+--                         number, id, cause, from_revision, revision), run (see below), hold (until
+--                         when other commits than a restore wait), access (access.lua),
+--                         u:<namespace> and u: (usage: keys, bytes as two 8-byte integers); while
+--                         it is being made (seed.lua) there is seed, and no run: nothing else finds
+--                         a board then
+--   2 {board}:log  stream id <revision>-0; b = commit's body, t = time in ms, r = results, v1.. =
+--                         large values, or w1.. = msgpack lists of them (a restore); a marker of
+--                         an epoch has e instead of b
+--   3 {board}:i    hash   <agent>/<lane> -> the lane's last answer, see `answer` in commit.lua
+--   4 {board}:n    hash   <key> -> entry or tombstone (below); \0<key> -> a large value;
+--                         #<prefix> -> the next index that `append` gives there
+--   5 {board}:k    zset   scores 0: <key> of each entry, \1<key> of each tombstone
+--   6 {board}:x    zset   <key> -> when it expires
+--   7 {board}:l    hash   <key> -> lease: msgpack list, see core/lease.py
+-- The empty field or member of each is a sentinel: it keeps the key in existence.
+--
+-- A field of {board}:n: mod_revision, create_revision, time_ms, expires_at_ms (0 = never) as 8-byte
+-- big-endian integers; kind, one of the three below; length of the author's name; the name; the
+-- value (VALUE), or 4 bytes of length and the first byte of the large value (LARGE), or nothing.
+-- Twin: engines/redis/layout.py.
+local META, LOG, ANSWERS, ENTRIES, INDEX, EXPIRY, LEASES =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local VALUE, LARGE, TOMBSTONE = 118, 76, 116  -- "v", "L", "t"
+local call, byte, sub, format = redis.call, string.byte, string.sub, string.format
+local pack, unpack_integers = struct.pack, struct.unpack
+
+-- Names the history that this server continues. It changes when the server process did (restart,
+-- failover) and when the server began another history (a replica promoted, a primary demoted and
+-- promoted again): only then can it hold less than was acknowledged. The script asks by itself, so
+-- no connection that came back unnoticed can reach a board on another run.
+local function server_run()
+  local info = call('INFO', 'server', 'replication')
+  return string.match(info, '\nrun_id:(%x+)') .. string.match(info, '\nmaster_replid:(%x+)')
+end
+
+local function now_ms()
+  local time = call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- revision, oldest, epoch, time and number of log entries: what engines/redis/layout.py reads as
+-- a Head
+local function head(revision, oldest, epoch, time_ms)
+  return {revision, oldest, epoch, time_ms, call('XLEN', LOG)}
+end
+
+-- revision, oldest, epoch's id, epoch, until when commits wait (false: they do not), access number
+-- (false: nobody has told it); nothing when the board must be opened first (open.lua)
+local function opened()
+  local m = call('HMGET', META, 'run', 'rev', 'low', 'epoch', 'e', 'hold', 'access')
+  if m[1] ~= server_run() then return nil end
+  return tonumber(m[2]), tonumber(m[3]), m[4], m[5], m[6], m[7]
+end
+
+local function is_live(raw) return raw and byte(raw, 33) ~= TOMBSTONE end

@@ -1,0 +1,337 @@
+"""The Redis engine: `Store` over one server or a Redis Cluster, Redis or Valkey 7.0 and newer.
+
+A board is a handful of keys in one hash slot (`keys.py`), a commit is one atomic script
+(`scripts/commit.lua`), and the log is a stream.
+
+Invariants
+- A commit takes effect at most once, however often it is sent: the script knows its identity.
+- Every call compares the server's run with the one that the board was opened on, inside the script,
+  so that a server that came back never continues revisions that it may have lost.
+- Every call ends within ENGINE_RETRY_MS (waiting for the log: `wait_ms` more).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, cast
+
+import anyio
+
+from blackboard.core.commit import Entry, Head, LogPage, Reading, Seed
+from blackboard.core.model import Outcome
+from blackboard.core.path import check_name
+from blackboard.engines.base import REPLICA, Behind, EngineFacts, check_hold
+from blackboard.engines.redis.account import Account, read_account
+from blackboard.engines.redis.codec import (
+    as_retry,
+    commit_arguments,
+    read_behind,
+    read_leases,
+    read_log_page,
+    read_outcomes,
+    read_reading,
+    unknown,
+)
+from blackboard.engines.redis.driver import (
+    Argument,
+    Driver,
+    NotNowError,
+    OneServer,
+    Trial,
+    connect,
+    repeated,
+)
+from blackboard.engines.redis.facts import read_facts
+from blackboard.engines.redis.layout import (
+    BOARDS,
+    board_keys,
+    index_range,
+    log_key,
+    read_head,
+    whispers_channel,
+)
+from blackboard.engines.redis.lua import (
+    ACCESS,
+    COMMIT,
+    COMPACT,
+    HOLD,
+    LEASES,
+    LOG,
+    READ,
+    Script,
+    Scripts,
+)
+from blackboard.engines.redis.seed import make_board
+from blackboard.engines.redis.whispers import overheard, write_whisper
+from blackboard.errors import Corrupt, EngineRefused, InvalidRequest, LimitExceeded, Unavailable
+from blackboard.types import (
+    ENGINE_TIMEOUT_MS,
+    FRAME_BYTES_MAX,
+    PAGE_BYTES_MAX,
+    REPLICAS_MAX,
+    Key,
+    Milliseconds,
+    Prefix,
+    Revision,
+)
+from blackboard.wire.codec import Prepared
+
+_BLOCK_MS_MAX: Final = ENGINE_TIMEOUT_MS // 2
+_DECODED_BYTES: Final = 512 * 1024
+"""Bytes of a page of the log above which it is decoded in a thread: small changes of so many bytes
+take ten milliseconds, and a restore may have ten times as many."""
+"""One blocking read; longer waits repeat it, so that a dead connection is noticed."""
+_TIMEOUT_S: Final = ENGINE_TIMEOUT_MS / 1000
+_COMPACT_SLICE: Final = 1000
+"""Log entries and tombstones that one call of compact.lua looks at: a millisecond or two."""
+_COMPACTED: Final = b"done"
+
+
+class RedisStore:
+    """Boards on Redis. `RedisStore.connect(url)` makes one; nothing is sent until it is used."""
+
+    def __init__(
+        self, driver: Driver, location: str, *, commit: Script = COMMIT, replicas: int = 0
+    ) -> None:
+        self._driver = driver
+        self._location = location
+        self._scripts = Scripts(driver)
+        self._commit = commit
+        self._replicas = replicas
+
+    @classmethod
+    def connect(cls, url: str, *, replicas: int = 0) -> "RedisStore":
+        """The engine at `redis[s]://host:port/db`, `unix://path` or `redis[s]+cluster://host:port`.
+
+        A commit that `replicas` replicas had before it was answered has the level "replica"; each
+        answer waits REPLICA_WAIT_MS for them at most, and comes without them then.
+        Errors: InvalidRequest for a URL that is none of these; for replicas of a cluster.
+        """
+        driver, location = connect(url)
+        if not 0 <= replicas <= REPLICAS_MAX:
+            raise LimitExceeded("REPLICAS_MAX", replicas, REPLICAS_MAX)
+        if replicas and not isinstance(driver, OneServer):
+            reason = "WAIT needs the connection of the commit, which a cluster's driver hides"
+            raise InvalidRequest(field="replicas", reason=reason)
+        return cls(driver, location, replicas=replicas)
+
+    async def facts(self) -> EngineFacts:
+        """What the server is, and what an answer of it survives.
+
+        Errors: EngineRefused unless it keeps every key (`maxmemory-policy noeviction`), and its
+        account may do what is needed; Unavailable.
+        """
+        lacking = (await self.account()).lacking
+        if lacking:
+            value = f"without {', '.join(lacking)}"
+            raise EngineRefused("ACL", value, "the account of docs/howto/deploy_redis.md")
+        return await read_facts(self._driver, self._location)
+
+    async def account(self) -> Account:
+        """What the account of this service may not do and should, and the other way round.
+
+        Errors: Unavailable.
+        """
+        return await read_account(self._driver)
+
+    async def open(self, board: str) -> Head:
+        """Make sure that `board` exists on this run of the server, and say where it stands.
+
+        Errors: Unavailable, InvalidRequest for a name that is none.
+        """
+        check_name(board, "board")
+        keys = board_keys(board)
+        if await repeated(lambda: self._driver.send(Trial(), keys[0], "HEXISTS", keys[0], "seed")):
+            raise Unavailable(what=f"board {board}", reason="it is being made")
+        # Listed first: a board that exists is listed, whatever happens in between.
+        await repeated(lambda: self._driver.send(Trial(), BOARDS, "SADD", BOARDS, board))
+        return await self._scripts.open(board)
+
+    async def exists(self, board: str) -> bool:
+        """As `Store.exists`. Errors: Unavailable."""
+        key = board_keys(board)[0]
+        return bool(await repeated(lambda: self._driver.send(Trial(), key, "HEXISTS", key, "run")))
+
+    async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
+        """Decide a batch in one script call; one outcome each, in order.
+
+        An attempt without answer is repeated: the script answers what was applied with its first
+        answer. If no attempt is answered in ENGINE_RETRY_MS, each outcome is OutcomeUnknown.
+        A commit that the server has no memory for has the outcome Unavailable; those that only
+        remove still pass.
+        Errors: Unavailable when certainly none was applied; Corrupt.
+        Cancellation: each outcome is unknown; sending the same commits again finds out.
+        """
+        return cast("list[Outcome]", await self._decide(board, batch, None))
+
+    async def commit_at(
+        self, board: str, batch: Sequence[Prepared], access: Revision
+    ) -> list[Outcome | Behind]:
+        """As `commit`, if the board's access number allows, see `Shared.commit_at`."""
+        return await self._decide(board, batch, access)
+
+    async def raise_access(self, board: str, access: Revision) -> None:
+        """Raise a board's access number, see `Shared.raise_access`. Errors: Unavailable."""
+        await self._scripts.run(board, ACCESS, [access])
+
+    async def _decide(
+        self, board: str, batch: Sequence[Prepared], access: Revision | None
+    ) -> list[Outcome | Behind]:
+        seen, trial = self._scripts.seen(board), Trial(self._replicas)
+
+        def arguments() -> list[Argument]:
+            if trial.maybe_executed:
+                return commit_arguments([as_retry(prepared, seen) for prepared in batch], access)
+            return commit_arguments(batch, access)
+
+        try:
+            reply = await self._scripts.run_again(board, self._commit, arguments, trial)
+        except Unavailable as error:
+            if not trial.maybe_executed:
+                raise
+            return [unknown(prepared, error.reason) for prepared in batch]
+        behind = read_behind(reply)
+        if behind is not None:
+            if trial.maybe_executed:
+                return [unknown(prepared, "tokens were revoked") for prepared in batch]
+            return [behind] * len(batch)
+        self._scripts.note(board, reply[0])
+        return [*read_outcomes(batch, reply, level=REPLICA if trial.reached else "")]
+
+    async def read(self, board: str, keys: Sequence[Key]) -> Reading:
+        """Entries of `keys` as of one revision. Errors: Unavailable; LimitExceeded when they are
+        more than FRAME_BYTES_MAX together."""
+        reading, is_cut = await self._read(board, [FRAME_BYTES_MAX, "keys", *keys])
+        if is_cut:
+            size = sum(len(entry.value) for entry in reading.entries)
+            raise LimitExceeded("FRAME_BYTES_MAX", size, FRAME_BYTES_MAX)
+        return reading
+
+    async def list(
+        self, board: str, prefix: Prefix, *, after: Key | None = None, limit: int
+    ) -> Reading:
+        """A page of the entries below `prefix`, see `Store.list`. Errors: Unavailable."""
+        first, last = index_range(prefix, after)
+        arguments: list[Argument] = [PAGE_BYTES_MAX, "range", first, last, limit]
+        reading, is_cut = await self._read(board, arguments)
+        if not is_cut or not reading.entries:
+            return reading
+        next_key = reading.entries[-1].key
+        return Reading(reading.revision, reading.epoch, reading.entries, next_key)
+
+    async def due(self, board: str, *, limit: int) -> Reading:
+        """Expired entries, the longest past first. Errors: Unavailable."""
+        reading, _ = await self._read(board, [PAGE_BYTES_MAX, "due", limit])
+        return reading
+
+    async def leases(self, board: str, *, due: bool = False) -> Reading:
+        """All leases of a board, see `Store.leases`. Errors: Unavailable."""
+        reading = read_leases(await self._scripts.run(board, LEASES, []), due=due)
+        self._scripts.note(board, reading.revision)
+        return reading
+
+    async def log(
+        self, board: str, after: Revision, *, limit: int, wait_ms: Milliseconds = 0
+    ) -> LogPage:
+        """A page of the log after revision `after`, see `Store.log`.
+
+        Waiting blocks a connection of its own; what wakes it is only a hint, the page is then read
+        together with the head and the low-water mark.
+        Errors: Compacted, FutureRevision, Unavailable.
+        """
+        until = anyio.current_time() + wait_ms / 1000
+        arguments: list[Argument] = [after, limit, PAGE_BYTES_MAX]
+        while True:
+            reply = await self._scripts.run(board, LOG, arguments)
+            page = await _log_page(reply, after)
+            self._scripts.note(board, page.head.revision)
+            left_ms = int((until - anyio.current_time()) * 1000)
+            if page.entries or left_ms <= 0:
+                return page
+            await self._wait(board, after, min(left_ms, _BLOCK_MS_MAX))
+
+    async def compact(self, board: str, oldest: Revision) -> Head:
+        """Drop log entries and tombstones below `oldest`, in slices of bounded size.
+
+        A value above the head empties the log. NotNowError, the low-water mark has already risen;
+        the next call goes on with what is left below it.
+        Errors: Unavailable.
+        """
+        cursor: bytes | str = ""
+        while True:
+            step: list[Argument] = [oldest, cursor, _COMPACT_SLICE]
+            reply = await self._scripts.run(board, COMPACT, step)
+            head, cursor = read_head(reply[0]), reply[1]
+            if cursor == _COMPACTED:
+                return head
+
+    async def hold(self, board: str, hold_ms: Milliseconds) -> None:
+        """Let commits wait, see `Store.hold`. Errors: LimitExceeded, Unavailable."""
+        check_hold(hold_ms)
+        await self._scripts.run(board, HOLD, [hold_ms])
+
+    async def seed(self, board: str, seed: Seed, pages: AsyncIterator[Sequence[Entry]]) -> Head:
+        """Make a board, see `Store.seed`: what the server does at once is bounded.
+
+        Errors: InvalidRequest; Unavailable, also when somebody else makes or removes it meanwhile.
+        Cancellation: leaves nothing, unless the engine cannot be reached any more.
+        """
+        check_name(board, "board")
+        await make_board(self._scripts, board, seed, pages)
+        return await self.open(board)
+
+    async def drop(self, board: str) -> None:
+        """Remove a board, see `Store.drop`. Errors: Unavailable: perhaps removed."""
+        keys = board_keys(board)
+        await repeated(lambda: self._driver.send(Trial(), keys[0], "UNLINK", *keys))
+        self._scripts.forget(board)
+        await repeated(lambda: self._driver.send(Trial(), BOARDS, "SREM", BOARDS, board))
+
+    async def boards(self) -> Sequence[str]:
+        """Names of all boards, sorted. Errors: Unavailable."""
+        names = await repeated(lambda: self._driver.send(Trial(), BOARDS, "SMEMBERS", BOARDS))
+        return sorted(name.decode() for name in names)
+
+    async def whisper(self, board: str, key: Key, data: bytes) -> None:
+        """Tell whoever listens on the board's channel, see `Whispers.whisper`. It is said once."""
+        channel, packed = whispers_channel(board), write_whisper(key, data)
+        try:
+            with anyio.fail_after(_TIMEOUT_S):
+                await self._driver.send(Trial(), channel, "SPUBLISH", channel, packed)
+        except (NotNowError, Corrupt, TimeoutError) as error:
+            raise Unavailable(what="whispers", reason=str(error)) from error
+
+    @asynccontextmanager
+    async def overhear(self, board: str) -> AsyncIterator[AsyncIterator[tuple[Key, bytes]]]:
+        """Listen on the board's channel, see `Whispers.overhear`; on a connection of its own."""
+        try:
+            async with overheard(self._driver, whispers_channel(board)) as heard:
+                yield heard
+        except (NotNowError, Corrupt) as error:
+            raise Unavailable(what="whispers", reason=str(error)) from error
+
+    async def aclose(self) -> None:
+        """Close every connection; calls in flight end with an error."""
+        await self._driver.aclose()
+
+    async def _read(self, board: str, arguments: Sequence[Argument]) -> tuple[Reading, bool]:
+        reply = await self._scripts.run(board, READ, arguments)
+        reading, is_cut = read_reading(reply)
+        self._scripts.note(board, reading.revision)
+        return reading, is_cut
+
+    async def _wait(self, board: str, after: Revision, block_ms: Milliseconds) -> None:
+        """Block until the log has an entry after `after`, or for `block_ms`."""
+        key = log_key(board)
+        command = ("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", key, f"{after}-0")
+        try:
+            await self._driver.send(Trial(), key, *command)
+        except NotNowError:
+            return  # the read that follows finds out, and repeats within its bounds
+
+
+async def _log_page(reply: Sequence[Any], after: Revision) -> LogPage:
+    """As `read_log_page`; a large one in a thread, for readers of other boards go on meanwhile."""
+    if sum([len(part) for _, fields in reply[1] for part in fields]) < _DECODED_BYTES:
+        return read_log_page(reply, after)
+    return await asyncio.to_thread(read_log_page, reply, after)

@@ -1,0 +1,73 @@
+"""Words that nothing keeps, over Redis: sharded pub/sub on a channel in the board's slot.
+
+A connection that listens can do nothing else, so each board that is listened to has one. It is
+asked for a sign of life again and again: without one, whoever listens is told, and listens anew.
+
+Source: https://redis.io/docs/latest/develop/interact/pubsub/#sharded-pubsub
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import msgpack
+
+from blackboard.engines.redis.driver import Driver, Listening, NotNowError
+from blackboard.types import ENGINE_TIMEOUT_MS, Key
+
+log = logging.getLogger(__name__)
+_SIGN_OF_LIFE_S: Final = ENGINE_TIMEOUT_MS / 3000
+
+
+def write_whisper(key: Key, data: bytes) -> bytes:
+    """A message of the channel."""
+    packed: bytes = msgpack.packb([key, data])
+    return packed
+
+
+def read_whisper(message: bytes) -> tuple[Key, bytes] | None:
+    """What `write_whisper` wrote; None for anything else."""
+    try:
+        key, data = msgpack.unpackb(message)
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return None
+    return (key, data) if isinstance(key, str) and isinstance(data, bytes) else None
+
+
+@asynccontextmanager
+async def overheard(
+    driver: Driver, channel: str
+) -> AsyncIterator[AsyncIterator[tuple[Key, bytes]]]:
+    """What is said on a channel, once it is listened to. Errors: as of `Driver.listening`."""
+    async with driver.listening(channel) as connection:
+        await connection.tell("SSUBSCRIBE", channel)
+        await connection.hear()  # that it is so
+        living = asyncio.create_task(_ask_for_signs(connection), name=f"signs of life of {channel}")
+        try:
+            yield _messages(connection)
+        finally:
+            living.cancel()
+            await asyncio.gather(living, return_exceptions=True)
+
+
+async def _ask_for_signs(connection: Listening) -> None:
+    with contextlib.suppress(NotNowError):  # whoever listens finds out, too
+        while True:
+            await asyncio.sleep(_SIGN_OF_LIFE_S)
+            await connection.tell("PING")
+
+
+async def _messages(connection: Listening) -> AsyncIterator[tuple[Key, bytes]]:
+    while True:
+        reply: Any = await connection.hear()
+        if reply[0] == b"sunsubscribe":
+            raise NotNowError("the slot of the board moved")
+        if reply[0] == b"smessage":
+            found = read_whisper(reply[2])
+            if found is None:
+                log.warning("%s: something that is no whisper", reply[1])
+            else:
+                yield found

@@ -1,0 +1,473 @@
+"""One board's SQLite file: every SQL statement of the embedded engine. Blocking; runs in threads.
+
+Invariants
+- One process has the file open for writing; within it, one thread at a time calls `write`.
+- `write` is one transaction. At level "disk" it has reached the disk when `write` returns.
+- Nothing is repaired: what is not as it was written raises Corrupt and stays as it is.
+
+Journal: WAL (https://www.sqlite.org/wal.html), so that a reader of the old log never waits for a
+writer. `synchronous=FULL` syncs the WAL once per transaction; OFF leaves that to the kernel.
+
+Whether SQLite, when it read a journal after a crash, left out what had been on the disk.
+
+A write-ahead log (https://www.sqlite.org/walformat.html) ends, for SQLite, at the first frame whose
+checksum is wrong: so a write that the power cut off is forgotten. A bit that flipped in the middle
+looks the same, and everything behind it would be forgotten, too. The difference: a transaction is
+synced before the next one begins, so a cut leaves at most one that is not whole. Where two end
+behind the place at which SQLite stopped, they were on the disk once.
+
+What cannot be told from a cut is damage to the last transaction, or to how the one before it ends.
+"""
+
+import contextlib
+import os
+import sqlite3
+import struct
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from operator import ne
+from pathlib import Path
+from typing import BinaryIO, Final, Literal
+
+from blackboard import types as limits
+from blackboard.core.commit import BRANCH, ENGINE, RESTORE, Epoch, LogEntry
+from blackboard.core.state import State, evolve
+from blackboard.engines.sqlite.owed import Owed, insert
+from blackboard.engines.sqlite.rows import (
+    ENTRY,
+    TABLES,
+    Row,
+    Writes,
+    checksum,
+    epoch_row,
+    fill,
+    read_epoch_row,
+    seal,
+    unpack_large,
+    weigh,
+    weight_of,
+)
+from blackboard.errors import Corrupt, Unavailable
+from blackboard.types import Milliseconds, Revision
+from blackboard.wire.codec import decode_entry, marker_entry
+
+_HEAD_BYTES: Final = 32
+_SALTS: Final = slice(16, 24)
+_FRAME: Final = struct.Struct(">2I8s8x")  # page, pages after a commit (else 0), salts, checksum
+_VALID: Final = struct.Struct("=16xI")
+"""In the journal's index, in the byte order of this machine: the frames that SQLite found whole."""
+CUT_OFF_MAX: Final = 1
+"""Transactions that a cut of the power can leave unfinished."""
+
+
+def forgotten(path: Path, page_bytes: int) -> int:
+    """How many transactions end, in the journal of the file at `path`, behind the frame at which
+    SQLite took it to end. More than CUT_OFF_MAX are damage.
+
+    A connection must have read the file, and still have it open. Errors: OSError.
+    """
+    journal, index = (path.with_name(f"{path.name}-{part}") for part in ("wal", "shm"))
+    if not journal.exists() or not index.exists():
+        return 0
+    with journal.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+        if len(head) < _HEAD_BYTES:
+            return 0
+        valid = 0
+        if _is_whole(head):
+            with index.open("rb") as shared:
+                [valid] = _VALID.unpack(shared.read(_VALID.size))
+        return _ends(file, _HEAD_BYTES + valid * (_FRAME.size + page_bytes), page_bytes, head)
+
+
+def _ends(file: BinaryIO, at: int, page_bytes: int, head: bytes) -> int:
+    """Frames from `at` on that end a transaction of this journal.
+
+    Behind it may lie what an older one left, which has other salts. A frame that only fills a
+    sector up repeats the one before it, page and all.
+    """
+    salts = head[_SALTS] if _is_whole(head) else None
+    found, last = 0, (b"", b"")
+    file.seek(at)
+    while len(frame := file.read(_FRAME.size)) == _FRAME.size:
+        page, pages, own = _FRAME.unpack(frame)
+        this = (frame[:8], file.read(page_bytes))
+        salts = salts or own
+        found += bool(page and pages and own == salts and this != last)
+        last = this
+    return found
+
+
+def _is_whole(head: bytes) -> bool:
+    """Whether the checksum of a journal's header is right."""
+    order = ">" if head[3] & 1 else "<"
+    first = second = 0
+    for one, other in struct.iter_unpack(f"{order}2I", head[:24]):
+        first = (first + one + second) & 0xFFFFFFFF
+        second = (second + other + first) & 0xFFFFFFFF
+    return struct.unpack(">2I", head[24:]) == (first, second)
+
+
+Level = Literal["disk", "memory"]
+"""What an acknowledged commit survives: power loss, or the end of this process only."""
+
+APPLICATION_ID: Final = 0x42424244  # "BBBD", in the file's header
+FORMAT: Final = 3  # of the schema, as user_version
+_COMPACT_ROWS: Final = 4096  # log entries removed by one transaction
+PAGE_BYTES: Final = 4096
+_CACHE_KIB: Final = 32 * 1024
+_WAL_PAGES: Final = 4096  # 16 MiB between two checkpoints
+_PASSING: Final = frozenset(
+    [
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_READONLY,
+    ]
+)
+"""Result codes that speak of the moment; all others of a file speak of its content."""
+
+_LOG: Final = (
+    "INSERT INTO log (revision, time_ms, body, large, results, digest, checksum)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
+_HEAD: Final = "UPDATE head SET revision = ?, time_ms = ?, oldest = ?, checksum = ?"
+INSERT_EPOCH: Final = (
+    "INSERT INTO epoch (revision, time_ms, number, id, cause, from_revision)"
+    " VALUES (?, ?, ?, ?, ?, ?)"
+)
+_READ_LOG: Final = """
+    SELECT revision, time_ms, body, large, results, digest, checksum FROM log
+     WHERE revision > :after AND revision <= :last
+     UNION ALL
+    SELECT revision, time_ms, NULL, NULL, NULL, NULL, NULL FROM epoch
+     WHERE revision > :after AND revision <= :last AND cause <> 'restore'
+     ORDER BY revision LIMIT :limit"""
+
+
+class WriteError(Exception):
+    """A transaction did not succeed; `certain` says that surely nothing of it is in the file."""
+
+    def __init__(self, reason: str, *, certain: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.certain = certain
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a file held. `clean` says that it surely holds all that was acknowledged; `weight` is
+    that of all its rows but the head (engines/sqlite/rows.py)."""
+
+    state: State
+    epochs: list[Epoch]
+    clean: bool
+    weight: int
+
+
+def _follow(epochs: Sequence[Epoch]) -> bool:
+    """Whether these are all epochs of a board, from its first one on."""
+    if not epochs or (epochs[0].number != 1 and epochs[0].cause != BRANCH):
+        return False
+    return all(later.number == epoch.number + 1 for epoch, later in pairwise(epochs))
+
+
+def log_entries(epochs: Sequence[Epoch], oldest: Revision, revision: Revision) -> int:
+    """How many entries a log from `oldest` to `revision` has: epochs of an engine skip some."""
+    skipped = (
+        max(0, epoch.revision - max(epoch.from_revision + 1, oldest))
+        for epoch in epochs
+        if epoch.cause == ENGINE
+    )
+    return revision - oldest + 1 - sum(skipped)
+
+
+class BoardFile:
+    """One open file. `read_log` may run beside `write`, in another thread."""
+
+    def __init__(self, path: Path, *, level: Level, file_bytes_max: int | None = None) -> None:
+        self.path = path
+        self.level = level
+        with translated(path):
+            self._writer = _connect(path)
+            if file_bytes_max is not None:
+                pages = max(1, file_bytes_max // PAGE_BYTES)
+                self._writer.execute(f"PRAGMA max_page_count={pages}")
+        self._reader: sqlite3.Connection | None = None
+        self._reading = threading.Lock()
+        self._closed = False
+        self._owed = Owed()
+
+    def load(self, board: str) -> "Loaded":
+        """Read and check the whole state.
+
+        Cost: about 5 us per entry; of the log, only the row numbers are read (each row's digest is
+        checked when that row is read).
+        Errors: Corrupt, Unavailable; the file and its journal are as they were.
+        """
+        with translated(self.path), closing(self._writer.cursor()) as cursor:
+            self._check_format(cursor)
+            head = cursor.execute(
+                "SELECT revision, time_ms, oldest, checksum, clean FROM head WHERE board = ?",
+                (board,),
+            ).fetchone()
+            if head is None:
+                raise self._corrupt(f"it is not the file of board {board}")
+            revision, time_ms, oldest, kept, clean = head
+            if clean:
+                self._check_journal()
+            rows = cursor.execute("SELECT * FROM epoch ORDER BY number").fetchall()
+            epochs = [read_epoch_row(row) for row in rows]
+            self._check_log(cursor, epochs, revision, oldest)
+            state = State(epochs[-1], revision=revision, oldest=oldest, time_ms=time_ms)
+            for table in TABLES:
+                fill(state, table, cursor.execute(table.select))
+            indexed = (key for (key,) in cursor.execute("SELECT key FROM entry ORDER BY key"))
+            if any(map(ne, indexed, state.entries)):  # it was read along this very index
+                raise self._corrupt("the index of its entries is damaged")
+            self._owed.fill(state, cursor)
+            weight = weight_of(state) + sum(map(weigh, rows))
+            if checksum(weight, revision, time_ms, oldest) != kept:
+                raise self._corrupt("its tables do not add up")
+            return Loaded(state, epochs, clean=bool(clean), weight=weight)
+
+    def _check_format(self, cursor: sqlite3.Cursor) -> None:
+        for pragma, wanted in (("application_id", APPLICATION_ID), ("user_version", FORMAT)):
+            [found] = cursor.execute(f"PRAGMA {pragma}").fetchone()
+            if found != wanted:
+                raise self._corrupt(f"{pragma} is {found}, not {wanted}")
+
+    def _check_journal(self) -> None:
+        """Everything that was synced must have been read. Errors: Corrupt; nothing is changed."""
+        lost = forgotten(self.path, PAGE_BYTES)
+        if lost <= CUT_OFF_MAX:
+            return
+        with closing(_connect(self.path, mode="ro")) as holder:
+            # While somebody else reads it, closing a connection does not move the journal.
+            holder.execute("SELECT count(*) FROM head").fetchone()
+            self._writer.close()
+        raise self._corrupt(f"its journal is damaged, and {lost} transactions lie behind that")
+
+    def _check_log(
+        self, cursor: sqlite3.Cursor, epochs: list[Epoch], revision: Revision, oldest: Revision
+    ) -> None:
+        """Every revision from `oldest` to `revision` must be there, or lie in an epoch's jump."""
+        [kept, last] = cursor.execute(
+            "SELECT count(*), max(revision) FROM log WHERE revision >= ?", (oldest,)
+        ).fetchone()
+        if not _follow(epochs):
+            raise self._corrupt("its epochs are not complete")
+        markers = [e.revision for e in epochs if e.revision and e.cause != RESTORE]
+        markers = [revision for revision in markers if revision >= oldest]
+        newest = max([last or 0, oldest - 1, *markers])
+        expected = log_entries(epochs, oldest, revision)
+        if newest != revision or kept + len(markers) != expected:
+            raise self._corrupt(
+                f"its log ends at {newest} with {kept} entries, its head is {oldest}..{revision}"
+            )
+
+    def begin_run(self) -> None:
+        """Note durably whether the file can lose commits from here on; then sync as `level` says.
+
+        Errors: Unavailable.
+        """
+        durable = self.level == "disk"
+        with translated(self.path):
+            self._writer.execute("UPDATE head SET clean = ?", (int(durable),))
+            if not durable:
+                self._writer.execute("PRAGMA synchronous=OFF")
+
+    def begin_epoch(self, loaded: Loaded, epoch: Epoch, time_ms: Milliseconds) -> Loaded:
+        """Write an epoch marker and make its revision the head's; returns what the file then holds.
+
+        Errors: Unavailable.
+        """
+        row = epoch_row(epoch, time_ms)
+        weight = loaded.weight + weigh(row)
+        place = (epoch.revision, time_ms, loaded.state.oldest)
+        with translated(self.path):
+            self._writer.execute("BEGIN IMMEDIATE")
+            self._writer.execute(INSERT_EPOCH, row)
+            self._writer.execute(_HEAD, (*place, checksum(weight, *place)))
+            self._writer.execute("COMMIT")
+        evolve(loaded.state, marker_entry(epoch, time_ms))
+        return replace(loaded, epochs=[*loaded.epochs, epoch], weight=weight)
+
+    def write(self, writes: Writes) -> bool:
+        """Apply one transaction; returns whether log entries remain below `log_below`.
+
+        Errors: WriteError. The file must then be closed and loaded anew.
+        """
+        try:
+            more = self._stage(writes)
+        except sqlite3.Error as error:
+            with contextlib.suppress(sqlite3.Error):
+                self._writer.rollback()
+            raise WriteError(str(error), certain=True) from error
+        try:
+            self._writer.execute("COMMIT")
+        except sqlite3.Error as error:
+            # The frame that would commit the transaction is written last: a disk that filled up on
+            # the way there cannot hold it. After a failed sync nobody knows what the disk holds.
+            full = _primary_code(error) == sqlite3.SQLITE_FULL
+            with contextlib.suppress(sqlite3.Error):
+                self._writer.rollback()
+            raise WriteError(str(error), certain=full) from error
+        return more
+
+    def _stage(self, writes: Writes) -> bool:
+        connection, more = self._writer, False
+        connection.execute("BEGIN IMMEDIATE")
+        for statement, rows in writes.deletes:
+            connection.executemany(statement, rows)
+            if statement == ENTRY.delete:
+                self._owed.drop(connection, rows)
+        for statement, rows in ((_LOG, writes.log), (INSERT_EPOCH, writes.epochs), *writes.upserts):
+            if statement == ENTRY.upsert:
+                self._owed.put(connection, rows)
+            else:
+                insert(connection, statement, rows)
+        if writes.log_below is not None:
+            more = self._shorten_log(writes.log_below)
+        connection.execute(_HEAD, writes.head)
+        return more
+
+    def _shorten_log(self, below: Revision) -> bool:
+        [first] = self._writer.execute("SELECT min(revision) FROM log").fetchone()
+        if first is None or first >= below:
+            return False
+        reach = min(first + _COMPACT_ROWS, below)
+        self._writer.execute("DELETE FROM log WHERE revision < ?", (reach,))
+        return bool(reach < below)
+
+    def checkpoint(self) -> None:
+        """Copy the journal into the file, which otherwise the commit does that makes it too long.
+
+        As there, what goes wrong changes nothing: the journal stays, and is copied some other time.
+        Never beside `write`, on a connection of its own: before 3.51.3 that can damage the file
+        (https://www.sqlite.org/wal.html#walresetbug).
+        """
+        self._owed.note_copy()
+        with contextlib.suppress(sqlite3.Error):
+            self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    @property
+    def is_copy_due(self) -> bool:
+        """Whether to copy the journal now, while it is short. Not to be asked during a `write`."""
+        return self._owed.is_copy_due
+
+    def read_log(self, after: Revision, last: Revision, *, limit: int) -> list[LogEntry]:
+        """Log entries after `after` up to `last`; at most `limit`, about PAGE_BYTES_MAX bytes.
+
+        Errors: Corrupt when a row's digest is not that of its content; Unavailable.
+        """
+        found: list[LogEntry] = []
+        size = 0
+        with translated(self.path), self._reading:
+            if self._closed:
+                raise Unavailable(what=str(self.path), reason="it was closed")
+            if self._reader is None:
+                self._reader = _connect(self.path)
+            wanted = {"after": after, "last": last, "limit": limit}
+            with closing(self._reader.execute(_READ_LOG, wanted)) as rows:
+                for row in rows:
+                    found.append(self._log_entry(row))
+                    size += len(row[2] or b"") + len(row[3] or b"")
+                    if size >= limits.PAGE_BYTES_MAX:
+                        break
+        return found
+
+    def _log_entry(self, row: Row) -> LogEntry:
+        revision, time_ms, body, large, results, digest, sealed = row
+        if body is None:
+            assert self._reader is not None
+            query = "SELECT * FROM epoch WHERE revision = ?"
+            marker = self._reader.execute(query, (revision,)).fetchone()
+            return marker_entry(read_epoch_row(marker), time_ms)
+        entry = decode_entry(revision, time_ms, body, unpack_large(large), results)
+        if entry.digest != digest or sealed != seal(revision, time_ms, results, digest):
+            raise self._corrupt(f"the digest of revision {revision} is not that of its content")
+        return entry
+
+    def close(self) -> None:
+        """Let go of the file and mark it as whole. Errors: Unavailable (it is let go of, too)."""
+        try:
+            with translated(self.path):
+                self._writer.execute("PRAGMA synchronous=FULL")
+                self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                self._writer.execute("UPDATE head SET clean = 1 WHERE clean = 0")
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the file as it is."""
+        with contextlib.suppress(sqlite3.Error), self._reading:
+            self._closed = True
+            if self._reader is not None:
+                self._reader.close()
+            self._writer.close()
+
+    def _corrupt(self, reason: str) -> Corrupt:
+        return Corrupt(what=str(self.path), reason=reason)
+
+
+def _connect(path: Path, mode: Literal["rw", "ro"] = "rw") -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        timeout=0,
+    )
+    try:
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA wal_autocheckpoint={_WAL_PAGES}")
+        connection.execute("PRAGMA fullfsync=1")  # macOS: fsync alone does not reach the disk
+        connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextlib.contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Turn what SQLite and the file system raise into our errors, naming the file."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if _primary_code(error) in _PASSING:
+            raise Unavailable(what=str(path), reason=str(error)) from error
+        raise Corrupt(what=str(path), reason=str(error)) from error
+    except OSError as error:
+        raise Unavailable(what=str(path), reason=str(error)) from error
+    except Corrupt as error:
+        if error.what == str(path):
+            raise
+        raise Corrupt(what=str(path), reason=f"{error.what}: {error.reason}") from error
+    except (ValueError, TypeError, OverflowError) as error:
+        raise Corrupt(what=str(path), reason=f"a row cannot be read: {error}") from error
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    """SQLite's result code without the extension; SQLITE_ERROR if the driver made it up."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+def sync_path(path: Path) -> None:
+    """Make a file, or a rename in a directory, durable. Not on Windows, which needs no such thing
+    for a rename and has no such thing for directories."""
+    if os.name == "nt":
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,132 @@
+"""Entries of a large commit on the way to their places in a board's file.
+
+A thousand keys of a large board lie on as many pages. To write them all at once takes the disk
+several times as long as their bytes, and all other commits wait meanwhile. So the rows of a large
+commit are first put side by side into table `owed`, in the transaction of the commit; those of the
+small ones that come later move them to table `entry`, some at a time.
+
+Invariants
+- A row of `owed` stands for the one of `entry` with its key, if there is one: which is what counts
+  for the state, and for the checksum of the file.
+- `_keys` are those of table `owed`, as long as no write failed. There are at most OWED_ROWS_MAX.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import chain
+from typing import Final
+
+from sortedcontainers import SortedSet
+
+from blackboard.core.commit import Entry
+from blackboard.core.state import State
+from blackboard.engines.sqlite.rows import ENTRY, Row, Table, supersede
+from blackboard.errors import Corrupt
+from blackboard.types import RESTORE_CHANGES_MAX, Key
+
+OWED: Final[Table[str, Entry]] = replace(ENTRY, name="owed")
+OWED_ROWS_MIN: Final = 256
+"""Rows that are owed rather than put in their places, of one transaction."""
+OWED_ROWS_MAX: Final = RESTORE_CHANGES_MAX + 1
+"""Rows that are owed at most: the largest restore, with its answer. What does not fit besides is
+put in its place at once."""
+PAID_ROWS: Final = 64
+"""Rows that one transaction moves beside its own: about a millisecond."""
+RESTED_WRITES: Final = 16
+"""Small transactions after a large one that move nothing: they are of those who waited for it."""
+COPIED_ROWS: Final = 256
+"""Moved rows after which the journal is copied into the file. Each lies on pages of its own: with a
+thousand of them that takes 11 milliseconds, for which nobody can commit; with these, 3."""
+_ROWS_PER_STATEMENT: Final = 128
+"""Times 8 columns: SQLite takes 32,766 parameters."""
+_COLUMNS: Final = ", ".join(ENTRY.columns)
+_IN_PLACE: Final = "SELECT key FROM owed NOT INDEXED"
+_MOVE: Final = "{} SELECT {} FROM owed WHERE key <= ? ON CONFLICT {}".format(
+    ENTRY.upsert.partition(" VALUES ")[0], _COLUMNS, ENTRY.upsert.partition(" ON CONFLICT ")[2]
+)
+_PAID: Final = "DELETE FROM owed WHERE key <= ?"
+
+
+class Owed:
+    """What one open file owes. Each call belongs to a transaction, or to loading the file."""
+
+    def __init__(self) -> None:
+        self._keys: SortedSet[Key] = SortedSet()  # as SQLite orders them: by code points
+        self._resting = 0
+        self._moved = 0
+
+    @property
+    def is_copy_due(self) -> bool:
+        """Whether the rows that were moved since the last copy are enough for one, or the last."""
+        return self._moved >= COPIED_ROWS or (self._moved > 0 and not self._keys)
+
+    def note_copy(self) -> None:
+        """The journal is being copied."""
+        self._moved = 0
+
+    def fill(self, state: State, cursor: sqlite3.Cursor) -> None:
+        """Let what is owed stand for what `state` has from table `entry`. Errors: Corrupt."""
+        rows = cursor.execute(OWED.select).fetchall()
+        self._keys = SortedSet(row[0] for row in rows)
+        if {key for (key,) in cursor.execute(_IN_PLACE)} != self._keys:  # those are of its index
+            raise Corrupt(what="table owed", reason="its index is damaged")
+        supersede(state, rows)
+
+    def put(self, connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+        """Write rows of entries; with few of them, move some of those that are owed."""
+        is_large = len(rows) >= OWED_ROWS_MIN
+        if is_large and len(self._keys) + len(rows) <= OWED_ROWS_MAX:
+            insert(connection, OWED.upsert, rows)
+            self._keys.update(row[0] for row in rows)
+            self._resting = RESTED_WRITES
+            return
+        insert(connection, ENTRY.upsert, rows)
+        if self._keys:
+            self.drop(connection, rows)
+            if self._resting:
+                self._resting -= 1
+            elif not is_large:
+                self._pay(connection)
+
+    def drop(self, connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+        """What was written or removed, whose keys are the first column of `rows`, is not owed."""
+        gone = [(row[0],) for row in rows if row[0] in self._keys]
+        connection.executemany(OWED.delete, gone)
+        self._keys.difference_update(key for (key,) in gone)
+
+    def _pay(self, connection: sqlite3.Connection) -> None:
+        """Move the first rows to where they belong.
+
+        Which these are is not asked of the table: each row of an answer is a step (see `insert`).
+        """
+        paid = list(self._keys.islice(0, PAID_ROWS))
+        if paid:
+            connection.execute(_MOVE, paid[-1:])
+            connection.execute(_PAID, paid[-1:])
+            self._keys.difference_update(paid)
+            self._moved += len(paid)
+
+
+def insert(connection: sqlite3.Connection, statement: str, rows: Sequence[Row]) -> None:
+    """Insert many rows with few statements.
+
+    Each step of a statement lets go of the interpreter and must get it back from a busy event
+    loop, which takes far longer than the step. A statement of many rows is one step. Their numbers
+    are powers of two, so that the same few statements stay prepared.
+    """
+    at = 0
+    while at < len(rows):
+        size = min(_ROWS_PER_STATEMENT, 1 << (len(rows) - at).bit_length() - 1)
+        values = chain.from_iterable(rows[at : at + size])
+        connection.execute(_repeated(statement, size), tuple(values))
+        at += size
+
+
+@lru_cache(maxsize=256)
+def _repeated(statement: str, times: int) -> str:
+    """`INSERT ... VALUES (...)` for so many rows at once."""
+    head, _, rest = statement.partition(" VALUES ")
+    row, conflict, clause = rest.partition(" ON CONFLICT ")
+    return f"{head} VALUES {', '.join([row] * times)}{conflict}{clause}"

@@ -1,0 +1,94 @@
+-- One board in one SQLite file. Twin of `State` in core/state.py, plus the log.
+--
+-- Invariants, in every committed transaction
+-- * `log` and `epoch` together hold `head.oldest` .. `head.revision` without a gap, but for the
+--   revisions that an epoch of cause "engine" skipped; a restore has a row in both.
+-- * the other tables are what the log, from its very beginning, adds up to.
+-- * `head.checksum` is the sum of the weights of the rows of all tables but `log` (whose rows have a
+--   checksum each; both in engines/sqlite/rows.py) and those of `entry` for which one of `owed` stands,
+--   so that neither a bit that flipped nor pages of different transactions are taken for a board.
+-- * `head.clean` is 0 while a process that does not sync has the file open.
+
+CREATE TABLE head (
+    board    TEXT    NOT NULL PRIMARY KEY,
+    revision INTEGER NOT NULL,
+    time_ms  INTEGER NOT NULL,
+    oldest   INTEGER NOT NULL,
+    checksum INTEGER NOT NULL,
+    clean    INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- The board's epochs. All are also entries of the log, but for one that is the board's first and has
+-- revision 0; those of cause "restore" have their changes in table `log`.
+CREATE TABLE epoch (
+    revision      INTEGER PRIMARY KEY,
+    time_ms       INTEGER NOT NULL,
+    number        INTEGER NOT NULL,
+    id            TEXT    NOT NULL,
+    cause         TEXT    NOT NULL,
+    from_revision INTEGER NOT NULL
+);
+
+-- `body` and `digest` as wire/codec.py made them; `large` is NULL or a msgpack list of values.
+CREATE TABLE log (
+    revision INTEGER PRIMARY KEY,
+    time_ms  INTEGER NOT NULL,
+    body     BLOB    NOT NULL,
+    large    BLOB,
+    results  BLOB    NOT NULL,
+    digest   BLOB    NOT NULL,
+    checksum INTEGER NOT NULL
+);
+
+-- With row numbers: without them SQLite keeps no more than a kilobyte of a row in its place, and
+-- a page of its own for the rest.
+CREATE TABLE entry (
+    key             TEXT    NOT NULL PRIMARY KEY,
+    value           BLOB    NOT NULL,
+    mod_revision    INTEGER NOT NULL,
+    create_revision INTEGER NOT NULL,
+    author          TEXT    NOT NULL,
+    time_ms         INTEGER NOT NULL,
+    expires_at_ms   INTEGER
+);
+
+-- Entries of large commits that are not in their places yet; a row stands for that of `entry` with
+-- its key (engines/sqlite/owed.py).
+CREATE TABLE owed (
+    key             TEXT    NOT NULL PRIMARY KEY,
+    value           BLOB    NOT NULL,
+    mod_revision    INTEGER NOT NULL,
+    create_revision INTEGER NOT NULL,
+    author          TEXT    NOT NULL,
+    time_ms         INTEGER NOT NULL,
+    expires_at_ms   INTEGER
+);
+
+CREATE TABLE tombstone (
+    key      TEXT    NOT NULL PRIMARY KEY,
+    revision INTEGER NOT NULL,
+    author   TEXT    NOT NULL
+) WITHOUT ROWID;
+
+-- `lease` is a msgpack list: see `to_result` in core/lease.py.
+CREATE TABLE lease (
+    key   TEXT NOT NULL PRIMARY KEY,
+    lease BLOB NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE next_item (
+    prefix TEXT    NOT NULL PRIMARY KEY,
+    item   INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE answer (
+    agent       TEXT    NOT NULL,
+    lane        INTEGER NOT NULL,
+    incarnation TEXT    NOT NULL,
+    step        INTEGER NOT NULL,
+    revision    INTEGER NOT NULL,
+    time_ms     INTEGER NOT NULL,
+    results     BLOB    NOT NULL,
+    overwritten INTEGER NOT NULL,
+    PRIMARY KEY (agent, lane)
+) WITHOUT ROWID;

@@ -1,0 +1,384 @@
+"""The embedded engine: one directory, one SQLite file per board, the state of a board in memory.
+
+Invariants
+- One process owns the directory, from `SqliteStore.at` to `aclose`: `lock` is locked by it, and
+  `owner.json` says who it is.
+- `boards/<board>.db` exists once the board does; a board is created whole or not at all.
+- A board whose file could not be written is loaded again from it before it answers anything.
+- The directory is let go only after the last transaction ended.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import sqlite3
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+import anyio
+from filelock import FileLock, Timeout
+from msgspec.structs import replace
+
+from blackboard import types as limits
+from blackboard.core.commit import ENGINE, Entry, Epoch, Head, LogPage, Reading, Seed
+from blackboard.core.history import check_seed
+from blackboard.core.model import Outcome
+from blackboard.core.path import check_name
+from blackboard.core.state import State
+from blackboard.engines.base import EngineFacts, check_hold
+from blackboard.engines.sqlite.board import EmbeddedBoard, Threads
+from blackboard.engines.sqlite.file import BoardFile, Level, Loaded, translated
+from blackboard.engines.sqlite.new import NewFile, create, remove, seed_path
+from blackboard.errors import DataDirectoryInUse, InvalidRequest, LimitExceeded, Unavailable
+from blackboard.types import Key, Milliseconds, Prefix, Revision
+from blackboard.wire.codec import Prepared
+
+T = TypeVar("T")
+
+_WRITERS: Final = 4  # boards whose transactions sync at the same time
+_READERS: Final = 2
+_SUFFIX: Final = ".db"
+
+
+class SqliteStore:
+    """The embedded engine, opened: `store = await SqliteStore.at(directory)`; a `Store`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        lock: FileLock,
+        *,
+        level: Level,
+        clock_ns: Callable[[], int],
+        file_bytes_max: int | None,
+        threads: Threads | None,
+    ) -> None:
+        self.directory = directory
+        self.level: Level = level
+        self._lock = lock
+        self._clock_ns = clock_ns
+        self._file_bytes_max = file_bytes_max
+        self._boards: dict[str, EmbeddedBoard] = {}
+        self._loading: dict[str, asyncio.Task[EmbeddedBoard]] = {}
+        self._busy: set[str] = set()  # boards that are being made or removed
+        self._steps: set[asyncio.Future[Any]] = set()
+        self._seen: set[str] = set()  # boards that this process opened before
+        self._closing: asyncio.Task[None] | None = None
+        self._threads = threads or Threads(
+            writers=ThreadPoolExecutor(_WRITERS, thread_name_prefix="board-writer"),
+            readers=ThreadPoolExecutor(_READERS, thread_name_prefix="board-reader"),
+        )
+
+    @classmethod
+    async def at(
+        cls,
+        directory: str | os.PathLike[str],
+        level: Level = "disk",
+        *,
+        clock_ns: Callable[[], int] = time.time_ns,
+        file_bytes_max: int | None = None,
+        threads: Threads | None = None,
+    ) -> Self:
+        """Take possession of `directory`, made if it is missing.
+
+        `level` is what an acknowledged commit survives: "disk" (power loss) or "memory" (the end of
+        this process). `file_bytes_max` bounds the file of one board; beyond it, commits are
+        Unavailable. `threads` are where blocking calls run, by default threads of its own.
+        Errors: DataDirectoryInUse when another process has it; Unavailable.
+        """
+        if level not in ("disk", "memory"):
+            raise InvalidRequest(field="level", reason=f"{level!r} is neither disk nor memory")
+        path = Path(directory)
+        lock = await asyncio.to_thread(_take, path)
+        return cls(
+            path,
+            lock,
+            level=level,
+            clock_ns=clock_ns,
+            file_bytes_max=file_bytes_max,
+            threads=threads,
+        )
+
+    def announce(self, url: str | None) -> None:
+        """Note in `owner.json` at which URL the owner of the directory serves it."""
+        _write_owner(self.directory, url)
+
+    async def facts(self) -> EngineFacts:
+        """As `Store.facts`."""
+        where = str(self.directory)
+        return EngineFacts("sqlite", sqlite3.sqlite_version, location=where, level=self.level)
+
+    async def open(self, board: str) -> Head:
+        """As `Store.open`."""
+        return (await self._board(board, create=True)).head
+
+    async def exists(self, board: str) -> bool:
+        """As `Store.exists`."""
+        check_name(board, "board")
+        path = self._path(board)
+        return board in self._boards or await asyncio.to_thread(path.exists)
+
+    async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
+        """As `Store.commit`. After a write whose fate is unknown, every outcome is OutcomeUnknown.
+
+        Cancellation does not stop the write.
+        """
+        _check_size("BATCH_COMMITS_MAX", len(batch), limits.BATCH_COMMITS_MAX)
+        return await (await self._board(board)).commit(batch)
+
+    async def read(self, board: str, keys: Sequence[Key]) -> Reading:
+        """As `Store.read`."""
+        _check_size("READ_KEYS_MAX", len(keys), limits.READ_KEYS_MAX)
+        return await (await self._board(board)).read(keys)
+
+    async def list(
+        self, board: str, prefix: Prefix, *, after: Key | None = None, limit: int
+    ) -> Reading:
+        """As `Store.list`."""
+        limit = min(limit, limits.LIST_ENTRIES_MAX)
+        return await (await self._board(board)).page(prefix, after=after, limit=limit)
+
+    async def log(
+        self, board: str, after: Revision, *, limit: int, wait_ms: Milliseconds = 0
+    ) -> LogPage:
+        """As `Store.log`."""
+        limit = min(limit, limits.LOG_ENTRIES_MAX)
+        return await (await self._board(board)).log(after, limit=limit, wait_ms=wait_ms)
+
+    async def due(self, board: str, *, limit: int) -> Reading:
+        """As `Store.due`."""
+        limit = min(limit, limits.LIST_ENTRIES_MAX)
+        return await (await self._board(board)).due(limit=limit)
+
+    async def leases(self, board: str, *, due: bool = False) -> Reading:
+        """As `Store.leases`."""
+        return await (await self._board(board)).leases(due=due)
+
+    async def compact(self, board: str, oldest: Revision) -> Head:
+        """As `Store.compact`. The file keeps its size; its free pages are used again."""
+        return await (await self._board(board)).compact(oldest)
+
+    async def hold(self, board: str, hold_ms: Milliseconds) -> None:
+        """As `Store.hold`."""
+        check_hold(hold_ms)
+        await (await self._board(board)).hold(hold_ms)
+
+    async def seed(self, board: str, seed: Seed, pages: AsyncIterator[Sequence[Entry]]) -> Head:
+        """As `Store.seed`: the file is made beside its place. Cancellation leaves nothing."""
+        check_name(board, "board")
+        path = self._path(board)
+        async with self._alone(board):
+            if await asyncio.to_thread(path.exists):
+                raise InvalidRequest(field="board", reason=f"there is a board {board!r}")
+            new = NewFile(path, seed_path(path))
+            try:
+                await self._step(new.begin)
+                after = ""
+                async for page in pages:
+                    after = check_seed(seed, after, page)
+                    await self._step(partial(new.add, page))
+                await self._step(partial(new.finish, board, seed))
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await asyncio.to_thread(new.abandon)
+        return await self.open(board)
+
+    async def drop(self, board: str) -> None:
+        """As `Store.drop`. Errors: Unavailable, also to those who use the board meanwhile."""
+        check_name(board, "board")
+        async with self._alone(board):
+            old = self._boards.pop(board, None)
+            if old is not None:
+                with contextlib.suppress(Unavailable):
+                    await old.aclose()
+            self._seen.discard(board)
+            await self._step(partial(remove, self._path(board)))
+
+    async def boards(self) -> Sequence[str]:
+        """As `Store.boards`."""
+        return await asyncio.to_thread(_board_names, self.directory)
+
+    async def aclose(self) -> None:
+        """As `Store.aclose`. May be called again. Cancellation does not stop it."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, board: str) -> AsyncIterator[None]:
+        """Nobody else opens, makes or removes `board` in this block. Errors: Unavailable."""
+        if board in self._busy:
+            raise _unfinished(board)
+        self._busy.add(board)
+        try:
+            if loading := self._loading.get(board):
+                await asyncio.wait([loading])
+            yield
+        finally:
+            self._busy.discard(board)
+
+    async def _step(self, work: Callable[[], T]) -> T:
+        """Run `work` in a writer thread. Cancellation does not stop it, nor does closing."""
+        if self._closing is not None:
+            raise Unavailable(what=str(self.directory), reason="the store was closed")
+        loop = asyncio.get_running_loop()
+        step = loop.run_in_executor(self._threads.writers, work)
+        self._steps.add(step)
+        step.add_done_callback(self._steps.discard)
+        await asyncio.wait([step])
+        return step.result()
+
+    # --- boards -----------------------------------------------------------------------------------
+
+    async def _board(self, name: str, *, create: bool = False) -> EmbeddedBoard:
+        """The open board `name`, loaded if need be.
+
+        Errors: InvalidRequest when it does not exist and is not to be created;
+        Corrupt, Unavailable.
+        """
+        if self._closing is not None:
+            raise Unavailable(what=str(self.directory), reason="the store was closed")
+        board = self._boards.get(name)
+        if board is not None and board.failure is None:
+            return board
+        check_name(name, "board")
+        path = self._path(name)
+        if name in self._busy:
+            raise _unfinished(name)
+        if not create and not await asyncio.to_thread(path.exists):
+            raise InvalidRequest(field="board", reason=f"there is no board {name!r}")
+        if name in self._busy:
+            raise _unfinished(name)
+        loading = self._loading.get(name)
+        if loading is None:
+            loading = asyncio.create_task(self._load(name, path), name=f"load board {name}")
+            self._loading[name] = loading
+            loading.add_done_callback(lambda _: self._loading.pop(name))
+        # Whoever asks may be cancelled; the others still get the board.
+        done, _ = await asyncio.wait([loading])
+        return done.pop().result()
+
+    async def _load(self, name: str, path: Path) -> EmbeddedBoard:
+        old = self._boards.pop(name, None)
+        if old is not None:
+            with contextlib.suppress(Unavailable):  # its file is opened anew just now
+                await old.aclose()
+        first = name not in self._seen
+        run = asyncio.get_running_loop().run_in_executor
+        file, loaded = await run(self._threads.writers, self._load_file, name, path, first)
+        self._seen.add(name)
+        board = EmbeddedBoard(
+            name, file=file, loaded=loaded, threads=self._threads, now_ms=self._now_ms
+        )
+        self._boards[name] = board
+        return board
+
+    def _load_file(self, name: str, path: Path, first: bool) -> tuple[BoardFile, Loaded]:
+        """In a thread: open or create the file, and begin a new epoch if it may have lost some."""
+        now_ms = self._now_ms()
+        if not path.exists():
+            if seed_path(path).exists():
+                raise _unfinished(name)
+            create(path, name, Epoch(1, uuid.uuid4().hex), now_ms)
+        file = BoardFile(path, level=self.level, file_bytes_max=self._file_bytes_max)
+        try:
+            loaded = file.load(name)
+            if first and not loaded.clean:
+                loaded = file.begin_epoch(loaded, _next_epoch(loaded.state), now_ms)
+            file.begin_run()
+        except BaseException:
+            file.abandon()
+            raise
+        return file, loaded
+
+    async def _close(self) -> None:
+        errors: list[Unavailable] = []
+        await asyncio.gather(*self._loading.values(), *self._steps, return_exceptions=True)
+        for board in self._boards.values():
+            try:
+                await board.aclose()
+            except Unavailable as error:
+                errors.append(error)
+        self._threads.writers.shutdown(wait=False)
+        self._threads.readers.shutdown(wait=False)
+        await asyncio.to_thread(_let_go, self.directory, self._lock)
+        if errors:
+            raise errors[0]
+
+    def _path(self, name: str) -> Path:
+        return self.directory / "boards" / f"{name}{_SUFFIX}"
+
+    def _now_ms(self) -> Milliseconds:
+        return self._clock_ns() // 1_000_000
+
+
+def _next_epoch(state: State) -> Epoch:
+    """The epoch that begins when the engine came back and may have lost commits."""
+    return replace(
+        state.epoch,
+        number=state.epoch.number + 1,
+        id=uuid.uuid4().hex,
+        cause=ENGINE,
+        from_revision=state.revision,
+        revision=state.revision + limits.EPOCH_JUMP,
+    )
+
+
+def _unfinished(board: str) -> Unavailable:
+    return Unavailable(what=f"board {board}", reason="it is being made or removed")
+
+
+def _check_size(limit: str, size: int, maximum: int) -> None:
+    if size > maximum:
+        raise LimitExceeded(limit, size, maximum)
+
+
+# --- the directory --------------------------------------------------------------------------------
+
+
+def _take(directory: Path) -> FileLock:
+    with translated(directory):
+        # Private namespaces lie there: other users of the machine have no business in it.
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (directory / "boards").mkdir(mode=0o700, exist_ok=True)
+        lock = FileLock(directory / "lock", thread_local=False)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise _in_use(directory) from error
+        _write_owner(directory, None)
+        return lock
+
+
+def _let_go(directory: Path, lock: FileLock) -> None:
+    with translated(directory):
+        (directory / "owner.json").unlink(missing_ok=True)
+        lock.release()
+
+
+def _write_owner(directory: Path, url: str | None) -> None:
+    with translated(directory):
+        new = directory / "owner.json.new"
+        new.write_text(json.dumps({"pid": os.getpid(), "url": url}))
+        new.replace(directory / "owner.json")
+
+
+def _in_use(directory: Path) -> DataDirectoryInUse:
+    """Who has the directory, as far as they said so."""
+    try:
+        owner = json.loads((directory / "owner.json").read_text())
+        return DataDirectoryInUse(str(directory), pid=owner["pid"], url=owner["url"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return DataDirectoryInUse(str(directory), pid=None, url=None)
+
+
+def _board_names(directory: Path) -> list[str]:
+    with translated(directory):
+        names = (path.name for path in (directory / "boards").iterdir())
+        return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))

@@ -1,0 +1,1 @@
+"""Signatures, tokens, envelopes and digests: proof that bytes are what was written."""

@@ -1,0 +1,69 @@
+"""Whether content is what was sealed: its sums, namespace by namespace, against their digests.
+
+For whoever reads all that a board held (a branch, an export, an import), and for a restore, which
+begins with the sums of the present and takes in what it changes. A value counts as it is kept: one
+that was opened counts sealed. Records of the service (`system`) do not count.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from blackboard.core import digest
+from blackboard.core.commit import Entry
+from blackboard.core.path import SYSTEM, namespace_of
+from blackboard.errors import Corrupt
+from blackboard.integrity.envelope import sealed_form
+from blackboard.types import Key, Milliseconds
+
+ENTRIES_AT_ONCE: Final = 64
+"""Entries that are added and removed without a pause: a millisecond."""
+
+
+class Sums:
+    """The sum (core/digest.py) of each namespace, while entries come and go.
+
+    It begins with nothing, or with the sums `begin`, and with `others`, the digests of namespaces
+    of which no entry comes or goes.
+    """
+
+    def __init__(
+        self, begin: Mapping[str, int] | None = None, others: Mapping[str, bytes] | None = None
+    ) -> None:
+        self._sums = dict(begin or {})
+        self._others = others or {}
+
+    def add(self, key: Key, value: bytes, expires_at_ms: Milliseconds | None) -> None:
+        """Take in what `key` holds."""
+        self._change(key, digest.add, _element(key, value, expires_at_ms))
+
+    def remove(self, key: Key, value: bytes, expires_at_ms: Milliseconds | None) -> None:
+        """Leave out what `key` held."""
+        self._change(key, digest.remove, _element(key, value, expires_at_ms))
+
+    def _change(self, key: Key, how: Callable[[int, bytes], int], element: bytes) -> None:
+        namespace = namespace_of(key)
+        self._sums[namespace] = how(self._sums.get(namespace, digest.EMPTY), element)
+
+    async def add_all(self, entries: Sequence[Entry]) -> None:
+        """Take in entries, and let others run meanwhile."""
+        for number, entry in enumerate(entries, 1):
+            self.add(entry.key, entry.value, entry.expires_at_ms)
+            if number % ENTRIES_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    async def check(self, digests: Mapping[str, bytes], what: str) -> None:
+        """Errors: Corrupt, about `what`, unless these are the digests of all namespaces."""
+        held = dict(self._others)
+        for number, (namespace, total) in enumerate(self._sums.items(), 1):
+            held[namespace] = digest.digest_of(total)
+            if number % ENTRIES_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        for namespace in sorted((digests.keys() | held.keys()) - {SYSTEM}):
+            found = held.get(namespace, digest.EMPTY_DIGEST)
+            if found != digests.get(namespace, digest.EMPTY_DIGEST):
+                raise Corrupt(what=what, reason=f"namespace {namespace} is not what was sealed")
+
+
+def _element(key: Key, value: bytes, expires_at_ms: Milliseconds | None) -> bytes:
+    return digest.element(key, digest.content_of(sealed_form(value)), expires_at_ms)

@@ -1,0 +1,206 @@
+"""Manifests: what a checkpoint is, in canonical JSON, signed with Ed25519 (RFC 8032).
+
+Invariants
+- The same checkpoint has the same manifest, byte for byte, whoever makes it: keys are sorted, there
+  is no white space, hashes are in lower-case hexadecimal.
+- A manifest names the hash of the one before it on its board, so that none can be taken out, and
+  no older one put in its place, unnoticed.
+
+The key is a file of 32 bytes in hexadecimal. Whoever has it can make manifests; whoever only
+checks them needs the public key, which each manifest names.
+
+A sealed manifest (integrity/signing.py), read: what it says, as nouns.
+"""
+
+import base64
+import json
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+    Ed25519PrivateKey,
+    Ed25519PublicKey,
+)
+
+from blackboard.core.checkpoints import Cut, Stored
+from blackboard.core.commit import Epoch
+from blackboard.errors import Corrupt, InvalidRequest
+from blackboard.types import Milliseconds, Revision
+from blackboard.wire.codec import BYTES_KEY, decode_value
+
+FORMAT: Final = 1
+KEY_BYTES: Final = 32
+
+
+class Seal:
+    """A signing key; a `Sealer`. `trusted` are further public keys whose manifests are genuine."""
+
+    def __init__(self, secret: bytes, *, trusted: Sequence[bytes] = ()) -> None:
+        self._key = Ed25519PrivateKey.from_private_bytes(secret)
+        self.public = self._key.public_key().public_bytes_raw()
+        self._trusted = {self.public, *trusted}
+
+    def seal(self, cut: Cut) -> tuple[bytes, bytes]:
+        """The manifest of a checkpoint (canonical JSON), and its signature (64 bytes)."""
+        manifest = manifest_of(cut, self.public)
+        return manifest, self._key.sign(manifest)
+
+    def findings(self, stored: Stored, cut: Cut | None) -> Sequence[str]:
+        """As `Sealer.findings`."""
+        try:
+            said = read_manifest(stored.manifest)
+            signer = bytes.fromhex(said["key"])
+        except (Corrupt, KeyError, TypeError, ValueError):
+            return ["the manifest is damaged: it cannot be read"]
+        found = []
+        if signer not in self._trusted:
+            found.append(f"the manifest is signed by a stranger, {signer.hex()}")
+        if not is_signed(stored.manifest, stored.signature, signer):
+            found.append("the manifest's signature does not fit")
+        if cut is None:
+            return found
+        should = read_manifest(manifest_of(cut, signer))
+        found += [
+            f"the manifest's {name} is not that of the board"
+            for name in sorted(said.keys() | should.keys())
+            if said.get(name) != should.get(name)
+        ]
+        if not found and stored.manifest != manifest_of(cut, signer):
+            found.append("the manifest is not in its canonical form")
+        return found
+
+
+def manifest_of(cut: Cut, public: bytes) -> bytes:
+    """The manifest of a checkpoint, to be signed with the key that belongs to `public`."""
+    epoch = cut.epoch
+    said: dict[str, Any] = {
+        "format": FORMAT,
+        "key": public.hex(),
+        "board": cut.board,
+        "checkpoint": cut.name,
+        "revision": cut.revision,
+        "time_ms": cut.time_ms,
+        "author": cut.author,
+        "epoch": [epoch.number, epoch.id, epoch.cause, epoch.from_revision, epoch.revision],
+        "chain": cut.chain.hex(),
+        "digests": {name: digest.hex() for name, digest in cut.facts.digests.items()},
+        "agents": {name: list(step) for name, step in cut.facts.steps.items()},
+        "declared": {name: decode_value(v) for name, v in cut.declared.items()},
+        "record": decode_value(cut.record),
+        "previous": cut.previous.hex(),
+    }
+    text = json.dumps(said, sort_keys=True, separators=(",", ":"), default=_wrapped)
+    return text.encode()
+
+
+def _wrapped(value: bytes) -> dict[str, str]:
+    """Bytes as JSON has them everywhere here."""
+    return {BYTES_KEY: base64.b64encode(value).decode()}
+
+
+def read_manifest(manifest: bytes) -> dict[str, Any]:
+    """What a manifest says. Errors: Corrupt when it is none."""
+    try:
+        said = json.loads(manifest)
+    except ValueError as error:
+        raise Corrupt(what="manifest", reason=str(error)) from error
+    if not isinstance(said, dict):
+        raise Corrupt(what="manifest", reason="no object")
+    return said
+
+
+def is_signed(manifest: bytes, signature: bytes, public: bytes) -> bool:
+    """Whether the owner of `public` signed these very bytes."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, manifest)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def read_key(path: Path) -> bytes:
+    """The signing key in a file. Errors: InvalidRequest."""
+    try:
+        secret = bytes.fromhex(path.read_text(encoding="ascii").strip())
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(field="signing_key", reason=f"{path}: {error}") from error
+    if len(secret) != KEY_BYTES:
+        raise InvalidRequest(field="signing_key", reason=f"{path}: not {KEY_BYTES} bytes")
+    return secret
+
+
+def make_key(path: Path) -> bytes:
+    """The signing key in a file, which is made, for its owner only, if it does not exist.
+
+    Errors: InvalidRequest.
+    """
+    try:
+        if not path.exists():
+            _write_key(path)
+    except OSError as error:
+        raise InvalidRequest(field="signing_key", reason=f"{path}: {error}") from error
+    return read_key(path)
+
+
+def _write_key(path: Path) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with os.fdopen(os.open(draft, flags, 0o600), "w") as file:
+        file.write(secrets.token_hex(KEY_BYTES) + "\n")
+    with suppress(FileExistsError):  # another process was faster: its key counts
+        path.hardlink_to(draft)
+    draft.unlink()
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a checkpoint's manifest says; hashes as bytes, `key` is the signer's public key."""
+
+    board: str
+    name: str
+    revision: Revision
+    time_ms: Milliseconds
+    epoch: Epoch
+    chain: bytes
+    previous: bytes
+    digests: Mapping[str, bytes]
+    steps: Mapping[str, Revision]
+    declared: Mapping[str, Any]
+    key: bytes
+
+    @staticmethod
+    def read(manifest: bytes) -> "Manifest":
+        """Errors: Corrupt when it is none."""
+        said = read_manifest(manifest)
+        try:
+            number, name, cause, from_revision, revision = said["epoch"]
+            return Manifest(
+                board=str(said["board"]),
+                name=str(said["checkpoint"]),
+                revision=int(said["revision"]),
+                time_ms=int(said["time_ms"]),
+                epoch=Epoch(int(number), str(name), str(cause), int(from_revision), int(revision)),
+                chain=bytes.fromhex(said["chain"]),
+                previous=bytes.fromhex(said["previous"]),
+                digests={name: bytes.fromhex(found) for name, found in said["digests"].items()},
+                steps={name: int(step[0]) for name, step in said["agents"].items()},
+                declared=dict(said["declared"]),
+                key=bytes.fromhex(said["key"]),
+            )
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise Corrupt(what="manifest", reason=repr(error)) from error
+
+    @staticmethod
+    def read_signed(manifest: bytes, signature: bytes) -> "Manifest":
+        """As `read`, if the key that it names signed it. Errors: Corrupt."""
+        found = Manifest.read(manifest)
+        if not is_signed(manifest, signature, found.key):
+            raise Corrupt(what="manifest", reason="its signature does not fit")
+        return found

@@ -1,0 +1,291 @@
+"""Bearer tokens: a principal and its grants, signed with a key of the service.
+
+A token is a JSON Web Token (RFC 7519) with one fixed algorithm, HMAC-SHA-256. Whoever holds one is
+the principal until it expires or is revoked; tokens are therefore short-lived, except the
+operator's own.
+
+A secret holds one key a line: the first signs, the others still verify. The token names its key
+(`kid`), so that keys are changed without a moment at which nobody gets in.
+
+Whoever has a token can narrow it, without asking anybody, for a sub-agent. Then its signature is
+not passed on: it becomes the key that signs what is left of the rights, and so on. That is the
+chain of a macaroon (Birgisson et al., NDSS 2014): taking a link off would need a signature that its
+holder never saw.
+
+    header.claims.signature
+    header.claims~narrowing~narrowing~signature
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import jwt
+
+from blackboard.core.access import (
+    Credential,
+    Grant,
+    Narrowing,
+    Principal,
+    Right,
+    check_grants,
+    narrowed,
+)
+from blackboard.core.path import check_name
+from blackboard.errors import InvalidRequest, LimitExceeded, Rejected, Unauthenticated
+from blackboard.types import NARROWINGS_MAX, Milliseconds
+from blackboard.wire.parts import TOKEN_BYTES_MAX
+
+AUDIENCE: Final = "blackboard"
+SECRET_BYTES_MIN: Final = 32
+"""The output of SHA-256; a shorter key would be the weakest part (RFC 7518, section 3.2)."""
+_ALGORITHMS: Final = ["HS256"]
+_REQUIRED: Final = ["sub", "aud", "exp", "iat", "jti"]
+_LINK: Final = "~"
+_ID_BYTES: Final = 12
+_LINK_ID_BYTES: Final = 6
+"""Of a narrowing, which is only looked for below its token."""
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{16}|[A-Za-z0-9_-]{8}")
+"""Either, in base64url."""
+
+
+def new_secret() -> str:
+    """A fresh secret with one key: 32 random bytes in hexadecimal."""
+    return secrets.token_hex(SECRET_BYTES_MIN)
+
+
+def check_secret(secret: str) -> str:
+    """Return `secret` if each key is long enough, else InvalidRequest (which does not show it)."""
+    if not secret or any(len(key.encode()) < SECRET_BYTES_MIN for key in secret.splitlines()):
+        reason = f"each key, one a line, must have at least {SECRET_BYTES_MIN} bytes"
+        raise InvalidRequest(field="secret", reason=reason)
+    return secret
+
+
+def key_id(key: str) -> str:
+    """The name of a key, which says nothing about it."""
+    return hashlib.sha256(b"blackboard key\0" + key.encode()).hexdigest()[:16]
+
+
+def issue(
+    secret: str, principal: Principal, ttl_ms: Milliseconds, *, audience: str = AUDIENCE
+) -> str:
+    """A token for `principal` that is valid for `ttl_ms` from now at services of `audience`.
+
+    Errors: InvalidRequest for a name or pattern that is none, or a secret that is too short;
+    LimitExceeded when it would have more than TOKEN_BYTES_MAX bytes: use fewer grants.
+    """
+    now_s = int(time.time())
+    claims: dict[str, Any] = {
+        "sub": check_name(principal.name, "principal"),
+        "aud": audience,
+        "jti": secrets.token_urlsafe(_ID_BYTES),
+        "iat": now_s,
+        "exp": now_s + max(ttl_ms // 1000, 1),
+        "grants": _written(check_grants(principal.grants)),
+        "boards": sorted(principal.boards),
+        "acts_for_any": principal.acts_for_any,
+    }
+    key = check_secret(secret).splitlines()[0]
+    headers = {"kid": key_id(key)}
+    return _bounded(jwt.encode(claims, key, algorithm=_ALGORITHMS[0], headers=headers))
+
+
+def attenuate(token: str, to: Narrowing) -> str:
+    """A token with no more than `to` of what `token` allows. Nothing but `token` is needed.
+
+    Errors: Unauthenticated for something that is no token; InvalidRequest when `to` is wider than
+    `token`; LimitExceeded above NARROWINGS_MAX links or TOKEN_BYTES_MAX bytes.
+    """
+    signed, links, signature = _taken_apart(token)
+    if len(links) >= NARROWINGS_MAX:
+        raise LimitExceeded("NARROWINGS_MAX", len(links) + 1, NARROWINGS_MAX)
+    holder = _narrowed_by(_principal(_unpacked(signed.split(".")[1])), links)
+    narrowed(holder, to)
+    link: dict[str, Any] = {"jti": secrets.token_urlsafe(_LINK_ID_BYTES)}
+    if to.name is not None:
+        link["sub"] = to.name
+    if to.grants is not None:
+        link["grants"] = _written(to.grants)
+    if to.boards is not None:
+        link["boards"] = sorted(to.boards)
+    if to.expires_at_ms is not None:
+        link["exp"] = to.expires_at_ms // 1000
+    text = _packed(json.dumps(link, separators=(",", ":")).encode())
+    last = _signed_by(signature, text)
+    return _bounded(_LINK.join([signed, *links, text, _packed(last)]))
+
+
+def verify(secret: str, token: str, *, audience: str = AUDIENCE) -> Principal:
+    """The principal that `token` names. Errors: Unauthenticated for anything else than our token.
+
+    The reason never repeats the token, nor says more than its owner could know.
+    """
+    if len(token) > TOKEN_BYTES_MAX:
+        raise Unauthenticated(reason=f"the token has more than {TOKEN_BYTES_MAX} bytes")
+    try:
+        signed, links, signature = _taken_apart(token)
+        key = _key_of(secret, signed)
+        expected = own = _signed_by(key.encode(), signed)
+        for link in links:
+            expected = _signed_by(expected, link)
+        if len(links) > NARROWINGS_MAX or not hmac.compare_digest(expected, signature):
+            raise Unauthenticated(reason="the token is not one of this service")
+        options: Any = {"require": _REQUIRED}
+        claims = jwt.decode(
+            f"{signed}.{_packed(own)}",
+            key,
+            algorithms=_ALGORITHMS,
+            audience=audience,
+            options=options,
+        )
+    except jwt.ExpiredSignatureError as error:
+        raise Unauthenticated(reason="the token has expired") from error
+    except (jwt.InvalidTokenError, ValueError) as error:
+        raise Unauthenticated(reason="the token is not one of this service") from error
+    return _in_time(_narrowed_by(_principal(claims), links))
+
+
+def unverified(token: str) -> Principal:
+    """What a token says of itself: only its service can tell whether it is true.
+
+    Errors: Unauthenticated when it is no token.
+    """
+    signed, links, _ = _taken_apart(token)
+    return _narrowed_by(_principal(_unpacked(signed.split(".")[1])), links)
+
+
+def is_id(text: str) -> bool:
+    """Whether `text` can be the id of a token that `issue` or `attenuate` made."""
+    return _ID.fullmatch(text) is not None
+
+
+def _in_time(principal: Principal) -> Principal:
+    if principal.expires_at_ms is not None and principal.expires_at_ms <= time.time() * 1000:
+        raise Unauthenticated(reason="the token has expired")
+    return principal
+
+
+# --- the chain ------------------------------------------------------------------------------------
+
+
+def _taken_apart(token: str) -> tuple[str, list[str], bytes]:
+    """What the service signed, the narrowings, and the last signature. Errors: Unauthenticated."""
+    signed, *links = token.split(_LINK)
+    if links:
+        *links, signature = links
+    else:
+        signed, _, signature = token.rpartition(".")
+    try:
+        if signed.count(".") != 1 or not token.isascii():
+            raise ValueError("not two parts")
+        return signed, links, _bytes_of(signature)
+    except ValueError as error:
+        raise Unauthenticated(reason="the token is not one of this service") from error
+
+
+def _key_of(secret: str, signed: str) -> str:
+    """The key that a token names. Errors: Unauthenticated; ValueError."""
+    wanted = _unpacked(signed.split(".")[0]).get("kid")
+    for key in secret.splitlines():
+        if key_id(key) == wanted:
+            return key
+    raise Unauthenticated(reason="the token is not one of this service")
+
+
+def _signed_by(key: bytes, text: str) -> bytes:
+    return hmac.digest(key, text.encode(), "sha256")
+
+
+def _narrowed_by(principal: Principal, links: list[str]) -> Principal:
+    """Errors: Unauthenticated when a link widens what is before it, or is none."""
+    for text in links:
+        link = _unpacked(text)
+        try:
+            end_s = link.get("exp")
+            to = Narrowing(
+                link.get("sub"),
+                _read(link["grants"]) if "grants" in link else None,
+                _boards(link["boards"]) if "boards" in link else None,
+                None if end_s is None else int(end_s) * 1000,
+            )
+            assert principal.credential is not None, "it was read from a token"
+            ids = (*principal.credential.ids, str(link["jti"]))
+            credential = replace(principal.credential, ids=ids)
+            principal = replace(narrowed(principal, to), credential=credential)
+        except _DAMAGE as error:
+            raise Unauthenticated(reason="the token is of another version") from error
+    return principal
+
+
+def _bounded(token: str) -> str:
+    if len(token) > TOKEN_BYTES_MAX:
+        raise LimitExceeded("TOKEN_BYTES_MAX", len(token), TOKEN_BYTES_MAX, "grants")
+    return token
+
+
+# --- the claims -----------------------------------------------------------------------------------
+
+_DAMAGE: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError, Rejected)
+
+
+def _principal(claims: Mapping[str, Any]) -> Principal:
+    """Signed by us, but perhaps by another version: what is not understood is refused."""
+    try:
+        subject = check_name(claims["sub"], "principal")
+        return Principal(
+            subject,
+            check_grants(_read(claims["grants"])),
+            _boards(claims["boards"]),
+            int(claims["exp"]) * 1000,
+            claims["acts_for_any"] is True,
+            Credential(subject, (str(claims["jti"]),), int(claims["iat"]) * 1000),
+        )
+    except _DAMAGE as error:
+        raise Unauthenticated(reason="the token is of another version") from error
+
+
+def _written(grants: tuple[Grant, ...]) -> list[Any]:
+    return [[grant.pattern, sorted(grant.rights)] for grant in grants]
+
+
+def _read(grants: Any) -> tuple[Grant, ...]:
+    return tuple(Grant(pattern, frozenset(map(Right, rights))) for pattern, rights in grants)
+
+
+def _boards(names: Any) -> frozenset[str]:
+    return frozenset(check_name(name, "board") for name in names)
+
+
+def _packed(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _bytes_of(text: str) -> bytes:
+    """Errors: ValueError. One spelling only: a token has no second form."""
+    try:
+        found = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except binascii.Error as error:
+        raise ValueError(str(error)) from error
+    if _packed(found) != text:
+        raise ValueError("not the spelling of base64url")
+    return found
+
+
+def _unpacked(text: str) -> Mapping[str, Any]:
+    """Errors: Unauthenticated when it is no JSON object."""
+    try:
+        found = json.loads(_bytes_of(text))
+        if isinstance(found, dict):
+            return found
+    except (ValueError, RecursionError) as error:
+        raise Unauthenticated(reason="the token is not one of this service") from error
+    raise Unauthenticated(reason="the token is not one of this service")

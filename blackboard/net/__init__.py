@@ -1,1 +1,0 @@
-"""The edges: settings, the server on one port, the client. What a socket has to do with is here."""

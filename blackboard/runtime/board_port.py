@@ -1,0 +1,108 @@
+"""Where an agent works: what the runtime needs of a board.
+
+`BoardDesk` is a real one. `trial.MemoryDesk` is made of given inputs, for tests and for replays.
+
+Invariants
+- a checkpoint that waits for the agent is answered here and nowhere else: between two commits the
+  runtime holds nothing that a board does not have, so there is never anything else to deliver.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from blackboard.client.board import Board
+from blackboard.client.step import StepBoard
+from blackboard.client.views import Entry, Listing, Receipt
+from blackboard.core.commit import Condition, Delete, HeldFence, Op
+from blackboard.errors import SnapshotFirst, StaleEpoch
+from blackboard.types import LIST_ENTRIES_MAX, STEP_ATTEMPTS_MAX, Key, Revision
+
+log = logging.getLogger(__name__)
+
+
+class Desk(StepBoard, Protocol):
+    """A board as one agent has it: what a step needs of one, and a little more."""
+
+    @property
+    def name(self) -> str:
+        """The name of the board."""
+
+    async def entries(self, keys: Sequence[Key]) -> Mapping[Key, Entry]:
+        """The entries of `keys`, all as of one revision; absent keys are left out."""
+
+    async def list(
+        self, pattern: str, *, after: Key | None = None, limit: int = LIST_ENTRIES_MAX
+    ) -> Listing:
+        """A page of the entries that match."""
+
+    async def commit(
+        self,
+        ops: Sequence[Op],
+        *,
+        conditions: Sequence[Condition] = (),
+        fences: Sequence[HeldFence] = (),
+        based_on: Sequence[tuple[Key, Revision]] = (),
+        note: str = "",
+    ) -> Receipt:
+        """Carry out `ops` as one revision, or nothing. Errors: as of `Board.commit`."""
+
+    async def renew(self, error: StaleEpoch) -> None:
+        """Accept the board as it is now, after `error`; or raise it, if that is not enough."""
+
+
+class BoardDesk:
+    """A desk on a board. Commits are made as `board.agent`, and rely on what the task holds."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+
+    @property
+    def agent(self) -> str:
+        """Who works here."""
+        return self.board.agent
+
+    @property
+    def name(self) -> str:
+        """The name of the board."""
+        return self.board.name
+
+    async def entry(self, key: Key) -> Entry | None:
+        """The entry at `key`."""
+        return await self.board.entry(key)
+
+    async def entries(self, keys: Sequence[Key]) -> Mapping[Key, Entry]:
+        """The entries of `keys`, all as of one revision; absent keys are left out."""
+        return await self.board.entries(keys)
+
+    async def list(
+        self, pattern: str, *, after: Key | None = None, limit: int = LIST_ENTRIES_MAX
+    ) -> Listing:
+        """A page of the entries that match."""
+        return await self.board.list(pattern, after=after, limit=limit)
+
+    async def commit(
+        self,
+        ops: Sequence[Op],
+        *,
+        conditions: Sequence[Condition] = (),
+        fences: Sequence[HeldFence] = (),
+        based_on: Sequence[tuple[Key, Revision]] = (),
+        note: str = "",
+    ) -> Receipt:
+        """As `Board.commit`. A checkpoint that waits for this agent is answered first."""
+        for attempt in range(STEP_ATTEMPTS_MAX):
+            try:
+                return await self.board.commit(
+                    ops, conditions=conditions, fences=fences, based_on=based_on, note=note
+                )
+            except SnapshotFirst as asked:
+                if attempt == STEP_ATTEMPTS_MAX - 1:
+                    raise
+                await self.board.commit([Delete(asked.key)], note="brought in for a checkpoint")
+        raise AssertionError("the last attempt returns or raises")
+
+    async def renew(self, error: StaleEpoch) -> None:
+        """Accept the board as it is now."""
+        log.warning("%s goes on in epoch %d (%s)", self.agent, error.number, error.cause)
+        await self.board.refresh()

@@ -1,0 +1,398 @@
+"""Feeds the archive: one task per open board tails its log and appends what it finds.
+
+Of all processes that have a board open one is its archiver, by a lease in the archive's database
+that lasts while there is something to append; the others only look how far it is. The lease decides
+who tries; the fence, and how far the archive is, decide what is appended.
+
+Invariants
+- Nothing here is waited for by a commit, and no error here reaches one.
+- What is appended follows what is archived: the log is read from the archive's mark on.
+- A board that was idle costs one look at its log per ARCHIVE_IDLE_MS, and no lease.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+
+from blackboard.archive.base import Archive, Pause
+from blackboard.client.cancellation import heed_cancellation
+from blackboard.core.checkpoints import Mark
+from blackboard.core.commit import Epoch, Head, LogEntry, LogPage, Reading
+from blackboard.engines.base import Store
+from blackboard.errors import (
+    BlackboardError,
+    Compacted,
+    Fenced,
+    FutureRevision,
+    InvalidRequest,
+    Unavailable,
+)
+from blackboard.types import (
+    ARCHIVE_IDLE_MS,
+    ARCHIVE_LEASE_MS,
+    ARCHIVE_PAGE_ENTRIES,
+    ARCHIVE_PAUSE_MS,
+    ARCHIVE_REST_MS,
+    ARCHIVE_RETRY_MS,
+    ARCHIVE_STEP_PAUSE_MS,
+    ARCHIVE_WAIT_MS,
+    FINISH_TIMEOUT_MS,
+    LIST_ENTRIES_MAX,
+    Key,
+    Milliseconds,
+    Revision,
+)
+
+log = logging.getLogger(__name__)
+_FIRST_RETRY_MS = 100
+_LOOK_MS = 20
+"""Between two looks how far another process has come, while somebody waits for it."""
+_AFTER_REST_MS = 20
+"""Those who waited for a restore go on first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveStatistics:
+    """How the archive keeps up: `behind` is the largest number of revisions by which it is behind a
+    board's log, as far as this process saw it; `failing` boards could not be archived just now.
+    `lag_ms` is the age of the oldest commit that is not archived; 0 if all are."""
+
+    boards: int
+    behind: int
+    appended: int
+    failing: int
+    lag_ms: Milliseconds
+
+
+@dataclass
+class _Board:
+    """What the archiver of this process knows of one board."""
+
+    name: str
+    mark: Mark | None = None
+    head: Revision = 0
+    fence: int | None = None
+    taken_at: float = 0
+    checked: bool = False  # that the archive's history is the log's
+    failures: int = 0
+    waiters: int = 0
+    restores: int = 0  # that want it to rest
+    rested: asyncio.Event = field(default_factory=asyncio.Event)
+    late_since: float | None = None
+    """When the oldest commit was made that is not archived, by the loop's clock; None: there is
+    none, as far as is known."""
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def revision(self) -> Revision:
+        """How far it is archived."""
+        return -1 if self.mark is None else self.mark.revision
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the log had more than the page that was archived last."""
+        return self.mark is not None and self.mark.revision < self.head
+
+    def reach(self, mark: Mark | None) -> None:
+        """Note how far it is archived by now, and wake who waits for that."""
+        self.mark = mark
+        self.moved.set()
+        self.moved = asyncio.Event()
+
+
+class Archiver:
+    """Archives the boards that a process has open. Close it before the store and the archive."""
+
+    def __init__(self, store: Store, archive: Archive) -> None:
+        self.archive = archive
+        self.owner = secrets.token_hex(8)
+        """This process, to the archive's lease."""
+        self._store = store
+        self._boards: dict[str, _Board] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._appended = 0
+
+    def follow(self, name: str) -> None:
+        """See to it that a board is archived, from now on until `aclose`."""
+        if name not in self._tasks:
+            board = self._boards[name] = _Board(name)
+            task = asyncio.create_task(self._run(board), name=f"archiver of {name}")
+            self._tasks[name] = task
+
+    def poke(self, name: str) -> None:
+        """Say that there is something new on a board that is followed."""
+        board = self._boards.get(name)
+        if board is not None:
+            board.wake.set()
+
+    async def reached(
+        self, name: str, revision: Revision, timeout_ms: Milliseconds = ARCHIVE_WAIT_MS
+    ) -> Mark:
+        """Wait until a board is archived up to `revision`; returns its mark then.
+
+        Errors: Unavailable after `timeout_ms`, saying what keeps it.
+        """
+        self.follow(name)
+        board = self._boards[name]
+        board.waiters += 1
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while board.mark is None or board.mark.revision < revision:
+                    board.wake.set()
+                    board.wanted.set()
+                    await board.moved.wait()
+                return board.mark
+        except TimeoutError as error:
+            reason = f"it is at revision {board.revision}, not yet at {revision}"
+            raise Unavailable(what=f"archive of board {name}", reason=reason) from error
+        finally:
+            board.waiters -= 1
+
+    @contextlib.contextmanager
+    def resting(self, name: str) -> Iterator[None]:
+        """In this block no append to the archive of a board is begun, but for one per
+        ARCHIVE_REST_MS. What is under way goes on."""
+        self.follow(name)
+        board = self._boards[name]
+        board.restores += 1
+        board.rested.clear()
+        try:
+            yield
+        finally:
+            board.restores -= 1
+            if not board.restores:
+                board.rested.set()
+
+    async def settled(self, name: str) -> Revision:
+        """Up to which revision the log of a board may be cut: the archive outlives a power loss
+        with it. Errors: Unavailable."""
+        return await self.archive.settle(name)
+
+    def statistics(self) -> ArchiveStatistics:
+        """A snapshot for metrics."""
+        boards = self._boards.values()
+        return ArchiveStatistics(
+            boards=len(boards),
+            behind=max((b.head - b.revision for b in boards if b.mark is not None), default=0),
+            appended=self._appended,
+            failing=sum(1 for board in boards if board.failures),
+            lag_ms=max((_lag_ms(board) for board in boards), default=0),
+        )
+
+    async def aclose(self) -> None:
+        """Archive what is in the logs, if that is possible soon, and let others go on."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FINISH_TIMEOUT_MS / 1000):
+                await asyncio.gather(*(self._finish(board) for board in self._boards.values()))
+
+    async def _finish(self, board: _Board) -> None:
+        try:
+            while await self._advance(board):
+                pass
+            if board.fence is not None:
+                await self.archive.give_up(board.name, board.fence)
+        except BlackboardError as error:
+            log.warning("board %s is not archived to its end: %s", board.name, error)
+
+    # --- one board --------------------------------------------------------------------------------
+
+    async def _run(self, board: _Board) -> None:
+        while True:
+            pause_ms = ARCHIVE_IDLE_MS
+            if board.restores:
+                await _rest(board)
+            try:
+                board.wake.clear()
+                board.wanted.clear()
+                if await self._advance(board):
+                    pause_ms = 0 if board.waiters or board.is_behind else ARCHIVE_PAUSE_MS
+                board.failures = 0
+            except Exception as error:  # noqa: BLE001 - nobody else would begin again
+                pause_ms = self._failed(board, error)
+                await asyncio.sleep(pause_ms / 1000)
+                continue
+            heed_cancellation()
+            if pause_ms == 0 and board.fence is None:  # another process is at it, or is dead
+                await asyncio.sleep(_LOOK_MS / 1000)
+                continue
+            # What comes while nobody waits shares a transaction.
+            called = board.wanted if pause_ms <= ARCHIVE_PAUSE_MS else board.wake
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_ms / 1000):
+                    await called.wait()
+
+    def _failed(self, board: _Board, error: Exception) -> Milliseconds:
+        """Count and log a failure; returns how long to wait."""
+        board.failures += 1
+        if board.late_since is None:
+            board.late_since = asyncio.get_running_loop().time()
+        board.fence = None
+        board.checked = False
+        level = logging.WARNING if board.failures in (1, 10, 100) else logging.DEBUG
+        unforeseen = None if isinstance(error, BlackboardError) else error
+        log.log(level, "board %s cannot be archived: %s", board.name, error, exc_info=unforeseen)
+        return min(_FIRST_RETRY_MS << min(board.failures - 1, 16), ARCHIVE_RETRY_MS)
+
+    async def _advance(self, board: _Board) -> bool:
+        """Append the next page of the log, or look how far somebody else is.
+
+        Returns whether to come back soon.
+        """
+        if board.mark is None or not board.checked:
+            board.reach(await self.archive.mark(board.name))
+        page = await self._page(board)
+        if page is not None:
+            board.head = page.head.revision
+            board.late_since = _late_since(page)
+            if not page.entries:
+                return False
+        if not await self._take(board):
+            board.checked = False
+            return board.waiters > 0
+        if page is None:
+            await self._join(board)
+            return True
+        return await self._append(board, page.entries)
+
+    async def _page(self, board: _Board) -> LogPage | None:
+        """What follows in the log; None when the archive has to begin anew."""
+        if board.mark is None or not (board.checked or await self._is_same(board, board.mark)):
+            return None
+        board.checked = True
+        try:
+            after = board.mark.revision
+            return await self._store.log(board.name, after, limit=ARCHIVE_PAGE_ENTRIES)
+        except (Compacted, FutureRevision) as error:
+            log.warning("the archive of board %s begins anew: %s", board.name, error)
+            return None
+
+    async def _is_same(self, board: _Board, mark: Mark) -> bool:
+        """Whether the newest archived commit is the one that the log has at that revision."""
+        before = mark.revision - 1
+        if before < mark.oldest:
+            return True
+        try:
+            page = await self._store.log(board.name, before, limit=1)
+            archived = await self.archive.log(board.name, before, until=mark.revision, limit=1)
+        except Compacted:
+            return True
+        except FutureRevision:
+            return False
+        first = page.entries[:1]
+        if not first or first[0].revision != mark.revision:
+            return bool(first)  # lost by the engine, as its marker says
+        return [entry.digest for entry in archived] == [first[0].digest]
+
+    async def _take(self, board: _Board) -> bool:
+        """Become the archiver, or stay it."""
+        now = asyncio.get_running_loop().time()
+        if board.fence is not None and now - board.taken_at < ARCHIVE_LEASE_MS / 3000:
+            return True
+        fence = await self.archive.take(board.name, self.owner, ARCHIVE_LEASE_MS)
+        if fence is not None and fence != board.fence:  # somebody else may have been at work
+            board.reach(await self.archive.mark(board.name))
+            board.checked = False
+        board.fence, board.taken_at = fence, now
+        return fence is not None
+
+    async def _append(self, board: _Board, entries: tuple[LogEntry, ...]) -> bool:
+        assert board.fence is not None
+        assert board.mark is not None
+        after = board.mark.revision
+        # The mark may have moved on before we had the lease; then this page is not the next one.
+        if entries[0].revision <= after or not board.checked:
+            return True
+        pause = self._pause(is_last=entries[-1].revision >= board.head)
+        try:
+            mark = await self.archive.append(board.name, board.fence, after, entries, pause)
+        except Fenced:
+            board.fence, board.checked = None, False
+            return True
+        except Compacted:  # the engine lost more than the archive knows how to go back to
+            await self._join(board)
+            return True
+        self._appended += len(entries)
+        if mark.revision >= board.head:
+            board.late_since = None
+        board.reach(mark)
+        return True
+
+    def _pause(self, *, is_last: bool) -> Pause:
+        """What an append awaits between its steps: with time for others, unless somebody waits for
+        an archive, or this page is not the last one.
+
+        A commit takes half a dozen turns of the loop, and a dozen of the interpreter in its thread;
+        beside steps that follow one another it waits for one of them each time.
+        """
+
+        async def pause() -> None:
+            hurries = not is_last or any(board.waiters for board in self._boards.values())
+            await asyncio.sleep(0 if hurries else ARCHIVE_STEP_PAUSE_MS / 1000)
+
+        return pause
+
+    async def _join(self, board: _Board) -> None:
+        """Begin the archive of a board, with what it holds if its log does not begin with it."""
+        assert board.fence is not None
+        head = await self._store.open(board.name)
+        board.head = head.revision
+        if head.oldest <= 1:
+            first = head.epoch if head.epoch.number == 1 else Epoch(1, "")
+            head, pages = Head(0, first, 1), _no_pages()
+        else:
+            pages = self._listing(board.name)
+        mark = await self.archive.join(board.name, board.fence, head, pages)
+        board.checked = True
+        board.reach(mark)
+
+    async def _listing(self, name: str) -> AsyncIterator[Reading]:
+        after: Key | None = None
+        while True:
+            page = await self._store.list(name, "", after=after, limit=LIST_ENTRIES_MAX)
+            yield page
+            after = page.next_key
+            if after is None:
+                return
+
+
+async def _rest(board: _Board) -> None:
+    """Wait until no restore wants the archiver of a board to rest, but not for long."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(ARCHIVE_REST_MS / 1000):
+            await board.rested.wait()
+            await asyncio.sleep(_AFTER_REST_MS / 1000)
+
+
+def _late_since(page: LogPage) -> float | None:
+    """When the first entry of a page was made, by the loop's clock; the engine says its age."""
+    if not page.entries:
+        return None
+    age_ms = max(0, page.head.time_ms - page.entries[0].time_ms)
+    return asyncio.get_running_loop().time() - age_ms / 1000
+
+
+def _lag_ms(board: _Board) -> Milliseconds:
+    if board.late_since is None:
+        return 0
+    return int((asyncio.get_running_loop().time() - board.late_since) * 1000)
+
+
+async def _no_pages() -> AsyncIterator[Reading]:
+    return
+    yield
+
+
+def check_archived(archiver: Archiver | None) -> Archiver:
+    """The archiver of a service. Errors: InvalidRequest when it has none."""
+    if archiver is None:
+        reason = "this service keeps no archive: set BLACKBOARD_ARCHIVE to a URL"
+        raise InvalidRequest(field="archive", reason=reason)
+    return archiver

@@ -1,0 +1,338 @@
+"""What one process keeps of the boards that it serves: a commit queue and a feed for each.
+
+Nothing here checks rights: `server/requests.py`, the only way in, does.
+
+What the service itself commits: the records of the namespace `system`.
+
+Invariants
+- each commit has an incarnation of its own, so that none of several services, nor of several tasks,
+  is ever taken for a retry of another.
+- an unknown outcome is resolved by sending the same commit again, at most SYSTEM_TRIES times.
+"""
+
+import logging
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from dataclasses import replace as with_fields
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from blackboard.archive.base import Archive
+from blackboard.core.commit import Commit, CommitId, Committed, Condition, Head, Op
+from blackboard.core.model import Outcome
+from blackboard.encryption.store import SealedStore
+from blackboard.engines.base import EngineFacts, Store, VoteCounts
+from blackboard.errors import (
+    AttemptTooOld,
+    BlackboardError,
+    EngineRefused,
+    LimitExceeded,
+    OutcomeUnknown,
+    StaleEpoch,
+    Unavailable,
+)
+from blackboard.server import redlock_votes as quorum
+from blackboard.server.archiver import Archiver, ArchiveStatistics
+from blackboard.server.checkpoints.imports import Imports
+from blackboard.server.commit_queue import CommitQueue, Load
+from blackboard.server.documents.rooms import Documents
+from blackboard.server.feed import Feed
+from blackboard.server.overload.fair_share import Shares
+from blackboard.server.overload.rate_limits import Meters, Rates
+from blackboard.server.security.audit import Audit
+from blackboard.server.security.revocations import Permit, Permits, Revocations
+from blackboard.types import BOARDS_MAX, BOARDS_PER_PRINCIPAL_MAX, LANES_MAX
+from blackboard.wire.codec import SYSTEM_AGENT, Prepared
+
+if TYPE_CHECKING:
+    from blackboard.engines.redis.redlock import LockMasters
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SweeperStatistics:
+    """What the sweeper of this process did since it started."""
+
+    rounds: int = 0
+    """Times that it went over all boards open here."""
+    expired: int = 0
+    """Entries and leases that it ended."""
+    refused: int = 0
+    """Those that it came too late for: renewed, or ended by another process."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatistics:
+    """A snapshot for people and for metrics; the counts are since the process started."""
+
+    boards: int
+    watchers: int
+    commits: int
+    batches: int
+    refused: int
+    archive: ArchiveStatistics | None = None
+    """None without an archive."""
+    lag_ms: float = 0
+    backlog_bytes: int = 0
+    sweeper: SweeperStatistics = SweeperStatistics()
+    votes: VoteCounts | None = None
+    """None without lock masters."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBoard:
+    """A board that this process serves."""
+
+    queue: CommitQueue
+    feed: Feed
+
+
+@dataclass
+class Host:
+    """An engine and the boards open on it."""
+
+    store: Store
+    lock_masters: "LockMasters | None" = None
+    draining: bool = False
+    archive: Archive | None = None
+    """Where the past of the boards is kept; without, nobody can look back."""
+    rates: Rates = field(default_factory=Rates)
+    """What each principal may ask for."""
+    _boards: dict[str, OpenBoard] = field(default_factory=dict)
+    _openers: dict[str, str | None] = field(default_factory=dict)
+    _facts: EngineFacts | None = None
+    _refused: EngineRefused | None = None
+
+    def __post_init__(self) -> None:
+        self.load = Load()
+        self.shares = Shares()
+        self.meters = Meters(self.rates)
+        self.revocations = Revocations(self.store)
+        self._permits = Permits(self.store, self.revocations)
+        self.audit = Audit(self.store)
+        if isinstance(self.store, SealedStore):
+            self.store.keys.made = partial(self.audit.note_service, "make_key")
+        self.imports = Imports(self.store)
+        self.archiver = None if self.archive is None else Archiver(self.store, self.archive)
+        """What feeds the archive."""
+        self.documents: Documents | None = None
+        """Those open here; None until a service can give ways to their boards."""
+
+    async def look(self) -> None:
+        """Ask the engine for its settings; somebody may have changed them under us.
+
+        Errors: EngineRefused; from then on nothing is served until a later look finds it mended.
+        InvalidRequest when two lock masters are one.
+        """
+        try:
+            facts = await self.store.facts()
+        except EngineRefused as error:
+            self._refused = error
+            raise
+        self._refused = None
+        found = () if self.lock_masters is None else await self.lock_masters.check()
+        self._facts = with_fields(facts, warnings=facts.warnings + found)
+
+    def note_start(self) -> None:
+        """Have it in the audit with which master key this service works, if it has one."""
+        if isinstance(self.store, SealedStore):
+            self.audit.note_service("use_key", "", f"master key {self.store.keys.master}")
+
+    def facts(self) -> EngineFacts:
+        """What the engine said of itself when it was last asked."""
+        assert self._facts is not None, "the service was not started"
+        return self._facts
+
+    def check_serving(self) -> None:
+        """Errors: Unavailable while stopping; EngineRefused when the engine would lose data."""
+        if self.draining:
+            raise Unavailable(what="service", reason="it is stopping")
+        if self._refused is not None:
+            raise EngineRefused(**self._refused.fields())
+
+    async def head(self, board: str, opener: str | None = None) -> Head:
+        """Where `board` stands. See `use`."""
+        await self.use(board, opener)
+        return await self.store.open(board)
+
+    def is_open(self, name: str) -> bool:
+        """Whether this process serves the board already."""
+        return name in self._boards
+
+    def opened(self, name: str) -> OpenBoard:
+        """The queue and the feed of a board that is open."""
+        return self._boards[name]
+
+    async def find(self, name: str, opener: str | None = None) -> OpenBoard | None:
+        """The queue and the feed of a board; None if there is none: nothing is made by asking.
+
+        Errors: as of `use`.
+        """
+        found = self._boards.get(name)
+        if found is None and await self.store.exists(name):
+            return await self.use(name, opener)
+        return found
+
+    async def use(self, name: str, opener: str | None = None) -> OpenBoard:
+        """The queue and the feed of a board, which is created if it does not exist.
+
+        `opener` is the principal on whose account it is opened; None = the service's own.
+        Errors: LimitExceeded above BOARDS_MAX boards on the engine, or open in this process, or
+        above BOARDS_PER_PRINCIPAL_MAX that `opener` was the first to use: nobody takes all of them.
+        """
+        found = self._boards.get(name)
+        if found is not None:
+            return found
+        if name not in self._openers:
+            self._check_room(opener)
+            self._openers[name] = opener
+        try:
+            await self.check_new(name)
+            await self.store.open(name)
+        except BaseException:
+            if name not in self._boards:
+                self._openers.pop(name, None)
+            raise
+        queue = CommitQueue(
+            self.store, name, self.load, self.revocations.recheck, self._permits.commit
+        )
+        opened = OpenBoard(queue, Feed(self.store, name))
+        if self.archiver is not None and not self.draining:
+            self.archiver.follow(name)
+        return self._boards.setdefault(name, opened)
+
+    async def commit(
+        self,
+        board: str,
+        commit: Commit,
+        opener: str | None = None,
+        permit: Permit | None = None,
+    ) -> Outcome | BlackboardError:
+        """Carry out one attempt of a commit, agreed with the lock masters if it is about leases.
+
+        Without a `permit` it is the service's own. Errors: Unavailable when it was not applied for
+        want of votes or of room.
+        """
+        opened = await self.use(board, opener)
+        try:
+            return await quorum.submit(opened.queue, commit, self.lock_masters, permit)
+        finally:
+            if self.archiver is not None:
+                self.archiver.poke(board)
+
+    async def commit_past(
+        self, board: str, prepared: Prepared, permit: Permit | None
+    ) -> Outcome | BlackboardError:
+        """Carry out a commit by itself, past the queue of the others.
+
+        Errors: Unavailable when certainly it was not applied.
+        """
+        for refusal in self.revocations.recheck([permit]).values():
+            return refusal
+        (outcome,) = await self._permits.commit(board, [prepared], [permit])
+        return outcome
+
+    async def check_new(self, name: str) -> None:
+        """Errors: LimitExceeded when the board would be one more than the engine may hold."""
+        if await self.store.exists(name):
+            return
+        count = len(await self.store.boards()) + 1
+        if count > BOARDS_MAX:
+            raise LimitExceeded("BOARDS_MAX", count, BOARDS_MAX)
+
+    def _check_room(self, opener: str | None) -> None:
+        count = len(self._openers) + 1
+        if count > BOARDS_MAX:
+            raise LimitExceeded("BOARDS_MAX", count, BOARDS_MAX)
+        mine = list(self._openers.values()).count(opener) + 1
+        if opener is not None and mine > BOARDS_PER_PRINCIPAL_MAX:
+            limit = "BOARDS_PER_PRINCIPAL_MAX"
+            raise LimitExceeded(limit, mine, BOARDS_PER_PRINCIPAL_MAX)
+
+    def boards(self) -> Sequence[str]:
+        """Names of the boards that this process serves."""
+        return list(self._boards)
+
+    def statistics(self) -> ServiceStatistics:
+        """A snapshot of what this process does and did."""
+        counts = [board.queue.counts for board in self._boards.values()]
+        return ServiceStatistics(
+            boards=len(self._boards),
+            watchers=sum(board.feed.watchers for board in self._boards.values()),
+            commits=sum(count.commits for count in counts),
+            batches=sum(count.batches for count in counts),
+            refused=sum(count.refused for count in counts),
+            archive=None if self.archiver is None else self.archiver.statistics(),
+            lag_ms=self.load.lag_ms,
+            backlog_bytes=self.load.backlog_bytes,
+            votes=None if self.lock_masters is None else self.lock_masters.counts(),
+        )
+
+    async def settled(self) -> None:
+        """Wait until every commit has its outcome that is on its way to an engine now."""
+        for board in list(self._boards.values()):
+            await board.queue.settled()
+
+    async def aclose(self) -> None:
+        """Carry out the commits that wait, end the feeds, close the engine."""
+        self.draining = True
+        if self.documents is not None:
+            await self.documents.aclose()
+        await self.revocations.aclose()
+        await self.audit.aclose()
+        await self.imports.aclose()
+        for board in self._boards.values():
+            await board.queue.aclose()
+            await board.feed.aclose()
+        if self.lock_masters is not None:
+            await self.lock_masters.aclose()
+        if self.archiver is not None:
+            await self.archiver.aclose()
+            await self.archiver.archive.aclose()
+        await self.store.aclose()
+
+
+SYSTEM_TRIES: Final = 5
+
+
+def system_id() -> CommitId:
+    """A name for one commit of the service, unlike any other."""
+    incarnation = secrets.token_hex(8)
+    return CommitId(SYSTEM_AGENT, int(incarnation, 16) % LANES_MAX, incarnation, 0)
+
+
+async def commit_as_system(
+    host: Host,
+    board: str,
+    ops: Sequence[Op],
+    conditions: Sequence[Condition] = (),
+    note: str = "",
+) -> Committed:
+    """Commit `ops` in the name of the service, in whichever epoch the board is.
+
+    Errors: a Rejected: nothing changed. Unavailable; OutcomeUnknown: look whether it is there.
+    """
+    name = system_id()
+    head = await host.head(board)
+    since = head.revision
+    commit = Commit(name, head.epoch.id, tuple(ops), tuple(conditions), note=note, known=since)
+    failure: BlackboardError | None = None
+    for _ in range(SYSTEM_TRIES):
+        outcome = await host.commit(board, commit)
+        if isinstance(outcome, Committed):
+            return outcome
+        failure = outcome
+        if isinstance(outcome, StaleEpoch):
+            commit = replace(commit, epoch=outcome.current)
+        elif isinstance(outcome, OutcomeUnknown) and not outcome.final:
+            commit = replace(commit, retry_since=since)
+        elif isinstance(outcome, AttemptTooOld):  # told to a first attempt only
+            since = outcome.head
+            commit = replace(commit, known=since)
+        else:
+            raise outcome
+    raise failure or Unavailable(what=f"board {board}", reason="no answer")

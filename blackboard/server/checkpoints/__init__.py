@@ -1,0 +1,1 @@
+"""Taking, restoring, branching and importing checkpoints."""

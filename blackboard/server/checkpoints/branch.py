@@ -1,0 +1,145 @@
+"""Branch: a new board that begins as another one was at a moment.
+
+The archive is told first (it shares the past, which costs what changed since then), then the engine
+gets the entries, page by page, and has the board whole or not at all.
+
+Invariants
+- a board that exists is never touched: neither in the engine nor in the archive.
+- what the branch begins with has the digests that the archive has of that moment, or there is none.
+- two that make a board of one name take turns, by a lease in the archive; should that run out,
+  `system/origin` tells where the board came from, and the archive is put right by it.
+"""
+
+import asyncio
+import secrets
+import zlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from blackboard.archive.base import Archive
+from blackboard.client.cancellation import finish
+from blackboard.core.checkpoints import ORIGIN_KEY, BranchWish, Mark, Point, check_request
+from blackboard.core.commit import BRANCH, Entry, Epoch, Head, Seed
+from blackboard.core.path import check_name
+from blackboard.errors import Corrupt, InvalidRequest, Unavailable
+from blackboard.integrity.digest_check import Sums
+from blackboard.server.boards import Host
+from blackboard.server.checkpoints.imports import origin_entry
+from blackboard.server.checkpoints.reader import Past
+from blackboard.types import ENGINE_RETRY_MS
+from blackboard.wire.codec import decode_value
+
+_SLOT: Final = "~branches.{}"
+_SLOTS: Final = 64
+"""Leases on which the makers of branches take turns, by the name of the new board."""
+_ALONE_MS: Final = 60_000
+_PAUSE_MS: Final = 50
+
+
+class Branches:
+    """Makes branches of the boards of a host."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._past = Past(host)
+
+    async def branch(self, board: str, wish: BranchWish, by: str) -> Head:
+        """Make `wish.new` of `board` as it was; the same request again changes nothing.
+
+        Errors: InvalidRequest when there is a board of that name, or nothing at the moment; Corrupt
+        when what the archive has of it is not what was sealed; what resolving it raises.
+        A failure leaves nothing. Cancellation: the branch is made, or it is not.
+        """
+        check_name(wish.new, "board")
+        check_request(wish.request)
+        if await self._exists(wish.new):
+            return await self._asked_before(wish)
+        origin = await self._past.point(board, wish.at)
+        if not origin.revision:
+            raise InvalidRequest(field="at", reason="nothing was before revision 1")
+        return await finish(self._make_alone(wish, origin, by))
+
+    async def _make_alone(self, wish: BranchWish, origin: Point, by: str) -> Head:
+        """Make the branch while nobody else makes one of that name, in whichever process."""
+        archive = self._past.archive
+        slot = _SLOT.format(zlib.crc32(wish.new.encode()) % _SLOTS)
+        fence = await self._take(archive, slot, wish)
+        try:
+            if await self._exists(wish.new):
+                return await self._asked_before(wish)
+            return await self._make(wish, origin, by)
+        finally:
+            await archive.give_up(slot, fence)
+
+    async def _take(self, archive: Archive, slot: str, wish: BranchWish) -> int:
+        owner = secrets.token_hex(8)
+        for _ in range(ENGINE_RETRY_MS // _PAUSE_MS):
+            fence = await archive.take(slot, owner, _ALONE_MS)
+            if fence is not None:
+                return fence
+            await asyncio.sleep(_PAUSE_MS / 1000)
+        raise Unavailable(what=f"board {wish.new}", reason="somebody else is making it")
+
+    async def _make(self, wish: BranchWish, origin: Point, by: str) -> Head:
+        store = self._host.store
+        await self._past.archive.branch(wish.new, origin)
+        last = await self._past.archive.mark_at(origin)
+        now_ms = (await store.open(origin.board)).time_ms
+        epoch = Epoch(
+            last.epoch.number + 1,
+            secrets.token_hex(8),
+            BRANCH,
+            origin.revision,
+            origin.revision + 1,
+        )
+        seed = Seed(epoch, now_ms, tuple(await self._past.archive.items(origin)))
+        told = origin_entry(origin, by=by, note=wish.note, request=wish.request, time_ms=now_ms)
+        try:
+            head = await store.seed(wish.new, seed, self._pages(origin, last, told))
+        except InvalidRequest:
+            await self._settle(wish.new)
+            return await self._asked_before(wish)
+        await self._settle(wish.new)
+        return head
+
+    async def _pages(
+        self, origin: Point, mark: Mark, told: Entry
+    ) -> AsyncIterator[Sequence[Entry]]:
+        """All of them in key order; `told` comes last: nothing sorts behind `system`.
+
+        Errors: Corrupt when they are not what was sealed.
+        """
+        digests = (await self._past.archive.facts_at(origin)).digests
+        sums = Sums()
+        async for page in self._past.pages(origin):
+            await sums.add_all(page)
+            if page:
+                yield page
+        try:
+            await sums.check(digests, f"board {origin.board} at revision {origin.revision}")
+        except Corrupt:
+            await self._past.check_same(origin, mark)
+            raise
+        yield (told,)
+
+    async def _exists(self, board: str) -> bool:
+        return board in await self._host.store.boards()
+
+    async def _asked_before(self, wish: BranchWish) -> Head:
+        """The board's head, if this very request made it. Errors: InvalidRequest."""
+        reading = await self._host.store.read(wish.new, [ORIGIN_KEY])
+        told = decode_value(reading.entries[0].value) if reading.entries else {}
+        if told.get("request") != wish.request:
+            raise InvalidRequest(field="new", reason=f"there is a board {wish.new!r}")
+        return await self._host.store.open(wish.new)
+
+    async def _settle(self, board: str) -> None:
+        """Make sure that the archive has the origin that the board tells of."""
+        reading = await self._host.store.read(board, [ORIGIN_KEY])
+        if not reading.entries:
+            return
+        told = decode_value(reading.entries[0].value)
+        origin = Point(told["board"], told["revision"])
+        mark = await self._past.archive.mark(board)
+        if told["shares"] and (mark is None or mark.origin != origin):
+            await self._past.archive.branch(board, origin)

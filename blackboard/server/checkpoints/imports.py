@@ -1,0 +1,213 @@
+"""Imports under way: pages that come one by one become a board, whole or not at all.
+
+The engine takes the pages as they come (`Store.seed`); what they add up to is compared with the
+digests of the sealed manifest before the last one is given to it.
+
+Invariants
+- an import whose digests are not those of its manifest leaves no board.
+- at most IMPORTS_MAX are under way, each with one page in memory; one whose next page does not come
+  within IMPORT_IDLE_MS is given up.
+
+What a board that did not begin empty says of where it came from: `system/origin`.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from blackboard.core.checkpoints import ORIGIN_KEY, ImportWish, Point, check_request
+from blackboard.core.commit import BRANCH, Entry, Epoch, Head, Seed
+from blackboard.core.path import SYSTEM, check_key, check_name, check_prefix, namespace_of
+from blackboard.encryption.store import SealedStore
+from blackboard.engines.base import Store
+from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, LimitExceeded, Unavailable
+from blackboard.integrity.digest_check import Sums
+from blackboard.integrity.signing import Manifest
+from blackboard.types import (
+    IMPORT_IDLE_MS,
+    IMPORTS_MAX,
+    INTEGER_MAX,
+    REVISION_MAX,
+    VALUE_BYTES_MAX,
+    Key,
+    Milliseconds,
+)
+from blackboard.wire.codec import SYSTEM_AGENT, encode_value
+from blackboard.wire.frames import SEALED, SEALED_BYTES_MAX
+
+
+def origin_entry(
+    origin: Point, *, by: str, note: str, request: str, time_ms: Milliseconds, shares: bool = True
+) -> Entry:
+    """What a board says of where it came from; `shares` is whether the archive has its past."""
+    value = {
+        "board": origin.board,
+        "revision": origin.revision,
+        "by": by,
+        "note": note,
+        "request": request,
+        "shares": shares,
+    }
+    revision = origin.revision
+    encoded = encode_value(value)
+    return Entry(ORIGIN_KEY, encoded, revision, revision, SYSTEM_AGENT, time_ms)
+
+
+_END: Final[tuple[Entry, ...]] = ()
+
+
+class Imports:
+    """The imports of one process."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._open: dict[tuple[str, str], _Import] = {}
+
+    async def begin(self, board: str, wish: ImportWish, by: str) -> None:
+        """Begin. Errors: InvalidRequest when there is a board of that name; LimitExceeded;
+        Corrupt when the manifest is none."""
+        check_request(wish.request)
+        if board in await self._store.boards():
+            raise InvalidRequest(field="board", reason=f"there is a board {board!r}")
+        if len(self._open) >= IMPORTS_MAX:
+            raise LimitExceeded("IMPORTS_MAX", len(self._open) + 1, IMPORTS_MAX)
+        name = (board, wish.request)
+        running = _Import(self._store, board, wish, by)
+        self._open[name] = running
+        running.task.add_done_callback(lambda _: self._open.pop(name, None))
+
+    async def page(self, board: str, request: str, number: int, entries: Sequence[Entry]) -> None:
+        """The next page. Errors: InvalidRequest for one that is not; why the import ended."""
+        await self._find(board, request).put(number, entries)
+
+    async def end(self, board: str, request: str) -> tuple[ImportWish, Head]:
+        """After the last page: what was asked for, and what it became.
+
+        Errors: Corrupt; nothing was imported then.
+        """
+        running = self._find(board, request)
+        return running.wish, await running.end()
+
+    def _find(self, board: str, request: str) -> "_Import":
+        found = self._open.get((board, request))
+        if found is None:
+            raise InvalidRequest(field="request", reason="no such import is under way here")
+        return found
+
+    async def aclose(self) -> None:
+        """Give up what is under way."""
+        for running in list(self._open.values()):
+            running.task.cancel()
+            await asyncio.wait([running.task])
+
+
+class _Import:
+    """One import: a task that seeds, and a slot for the page that it takes next."""
+
+    def __init__(self, store: Store, board: str, wish: ImportWish, by: str) -> None:
+        self._store = store
+        self._board = board
+        self.wish = wish
+        self._by = by
+        self._manifest = Manifest.read_signed(wish.manifest, wish.signature)
+        self._pages: asyncio.Queue[Sequence[Entry]] = asyncio.Queue(1)
+        self._next = 0
+        self._last: Key = ""
+        self._sums = Sums()
+        self.task = asyncio.create_task(self._seed(), name=f"import of {board}")
+        self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def put(self, number: int, entries: Sequence[Entry]) -> None:
+        if number != self._next or not entries:
+            raise InvalidRequest(field="number", reason=f"page {self._next} comes next")
+        self._next += 1
+        await self._give(tuple(entries))
+
+    async def end(self) -> Head:
+        await self._give(_END)
+        return await asyncio.shield(self.task)
+
+    async def _give(self, page: Sequence[Entry]) -> None:
+        """Hand a page to the task, unless it ends first. Errors: why it ended."""
+        giving = asyncio.ensure_future(self._pages.put(page))
+        await asyncio.wait([giving, self.task], return_when=asyncio.FIRST_COMPLETED)
+        if not giving.done():
+            giving.cancel()
+            error = None if self.task.cancelled() else self.task.exception()
+            if isinstance(error, BlackboardError):
+                raise type(error)(**error.fields())
+            raise Unavailable(what=self._what, reason=repr(error))
+
+    async def _seed(self) -> Head:
+        revision = self._manifest.revision
+        epoch = Epoch(
+            self._manifest.epoch.number + 1, secrets.token_hex(8), BRANCH, revision, revision + 1
+        )
+        seed = Seed(epoch, self._manifest.time_ms, tuple(_checked_items(self.wish)))
+        return await self._store.seed(self._board, seed, self._checked())
+
+    async def _checked(self) -> AsyncIterator[Sequence[Entry]]:
+        """The pages, as long as nothing is wrong with them. Errors: Corrupt, InvalidRequest."""
+        while page := await self._page():
+            for entry in page:
+                self._check(entry)
+            await self._sums.add_all(page)
+            yield page
+        await self._sums.check(self._manifest.digests, self._what)
+        manifest, wish = self._manifest, self.wish
+        yield (
+            origin_entry(
+                Point(manifest.board, manifest.revision),
+                by=self._by,
+                note=wish.note,
+                request=wish.request,
+                time_ms=manifest.time_ms,
+                shares=False,
+            ),
+        )
+
+    async def _page(self) -> Sequence[Entry]:
+        try:
+            async with asyncio.timeout(IMPORT_IDLE_MS / 1000):
+                return await self._pages.get()
+        except TimeoutError as error:
+            raise Unavailable(what=self._what, reason="its next page did not come") from error
+
+    def _check(self, entry: Entry) -> None:
+        _check_entry(entry, self._manifest)
+        if entry.value.startswith(SEALED) and not isinstance(self._store, SealedStore):
+            reason = f"{entry.key} is sealed, and this service has no master key"
+            raise InvalidRequest(field="value", reason=reason)
+        if entry.key <= self._last:
+            raise Corrupt(what=self._what, reason=f"{entry.key} is out of order")
+        self._last = entry.key
+
+    @property
+    def _what(self) -> str:
+        return f"import of {self._board}"
+
+
+def _check_entry(entry: Entry, manifest: Manifest) -> None:
+    """Errors: InvalidRequest, Corrupt."""
+    check_key(entry.key)
+    check_name(entry.author, "author")
+    if namespace_of(entry.key) == SYSTEM:
+        raise InvalidRequest(field="key", reason=f"{entry.key} is the service's own")
+    if not 1 <= entry.create_revision <= entry.mod_revision <= manifest.revision:
+        raise InvalidRequest(field="revision", reason=f"{entry.key} is not of that checkpoint")
+    if not all(
+        0 <= time_ms <= INTEGER_MAX for time_ms in (entry.time_ms, entry.expires_at_ms or 0)
+    ):
+        raise InvalidRequest(field="time_ms", reason=f"of {entry.key} is no time")
+    limit = SEALED_BYTES_MAX if entry.value.startswith(SEALED) else VALUE_BYTES_MAX
+    if len(entry.value) > limit:
+        raise LimitExceeded("VALUE_BYTES_MAX", len(entry.value), VALUE_BYTES_MAX, entry.key)
+
+
+def _checked_items(wish: ImportWish) -> Sequence[tuple[str, int]]:
+    for prefix, item in wish.items:
+        check_prefix(prefix)
+        if not 0 <= item <= REVISION_MAX:
+            raise InvalidRequest(field="items", reason=f"{item} is no index")
+    return wish.items

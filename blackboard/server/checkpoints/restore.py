@@ -1,0 +1,469 @@
+"""Restore: the content of an earlier revision comes back, as one new revision.
+
+What differs between then and now is computed beside the board, from the archive and the tail of the
+log, while everybody goes on; then one commit, accepted only if nobody committed since, switches. It
+costs what changed, not what there is. After RESTORE_ATTEMPTS_MAX tries on a busy board, and at once
+for a large restore, the other commits are made to wait, for no more than HOLD_MS_MAX.
+
+Invariants
+- the restore is one commit: before it everything is as it was, after it everything is as it is to
+  be, and no commit of the old epoch comes after it.
+- its answer is an entry that the same commit puts: the same request again finds it.
+- what differs leads from the archive's sums of the present to its digests of the target, where it
+  has those; else nothing is restored.
+- the namespace `system` is left as it is, but for that entry.
+- from the last look at the log to the commit nothing is waited for, so that nobody commits in
+  between, but for the thread that encodes a large commit, while others are made to wait; what is
+  computed there does not grow with the number of changes, but for the commit.
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Any, Final
+
+from sortedcontainers import SortedDict
+
+from blackboard.archive.history import CHANGED_KEYS
+from blackboard.client.documents.inverse import documents_in, restored
+from blackboard.core.access import Principal
+from blackboard.core.checkpoints import (
+    BEFORE_RESTORE,
+    RESTORES,
+    CheckpointWish,
+    Point,
+    Restored,
+    RestoreWish,
+    check_request,
+)
+from blackboard.core.commit import (
+    ABSENT,
+    RESTORE,
+    Commit,
+    Committed,
+    Delete,
+    Entry,
+    Epoch,
+    Head,
+    KeyAt,
+    LogEntry,
+    Op,
+    PutBack,
+)
+from blackboard.core.documents.keys import document_of, document_prefix
+from blackboard.core.path import SYSTEM, namespace_of
+from blackboard.errors import (
+    AttemptTooOld,
+    BlackboardError,
+    Compacted,
+    Conflict,
+    Corrupt,
+    HeadMoved,
+    LimitExceeded,
+    OutcomeUnknown,
+    StaleEpoch,
+    Unavailable,
+)
+from blackboard.integrity.digest_check import ENTRIES_AT_ONCE, Sums
+from blackboard.server.archiver import check_archived
+from blackboard.server.boards import Host, system_id
+from blackboard.server.checkpoints.reader import Past
+from blackboard.server.checkpoints.take import Checkpoints
+from blackboard.server.security.revocations import Permit
+from blackboard.types import (
+    HOLD_MS_MAX,
+    LIST_ENTRIES_MAX,
+    LOG_ENTRIES_MAX,
+    READ_KEYS_MAX,
+    RESTORE_ATTEMPTS_MAX,
+    RESTORE_BYTES_MAX,
+    RESTORE_CHANGES_MAX,
+    RESTORE_HOLDS_MAX,
+    RESTORE_KEPT_MS,
+    Key,
+    Milliseconds,
+    Prefix,
+    Revision,
+)
+from blackboard.wire.codec import decode_value, encode_value, prepare
+
+Content = tuple[bytes, Milliseconds | None]
+"""A value and its expiry; None stands for "absent"."""
+_KEYS_AT_ONCE: Final = 256
+"""Keys that are compared without a pause: a millisecond."""
+_FEW_CHANGES: Final = 4_096
+"""Changes that are encoded in a few milliseconds."""
+
+
+class Restores:
+    """Restores boards of a host."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._past = Past(host)
+        self._checkpoints = Checkpoints(host)
+
+    async def restore(self, board: str, wish: RestoreWish, who: Principal) -> Restored:
+        """Restore `board`, in the name of `who`; the same request again gets the same answer.
+
+        Errors: what resolving the moment raises; LimitExceeded; Corrupt: the archive does not hold
+        what was sealed, and nothing changed; Unavailable: certainly not done; OutcomeUnknown: ask
+        again to find out.
+        """
+        check_request(wish.request)
+        self._host.revocations.check(who)
+        by, permit = who.name, self._host.revocations.permit(who)
+        done = await self._asked_before(board, wish.request)
+        if done is not None:
+            return done
+        target = await self._past.point(board, wish.to)
+        before = await self._checkpoint_before(board, wish, by)
+        told = {"by": by, "note": wish.note, "to": target.revision, "before": before}
+        attempt = _Attempt(self._host, self._past, target, wish, told, permit)
+        try:
+            with check_archived(self._host.archiver).resting(board):
+                return await self._insist(attempt)
+        except HeadMoved as error:
+            done = await self._asked_before(board, wish.request)
+            if done is not None:
+                return done
+            raise Unavailable(what=f"board {board}", reason=f"not restored: {error}") from error
+        except (OutcomeUnknown, Conflict) as error:
+            return await self._find_out(board, wish, by, error)
+
+    async def _find_out(
+        self, board: str, wish: RestoreWish, by: str, failure: OutcomeUnknown | Conflict
+    ) -> Restored:
+        """What came of a restore whose commit ended with `failure`.
+
+        A conflict: the same request, sent twice, was faster the other time.
+        Errors: OutcomeUnknown, also when it is not there: it may still be under way.
+        """
+        cause: BlackboardError = failure
+        try:
+            done = await self._asked_before(board, wish.request)
+            if done is not None:
+                return done
+        except Unavailable as error:
+            cause = error
+        raise OutcomeUnknown.of("restore", by, str(cause), request=wish.request) from cause
+
+    async def _insist(self, attempt: "_Attempt") -> Restored:
+        """Try while others commit; then make them wait."""
+        await attempt.compare()
+        # To encode a large one again and again takes longer than to hold.
+        for _ in range(0 if attempt.is_large else RESTORE_ATTEMPTS_MAX):
+            with contextlib.suppress(HeadMoved):
+                return await attempt.commit()
+        store, board = self._host.store, attempt.board
+        try:
+            for _ in range(RESTORE_HOLDS_MAX):
+                await store.hold(board, HOLD_MS_MAX)
+                try:
+                    return await attempt.commit()
+                except HeadMoved as error:
+                    failure = error
+            raise failure
+        finally:
+            # A hold ends by itself; that it was not ended says nothing of the restore.
+            with contextlib.suppress(Unavailable):
+                await store.hold(board, 0)
+
+    async def _checkpoint_before(self, board: str, wish: RestoreWish, by: str) -> str:
+        name = f"before-restore-{wish.request}"
+        asked = CheckpointWish(name, wish.request, wish.note, kind=BEFORE_RESTORE)
+        await self._checkpoints.take(board, asked, by)
+        return name
+
+    async def _asked_before(self, board: str, request: str) -> Restored | None:
+        """The restore that this very request did."""
+        reading = await self._host.store.read(board, [restore_key(request)])
+        if not reading.entries:
+            return None
+        told = decode_value(reading.entries[0].value)
+        entry = reading.entries[0]
+        return _restored(told, entry.mod_revision, entry.time_ms)
+
+
+def restore_key(request: str) -> Key:
+    """Where the answer to a restore is kept for a while."""
+    return f"{RESTORES}/{request}"
+
+
+def _restored(told: dict[str, Any], revision: Revision, time_ms: Milliseconds) -> Restored:
+    epoch = Epoch(told["number"], told["epoch"], RESTORE, told["to"], revision)
+    return Restored(
+        revision, time_ms, epoch, told["to"], told["put_back"], told["removed"], told["before"]
+    )
+
+
+@dataclass
+class _Attempt:
+    """One restore on its way: what differs from the target, kept up with the head."""
+
+    host: Host
+    past: Past
+    target: Point
+    wish: RestoreWish
+    told: dict[str, Any]
+    permit: Permit | None
+    _through: Revision = 0
+    """The log was taken in up to here; 0 = not begun."""
+    _then: dict[Key, Content | None] = field(default_factory=dict)
+    """What keys that may differ held at the target,"""
+    _now: dict[Key, Content | None] = field(default_factory=dict)
+    """and what they hold now."""
+    _unsettled: set[Key] = field(default_factory=set)
+    """Keys whose operation below may be wrong."""
+    _puts: "SortedDict[Key, PutBack]" = field(default_factory=SortedDict)
+    _deletes: "SortedDict[Key, Delete]" = field(default_factory=SortedDict)
+    _parts: set[Key] = field(default_factory=set)
+    """Keys of documents that may differ."""
+    _size: int = 0
+    """Bytes of the operations."""
+
+    @property
+    def board(self) -> str:
+        """The board that is restored."""
+        return self.target.board
+
+    @property
+    def is_large(self) -> bool:
+        """Whether each try keeps the event loop busy for long."""
+        return len(self._puts) + len(self._deletes) > _FEW_CHANGES
+
+    async def compare(self) -> None:
+        """Compute what differs by now: what `commit` need not then. Errors: LimitExceeded."""
+        await self._catch_up()
+        self._check_limits()
+
+    async def commit(self) -> Restored:
+        """Compute what differs by now, and commit it. Errors: HeadMoved: try again."""
+        head = await self._catch_up()
+        self._check_limits()
+        puts, deletes = self._puts.values(), self._deletes.values()
+        documents = await self._documents(head)
+        epoch = Epoch(
+            head.epoch.number + 1,
+            secrets.token_hex(8),
+            RESTORE,
+            self.target.revision,
+            head.revision + 1,
+        )
+        told = {
+            **self.told,
+            "number": epoch.number,
+            "epoch": epoch.id,
+            "put_back": len(puts) + len(documents),
+            "removed": len(deletes),
+        }
+        until_ms = head.time_ms + RESTORE_KEPT_MS
+        answer = PutBack(restore_key(self.wish.request), encode_value(told), until_ms)
+        commit = Commit(
+            system_id(),
+            head.epoch.id,
+            (*deletes, *puts, *documents, answer),
+            (KeyAt(restore_key(self.wish.request), ABSENT),),
+            note=self.wish.note,
+            begins=epoch,
+            known=head.revision,
+        )
+        committed = await self._send(commit)
+        return _restored(told, committed.revision, committed.time_ms)
+
+    async def _send(self, commit: Commit) -> Committed:
+        """By itself, past the queue of other commits: those may be waiting for us."""
+        prepared = await asyncio.to_thread(prepare, commit) if self.is_large else prepare(commit)
+        outcome = await self.host.commit_past(self.board, prepared, self.permit)
+        if isinstance(outcome, Committed):
+            return outcome
+        if isinstance(outcome, AttemptTooOld | StaleEpoch):  # others were here just now
+            raise HeadMoved(commit.begins.revision - 1 if commit.begins else 0, outcome.head)
+        raise outcome
+
+    def _check_limits(self) -> None:
+        count = len(self._puts) + len(self._deletes) + 1
+        if count > RESTORE_CHANGES_MAX:
+            raise LimitExceeded("RESTORE_CHANGES_MAX", count, RESTORE_CHANGES_MAX)
+        if self._size > RESTORE_BYTES_MAX:
+            raise LimitExceeded("RESTORE_BYTES_MAX", self._size, RESTORE_BYTES_MAX)
+
+    async def _documents(self, head: Head) -> list[Op]:
+        """What takes back the documents that differ: their peers have the abandoned content, so it
+        is undone, not overwritten. Errors: HeadMoved; Corrupt."""
+        changed = [key for key in sorted(self._parts) if self._then[key] != self._now[key]]
+        found: list[Op] = []
+        for document in documents_in(changed):
+            now = await self._below(document_prefix(document), head)
+            then = dict(now)
+            for key in changed:
+                if document_of(key) == document:
+                    held = self._then[key]
+                    then[key] = b"" if held is None else held[0]
+            kept = {key: value for key, value in then.items() if value}
+            found += restored(document, kept, now)
+        return found
+
+    async def _below(self, prefix: Prefix, head: Head) -> dict[Key, bytes]:
+        found: dict[Key, bytes] = {}
+        after: Key | None = None
+        while True:
+            page = await self.host.store.list(
+                self.board, prefix, after=after, limit=LIST_ENTRIES_MAX
+            )
+            if page.revision != head.revision:
+                raise HeadMoved(head.revision, page.revision)
+            found.update((entry.key, entry.value) for entry in page.entries)
+            after = page.next_key
+            if after is None:
+                return found
+
+    # --- what differs -----------------------------------------------------------------------------
+
+    async def _catch_up(self) -> Head:
+        """Take in what happened since the last time; returns the head up to which that is."""
+        if not self._through:
+            await self._begin()
+        while True:
+            try:
+                head = await self._follow()
+            except Compacted:  # the log was trimmed behind the archive: that has it
+                self._forget()
+                await self._begin()
+                continue
+            if len(self._unsettled) <= _KEYS_AT_ONCE:
+                self._settle_some()
+                return head
+            await self._settle()
+
+    def _forget(self) -> None:
+        for held in (self._then, self._now, self._unsettled):
+            held.clear()
+        for found in (self._puts, self._deletes, self._parts):
+            found.clear()
+        self._size = 0
+
+    async def _settle(self) -> None:
+        """Compare all keys, and let others run meanwhile."""
+        while self._unsettled:
+            self._settle_some()
+            await asyncio.sleep(0)
+
+    def _settle_some(self) -> None:
+        for _ in range(min(len(self._unsettled), _KEYS_AT_ONCE)):
+            self._compare(self._unsettled.pop())
+
+    def _compare(self, key: Key) -> None:
+        """Find out what takes `key` back."""
+        old = self._puts.pop(key, None) or self._deletes.pop(key, None)
+        self._size -= 0 if old is None else _size_of(old)
+        then = self._then[key]
+        if document_of(key) is not None:
+            self._parts.add(key)
+        elif then != self._now[key]:
+            if then is None:
+                new: PutBack | Delete = self._deletes.setdefault(key, Delete(key))
+            else:
+                new = self._puts.setdefault(key, PutBack(key, *then))
+            self._size += _size_of(new)
+
+    async def _begin(self) -> None:
+        """What differs where the archive is now."""
+        mark = await self.past.reach(self.board, self.target.revision)
+        now = Point(self.board, mark.revision)
+        async for key, then, at_mark in self._archived(now):
+            self._then[key], self._now[key] = then, at_mark
+            self._unsettled.add(key)
+            if len(self._then) > 2 * RESTORE_CHANGES_MAX:
+                count = len(self._then)
+                raise LimitExceeded("RESTORE_CHANGES_MAX", count, RESTORE_CHANGES_MAX)
+        try:
+            await self._verify(now)
+        except Corrupt:
+            await self.past.check_same(now, mark)
+            raise
+        self._through = mark.revision
+
+    async def _verify(self, now: Point) -> None:
+        """Whether what differs leads from the sums of `now` to the digests of the target.
+
+        Its cost follows what differs; what is alike is looked at in no other way. Between two
+        revisions of which digests are archived there is nothing to compare with.
+        Errors: Corrupt.
+        """
+        archive = self.past.archive
+        then, at_mark = await archive.digests_at(self.target), await archive.digests_at(now)
+        if then is None or at_mark is None:
+            return
+        changed = sorted({namespace_of(key) for key in self._then})
+        sums = Sums(await archive.sums_at(now, changed), others=at_mark)
+        for number, (key, content) in enumerate(self._then.items(), 1):
+            if (before := self._now[key]) is not None:
+                sums.remove(key, *before)
+            if content is not None:
+                sums.add(key, *content)
+            if number % ENTRIES_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        await sums.check(then, f"board {self.board} at revision {self.target.revision}")
+
+    async def _archived(
+        self, now: Point
+    ) -> AsyncIterator[tuple[Key, Content | None, Content | None]]:
+        after: Key | None = None
+        while True:
+            page = await self.past.archive.differences(
+                self.target, now, after=after, limit=CHANGED_KEYS
+            )
+            if not page:
+                return
+            for number, each in enumerate(page):
+                if number % _KEYS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                if namespace_of(each.key) != SYSTEM:
+                    yield each.key, _content(each.before), _content(each.after)
+            after = page[-1].key
+
+    async def _follow(self) -> Head:
+        """The tail of the log, up to the head."""
+        while True:
+            page = await self.host.store.log(self.board, self._through, limit=LOG_ENTRIES_MAX)
+            await self._look_up(await self._take(page.entries))
+            if page.entries:
+                self._through = page.entries[-1].revision
+            if self._through >= page.head.revision:
+                return page.head
+
+    async def _take(self, entries: Iterable[LogEntry]) -> list[Key]:
+        """Note what the keys hold after `entries`, and let others run meanwhile; returns those of
+        which it is not known what they held at the target."""
+        found: dict[Key, None] = {}
+        changes = chain.from_iterable(entry.changes for entry in entries)
+        while some := list(islice(changes, _KEYS_AT_ONCE)):
+            for change in some:
+                if change.lease is None and namespace_of(change.key) != SYSTEM:
+                    value = change.value
+                    self._now[change.key] = None if value is None else (value, change.expires_at_ms)
+                    found[change.key] = None
+            if len(some) == _KEYS_AT_ONCE:
+                await asyncio.sleep(0)
+        self._unsettled.update(found)
+        return [key for key in found if key not in self._then]
+
+    async def _look_up(self, keys: list[Key]) -> None:
+        """What they held at the target."""
+        for start in range(0, len(keys), READ_KEYS_MAX):
+            some = keys[start : start + READ_KEYS_MAX]
+            reading = await self.past.archive.read(self.target, some)
+            found = {entry.key: _content(entry) for entry in reading.entries}
+            self._then.update((key, found.get(key)) for key in some)
+
+
+def _content(entry: Entry | None) -> Content | None:
+    return None if entry is None else (entry.value, entry.expires_at_ms)
+
+
+def _size_of(op: PutBack | Delete) -> int:
+    return len(op.key) + (len(op.value) if isinstance(op, PutBack) else 0)

@@ -1,0 +1,215 @@
+"""Checkpoints that nobody asks for: every so many revisions, every so many seconds, at shutdown.
+
+Several services of one engine agree on a name (that of the stretch of revisions, or of time), so
+that one of them takes each checkpoint.
+
+Invariants
+- a board on which nothing happened gets none.
+
+Which checkpoints are kept, and the pruning of the others.
+
+Invariants
+- what is pinned, and what a board branched off at, is never pruned; nor is, with `Policy.named`,
+  what people named.
+- a checkpoint that is kept can be read, restored and branched as before.
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from blackboard.core.access import is_reserved
+from blackboard.core.checkpoints import (
+    AUTOMATIC,
+    NAMED,
+    SHUTDOWN,
+    Checkpoint,
+    CheckpointWish,
+    Policy,
+    Pruned,
+    checkpoint_key,
+    named_by_time,
+)
+from blackboard.core.commit import Delete, Head
+from blackboard.errors import BlackboardError, Conflict, InvalidRequest
+from blackboard.server.boards import Host, commit_as_system
+from blackboard.server.checkpoints.reader import Past
+from blackboard.server.checkpoints.take import Checkpoints
+from blackboard.types import INTEGER_MAX, OPERATIONS_MAX, Milliseconds, Revision
+from blackboard.wire.codec import SYSTEM_AGENT
+
+_DAY_MS: Final = 24 * 3600 * 1000
+_NOTE: Final = "pruned"
+
+
+def check_policy(policy: Policy) -> None:
+    """Errors: InvalidRequest for a number that is negative, or larger than any time."""
+    for name in ("last", "days", "history_ms"):
+        number = getattr(policy, name)
+        if number is not None and number < 0:
+            raise InvalidRequest(field=name, reason=f"{number} is negative")
+        if number is not None and number > INTEGER_MAX:
+            raise InvalidRequest(field=name, reason=f"it is more than {INTEGER_MAX}")
+
+
+def kept_by(policy: Policy, checkpoints: Sequence[Checkpoint], now_ms: Milliseconds) -> set[str]:
+    """Names of those of `checkpoints` (the oldest first) that `policy` keeps."""
+    kept = {c.name for c in checkpoints if c.pinned or (policy.named and c.kind == NAMED)}
+    kept |= {c.name for c in checkpoints[len(checkpoints) - policy.last :]}
+    newest_of_day = {c.time_ms // _DAY_MS: c.name for c in checkpoints}
+    today = now_ms // _DAY_MS
+    kept |= {name for day, name in newest_of_day.items() if day > today - policy.days}
+    return kept
+
+
+class Retention:
+    """Prunes boards of a host."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._past = Past(host)
+        self._checkpoints = Checkpoints(host)
+
+    async def prune(self, board: str, policy: Policy, *, dry_run: bool = False) -> Pruned:
+        """Remove what `policy` does not keep; with `dry_run`, only say which checkpoints.
+
+        Errors: InvalidRequest; Unavailable while the archive is behind. Whatever is raised, each
+        checkpoint is there or it is not, and doing it again does the rest.
+        """
+        check_policy(policy)
+        head = await self._host.store.open(board)
+        await self._past.reach(board, head.revision)
+        checkpoints = await self._checkpoints.all(board)
+        kept = kept_by(policy, checkpoints, head.time_ms)
+        branched = await self._branched_off(board)
+        kept |= {c.name for c in checkpoints if c.revision in branched}
+        removed = [c.name for c in checkpoints if c.name not in kept]
+        left = tuple(c.name for c in checkpoints if c.name in kept)
+        if dry_run:
+            return Pruned(tuple(removed), left)
+        await self._remove(board, removed)
+        versions = 0
+        if policy.history_ms is not None:
+            revisions = [c.revision for c in checkpoints if c.name in kept]
+            versions = await self._forget_history(board, policy.history_ms, revisions)
+        return Pruned(tuple(removed), left, versions)
+
+    async def _remove(self, board: str, names: Sequence[str]) -> None:
+        for start in range(0, len(names), OPERATIONS_MAX):
+            some = names[start : start + OPERATIONS_MAX]
+            ops = [Delete(checkpoint_key(name)) for name in some]
+            await commit_as_system(self._host, board, ops, note=_NOTE)
+            for name in some:
+                await self._past.archive.forget(board, name)
+
+    async def _forget_history(
+        self, board: str, history_ms: Milliseconds, keep: Iterable[Revision]
+    ) -> int:
+        head = await self._host.store.open(board)
+        await self._past.reach(board, head.revision)
+        below = await self._past.archive.at_time(board, head.time_ms - history_ms)
+        return await self._past.archive.prune(board, sorted(keep), below)
+
+    async def _branched_off(self, board: str) -> set[Revision]:
+        """Revisions at which other boards began."""
+        found = set()
+        for name in await self._past.archive.boards():
+            mark = await self._past.archive.mark(name)
+            if mark is not None and mark.origin is not None and mark.origin.board == board:
+                found.add(mark.origin.revision)
+        return found
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Automatic:
+    """When to take checkpoints without being asked, and which of those to keep; None = never."""
+
+    every_revisions: int | None = None
+    every_ms: Milliseconds | None = None
+    at_shutdown: bool = False
+    keep: Policy = field(default_factory=lambda: Policy(last=100, days=30))
+
+    @property
+    def repeats(self) -> bool:
+        """Whether any are taken while the service runs."""
+        return self.every_revisions is not None or self.every_ms is not None
+
+
+class AutomaticCheckpoints:
+    """Takes them on the boards that a process has open."""
+
+    def __init__(self, host: Host, settings: Automatic) -> None:
+        self._host = host
+        self._settings = settings
+        self._checkpoints = Checkpoints(host)
+        self._last: dict[str, tuple[Revision, Milliseconds]] = {}
+        self._taken: set[str] = set()
+
+    async def look(self) -> None:
+        """Take those that are due. What fails on one board is logged, and tried again."""
+        for board in self._boards():
+            try:
+                head = await self._host.store.open(board)
+                name = self._due(board, head)
+                if name is not None:
+                    await self._take(board, name, head, AUTOMATIC)
+            except BlackboardError as error:
+                log.warning("board %s: no automatic checkpoint: %s", board, error)
+
+    async def tidy(self) -> None:
+        """Prune the boards that got one since the last time."""
+        for board in sorted(self._taken):
+            try:
+                await Retention(self._host).prune(board, self._settings.keep)
+                self._taken.discard(board)
+            except BlackboardError as error:
+                log.warning("board %s: its checkpoints were not pruned: %s", board, error)
+
+    async def at_shutdown(self) -> None:
+        """Take the last ones, of boards on which something happened."""
+        if not self._settings.at_shutdown:
+            return
+        for board in self._boards():
+            try:
+                head = await self._host.store.open(board)
+                if head.revision > self._last.get(board, (0, 0))[0]:
+                    name = named_by_time(datetime.now(UTC), secrets.token_hex(2))
+                    await self._take(board, f"shutdown-{name}", head, SHUTDOWN)
+            except BlackboardError as error:
+                log.warning("board %s: no checkpoint at shutdown: %s", board, error)
+
+    def _boards(self) -> list[str]:
+        return [board for board in self._host.boards() if not is_reserved(board)]
+
+    def _due(self, board: str, head: Head) -> str | None:
+        """The name of the checkpoint that is due; None = none is."""
+        now_ms = _now_ms()
+        revision, time_ms = self._last.setdefault(board, (head.revision, now_ms))
+        every, every_ms = self._settings.every_revisions, self._settings.every_ms
+        if every is not None and head.revision - revision >= every:
+            return f"auto-r{head.revision // every * every}"
+        if every_ms is not None and now_ms - time_ms >= every_ms and head.revision > revision:
+            began = datetime.fromtimestamp(now_ms // every_ms * every_ms / 1000, UTC)
+            return f"auto-{began:%Y-%m-%dT%H.%M.%S.%fZ}"
+        return None
+
+    async def _take(self, board: str, name: str, head: Head, kind: str) -> None:
+        wish = CheckpointWish(name, secrets.token_hex(8), kind=kind)
+        revision = head.revision
+        try:
+            revision = (await self._checkpoints.take(board, wish, SYSTEM_AGENT)).revision
+            self._taken.add(board)
+        except Conflict:
+            pass  # another service was faster
+        self._last[board] = (revision, _now_ms())
+
+
+def _now_ms() -> Milliseconds:
+    return time.time_ns() // 1_000_000

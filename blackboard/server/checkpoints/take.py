@@ -1,0 +1,283 @@
+"""Taking checkpoints, and telling which there are.
+
+A checkpoint is one entry, `system/checkpoints/<name>`; its revision is the cut. Its manifest is
+written, and signed, by whoever archives that revision.
+
+Invariants
+- a name is given once: a checkpoint is never moved, and the same request gets the same answer.
+- taking one costs one log entry, whatever the size of the board.
+
+How large the manifest of a checkpoint would be, before it is taken.
+
+A manifest names every namespace and every agent of a board, and holds what agents declared. It is
+made by whoever archives the checkpoint, when nobody can be refused any more; one that is larger
+than MANIFEST_BYTES_MAX would be kept, but could not be imported anywhere.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from blackboard.archive.base import Archive
+from blackboard.archive.fold import DECLARED
+from blackboard.core.checkpoints import (
+    BEFORE_RESTORE,
+    CHECKPOINTS,
+    Checkpoint,
+    CheckpointWish,
+    Cut,
+    Facts,
+    Point,
+    Stored,
+    check_checkpoint,
+    checkpoint_key,
+)
+from blackboard.core.checkpoints import Barrier as Answers
+from blackboard.core.commit import ABSENT, Committed, Entry, Epoch, KeyAt, Put
+from blackboard.engines.base import Store
+from blackboard.errors import (
+    BarrierMissed,
+    BlackboardError,
+    Conflict,
+    Corrupt,
+    LimitExceeded,
+    NoSuchCheckpoint,
+    OutcomeUnknown,
+)
+from blackboard.integrity.envelope import sealed_form
+from blackboard.integrity.signing import KEY_BYTES, manifest_of
+from blackboard.server.boards import Host, commit_as_system
+from blackboard.server.checkpoints.barrier import Barrier
+from blackboard.server.checkpoints.reader import Past
+from blackboard.types import CHECKPOINTS_MAX, LIST_ENTRIES_MAX, MANIFEST_BYTES_MAX, Key
+from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value
+
+ROOM_BYTES: Final = 64 * 1024
+"""For agents and namespaces that the archive does not know yet, and what is declared meanwhile."""
+_DECLARED_BYTES_MAX: Final = 4 * MANIFEST_BYTES_MAX
+"""Of values that are looked at: as JSON they have at least a quarter of these bytes."""
+_HASH: Final = bytes(32)
+
+
+async def check_manifest(
+    store: Store, archive: Archive, board: str, name: str, record: bytes
+) -> None:
+    """Errors: LimitExceeded when the manifest of checkpoint `name`, whose entry will hold `record`,
+    would be too large to be imported.
+
+    Cost: a look at the archive, which names the namespaces and agents as far as it is. While that
+    is away, nothing is refused.
+    """
+    try:
+        size = ROOM_BYTES + await _size(store, archive, board, name, record)
+    except BlackboardError:
+        return
+    if size > MANIFEST_BYTES_MAX:
+        raise LimitExceeded("MANIFEST_BYTES_MAX", size, MANIFEST_BYTES_MAX, board)
+
+
+async def _size(store: Store, archive: Archive, board: str, name: str, record: bytes) -> int:
+    """Bytes of the manifest, if the archive knows all namespaces and agents; but for digits."""
+    mark = await archive.mark(board)
+    facts = Facts({}, {})
+    if mark is not None:
+        facts = await archive.facts_at(Point(board, mark.revision))
+    cut = Cut(
+        board=board,
+        name=name,
+        revision=0,
+        time_ms=0,
+        author=SYSTEM_AGENT,
+        epoch=Epoch(1, "") if mark is None else mark.epoch,
+        chain=_HASH,
+        facts=facts,
+        record=record,
+        declared=await _declared(store, board),
+        previous=_HASH,
+    )
+    return len(manifest_of(cut, bytes(KEY_BYTES)))
+
+
+async def _declared(store: Store, board: str) -> dict[str, bytes]:
+    """What agents declared, as the log has it."""
+    found: dict[str, bytes] = {}
+    size = 0
+    after: Key | None = None
+    while size <= _DECLARED_BYTES_MAX:
+        page = await store.list(board, DECLARED, after=after, limit=LIST_ENTRIES_MAX)
+        for entry in page.entries:
+            value = sealed_form(entry.value)
+            found[entry.key.rpartition("/")[2]] = value
+            size += len(value)
+        after = page.next_key
+        if after is None:
+            break
+    return found
+
+
+class Checkpoints:
+    """The checkpoints of the boards of a host."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._past = Past(host)
+
+    async def take(self, board: str, wish: CheckpointWish, by: str) -> Checkpoint:
+        """Take a checkpoint in the name of `by`; the same request again gets the same answer.
+
+        Errors: Conflict when the name is taken; BarrierMissed; LimitExceeded when there are
+        CHECKPOINTS_MAX, or its manifest would be too large.
+        """
+        wish.check()
+        found = await self._asked_before(board, wish)
+        if found is not None:
+            return found
+        await self._check_room(board)
+        if wish.barrier_ms is None:
+            return await self._put(board, wish, by, None)
+        async with Barrier(self._host, board, wish.barrier_ms) as barrier:
+            answers = await barrier.answers()
+            if answers.not_fresh and not wish.stale_ok:
+                raise BarrierMissed(list(answers.not_fresh), wish.barrier_ms)
+            return await self._put(board, wish, by, answers)
+
+    async def _put(
+        self, board: str, wish: CheckpointWish, by: str, answers: Answers | None
+    ) -> Checkpoint:
+        key = checkpoint_key(wish.name)
+        record = encode_value(_record(wish, by, answers))
+        archive = self._host.archive
+        if archive is not None and wish.kind != BEFORE_RESTORE:  # nothing shall prevent a restore
+            await check_manifest(self._host.store, archive, board, wish.name, record)
+        try:
+            committed: Committed = await commit_as_system(
+                self._host, board, [Put(key, record)], [KeyAt(key, ABSENT)], wish.note
+            )
+        except (Conflict, OutcomeUnknown):
+            found = await self._asked_before(board, wish)
+            if found is None:
+                raise
+            return found
+        return Checkpoint(
+            board,
+            wish.name,
+            committed.revision,
+            committed.time_ms,
+            wish.kind,
+            by,
+            wish.note,
+            answers,
+        )
+
+    async def _asked_before(self, board: str, wish: CheckpointWish) -> Checkpoint | None:
+        """The checkpoint that this very request took. Errors: Conflict if another one did."""
+        key = checkpoint_key(wish.name)
+        reading = await self._host.store.read(board, [key])
+        if not reading.entries:
+            return None
+        found = checkpoint_of(board, reading.entries[0])
+        if _request_of(reading.entries[0]) != wish.request:
+            revision = found.revision
+            raise Conflict(
+                key, ABSENT, revision, by=found.by, at_revision=revision, head=reading.revision
+            )
+        return found
+
+    async def _check_room(self, board: str) -> None:
+        count = len(await self.entries(board))
+        if count >= CHECKPOINTS_MAX:
+            raise LimitExceeded("CHECKPOINTS_MAX", count + 1, CHECKPOINTS_MAX)
+
+    # --- which there are --------------------------------------------------------------------------
+
+    async def entries(self, board: str) -> list[Entry]:
+        """The entries that are checkpoints, the oldest first."""
+        found: list[Entry] = []
+        after: Key | None = None
+        while True:
+            page = await self._host.store.list(
+                board, CHECKPOINTS, after=after, limit=LIST_ENTRIES_MAX
+            )
+            found += page.entries
+            after = page.next_key
+            if after is None:
+                return sorted(found, key=lambda entry: entry.mod_revision)
+
+    async def all(self, board: str) -> list[Checkpoint]:
+        """All checkpoints, the oldest first."""
+        pinned = {stored.name for stored in await self.stored(board) if stored.pinned}
+        return [
+            checkpoint_of(board, entry, pinned=_name_of(entry) in pinned)
+            for entry in await self.entries(board)
+        ]
+
+    async def stored(self, board: str) -> Sequence[Stored]:
+        """What the archive has of them; nothing without an archive."""
+        archive = self._host.archive
+        return () if archive is None else await archive.checkpoints(board)
+
+    async def sealed(self, board: str, name: str) -> tuple[Checkpoint, Stored]:
+        """A checkpoint with its manifest, once the archive has sealed it.
+
+        Errors: NoSuchCheckpoint; Unavailable while the archive is behind.
+        """
+        reading = await self._host.store.read(board, [checkpoint_key(check_checkpoint(name))])
+        if not reading.entries:
+            raise NoSuchCheckpoint(board, name)
+        await self._past.reach(board, reading.entries[0].mod_revision)
+        for stored in await self.stored(board):
+            if stored.name == name:
+                entry = reading.entries[0]
+                return checkpoint_of(board, entry, pinned=stored.pinned), stored
+        raise NoSuchCheckpoint(board, name)
+
+    async def pin(self, board: str, name: str, *, pinned: bool) -> None:
+        """Keep a checkpoint from being pruned, or no longer. Errors: NoSuchCheckpoint."""
+        await self.sealed(board, name)
+        await self._past.archive.pin(board, name, pinned=pinned)
+
+
+def _record(wish: CheckpointWish, by: str, answers: Answers | None) -> dict[str, Any]:
+    barrier = answers and {
+        "asked": answers.asked,
+        "delivered": list(answers.delivered),
+        "not_fresh": list(answers.not_fresh),
+        "left": list(answers.left),
+    }
+    return {
+        "kind": wish.kind,
+        "by": by,
+        "note": wish.note,
+        "request": wish.request,
+        "barrier": barrier,
+    }
+
+
+def checkpoint_of(board: str, entry: Entry, *, pinned: bool = False) -> Checkpoint:
+    """The checkpoint that `entry` is. Errors: Corrupt."""
+    told = decode_value(entry.value)
+    try:
+        barrier = told["barrier"] and Answers(
+            told["barrier"]["asked"],
+            *(tuple(told["barrier"][name]) for name in ("delivered", "not_fresh", "left")),
+        )
+        return Checkpoint(
+            board,
+            _name_of(entry),
+            entry.mod_revision,
+            entry.time_ms,
+            told["kind"],
+            told["by"],
+            told["note"],
+            barrier,
+            pinned,
+        )
+    except (KeyError, TypeError) as error:
+        raise Corrupt(what=entry.key, reason=f"no checkpoint: {error!r}") from error
+
+
+def _name_of(entry: Entry) -> str:
+    return entry.key.rpartition("/")[2]
+
+
+def _request_of(entry: Entry) -> str:
+    return str(decode_value(entry.value).get("request"))

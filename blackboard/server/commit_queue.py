@@ -1,0 +1,245 @@
+"""Group commit: what queued while the last engine call was in flight goes together in the next.
+
+Invariants
+- per board at most FLIGHTS_MAX engine calls are in flight; commits leave in the order they came.
+- a writer that waits for each answer (every lane does) never has commits in two of them.
+- a commit that was taken from the queue gets an outcome, whatever happens to its sender.
+- a commit leaves for the engine only while its sender's token is good, however long it waited.
+
+Whether this process has more to do than it can, and then takes no more.
+
+Two things are measured: by how much the event loop is late, and how many bytes of commits wait for
+their engines. Only a loop that is late all through _LOOKS looks counts, as in CoDel (Nichols and
+Jacobson, 2012): the least delay of an interval tells a queue that stands from one that passes.
+
+Refused is then whatever would be done for others than admins, but for what ends something.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from blackboard.core.model import Outcome
+from blackboard.engines.base import Store
+from blackboard.errors import BlackboardError, OutcomeUnknown, Overloaded
+from blackboard.server.security.revocations import Permit
+from blackboard.types import (
+    BACKLOG_BYTES_MAX,
+    BATCH_BYTES_MAX,
+    BATCH_COMMITS_MAX,
+    COMMITS_QUEUED_MAX,
+    FLIGHTS_MAX,
+    LOOP_LAG_MS_MAX,
+    LOOP_LOOK_MS,
+    OVERLOAD_RETRY_MS,
+)
+from blackboard.wire.codec import Prepared
+
+_LOOKS: Final = 3
+FREE_METHODS: Final = frozenset({"whoami", "refresh", "unwatch", "progress"})
+"""Methods that are answered all the same: they cost nothing, or end something."""
+
+
+class Load:
+    """The load of one process, looked at every LOOP_LOOK_MS from `start` to `stop`."""
+
+    def __init__(self) -> None:
+        self.backlog_bytes = 0
+        """Bytes of the commits that wait, for all boards."""
+        self.is_late = False
+        self._lags_ms: deque[float] = deque([0.0] * _LOOKS, maxlen=_LOOKS)
+        self._due_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def lag_ms(self) -> float:
+        """By how much the event loop was late at the last look."""
+        return self._lags_ms[-1]
+
+    def start(self) -> None:
+        """Begin to look."""
+        loop = asyncio.get_running_loop()
+        self._due_s = loop.time() + LOOP_LOOK_MS / 1000
+        self._timer = loop.call_at(self._due_s, self._look)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self.note((asyncio.get_running_loop().time() - self._due_s) * 1000)
+        self.start()
+
+    def note(self, lag_ms: float) -> None:
+        """Take in by how much the loop was late."""
+        self._lags_ms.append(lag_ms)
+        self.is_late = min(self._lags_ms) > LOOP_LAG_MS_MAX
+
+    def lateness(self) -> Overloaded | None:
+        """Why nothing more is begun; None if all is well."""
+        if not self.is_late:
+            return None
+        reason = f"its event loop is {self.lag_ms:.0f} ms late"
+        return Overloaded("service", reason, OVERLOAD_RETRY_MS)
+
+    def check_backlog(self) -> None:
+        """Errors: Overloaded when BACKLOG_BYTES_MAX of commits wait."""
+        if self.backlog_bytes >= BACKLOG_BYTES_MAX:
+            reason = f"{self.backlog_bytes} bytes of commits are waiting"
+            raise Overloaded("service", reason, OVERLOAD_RETRY_MS)
+
+
+Waiting = tuple[Prepared, "asyncio.Future[Outcome | BlackboardError]", Permit | None]
+
+
+@dataclass(slots=True)
+class CommitCounts:
+    """What one queue did so far."""
+
+    commits: int = 0
+    batches: int = 0
+    refused: int = 0
+
+
+@dataclass
+class CommitQueue:
+    """The commits of one board on their way to its engine."""
+
+    store: Store
+    board: str
+    load: Load = field(default_factory=Load)
+    recheck: Callable[[Sequence[Permit | None]], Mapping[int, BlackboardError]] = lambda _: {}
+    """Which of what was permitted when it was queued may not be done any more, and why."""
+    send: (
+        Callable[
+            [str, Sequence[Prepared], Sequence[Permit | None]],
+            Awaitable[Sequence[Outcome | BlackboardError]],
+        ]
+        | None
+    ) = None
+    """How a batch goes to the engine; None = as it is."""
+    counts: CommitCounts = field(default_factory=CommitCounts)
+    _waiting: deque[Waiting] = field(default_factory=deque)
+    _in_flight: int = 0
+    _working: int = 0
+    _workers: "set[asyncio.Task[None]]" = field(default_factory=set)
+    _flights: "set[asyncio.Future[None]]" = field(default_factory=set)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    """Kept: until Python 3.12 each question for the running loop is a system call (getpid)."""
+
+    def submit(
+        self, prepared: Prepared, permit: Permit | None = None
+    ) -> "asyncio.Future[Outcome | BlackboardError]":
+        """Queue one commit; the future tells its outcome. `permit`: None = the service's own.
+
+        Errors: Overloaded when COMMITS_QUEUED_MAX commits, or BACKLOG_BYTES_MAX, wait already.
+        Cancellation: the commit may still be applied; its outcome is then unknown to the caller.
+        """
+        if len(self._waiting) >= COMMITS_QUEUED_MAX:
+            what, reason = f"board {self.board}", "too many commits are waiting"
+            raise Overloaded(what, reason, OVERLOAD_RETRY_MS)
+        self.load.check_backlog()
+        outcome: asyncio.Future[Outcome | BlackboardError] = self._loop.create_future()
+        self._waiting.append((prepared, outcome, permit))
+        self.load.backlog_bytes += prepared.size
+        if self._working < FLIGHTS_MAX:
+            self._working += 1
+            worker = asyncio.create_task(self._work(), name=f"commits of {self.board}")
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
+        return outcome
+
+    async def aclose(self) -> None:
+        """Wait until everything that was queued has its outcome."""
+        await asyncio.gather(*self._workers)
+
+    async def settled(self) -> None:
+        """Wait until every engine call has ended that is in flight now."""
+        if self._flights:
+            await asyncio.wait(list(self._flights))
+
+    async def _work(self) -> None:
+        try:
+            while self._waiting:
+                batch = self._permitted(self._take())
+                if not batch:
+                    continue
+                outcomes = await self._commit(batch)
+                for (_, waiter, _), outcome in zip(batch, outcomes, strict=True):
+                    if not waiter.done():
+                        waiter.set_result(outcome)
+        finally:
+            self._working -= 1
+
+    def _take(self) -> list[Waiting]:
+        """The next batch: at least one commit, then as many as the limits allow.
+
+        While another call could leave too, it takes its share only: a disk that syncs for one half
+        of the writers, while the other half is decided, waits for nobody.
+        """
+        share = -(-len(self._waiting) // (FLIGHTS_MAX - self._in_flight))
+        batch = [self._waiting.popleft()]
+        size = batch[0][0].size
+        while self._waiting and len(batch) < min(share, BATCH_COMMITS_MAX):
+            size += self._waiting[0][0].size
+            if size > BATCH_BYTES_MAX:
+                break
+            batch.append(self._waiting.popleft())
+        self.load.backlog_bytes -= sum(prepared.size for prepared, _, _ in batch)
+        return batch
+
+    def _permitted(self, batch: list[Waiting]) -> list[Waiting]:
+        """Those that may still be done; the others are told why not."""
+        refused = self.recheck([permit for _, _, permit in batch])
+        for number, refusal in refused.items():
+            waiter = batch[number][1]
+            if not waiter.done():
+                waiter.set_result(refusal)
+        return (
+            [waiting for n, waiting in enumerate(batch) if n not in refused] if refused else batch
+        )
+
+    async def _commit(self, batch: list[Waiting]) -> list[Outcome | BlackboardError]:
+        commits = [prepared for prepared, _, _ in batch]
+        outcomes: list[Outcome | BlackboardError]
+        flight: asyncio.Future[None] = self._loop.create_future()
+        self._flights.add(flight)
+        self._in_flight += 1
+        try:
+            if self.send is None:
+                outcomes = list(await self.store.commit(self.board, commits))
+            else:
+                permits = [permit for _, _, permit in batch]
+                outcomes = list(await self.send(self.board, commits, permits))
+        except BlackboardError as error:
+            # One error for all would share a traceback among tasks: each gets its own.
+            outcomes = [type(error)(**error.fields()) for _ in batch]
+        except BaseException:
+            self._give_up(batch)
+            raise
+        finally:
+            self._in_flight -= 1
+            self._flights.discard(flight)
+            flight.set_result(None)
+        self.counts.batches += 1
+        self.counts.commits += len(batch)
+        self.counts.refused += sum(isinstance(o, BlackboardError) for o in outcomes)
+        return outcomes
+
+    def _give_up(self, batch: list[Waiting]) -> None:
+        """Nobody knows what became of `batch`; what waits behind it is given up too."""
+        self.load.backlog_bytes -= sum(prepared.size for prepared, _, _ in self._waiting)
+        for prepared, waiter, _ in batch + list(self._waiting):
+            if not waiter.done():
+                waiter.set_result(_unknown(prepared))
+        self._waiting.clear()
+
+
+def _unknown(prepared: Prepared) -> OutcomeUnknown:
+    name = prepared.commit.id
+    reason = "the service stopped or failed"
+    return OutcomeUnknown(name.agent, name.lane, name.incarnation, name.step, reason)

@@ -1,0 +1,1 @@
+"""The rooms in which documents are edited by Yjs clients."""

@@ -1,0 +1,344 @@
+"""Who is there: what the peers of a document tell of themselves, which nothing keeps.
+
+Each client has a clock; what it said last is what counts. A peer repeats what it heard of others,
+so nobody is believed about a client that somebody else brought, or that just left.
+
+Invariants
+- at most AWARENESS_STATES_MAX clients are known, AWARENESS_PER_SESSION_MAX of one member.
+- what a member told of goes with it; what another process told of goes AWARENESS_TTL_MS after the
+  last word.
+- a client that has written to the document is told of by its agent alone.
+
+Source: y-protocols/awareness.js.
+
+Who is there, told to the other processes that serve a board.
+
+It must not come into the log, for it is worth nothing later; so it is whispered (engines/base.py),
+where the engine can. A whisper may be lost: what is said again anyway repairs it. Whoever begins to
+listen asks, and hears from everybody who is there.
+
+    <this process> <frame>     a frame of the y-websocket protocol: awareness, or a question for it
+
+Invariants
+- of each client only the newest word waits to be whispered: nothing grows when the engine is away.
+- who listens hears nothing of what it said itself.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from blackboard.client.cancellation import heed_cancellation
+from blackboard.core.documents.update import Reader, write_text
+from blackboard.encryption.store import SealedStore
+from blackboard.engines.base import Store, Whispers
+from blackboard.errors import BlackboardError, InvalidRequest, LimitExceeded
+from blackboard.types import (
+    AWARENESS_PER_SESSION_MAX,
+    AWARENESS_STATES_MAX,
+    AWARENESS_TTL_MS,
+    FINISH_TIMEOUT_MS,
+    Key,
+)
+from blackboard.wire import ysync
+from blackboard.wire.ysync import Awareness, Presence, QueryAwareness
+
+
+class Member(Protocol):
+    """Somebody connected, as a room sees it."""
+
+    @property
+    def agent(self) -> str:
+        """In whose name it writes."""
+
+    def deliver(self, frame: bytes) -> None:
+        """Send a frame, in order; it must not wait."""
+
+    def answer(self, frame: bytes) -> None:
+        """As `deliver`, for what it asked for: that may be as large as a document."""
+
+    def end(self, cause: str, reason: str) -> None:
+        """Disconnect. `cause` is that of a DocumentRefused."""
+
+
+@dataclass(slots=True)
+class _There:
+    """A client that is there; `member` brought it, None: another process did."""
+
+    presence: Presence
+    member: Member | None
+    heard_at: float
+
+
+class Presences:
+    """The clients of one document. Methods return what is new, for everybody to be told."""
+
+    def __init__(self, owner: Callable[[int], str | None]) -> None:
+        self._owner = owner
+        self._there: dict[int, _There] = {}
+        self._gone: dict[int, tuple[int, float]] = {}
+        """By client: its clock when it left, and when that was."""
+
+    def known(self) -> list[Presence]:
+        """Everybody."""
+        return [there.presence for there in self._there.values()]
+
+    def brought_here(self) -> list[Presence]:
+        """Those that members of this process told of."""
+        return [there.presence for there in self._there.values() if there.member is not None]
+
+    def note(self, member: Member, told: Iterable[Presence]) -> list[Presence]:
+        """Somebody tells of itself; what it repeats of others is left out."""
+        return [p for p in told if self._is_its_own(member, p) and self._take(p, member)]
+
+    def hear(self, told: Iterable[Presence]) -> list[Presence]:
+        """Another process tells of its members; of members here it knows nothing better."""
+        news = []
+        for presence in told:
+            there = self._there.get(presence.client)
+            if there is not None and there.member is not None:
+                continue
+            if there is not None and there.presence == presence:
+                there.heard_at = _now()
+            elif self._take(presence, None):
+                news.append(presence)
+        return news
+
+    def leave(self, member: Member) -> list[Presence]:
+        """A member is gone, and with it what it told of."""
+        return [self._drop(there) for there in self._all() if there.member is member]
+
+    def expire(self) -> list[Presence]:
+        """Forget whom another process has not told of for too long: it may be dead."""
+        since = _now() - AWARENESS_TTL_MS / 1000
+        self._gone = {c: gone for c, gone in self._gone.items() if gone[1] > since}
+        return [
+            self._drop(there)
+            for there in self._all()
+            if there.member is None and there.heard_at < since
+        ]
+
+    def _all(self) -> list[_There]:
+        return list(self._there.values())
+
+    def _is_its_own(self, member: Member, presence: Presence) -> bool:
+        owner = self._owner(presence.client)
+        if owner is not None and owner != member.agent:
+            return False
+        there = self._there.get(presence.client)
+        if there is None:
+            mine = sum(1 for other in self._there.values() if other.member is member)
+            return mine < AWARENESS_PER_SESSION_MAX
+        # A client that came here from another process says more than is known of it.
+        came = there.member is None and presence.clock > there.presence.clock
+        return there.member is member or came
+
+    def _take(self, presence: Presence, member: Member | None) -> bool:
+        """Take in what a client says; False when it is nothing new."""
+        there = self._there.get(presence.client)
+        if there is None:
+            gone_clock, _ = self._gone.get(presence.client, (-1, 0.0))
+            if presence.state is None or presence.clock <= gone_clock:
+                return False
+            if len(self._there) >= AWARENESS_STATES_MAX:
+                return False
+        elif presence.state is None:
+            if presence.clock < there.presence.clock:
+                return False
+            self._drop(there)
+            return True
+        elif presence.clock <= there.presence.clock:
+            return False
+        self._there[presence.client] = _There(presence, member, _now())
+        return True
+
+    def _drop(self, there: _There) -> Presence:
+        """Forget a client; returns what others are told, who know it by the clock it has."""
+        client, clock = there.presence.client, there.presence.clock
+        del self._there[client]
+        self._gone[client] = clock, _now()
+        if len(self._gone) > AWARENESS_STATES_MAX:
+            del self._gone[next(iter(self._gone))]
+        return Presence(client, clock, None)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+log = logging.getLogger(__name__)
+_RETRY_S = 1.0
+_EXPIRY_S = AWARENESS_TTL_MS / 6000
+
+
+class Listener(Protocol):
+    """A document that is open here."""
+
+    def hear(self, told: Iterable[Presence]) -> None:
+        """Another process tells of its peers."""
+
+    def present(self) -> list[Presence]:
+        """The peers that are connected here."""
+
+    def expire(self) -> None:
+        """Forget whom nobody told of for too long."""
+
+
+def whispers_of(store: Store) -> Whispers | None:
+    """The way to whisper to other processes, if the engine has one."""
+    found = store.whispers if isinstance(store, SealedStore) else isinstance(store, Whispers)
+    return cast("Whispers", store) if found else None
+
+
+class Whispering:
+    """The whispers of this process: `join` what is open, `tell` what is new of it."""
+
+    def __init__(self, engine: Whispers) -> None:
+        self._engine = engine
+        self._boards: dict[str, _Board] = {}
+
+    def join(self, board: str, key: Key, listener: Listener) -> None:
+        """Listen for a document, and ask who is there."""
+        found = self._boards.get(board)
+        if found is None:
+            found = self._boards[board] = _Board(self._engine, board)
+            found.start()
+        found.listeners[key] = listener
+        found.ask(key)
+
+    async def leave(self, board: str, key: Key, listener: Listener) -> None:
+        """Listen no more; what was told before is still said."""
+        found = self._boards.get(board)
+        if found is None or found.listeners.get(key) is not listener:
+            return
+        del found.listeners[key]
+        if not found.listeners:
+            del self._boards[board]
+            await found.aclose()
+
+    def tell(self, board: str, key: Key, news: Iterable[Presence]) -> None:
+        """Say what is new of the peers here, soon."""
+        found = self._boards.get(board)
+        if found is not None:
+            found.tell(key, news)
+
+
+class _Board:
+    """One board: somebody listens, somebody speaks, somebody looks at the clock."""
+
+    def __init__(self, engine: Whispers, board: str) -> None:
+        self.listeners: dict[Key, Listener] = {}
+        self._engine = engine
+        self._board = board
+        self._name = secrets.token_hex(8)
+        self._news: dict[Key, dict[int, Presence]] = {}
+        self._asked: set[Key] = set()
+        self._came = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin."""
+        parts = {"listener": self._listen(), "speaker": self._speak(), "clock": self._watch_time()}
+        self._tasks = [
+            asyncio.create_task(part, name=f"{name} of {self._board}")
+            for name, part in parts.items()
+        ]
+
+    def ask(self, key: Key) -> None:
+        """Ask who is there."""
+        self._asked.add(key)
+        self._came.set()
+
+    def tell(self, key: Key, news: Iterable[Presence]) -> None:
+        """See `Whispering.tell`."""
+        waiting = self._news.setdefault(key, {})
+        for presence in news:
+            if presence.client in waiting or len(waiting) < AWARENESS_STATES_MAX:
+                waiting[presence.client] = presence
+        self._came.set()
+
+    async def aclose(self) -> None:
+        """End; what waits to be said is said first, if that is possible soon."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()  # they hold this object, by the errors that ended them
+        with suppress(BlackboardError, TimeoutError):
+            async with asyncio.timeout(FINISH_TIMEOUT_MS / 1000):
+                await self._say_all()
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                async with self._engine.overhear(self._board) as heard:
+                    self._greet()
+                    async for key, data in heard:
+                        self._hear(key, data)
+            except BlackboardError as error:
+                log.debug("board %s: nothing is heard: %s", self._board, error)
+            heed_cancellation()
+            await asyncio.sleep(_RETRY_S)
+
+    def _greet(self) -> None:
+        """Say who is here, and ask who is there: whoever spoke before was not heard.
+
+        No loop of `_listen`, whose frame lives as long as the connection: what its variables name
+        is a whole document, and would outlive everybody who has that open.
+        """
+        for key, listener in self.listeners.items():
+            self.tell(key, listener.present())
+            self.ask(key)
+
+    def _hear(self, key: Key, data: bytes) -> None:
+        listener = self.listeners.get(key)
+        if listener is None:
+            return
+        try:
+            reader = Reader(data, "whisper")
+            if reader.text() == self._name:
+                return
+            messages = ysync.read_frame(data[reader.position :])
+        except (InvalidRequest, LimitExceeded) as error:
+            log.warning("board %s: a whisper about %s is none: %s", self._board, key, error)
+            return
+        for message in messages:
+            if isinstance(message, QueryAwareness):
+                self.tell(key, listener.present())
+            elif isinstance(message, Awareness):
+                listener.hear(message.present)
+
+    async def _speak(self) -> None:
+        while True:
+            await self._came.wait()
+            self._came.clear()
+            try:
+                await self._say_all()
+            except BlackboardError as error:
+                log.debug("board %s: nothing is whispered: %s", self._board, error)
+                await asyncio.sleep(_RETRY_S)
+            heed_cancellation()
+
+    async def _say_all(self) -> None:
+        """Errors: Unavailable; what was being said is lost."""
+        while self._asked:
+            await self._say(self._asked.pop(), ysync.QUERY_AWARENESS)
+        while self._news:
+            key, news = self._news.popitem()
+            if news:
+                await self._say(key, ysync.write_awareness(news.values()))
+
+    async def _say(self, key: Key, frame: bytes) -> None:
+        await self._engine.whisper(self._board, key, write_text(self._name) + frame)
+
+    async def _watch_time(self) -> None:
+        while True:
+            await asyncio.sleep(_EXPIRY_S)
+            self._expire()
+
+    def _expire(self) -> None:
+        for listener in list(self.listeners.values()):
+            listener.expire()

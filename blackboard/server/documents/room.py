@@ -1,0 +1,551 @@
+"""One document in one process: what is committed of it, and whoever is connected.
+
+The log is the only way in. An edit is tried on a copy and committed. It reaches the document
+(`live`) and everybody else when its commit is acknowledged here, or when it comes from the log,
+whichever is first. So nobody ever sees an edit that could still be lost, and processes need no
+other channel.
+
+Invariants
+- `live` holds what is committed, all of it up to `revision`; a peer is told what it holds, or
+  will hold at the end of the same turn.
+- a client belongs to the agent that first used it, for ever; another agent cannot write as it.
+- whatever ends the room ends its members: they come back, and find what is committed.
+
+Edits of the members here that are on their way: admitted, and not yet back from the log.
+
+An edit may be told as soon as its commit is acknowledged: it cannot be lost any more. The log
+brings it a little later, with its revision, and then nobody is told again. What comes out of one
+call of the engine is told together.
+
+Invariants
+- an edit is told once, however early its acknowledgement or the log is.
+- after `close` nothing is told.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from blackboard.client.documents import layout as storage
+from blackboard.client.documents.layout import Base, Item, Stored, Tail
+from blackboard.client.documents.replica import DamagedError, Replica, merged
+from blackboard.client.link import Link, WatchRequest
+from blackboard.client.views import Revised
+from blackboard.client.watch import Watch
+from blackboard.client.writer import Wish, Writer
+from blackboard.core.access import ALL_RIGHTS, Grant, Principal
+from blackboard.core.commit import RESTORE, Append, Op
+from blackboard.core.documents import update as crdt
+from blackboard.core.documents.keys import base_key, document_prefix, overlaps_prefix
+from blackboard.core.documents.update import Update
+from blackboard.errors import (
+    BlackboardError,
+    DocumentRefused,
+    InvalidRequest,
+    Unavailable,
+)
+from blackboard.server.documents.awareness import Member, Presences, Whispering
+from blackboard.server.documents.trial import Trial
+from blackboard.types import (
+    OVERLAP_TTL_MS,
+    Key,
+    Revision,
+)
+from blackboard.wire import ysync
+from blackboard.wire.codec import SYSTEM_AGENT, encode_value
+from blackboard.wire.ysync import Met, Presence
+
+
+@dataclass(slots=True)
+class Flight:
+    """An edit of `member`, read as `update`; `is_told` once everybody here has it."""
+
+    member: Member
+    update: Update
+    is_told: bool = False
+
+
+class Flights:
+    """The edits of one document that are on their way, by their bytes, oldest first.
+
+    `acknowledged` is called with those that are committed and not told yet, in the order of their
+    acknowledgements; `failed` when one surely or perhaps was not committed.
+    """
+
+    def __init__(
+        self, acknowledged: Callable[[Sequence[bytes]], None], failed: Callable[[], None]
+    ) -> None:
+        self._acknowledged = acknowledged
+        self._failed = failed
+        self._flights: dict[bytes, Flight] = {}
+        self._flying = 0
+        """Those without an acknowledgement."""
+        self._landed: list[bytes] = []
+        self._is_closed = False
+        self._loop = asyncio.get_running_loop()
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._flights)
+
+    def find(self, data: bytes) -> Flight | None:
+        """The flight of an edit; None if it is nobody's here, or back from the log."""
+        return self._flights.get(data)
+
+    def came_back(self, data: bytes) -> None:
+        """The log has brought an edit, and it was told."""
+        self._flights.pop(data, None)
+
+    async def commit(self, writer: Writer, ops: tuple[Op, ...], data: bytes, edit: Flight) -> None:
+        """Commit `ops`, which put an edit into the log. Errors: those of `Board.commit`."""
+        self._flights[data] = edit
+        self._flying += 1
+        try:
+            await writer.commit(Wish(ops), with_held=False)
+        except BaseException:
+            if self._flights.pop(data, None) is not None:
+                self._failed()
+            raise
+        finally:
+            self._flying -= 1
+        self._land(data)
+
+    def _land(self, data: bytes) -> None:
+        """Tell an edit; while others are on their way, after those that landed with it."""
+        self._landed.append(data)
+        if not self._flying:
+            self._tell()
+        elif len(self._landed) == 1:
+            self._loop.call_soon(self._tell)
+
+    def _tell(self) -> None:
+        landed, self._landed = self._landed, []
+        if landed and not self._is_closed:
+            self._acknowledged(landed)
+
+    def close(self) -> None:
+        """Tell nothing any more."""
+        self._is_closed = True
+
+
+log = logging.getLogger(__name__)
+_COMPACTION_DELAY_S = 0.2
+_LAST_COMPACTION_S = 1.0
+
+
+class Room:
+    """The document at `key` of `board`. Use: `start`, `await ready()`, ..., `await aclose()`."""
+
+    def __init__(
+        self,
+        link: Callable[[Principal], Link],
+        board: str,
+        key: Key,
+        whispering: Whispering | None = None,
+    ) -> None:
+        self.board, self.key = board, key
+        self.live = Replica()
+        self.revision: Revision = 0
+        self.mark: int | None = None
+        self.members: set[Member] = set()
+        self.users = 0
+        """Those who need the room: it may be closed when there are none."""
+        self._link = link
+        self._whispering = whispering
+        self._owners: dict[int, str] = {}
+        self._base, self._tail = Base(), Tail(key)
+        self._late: list[Item] = []
+        self._flights = Flights(self._tell_acknowledged, self.forget)
+        self._trial = Trial(key, lambda: self.live, self._flights)
+        self._listening: set[Member] = set()
+        self._presences = Presences(lambda client: self._owners.get(client))
+        self._writers: dict[str, Writer] = {}
+        self._watch: Watch | None = None
+        self._waiting: list[tuple[Revision, asyncio.Future[None]]] = []
+        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task: asyncio.Task[None] | None = None
+        self._compacting: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+
+    # --- its life ---------------------------------------------------------------------------------
+
+    def start(self, ended: Callable[["Room"], None]) -> None:
+        """Begin to load; `ended` is called when the room is no more."""
+        self._task = asyncio.create_task(self._run(), name=f"document {self.key}")
+        self._task.add_done_callback(lambda _: ended(self))
+
+    async def ready(self) -> None:
+        """Wait until the document is loaded. Errors: why it cannot be."""
+        await asyncio.shield(self._opened)
+
+    async def aclose(self) -> None:
+        """End the room and everybody in it, after a compaction that is due if it can be made."""
+        self._closing.set()
+        try:
+            if self._compacting is not None:
+                await asyncio.wait([self._compacting], timeout=_LAST_COMPACTION_S)
+        finally:
+            for task in (self._task, self._compacting):
+                if task is not None:
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)
+            if not self.users:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        """Keep nothing of the document. What this object is made of holds it, and the collector
+        comes to what is old once in days: a document may have a hundred megabytes here."""
+        self.live, self._base, self._tail = Replica(), Base(), Tail(self.key)
+        self._task = self._compacting = self._watch = None
+        self._writers.clear()
+
+    async def _run(self) -> None:
+        reason = "the document is opened anew"
+        try:
+            await self._serve()
+        except BlackboardError as error:
+            reason = str(error)
+            log.info("document %s of %s: %s", self.key, self.board, error)
+            if not self._opened.done():
+                self._opened.set_exception(error)
+        finally:
+            self._end(reason)
+            if self._whispering is not None:
+                await self._whispering.leave(self.board, self.key, self)
+
+    def _end(self, reason: str) -> None:
+        failure = Unavailable(what=f"document {self.key}", reason=reason)
+        if not self._opened.done():
+            self._opened.set_exception(failure)
+        self._opened.exception()  # somebody may have given up waiting for it
+        for _, waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(Unavailable(**failure.fields()))
+        for member in list(self.members):
+            member.end("closed", reason)
+        if self._compacting is not None:
+            self._compacting.cancel()
+        self._flights.close()
+        self.live.close()
+        self._trial.forget()
+
+    async def _serve(self) -> None:
+        link = self._link(_keeper(SYSTEM_AGENT, self.key))
+        request = WatchRequest((storage.pattern(self.key),))
+        watch = Watch(link, self.board, request, revision=None, snapshot=True, saw=lambda *_: None)
+        async with watch:
+            stored = storage.read_document(self.key, watch.state)
+            self._load(stored)
+            await self._trial.begin(stored)
+            for found, entry in watch.state.items():
+                if storage.is_update(self.key, found):
+                    self._tail.add(found, entry.mod_revision, len(entry.value["update"]))
+            watch.state.clear()
+            self._watch, watch.on_progress = watch, self._reached
+            self._reached()
+            self._compact_soon()
+            self._opened.set_result(None)
+            if self._whispering is not None:
+                self._whispering.join(self.board, self.key, self)
+            async for revised in watch:
+                if not self._follow([revised, *watch.take_received()]):
+                    return
+
+    def _load(self, stored: Stored) -> None:
+        """Errors: Corrupt when the base is not what was written."""
+        self._base, self.mark = stored.base, stored.base.mark
+        self._tail.base_bytes = len(stored.base.state)
+        self._owners = dict(stored.base.owners)
+        bad: set[bytes] = set()
+        while True:
+            self.live = Replica(stored.base.state)
+            try:
+                for item in stored.items:
+                    damaging = item.update
+                    if damaging not in bad:
+                        self._apply(item)
+            except DamagedError:
+                log.exception("document %s: an update is left out", self.key)
+                bad.add(damaging)
+            else:
+                break
+
+    # --- the log ----------------------------------------------------------------------------------
+
+    def _follow(self, revisions: list[Revised]) -> bool:
+        """Take what was committed; False when the document must be loaded anew."""
+        fresh: list[Item] = []
+        for revised in revisions:
+            if revised.epoch is not None and revised.epoch.cause == RESTORE:
+                return False
+            if self._tail.is_lost(revised):
+                for member in list(self.members):
+                    member.end("deleted", "the document was deleted")
+                return False
+            fresh += self._take(revised)
+        self._broadcast([found for item in fresh for found in self._apply_once(item)])
+        for item in fresh:
+            self._flights.came_back(item.update)
+        self._reached()
+        self._compact_soon()
+        return True
+
+    def _take(self, revised: Revised) -> list[Item]:
+        """The updates of one revision; also note what is compacted by now."""
+        told = []
+        for change in revised.changes:
+            if change.kind == "delete":
+                self._tail.drop(change.key)
+            elif change.kind == "put" and storage.is_update(self.key, change.key):
+                told.append((change.key, change.value, revised.author))
+            elif change.kind == "put" and change.key == base_key(self.key):
+                generation, count = change.value["parts"]
+                self._base = storage.base_of(self.key, generation, count, revised.revision)
+        found = list(storage.read_items(told))
+        for path, value, _ in told:
+            self._tail.add(path, revised.revision, len(value["update"]))
+        return found
+
+    def _tell_acknowledged(self, edits: Sequence[bytes]) -> None:
+        """Tell what members here just committed, without waiting for the log to bring it.
+
+        It is told first and applied then, both in this turn: nobody sees a difference, but peers
+        have it sooner.
+        """
+        told: list[Item] = []
+        clocks = dict(self.live.clocks)
+        for data in edits:
+            flight = self._flights.find(data)
+            if flight is None or flight.is_told or self._late or flight.update.gap(clocks):
+                continue  # the log was first, or has to be
+            flight.is_told = True
+            clocks.update(flight.update.news(clocks))
+            told.append(Item((), data, flight.member.agent))
+        try:
+            self._broadcast(told)
+            for item in told:
+                self._apply(item)
+        except DamagedError:
+            log.exception("document %s is opened anew", self.key)
+            if self._task is not None:
+                self._task.cancel()
+
+    def _apply_once(self, item: Item) -> list[Item]:
+        """As `_apply`, but for what was told when it was acknowledged."""
+        flight = self._flights.find(item.update)
+        return [] if flight is not None and flight.is_told else self._apply(item)
+
+    def _apply(self, item: Item) -> list[Item]:
+        """Apply an update to what is committed; returns what there is to tell: others may have
+        waited for it. Errors: DamagedError.
+        """
+        waiting, self._late, applied = [item, *self._late], [], []
+        for candidate in waiting:
+            try:
+                flight = self._flights.find(candidate.update)
+                update = flight.update if flight else crdt.read_update(candidate.update)
+                self.live.apply(candidate.update, update)
+            except InvalidRequest as error:
+                if "missing" in error.reason:
+                    self._late.append(candidate)
+                else:
+                    log.warning("document %s: %s is left out: %s", self.key, item.keys, error)
+                continue
+            applied.append(candidate)
+            self.mark = candidate.mark or self.mark
+            for client in update.reached():
+                self._owners.setdefault(client, candidate.author)
+        return applied
+
+    def _broadcast(self, items: list[Item]) -> None:
+        """Tell everybody what he has not made himself."""
+        if not items:
+            return
+        updates, made_by = [], []
+        for item in items:
+            flight = self._flights.find(item.update)
+            made_by.append(flight and flight.member)
+            updates.append(item.update)
+            if made_by[-1] is None:
+                self._trial.trust(item.update)
+        frame: bytes | None = None
+        for member in list(self._listening):
+            if member in made_by:
+                others = [u for u, by in zip(updates, made_by, strict=True) if by is not member]
+                if others:
+                    member.deliver(ysync.write_update(merged(others)))
+                continue
+            frame = frame or ysync.write_update(merged(updates))
+            member.deliver(frame)
+
+    def _reached(self) -> None:
+        assert self._watch is not None, "the room is loaded"
+        self.revision = self._watch.reached
+        for wanted, waiter in self._waiting:
+            if wanted <= self.revision and not waiter.done():
+                waiter.set_result(None)
+        self._waiting = [(wanted, w) for wanted, w in self._waiting if not w.done()]
+
+    async def caught_up(self) -> None:
+        """Wait until everything that is committed now is in `live`. Errors: Unavailable."""
+        head = await self._link(_keeper(SYSTEM_AGENT, self.key)).head(self.board)
+        if head.revision <= self.revision:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((head.revision, waiter))
+        assert self._watch is not None, "the room is ready"
+        await self._watch.request_progress()
+        await waiter
+
+    # --- edits ------------------------------------------------------------------------------------
+
+    def is_stale(self, state: bytes) -> bool:
+        """Whether a peer that knows `state` knew the document before its last restore, and has not
+        seen that. Errors: InvalidRequest."""
+        clocks = crdt.read_state(state)
+        if self.mark is None or self.mark in clocks:
+            return False
+        return any(client in self.live.clocks for client in clocks)
+
+    def admit(self, data: bytes, agent: str) -> tuple[bytes, Update]:
+        """Try an edit of `agent`; returns what is new in it, which is to be committed.
+
+        Errors: DocumentRefused; the document is unharmed.
+        """
+        update = self._trial.read(data)
+        if update.is_empty:  # what a new peer lets us know: that needs no copy to be tried on
+            return crdt.EMPTY_UPDATE, update
+        clients = self._trial.news(update)
+        for client in clients:
+            if self._owners.get(client, agent) != agent:
+                reason = f"client {client} is somebody else's"
+                raise DocumentRefused(self.key, "foreign", reason)
+        news, update = self._trial.take(data, update)
+        if news != crdt.EMPTY_UPDATE:
+            self._owners.update(dict.fromkeys(clients, agent))
+        return news, update
+
+    def has_news(self, data: bytes) -> bool:
+        """Whether an update that may not be admitted says anything new. Errors: InvalidRequest."""
+        update = crdt.read_update(data)
+        if update.news(self.live.clocks):
+            return True
+        if not update.deleted:
+            return False
+        probe = Replica(self.live.update_since(), listening=True)
+        try:
+            return probe.apply(data) != crdt.EMPTY_UPDATE
+        finally:
+            probe.close()
+
+    def forget(self) -> None:
+        """What was just admitted will not be committed."""
+        self._trial.forget()
+
+    async def commit(self, news: tuple[bytes, Update], member: Member) -> None:
+        """Commit what was admitted. Errors: those of `Board.commit`; it is not tried any more."""
+        data, update = news
+        ops, writer = storage.append_update(self.key, data), self._writer(member.agent)
+        await self._flights.commit(writer, ops, data, Flight(member, update))
+
+    async def report(self, met: Met, member: Member) -> None:
+        """Put into the log that an edit of a member met those of others. Errors: as of `commit`."""
+        others = {owner for c in met.clients if (owner := self._owners.get(c)) is not None}
+        agents = sorted({member.agent, *others})
+        value = {"text": met.text, "start": met.start, "end": met.end, "agents": agents}
+        op = Append(overlaps_prefix(self.key), encode_value(value), OVERLAP_TTL_MS)
+        await self._writer(member.agent).commit(Wish((op,)), with_held=False)
+
+    def _writer(self, agent: str) -> Writer:
+        writer = self._writers.get(agent)
+        if writer is None:
+            link = self._link(_keeper(agent, self.key))
+            writer = self._writers[agent] = Writer(link, self.board)
+        return writer
+
+    # --- members ----------------------------------------------------------------------------------
+
+    def join(self, member: Member) -> None:
+        """Let somebody in; it is told of nothing until it is `tell`ed everything."""
+        self.members.add(member)
+
+    def leave(self, member: Member) -> None:
+        """Somebody is gone, and with it what it told of itself."""
+        self.members.discard(member)
+        self._listening.discard(member)
+        self._spread(self._presences.leave(member))
+
+    def tell(self, member: Member, state: bytes) -> None:
+        """Send what a member with `state` lacks; from now on, it gets every update.
+
+        Errors: DamagedError.
+        """
+        member.answer(ysync.write_step2(self.live.update_since(state)))
+        if member not in self._listening:
+            self._listening.add(member)
+            self.tell_present(member)
+
+    def tell_present(self, member: Member) -> None:
+        """Send who is there."""
+        known = self._presences.known()
+        if known:
+            member.deliver(ysync.write_awareness(known))
+
+    def note_present(self, member: Member, told: Iterable[Presence]) -> None:
+        """Somebody tells of itself; what it repeats of others is left out."""
+        self._spread(self._presences.note(member, told))
+
+    def hear(self, told: Iterable[Presence]) -> None:
+        """As `Listener.hear`."""
+        self._announce(self._presences.hear(told))
+
+    def present(self) -> list[Presence]:
+        """As `Listener.present`."""
+        return self._presences.brought_here()
+
+    def expire(self) -> None:
+        """As `Listener.expire`."""
+        self._announce(self._presences.expire())
+
+    def _spread(self, news: list[Presence]) -> None:
+        """Tell everybody, here and elsewhere."""
+        self._announce(news)
+        if news and self._whispering is not None:
+            self._whispering.tell(self.board, self.key, news)
+
+    def _announce(self, news: list[Presence]) -> None:
+        """Tell everybody here, also whom it comes from: a stock client that hears nothing for 30 s
+        takes the line for dead."""
+        if news:
+            frame = ysync.write_awareness(news)
+            for member in list(self._listening):
+                member.deliver(frame)
+
+    # --- compaction -------------------------------------------------------------------------------
+
+    def _compact_soon(self) -> None:
+        if self._tail.is_due and self._compacting is None:
+            self._compacting = asyncio.create_task(self._compact())
+
+    async def _compact(self) -> None:
+        """Put the updates into the base. Of several processes, one succeeds."""
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(random.uniform(0, _COMPACTION_DELAY_S)):
+                    await self._closing.wait()
+            if not self._tail.is_due or self._late:
+                return
+            new = Base(self.live.update_since(), self._owners, self.mark)
+            writer = Writer(self._link(_keeper(SYSTEM_AGENT, self.key)), self.board)
+            await self._tail.compact(writer, new, old=self._base, revision=self.revision)
+        except BlackboardError as error:
+            log.info("document %s was not compacted: %s", self.key, error)
+        finally:
+            self._compacting = None
+
+
+def _keeper(agent: str, key: Key) -> Principal:
+    """Whoever writes a document's entries for `agent`; what it writes was checked before."""
+    return Principal(agent, (Grant(f"{document_prefix(key)}/**", ALL_RIGHTS),))

@@ -1,0 +1,91 @@
+"""The documents that a process has open, each in a room of its own."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from blackboard.client.link import Link
+from blackboard.core import access
+from blackboard.core.access import Principal, Right
+from blackboard.core.documents.keys import check_document, document_prefix, updates_prefix
+from blackboard.errors import LimitExceeded
+from blackboard.server.documents.awareness import Whispering
+from blackboard.server.documents.room import Room
+from blackboard.server.documents.session import Session
+from blackboard.types import DOCUMENT_SESSIONS_MAX, DOCUMENTS_MAX, Key
+
+
+class Documents:
+    """Opens a room when its first peer comes, and closes it when the last one is gone."""
+
+    def __init__(
+        self, link: Callable[[Principal], Link], whispering: Whispering | None = None
+    ) -> None:
+        self._link = link
+        self._whispering = whispering
+        self._rooms: dict[tuple[str, Key], Room] = {}
+
+    @asynccontextmanager
+    async def join(
+        self,
+        board: str,
+        key: Key,
+        principal: Principal,
+        check: Callable[[], None] = lambda: None,
+    ) -> AsyncIterator[Session]:
+        """A session of `principal` with the document at `key`, which begins empty.
+
+        It ends with the first thing said or told for which `check` raises Unauthenticated.
+
+        Errors: AccessDenied unless everything below `<key>/~doc` may be read; LimitExceeded above
+        DOCUMENTS_MAX documents or DOCUMENT_SESSIONS_MAX sessions with this one; InvalidRequest;
+        Unavailable; Corrupt.
+        """
+        prefix = document_prefix(check_document(key))
+        access.require_below(principal, Right.READ, prefix)
+        can_edit = access.allows_below(principal.grants, Right.APPEND, updates_prefix(key))
+        room = self._room(board, key)
+        room.users += 1
+        try:
+            await room.ready()
+            session = Session(room, principal.name, can_edit=can_edit, check=check)
+            serving = asyncio.create_task(session.run(), name=f"session with {key}")
+            try:
+                yield session
+            finally:
+                await session.leave(serving)
+        finally:
+            room.users -= 1
+            if not room.users:
+                await self._close(room)
+
+    def _room(self, board: str, key: Key) -> Room:
+        """The room, loading or loaded: whoever comes at the same time gets the same one."""
+        room = self._rooms.get((board, key))
+        if room is not None:
+            if room.users >= DOCUMENT_SESSIONS_MAX:
+                limit = "DOCUMENT_SESSIONS_MAX"
+                raise LimitExceeded(limit, room.users + 1, DOCUMENT_SESSIONS_MAX, key)
+            return room
+        if len(self._rooms) >= DOCUMENTS_MAX:
+            raise LimitExceeded("DOCUMENTS_MAX", len(self._rooms) + 1, DOCUMENTS_MAX)
+        room = self._rooms[board, key] = Room(self._link, board, key, self._whispering)
+        room.start(self._forget)
+        return room
+
+    def _forget(self, room: Room) -> None:
+        if self._rooms.get((room.board, room.key)) is room:
+            del self._rooms[room.board, room.key]
+
+    async def _close(self, room: Room) -> None:
+        self._forget(room)
+        await room.aclose()
+
+    def open_documents(self) -> Counter[str]:
+        """How many documents of each board are open."""
+        return Counter(board for board, _ in self._rooms)
+
+    async def aclose(self) -> None:
+        """End every room, and everybody in it."""
+        await asyncio.gather(*(self._close(room) for room in list(self._rooms.values())))

@@ -1,0 +1,301 @@
+"""One peer of a document: what it says, in order, and what it is told.
+
+A peer speaks the y-websocket protocol (wire/ysync.py), whether it is a browser behind a WebSocket
+or a `Document` in this process.
+
+Invariants
+- the edits of a session are committed one after the other; what comes meanwhile goes together in
+  the next commit.
+- "what do I lack?" is answered when every earlier edit of the session is committed: so a peer finds
+  out whether its edits are safe.
+- an edit that was taken is carried out even if its sender is gone by then, unless its token is.
+- at most OUTGOING_BYTES_MAX wait for a peer besides one answer, which may be as large as a
+  document, or it is disconnected; a peer whose edits wait is not read from.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from blackboard.client.documents.replica import DamagedError, merged
+from blackboard.core.documents import update as crdt
+from blackboard.errors import (
+    BlackboardError,
+    DocumentRefused,
+    InvalidRequest,
+    LimitExceeded,
+    SnapshotFirst,
+    StaleEpoch,
+)
+from blackboard.server.documents.room import Room
+from blackboard.types import (
+    DOCUMENT_UPDATE_BYTES_MAX,
+    FINISH_TIMEOUT_MS,
+    OUTGOING_BYTES_MAX,
+    REQUEST_TIMEOUT_MS,
+)
+from blackboard.wire import ysync
+from blackboard.wire.ysync import Awareness, Edit, Message, Met, QueryAwareness, Step1, Step2
+
+log = logging.getLogger(__name__)
+_BARRIER_PAUSE_S = 0.05
+
+
+class Session:
+    """A peer that is connected as `agent`. Made by `Documents.join`."""
+
+    def __init__(
+        self, room: Room, agent: str, *, can_edit: bool, check: Callable[[], None]
+    ) -> None:
+        self.agent = agent
+        self._check_token = check
+        self.can_edit = can_edit
+        self._room = room
+        self._incoming: deque[Message] = deque()
+        self._incoming_bytes = 0
+        self._outgoing: deque[bytes] = deque()
+        self._outgoing_bytes = 0
+        self._write: Callable[[bytes], bool] | None = None
+        self._is_drained = False
+        """Whether its reader waits, and has nothing in hand any more."""
+        self._answer: bytes | None = None
+        self._told = crdt.EMPTY_STATE
+        """What it knows once it has read its last answer."""
+        self._is_greeted = False
+        self._is_stale = room.mark is not None  # until it has told what it knows
+        self._failure: DocumentRefused | None = None
+        self._leaving = False
+        self._came = asyncio.Event()
+        self._taken = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._over = asyncio.Event()
+
+    # --- for the peer -----------------------------------------------------------------------------
+
+    async def send(self, frame: bytes) -> None:
+        """Take a frame of the peer; waits while too much of it is still being committed.
+
+        Errors: DocumentRefused when the session has ended, with the reason; Unauthenticated when
+        the token has.
+        """
+        self._check()
+        self._check_token()
+        try:
+            messages = ysync.read_frame(frame)
+        except (InvalidRequest, LimitExceeded) as error:
+            self.end("malformed", str(error))
+            messages = []
+        for message in messages:
+            self._take(message)
+        if self._incoming:  # what was only told of somebody's presence is done with
+            self._incoming_bytes += len(frame)
+        while self._incoming_bytes > DOCUMENT_UPDATE_BYTES_MAX and self._failure is None:
+            self._taken.clear()
+            await self._taken.wait()
+        self._check()
+
+    async def receive(self) -> bytes:
+        """The next frame for the peer. Errors: as of `send`.
+
+        Cancellation loses nothing.
+        """
+        while not self._outgoing:
+            self._check()
+            self._ready.clear()
+            self._is_drained = True
+            try:
+                await self._ready.wait()
+            finally:
+                self._is_drained = False
+        self._check_token()
+        frame = self._outgoing.popleft()
+        if frame is self._answer:
+            self._answer = None
+        else:
+            self._outgoing_bytes -= len(frame)
+        return frame
+
+    def attach(self, write: Callable[[bytes], bool]) -> None:
+        """Let frames leave through `write` while nothing waits for the peer. It takes a frame at
+        once and returns True, or does not; then `receive` gives it.
+
+        It needs somebody who calls `receive` all the time, and lets go of one frame before that.
+        """
+        self._write = write
+
+    async def ended(self) -> None:
+        """Wait until the session has ended."""
+        await self._over.wait()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise DocumentRefused(**self._failure.fields())
+
+    # --- for the room -----------------------------------------------------------------------------
+
+    def deliver(self, frame: bytes) -> None:
+        """As `Member.deliver`."""
+        if self._failure is not None or self._leaving or self._has_left(frame):
+            return
+        self._outgoing.append(frame)
+        self._outgoing_bytes += len(frame)
+        self._ready.set()
+        if self._outgoing_bytes > OUTGOING_BYTES_MAX and len(self._outgoing) > 1:
+            self._outgoing.clear()
+            self._answer = None
+            self.end("too_slow", f"{self._outgoing_bytes} bytes waited to be read")
+
+    def _has_left(self, frame: bytes) -> bool:
+        """Whether a frame went straight to the peer."""
+        if self._write is None or not self._is_drained or self._outgoing:
+            return False
+        try:
+            self._check_token()
+        except BlackboardError:  # `receive` tells of it
+            return False
+        return self._write(frame)
+
+    def answer(self, frame: bytes) -> None:
+        """As `Member.answer`."""
+        if self._answer is None and self._failure is None and not self._leaving:
+            self._answer = frame
+            self._outgoing.append(frame)
+            self._ready.set()
+        else:
+            self.deliver(frame)  # it asks more than it reads
+
+    def end(self, cause: str, reason: str) -> None:
+        """As `Member.end`."""
+        if self._failure is None:
+            self._failure = DocumentRefused(self._room.key, cause, reason)
+        self._room.leave(self)
+        for event in (self._came, self._taken, self._ready, self._over):
+            event.set()
+
+    # --- what the peer says -----------------------------------------------------------------------
+
+    def _take(self, message: Message) -> None:
+        match message:
+            case Awareness():
+                self._room.note_present(self, message.present)
+            case QueryAwareness():
+                self._room.tell_present(self)
+            case _:
+                self._incoming.append(message)
+                self._came.set()
+
+    async def run(self) -> None:
+        """Serve what the peer says until it left and everything is carried out, or it is ended."""
+        self._room.join(self)
+        self.deliver(ysync.write_step1(self._room.live.state))
+        try:
+            while self._failure is None:
+                if self._incoming:
+                    await self._serve()
+                elif self._leaving:
+                    break
+                else:
+                    self._incoming_bytes = 0
+                    self._taken.set()
+                    self._came.clear()
+                    await self._came.wait()
+        except Exception:  # a fault of ours: its peer must not wait for an answer for ever
+            log.exception("document %s: a session ends", self._room.key)
+        finally:
+            self.end("closed", "it is served no more")
+
+    async def _serve(self) -> None:
+        message = self._incoming.popleft()
+        try:
+            if isinstance(message, Step1):
+                await self._tell(message)
+            elif isinstance(message, Step2 | Edit):
+                await self._edit(message)
+            elif isinstance(message, Met) and self.can_edit:
+                await self._room.report(message, self)
+        except DocumentRefused as refusal:
+            self.end(refusal.cause, refusal.reason)
+        except InvalidRequest as error:
+            self.end("malformed", error.reason)
+        except StaleEpoch as error:
+            self.end("stale", str(error))
+        except (BlackboardError, DamagedError) as error:
+            log.info("document %s: a session ends: %s", self._room.key, error)
+            self.end("closed", str(error))
+
+    async def _tell(self, message: Step1) -> None:
+        if not self._is_greeted:
+            self._is_stale = self._room.is_stale(message.state)
+        await self._room.caught_up()
+        if self._failure is None:
+            crdt.read_state(message.state)
+            # What still waits for it is not told twice: it may be as large as a document.
+            state = message.state if self._answer is None else self._told
+            self._told = self._room.live.state
+            self._room.tell(self, state)
+
+    async def _edit(self, message: Step2 | Edit) -> None:
+        """Commit an edit, and those that came right after it."""
+        updates = [message.update]
+        was_greeted, self._is_greeted = self._is_greeted, True
+        if isinstance(message, Edit) and not was_greeted:
+            # What it made before it answered our first question is part of that answer.
+            self._is_greeted = False
+            return
+        size = len(message.update)
+        while self._incoming and isinstance(next_one := self._incoming[0], Edit):
+            size += len(next_one.update)
+            if size > DOCUMENT_UPDATE_BYTES_MAX:
+                break
+            updates.append(next_one.update)
+            self._incoming.popleft()
+        await self._commit(_together(updates))
+        # What it had not sent before it came is in, or it was refused: from here on, it knows.
+        self._is_stale = False
+
+    async def _commit(self, update: bytes) -> None:
+        if not self.can_edit:
+            self._check_nothing_new(update)
+            return
+        news = self._room.admit(update, self.agent)
+        if news[0] == crdt.EMPTY_UPDATE:
+            return
+        if self._is_stale:
+            self._room.forget()
+            reason = "made before a restore that its author had not seen"
+            raise DocumentRefused(self._room.key, "stale", reason)
+        await self._insist(news)
+
+    def _check_nothing_new(self, update: bytes) -> None:
+        if self._room.has_news(update):
+            raise DocumentRefused(self._room.key, "read_only", f"{self.agent} may only read it")
+
+    async def _insist(self, news: tuple[bytes, crdt.Update]) -> None:
+        """Commit; while a checkpoint waits for the agent's state, wait with it."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + REQUEST_TIMEOUT_MS / 1000
+        while True:
+            self._check_token()
+            try:
+                return await self._room.commit(news, self)
+            except SnapshotFirst:
+                if loop.time() > deadline:
+                    raise
+                self._room.admit(news[0], self.agent)
+                await asyncio.sleep(_BARRIER_PAUSE_S)
+
+    async def leave(self, task: "asyncio.Task[None]") -> None:
+        """The peer is gone: carry out what it said, for at most FINISH_TIMEOUT_MS."""
+        self._leaving = True
+        self._came.set()
+        await asyncio.wait([task], timeout=FINISH_TIMEOUT_MS / 1000)
+        task.cancel()
+
+
+def _together(updates: list[bytes]) -> bytes:
+    """Errors: InvalidRequest when one of several is malformed; DamagedError."""
+    if len(updates) > 1:
+        for update in updates:
+            crdt.read_update(update)
+    return merged(updates)

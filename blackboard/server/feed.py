@@ -1,0 +1,435 @@
+"""One log reader per board and process, many watchers.
+
+The reader keeps the newest entries in a ring. A watcher is not fed: it takes, at its own pace, what
+lies after its position, from the ring while it keeps up (synced) and from the log when it does not
+(unsynced). So a watcher that stopped reading costs nothing but its position, there is no queue that
+could overflow, and the log, which is bounded by compaction, is the only buffer.
+
+Invariants
+- the ring holds every entry after `_after` up to `_newest`, without a gap.
+- `_newest` never decreases.
+- a Delivery is shared by all watchers that have the same view and position; nobody changes it.
+- whatever ends the reader reaches every watcher: none waits for what nobody reads.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from blackboard.client.link import Delivery
+from blackboard.core import access, history, watch
+from blackboard.core.access import Grant
+from blackboard.core.commit import Head, LogEntry
+from blackboard.core.history import LARGE_CHANGES, LargeEntry
+from blackboard.core.path import Pattern
+from blackboard.core.watch import Cursor, Position, WatchEvent
+from blackboard.engines.base import Store
+from blackboard.errors import (
+    BlackboardError,
+    Compacted,
+    FutureRevision,
+    Resync,
+    RolledBack,
+    Unavailable,
+)
+from blackboard.types import (
+    LOG_ENTRIES_MAX,
+    PROGRESS_INTERVAL_MS,
+    WATCH_BATCH_BYTES_MAX,
+    WATCH_BATCH_REVISIONS_MAX,
+    WATCH_QUEUE_BYTES_MAX,
+    WATCH_QUEUE_CHANGES_MAX,
+    Key,
+    Revision,
+)
+
+log = logging.getLogger(__name__)
+_TAIL_WAIT_MS = 1_000
+_TAIL_RETRY_S = 0.5
+
+
+@dataclass(frozen=True)
+class View:
+    """What a watcher wants and may see. Equal views share their deliveries."""
+
+    patterns: tuple[Pattern, ...]
+    grants: tuple[Grant, ...]
+    coalesce: bool = False
+
+    @cached_property
+    def readable(self) -> Callable[[Key], bool]:
+        """Whether the grants let a key be read."""
+        return access.readable(self.grants)
+
+    @cached_property
+    def readable_patterns(self) -> tuple[Pattern, ...]:
+        """The same as patterns, of which one matches."""
+        return access.readable_patterns(self.grants)
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.patterns, self.grants, self.coalesce))
+
+    def __hash__(self) -> int:
+        return self._hash  # asked for with every delivery to every watcher
+
+    def concerns(self, entry: LogEntry) -> bool:
+        """Whether this view shows anything of `entry`."""
+        return history.is_visible(entry, self.patterns, self.readable)
+
+    def show(self, entry: LogEntry) -> LogEntry | None:
+        """The part of `entry` that this view shows, None if nothing.
+
+        Errors: Resync when it is a restore that changed more than is told at once.
+        """
+        return history.bounded(history.visible(entry, self.patterns, self.readable))
+
+
+@dataclass(slots=True)
+class _Sleepers:
+    """Watchers with the same view, who have passed everything there is."""
+
+    # Futures in place of an Event, which takes twice as long to wait for. Those of watchers that
+    # were cancelled stay until the next poke, a second at most.
+    woken: "list[asyncio.Future[None]]" = field(default_factory=list)
+    passed: LogEntry | None = None
+    """The last entry that came meanwhile; the view shows nothing of any of them."""
+
+    def wake(self) -> None:
+        for woken in self.woken:
+            if not woken.done():
+                woken.set_result(None)
+
+
+class Feed:
+    """The live end of one board's log."""
+
+    def __init__(self, store: Store, board: str) -> None:
+        self.store = store
+        self.board = board
+        self.watchers = 0
+        self._ring: deque[LogEntry] = deque()
+        self._ring_bytes = 0
+        self._ring_changes = 0
+        self._after: Revision = 0
+        self._newest: Revision = 0
+        self._sleeping: dict[View | None, _Sleepers] = {}
+        self._poked_s = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None  # while there is a reader
+        self._shared: dict[tuple[View, Position], tuple[Delivery, Position]] = {}
+        self._large: LargeEntry | None = None
+        """The last restore that was shown, while the ring has it."""
+        self._tail: asyncio.Task[None] | None = None
+        self._failure: BlackboardError | None = None
+
+    @contextlib.asynccontextmanager
+    async def watch(self, view: View, after: Position | None) -> AsyncIterator["Watcher"]:
+        """Open a watcher after `after` (None = now). It misses nothing from here on.
+
+        Errors: Compacted, FutureRevision, RolledBack; Unavailable.
+        """
+        head = await self.store.open(self.board)
+        start = after or Position(head.epoch.id, head.revision)
+        await self._check(head, start)
+        self._start(head)
+        self.watchers += 1
+        try:
+            yield Watcher(self, view, start)
+        finally:
+            self.watchers -= 1
+            if not self.watchers:
+                self._stop()
+
+    async def _check(self, head: Head, position: Position) -> None:
+        watch.check_start(head, position)
+        if position.digest and position.revision >= head.oldest:
+            page = await self.store.log(self.board, position.revision - 1, limit=1)
+            for entry in page.entries:
+                watch.check_digest(page.head, position, entry)
+
+    async def aclose(self) -> None:
+        """End the reader. Watchers that are still open are told Unavailable."""
+        tail = self._tail
+        self._stop()
+        self._fail(Unavailable(what=f"board {self.board}", reason="the service is stopping"))
+        if tail is not None:
+            await asyncio.wait([tail])
+
+    # --- the ring ---------------------------------------------------------------------------------
+
+    def ready(self, after: Revision) -> list[LogEntry] | None:
+        """Entries after `after`, oldest first; None when the ring does not reach back so far."""
+        if after < self._after:
+            return None
+        found = []
+        for entry in reversed(self._ring):
+            if entry.revision <= after:
+                break
+            found.append(entry)
+        found.reverse()
+        return found
+
+    async def wait_beyond(self, after: Revision, view: View | None) -> LogEntry | None:
+        """Wait until `view` may show something after `after`, or a second has passed without.
+
+        Returns the last entry that came meanwhile of which it shows nothing, as of all before it;
+        None if there is none. Without a view everything that comes is waited for.
+        There is no timer per watcher: the reader, which looks at the log at least so often, wakes
+        them all. Errors: why the reader ended.
+        """
+        if self._newest > after:
+            return None
+        if self._failure is not None:
+            # One error for all would share a traceback among tasks: each gets its own.
+            raise type(self._failure)(**self._failure.fields())
+        woken: asyncio.Future[None] = asyncio.Future(loop=self._loop)
+        sleepers = self._sleeping.get(view)
+        if sleepers is None:
+            sleepers = self._sleeping[view] = _Sleepers()
+        sleepers.woken.append(woken)
+        await woken
+        return sleepers.passed
+
+    def poke(self) -> None:
+        """Let every waiting watcher look again."""
+        sleeping, self._sleeping = self._sleeping, {}
+        for sleepers in sleeping.values():
+            sleepers.wake()
+
+    def _tell(self, entries: tuple[LogEntry, ...]) -> None:
+        """Wake those to whom `entries` show something; now and then all, for their marks."""
+        assert self._loop is not None
+        now_s = self._loop.time()
+        if (now_s - self._poked_s) * 1000 >= _TAIL_WAIT_MS:
+            self._poked_s = now_s
+            self.poke()
+        for view, sleepers in list(self._sleeping.items()):
+            if view is None or any(map(view.concerns, entries)):
+                del self._sleeping[view]
+                sleepers.wake()
+            else:
+                sleepers.passed = entries[-1]
+
+    def shared(
+        self, view: View, after: Position, make: Callable[[], tuple[Delivery, Position]]
+    ) -> tuple[Delivery, Position]:
+        """The delivery for `view` after `after`, made once while the head does not move."""
+        found = self._shared.get((view, after))
+        if found is None:
+            found = self._shared[view, after] = make()
+        return found
+
+    def show(self, view: View, entry: LogEntry) -> LogEntry | None:
+        """As `View.show`; what it takes to show a large restore to many is made once."""
+        if entry.epoch is None or len(entry.changes) < LARGE_CHANGES:
+            return view.show(entry)
+        if self._large is None or self._large.entry.digest != entry.digest:
+            self._large = LargeEntry(entry)
+        return self._large.visible(view.patterns, view.readable_patterns)
+
+    # --- the reader -------------------------------------------------------------------------------
+
+    def _start(self, head: Head) -> None:
+        if self._tail is None:
+            self._failure = None
+            self._loop = asyncio.get_running_loop()
+            self._poked_s = self._loop.time()
+            self._after = self._newest = head.revision
+            self._tail = asyncio.create_task(self._follow(), name=f"feed of {self.board}")
+            self._tail.add_done_callback(self._ended)
+
+    def _stop(self) -> None:
+        if self._tail is not None:
+            self._tail.cancel()
+            self._tail = None
+        self._ring.clear()
+        self._shared.clear()
+        self._large = None
+        self._ring_bytes = self._ring_changes = 0
+
+    def _fail(self, error: BlackboardError) -> None:
+        self._failure = error
+        self.poke()
+
+    def _ended(self, tail: "asyncio.Task[None]") -> None:
+        """The reader is gone. Cancelled: nobody watches. Else: everybody must be told."""
+        if tail.cancelled() or tail is not self._tail:
+            return
+        error = tail.exception()
+        log.error("feed of %s ended", self.board, exc_info=error)
+        reason = f"its log cannot be read: {error}"
+        told = error if isinstance(error, BlackboardError) else None
+        self._stop()
+        self._fail(told or Unavailable(what=f"board {self.board}", reason=reason))
+
+    async def _follow(self) -> None:
+        reader = asyncio.current_task()
+        while self._tail is reader:
+            try:
+                page = await self.store.log(
+                    self.board, self._newest, limit=LOG_ENTRIES_MAX, wait_ms=_TAIL_WAIT_MS
+                )
+                if self._tail is not reader:
+                    return  # cancelled, but some driver below swallowed it
+                if page.entries:
+                    history.check_sequence(self._newest, page.entries)
+                    self._append(page.entries)
+                else:
+                    self.poke()
+            except (FutureRevision, RolledBack):
+                # The engine lost what was seen: opening the board begins its new epoch, whose
+                # marker then reaches every watcher.
+                await self._recover()
+            except Compacted as error:
+                self._skip_to(error.oldest - 1)
+            except Unavailable as error:
+                log.warning("feed of %s: %s", self.board, error)
+                await asyncio.sleep(_TAIL_RETRY_S)
+            except asyncio.CancelledError:
+                if self._tail is reader:
+                    raise
+                # Nobody watches any more. The error would hold this task, a page of the log and a
+                # connection to the engine until the collector came, once in days.
+                return
+
+    async def _recover(self) -> None:
+        try:
+            await self.store.open(self.board)
+        except BlackboardError as error:
+            log.warning("feed of %s: %s", self.board, error)
+            await asyncio.sleep(_TAIL_RETRY_S)
+
+    def _skip_to(self, revision: Revision) -> None:
+        """The log was trimmed beyond the ring's end: watchers find out from the log itself."""
+        self._ring.clear()
+        self._ring_bytes = self._ring_changes = 0
+        self._after = self._newest = revision
+        self.poke()
+
+    def _append(self, entries: tuple[LogEntry, ...]) -> None:
+        for entry in entries:
+            self._ring.append(entry)
+            self._ring_bytes += history.cost_of(entry)
+            self._ring_changes += len(entry.changes)
+        self._newest = entries[-1].revision
+        while len(self._ring) > 1 and (
+            self._ring_bytes > WATCH_QUEUE_BYTES_MAX or self._ring_changes > WATCH_QUEUE_CHANGES_MAX
+        ):
+            oldest = self._ring.popleft()
+            self._after = oldest.revision
+            self._ring_bytes -= history.cost_of(oldest)
+            self._ring_changes -= len(oldest.changes)
+        self._shared.clear()
+        if self._large is not None and self._large.entry.revision <= self._after:
+            self._large = None
+        self._tell(entries)
+
+
+class Watcher:
+    """One watcher's iteration; a `Stream` (client/link.py)."""
+
+    def __init__(self, feed: Feed, view: View, start: Position) -> None:
+        self.view = view
+        self._feed = feed
+        self._cursor = Cursor(start)
+        self._loop = asyncio.get_running_loop()
+        self._told_at = self._loop.time()
+        self._asked: Revision | None = None
+
+    @property
+    def position(self) -> Position:
+        """Everything up to here was delivered or is not visible."""
+        return self._cursor.position
+
+    @property
+    def state(self) -> watch.WatchState:
+        """Whether it keeps up, reads the log, or was cancelled."""
+        return self._cursor.state
+
+    async def request_progress(self) -> None:
+        """Ask for a mark at the board's present head; it comes through the iteration."""
+        self._asked = (await self._feed.store.open(self._feed.board)).revision
+        self._feed.poke()
+
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        """The next delivery. Cancellation: loses nothing, the next call goes on from here."""
+        try:
+            while True:
+                delivery = await self._next()
+                now_s = self._loop.time()
+                if delivery.revisions or self._mark_is_due(now_s):
+                    self._asked = None if self._is_answered() else self._asked
+                    self._told_at = now_s
+                    return delivery
+        except BlackboardError:
+            self._cursor.on(WatchEvent.ENDED)
+            raise
+
+    async def _next(self) -> Delivery:
+        after = self.position.revision
+        entries = self._feed.ready(after)
+        if entries == [] and not self._is_answered():
+            awaited = self.view if self._asked is None else None
+            passed = await self._feed.wait_beyond(after, awaited)
+            if passed is not None and passed.revision > after:
+                self._cursor.pass_entry(passed)
+            after = self.position.revision
+            entries = self._feed.ready(after)
+        if entries is None:
+            self._cursor.on(WatchEvent.FELL_BEHIND)
+            return await self._catch_up(after)
+        self._cursor.on(WatchEvent.CAUGHT_UP)
+        if not entries:
+            return Delivery((), self.position)
+        delivery, self._cursor.position = self._feed.shared(
+            self.view, self.position, lambda: self._pass(entries)
+        )
+        return delivery
+
+    async def _catch_up(self, after: Revision) -> Delivery:
+        """The next entries from the log; no more than one delivery takes, the rest is read later.
+
+        Errors: Compacted, RolledBack.
+        """
+        store, board = self._feed.store, self._feed.board
+        try:
+            page = await store.log(board, after, limit=WATCH_BATCH_REVISIONS_MAX)
+        except FutureRevision:
+            # The engine lost what was seen. Opening the board begins an epoch above everything.
+            watch.check_start(await store.open(board), self.position)
+            page = await store.log(board, after, limit=WATCH_BATCH_REVISIONS_MAX)
+        delivery, self._cursor.position = self._pass(list(page.entries))
+        return delivery
+
+    def _pass(self, entries: list[LogEntry]) -> tuple[Delivery, Position]:
+        """Move past as many entries as one delivery takes."""
+        cursor, shown, size = Cursor(self.position), [], 0
+        for entry in entries:
+            try:
+                visible = self._feed.show(self.view, entry)
+            except Resync:
+                if cursor.position == self.position:
+                    raise
+                break  # first what is before it
+            cursor.pass_entry(entry)
+            if visible is not None:
+                shown.append(visible)
+                size += history.cost_of(visible)
+            if len(shown) >= WATCH_BATCH_REVISIONS_MAX or size >= WATCH_BATCH_BYTES_MAX:
+                break
+        if self.view.coalesce and len(shown) > 1:
+            shown = [history.coalesce(shown)]
+        return Delivery(tuple(shown), cursor.position), cursor.position
+
+    def _is_answered(self) -> bool:
+        return self._asked is not None and self.position.revision >= self._asked
+
+    def _mark_is_due(self, now_s: float) -> bool:
+        return self._is_answered() or (now_s - self._told_at) * 1000 >= PROGRESS_INTERVAL_MS

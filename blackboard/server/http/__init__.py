@@ -1,0 +1,1 @@
+"""The doors of the service: WebSocket, JSON-RPC by POST, health, metrics."""

@@ -1,0 +1,214 @@
+"""The service as one ASGI application: WebSocket, JSON-RPC by POST, health, metrics, description.
+
+`create_app(service, authenticator)` can be mounted in an application of yours;
+`server/http/serve.py` runs it on a port of its own.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, WebSocketRoute
+
+from blackboard.core import access
+from blackboard.core.access import Principal
+from blackboard.errors import (
+    BlackboardError,
+    EngineRefused,
+    LimitExceeded,
+    Overloaded,
+    RateLimited,
+    RemoteProtocolError,
+    Unauthenticated,
+    Unavailable,
+)
+from blackboard.server.http.dispatch import call, describe
+from blackboard.server.http.documents import DocumentDoor
+from blackboard.server.http.handshake import Authenticator, Doors, Gate, bearer_token
+from blackboard.server.http.metrics import Metrics
+from blackboard.server.http.schema import asyncapi
+from blackboard.server.overload.admission import Admission
+from blackboard.server.overload.fair_share import READ_US
+from blackboard.server.service import Service
+from blackboard.types import FRAME_BYTES_MAX, REQUEST_TIMEOUT_MS
+from blackboard.wire import messages
+from blackboard.wire.errors import write_error
+from blackboard.wire.frames import CLOSE_TOO_BIG, JSON
+from blackboard.wire.session import RequestReceived, ServerSession
+
+Handler = Callable[[Request], Awaitable[Response]]
+_READY_S: Final = 1.0  # an engine is asked at most that often, however often we are
+
+
+def create_app(
+    service: Service, authenticator: Authenticator, *, doors: Doors | None = None
+) -> Starlette:
+    """The application of a running `service`; `app.state.gate` is its `Gate`, to be drained.
+
+    `authenticator` turns a bearer token into a principal or raises Unauthenticated. `doors` are the
+    hosts and origins that are let in: by default any host, and no web page.
+    """
+    gate = Gate(service, authenticator, doors or Doors())
+    routes = _Routes(gate)
+    app = Starlette(
+        routes=[
+            WebSocketRoute("/v1", gate),
+            WebSocketRoute("/v1/boards/{board}/docs/{key:path}", DocumentDoor(gate)),
+            Route("/v1/rpc", routes.rpc, methods=["POST"]),
+            Route("/v1/schema", routes.schema),
+            Route("/healthz", routes.healthz),
+            Route("/readyz", routes.readyz),
+            Route("/metrics", routes.metrics),
+        ]
+    )
+    app.state.gate = gate
+    return app
+
+
+class _Routes:
+    """What answers plain HTTP."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._metrics = Metrics(
+            gate.traffic,
+            statistics=gate.service.statistics,
+            sockets=lambda: (gate.connections, gate.waiting_bytes),
+        )
+        self._looked_at = 0.0
+        self._failure: str | None = None
+
+    async def healthz(self, _: Request) -> Response:
+        """The process answers."""
+        return JSONResponse({"status": "ok"})
+
+    async def readyz(self, _: Request) -> Response:
+        """The engine answers too, and the service takes requests.
+
+        It tells how the archive keeps up; no commit waits for that, so it does not matter here.
+        """
+        reason = "stopping" if self._gate.draining else await self._engine_failure()
+        if reason is not None:
+            return JSONResponse({"status": "not ready", "reason": reason}, 503)
+        archive = self._gate.service.statistics().archive
+        if archive is None:
+            return JSONResponse({"status": "ready"})
+        told = {name: getattr(archive, name) for name in ("behind", "lag_ms", "failing")}
+        return JSONResponse({"status": "ready", "archive": told})
+
+    async def metrics(self, _: Request) -> Response:
+        """Prometheus' text format."""
+        return Response(self._metrics.text(), media_type=Metrics.content_type)
+
+    async def schema(self, _: Request) -> Response:
+        """The AsyncAPI description of the protocol."""
+        return Response(_description(), media_type="application/json")
+
+    async def rpc(self, request: Request) -> Response:
+        """One JSON-RPC request, or a batch of them, which are carried out one after the other."""
+        unknown = self._gate.doors.refusal(request.scope)
+        if unknown is not None:
+            self._gate.note_refusal(unknown)
+            return JSONResponse({"reason": unknown}, 403)
+        try:
+            await self._gate.ready()
+            principal = self._gate.authenticate(bearer_token(request.scope) or "")
+            admission = self._gate.admission(principal)
+            body = await _body(request)
+            if refusal := admission.over(len(body)):
+                raise refusal
+            answers = await self._answers(principal, admission, body)
+            return Response(answers, media_type="application/json")
+        except Unauthenticated as error:
+            headers = {"WWW-Authenticate": "Bearer"}
+            return JSONResponse(_failure(error), 401, headers=headers)
+        except Overloaded as error:
+            return _later(error)
+        except Unavailable as error:
+            return JSONResponse(_failure(error), 503)
+        except RemoteProtocolError as error:
+            return JSONResponse(_failure(error), 413 if error.close_code == CLOSE_TOO_BIG else 400)
+
+    async def _answers(self, principal: Principal, admission: Admission, body: bytes) -> bytes:
+        """Errors: RemoteProtocolError when `body` is not JSON-RPC."""
+        session = ServerSession.greeted(JSON)
+        received = [e for e in session.receive(body) if isinstance(e, RequestReceived)]
+        for event in received:
+            await self._serve(session, principal, admission, event)
+        arrays = session.bytes_to_send()
+        if body.lstrip().startswith(b"{"):
+            return arrays[0][1:-1]
+        return b"[" + b",".join(array[1:-1] for array in arrays) + b"]"
+
+    async def _serve(
+        self,
+        session: ServerSession,
+        principal: Principal,
+        admission: Admission,
+        event: RequestReceived,
+    ) -> None:
+        params, outcome = event.params, "ok"
+        await asyncio.sleep(0)  # a batch is not carried out in one go: others have their turn
+        await admission.shares.wait(admission.account, READ_US)
+        try:
+            if refusal := admission.refusal(params.method):
+                raise refusal
+            if session.outgoing_bytes > FRAME_BYTES_MAX:
+                size = session.outgoing_bytes
+                raise LimitExceeded("FRAME_BYTES_MAX", size, FRAME_BYTES_MAX, "batch")
+            link = self._gate.link(access.acting_as(principal, params.agent))
+            if isinstance(params, messages.WhoAmI):
+                session.respond(event.id, describe(principal, link.agent))
+            else:
+                session.respond(event.id, await call(link, params, JSON))
+        except BlackboardError as error:
+            outcome = error.code
+            session.respond_error(event.id, error)
+        self._gate.traffic.count(params.method, outcome)
+
+    async def _engine_failure(self) -> str | None:
+        """Why the engine does not serve, None if it does; asked anew after `_READY_S`."""
+        if time.monotonic() - self._looked_at > _READY_S:
+            self._looked_at = time.monotonic()
+            try:
+                await self._gate.service.host.look()
+                self._failure = None
+            except (EngineRefused, Unavailable) as error:
+                self._failure = str(error)
+        return self._failure
+
+
+async def _body(request: Request) -> bytes:
+    """Errors: RemoteProtocolError above FRAME_BYTES_MAX, or when it does not come in time."""
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(REQUEST_TIMEOUT_MS / 1000):
+            async for part in request.stream():
+                size += len(part)
+                if size > FRAME_BYTES_MAX:
+                    reason = f"a body of more than {FRAME_BYTES_MAX} bytes"
+                    raise RemoteProtocolError(reason, CLOSE_TOO_BIG)
+                parts.append(part)
+    except (ClientDisconnect, TimeoutError) as error:
+        raise RemoteProtocolError("the body did not come") from error
+    return b"".join(parts)
+
+
+def _later(error: Overloaded) -> Response:
+    """An answer that programs which know only HTTP understand."""
+    headers = {"Retry-After": str(-(-error.retry_after_ms // 1000))}
+    return JSONResponse(_failure(error), 429 if isinstance(error, RateLimited) else 503, headers)
+
+
+def _failure(error: BlackboardError) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": None, "error": write_error(error)}
+
+
+@lru_cache(maxsize=1)
+def _description() -> bytes:
+    return JSON.pack(asyncapi())

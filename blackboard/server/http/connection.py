@@ -1,0 +1,598 @@
+"""One WebSocket of the server: the session of wire/session.py with a socket, tasks and a clock.
+
+The reader takes frames while there is room for what they ask; one writer sends everything that
+waits as one frame; each watch has a pump, which takes from its stream only while the socket keeps
+up. Nothing is ever dropped: what is not sent yet is in the log.
+
+Invariants
+- at most REQUESTS_IN_FLIGHT_MAX requests are being served; nothing is read from the socket while
+  READS_WAITING_MAX of them are reads (reads.py).
+- nothing is read from the socket while OUTGOING_BYTES_MAX wait for it; a watch adds to what waits
+  only while that is less than one delivery (WATCH_BATCH_BYTES_MAX).
+- a frame is looked at, a read begun and news packed as the account has its share (shares.py).
+- a request that was taken is carried out even if its connection breaks meanwhile.
+- every task of a connection has ended before `run` returns.
+
+The look-ups of one connection: few at once, each in its turn, the others in a line.
+
+A page may be large, and a peer may ask for many and take in little. So a read is begun only while
+its answer, and those of the reads under way, may fit beside what waits for the socket; until then
+it is a few words in a line, without a task.
+
+Invariants
+- reads are begun in the order in which they were asked for.
+- what reads under way may answer, and what waits, is at most OUTGOING_BYTES_MAX; no read is begun
+  while a delivery's worth (WATCH_BATCH_BYTES_MAX) waits.
+
+What a connection is made of on its outer side: the WebSocket, its close codes and its clocks.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
+
+from blackboard.client.link import Link
+from blackboard.core import access
+from blackboard.core.access import Principal
+from blackboard.core.model import Outcome
+from blackboard.errors import (
+    AccessDenied,
+    BlackboardError,
+    LimitExceeded,
+    Overloaded,
+    RemoteProtocolError,
+    Unauthenticated,
+    Unavailable,
+)
+from blackboard.server.http.dispatch import DEEDS, call, call_deed, describe, is_read, write_receipt
+from blackboard.server.http.metrics import Traffic
+from blackboard.server.http.watches import Watches
+from blackboard.server.overload.admission import Admission
+from blackboard.server.overload.fair_share import READ_US, STRANGERS, Shares, frame_us
+from blackboard.server.requests import LocalLink
+from blackboard.types import (
+    OUTGOING_BYTES_MAX,
+    PAGE_BYTES_MAX,
+    READS_WAITING_MAX,
+    REQUESTS_IN_FLIGHT_MAX,
+    SEND_TIMEOUT_MS,
+    WATCH_BATCH_BYTES_MAX,
+    Milliseconds,
+)
+from blackboard.wire import messages
+from blackboard.wire.answers import WelcomeMessage
+from blackboard.wire.frames import CLOSE_WRONG_TYPE
+from blackboard.wire.messages import CommitParams
+from blackboard.wire.session import (
+    HelloReceived,
+    RequestId,
+    RequestReceived,
+    RequestRefused,
+    ServerEvent,
+    ServerSession,
+    State,
+)
+
+CLOSE_INTERNAL_ERROR: Final = 1011
+CLOSE_RESTART: Final = 1012
+CLOSE_TRY_LATER: Final = 1013
+CLOSE_UNAUTHENTICATED: Final = 4401
+CLOSE_FORBIDDEN: Final = 4403
+CLOSE_TOO_SLOW: Final = 4408
+
+
+class Socket(Protocol):
+    """An accepted WebSocket."""
+
+    async def receive(self) -> str | bytes | None:
+        """The next message; None when the peer is gone."""
+
+    async def send(self, frame: bytes) -> None:
+        """Send one frame, when there is room for it. OSError when the peer is gone."""
+
+    def trust(self, account: str) -> None:
+        """Take in messages of every size, on this account: it is known who the peer is."""
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close with a code and a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a connection ends: `code` None = the peer is gone; `flush` = send what waits first."""
+
+    code: int | None
+    reason: str = ""
+    flush: bool = False
+
+
+def close_code(error: BlackboardError) -> int:
+    """The code for a connection that is refused with `error`."""
+    if isinstance(error, Unauthenticated):
+        return CLOSE_UNAUTHENTICATED
+    return CLOSE_TRY_LATER if isinstance(error, LimitExceeded | Unavailable) else CLOSE_FORBIDDEN
+
+
+def clock_ms() -> Milliseconds:
+    """The clock of sessions: it never jumps, and says nothing of the date."""
+    return time.monotonic_ns() // 1_000_000
+
+
+def date_ms() -> Milliseconds:
+    """The date, which tokens go by."""
+    return time.time_ns() // 1_000_000
+
+
+Read = Callable[[], Coroutine[Any, Any, None]]
+"""Carries out a read and answers it; raises nothing that can be foreseen."""
+
+
+class Reads:
+    """`spawn` runs one, `waiting` says how many bytes wait for the socket."""
+
+    def __init__(
+        self, spawn: Callable[[Coroutine[Any, Any, None]], object], waiting: Callable[[], int]
+    ) -> None:
+        self._spawn = spawn
+        self._waiting = waiting
+        self._line: deque[Read] = deque()
+        self._running = 0
+
+    def __len__(self) -> int:
+        """How many were asked for and are not answered."""
+        return len(self._line) + self._running
+
+    def add(self, read: Read) -> None:
+        """Begin a read when there is room for its answer."""
+        self._line.append(read)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Begin what there is room for now. To be called when something was sent."""
+        while self._line and self._has_room():
+            self._running += 1
+            self._spawn(self._run(self._line.popleft()))
+
+    def _has_room(self) -> bool:
+        waiting, promised = self._waiting(), (self._running + 1) * PAGE_BYTES_MAX
+        return waiting < WATCH_BATCH_BYTES_MAX and waiting + promised <= OUTGOING_BYTES_MAX
+
+    def close(self) -> None:
+        """Forget those in the line. Those under way are the caller's to end."""
+        self._line.clear()
+
+    async def _run(self, read: Read) -> None:
+        try:
+            await read()
+        finally:
+            self._running -= 1
+            self.go_on()
+
+
+log = logging.getLogger(__name__)
+
+Params = messages.Params | CommitParams
+
+_LINKS_MAX: Final = 256
+"""Agents whose links a connection keeps; made anew when it acts for more."""
+_CLOSE_TIMEOUT_S: Final = 5.0
+_REASON_BYTES_MAX: Final = 123  # RFC 6455, section 5.5: a control frame has 125 bytes
+
+
+class House(Protocol):
+    """What a connection needs of the server around it."""
+
+    traffic: Traffic
+    shares: Shares
+
+    def authenticate(self, token: str) -> Principal:
+        """The principal that a token names. Errors: Unauthenticated."""
+
+    def link(self, principal: Principal) -> Link:
+        """The way of a principal to the boards."""
+
+    def welcome(self, principal: Principal, agent: str) -> WelcomeMessage:
+        """What `hello` is answered with."""
+
+    def count_in(self, connection: "Connection", principal: Principal) -> None:
+        """Note whose connection it is. Errors: LimitExceeded when there are too many."""
+
+    def admission(self, principal: Principal) -> Admission:
+        """What a principal is let ask. Errors: Overloaded."""
+
+
+class Connection:
+    """One peer. `run` serves it until it ends; `drain` lets it finish."""
+
+    def __init__(
+        self, socket: Socket, session: ServerSession, house: House, principal: Principal | None
+    ) -> None:
+        self._socket = socket
+        self._session = session
+        self._house = house
+        self._principal = principal
+        self._link: Link | None = None
+        self._links: dict[str, Link] = {}
+        self._admission: Admission | None = None  # set with hello
+        self._serving = 0
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[End] = self._loop.create_future()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}  # by what they call
+        self._expiry: asyncio.TimerHandle | None = None
+        self._wake = asyncio.Event()
+        self._progress: asyncio.Event | None = None  # while somebody waits for it
+        self._unsent = 0
+        self._sending_since: float | None = None
+        self._reads = Reads(self._spawn, lambda: self.waiting)
+        self._watches = Watches(
+            session, spawn=self._spawn, wake=self._wake.set, room=self._room, share=self._share
+        )
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that wait for the socket."""
+        return self._session.outgoing_bytes + self._unsent
+
+    async def run(self) -> None:
+        """Serve the peer. Returns when the connection is closed."""
+        try:
+            self._check_greeted()
+            self._after(SEND_TIMEOUT_MS // 4, self._check_stalled)
+            self._spawn(self._read())
+            self._spawn(self._write())
+            end = await self._ended
+        finally:
+            await self._stop()
+        await self._close(end)
+        self._let_go()
+
+    def recheck(self, check: Callable[[Principal], None]) -> None:
+        """Close the connection if `check` says that its token was revoked."""
+        if self._principal is not None:
+            try:
+                check(self._principal)
+            except Unauthenticated as error:
+                self._end(CLOSE_UNAUTHENTICATED, error.reason, flush=True)
+
+    def drain(self) -> None:
+        """Take no new requests, answer those in flight, end the watches, close."""
+        if self._session.state is State.HELLO:
+            self._end(CLOSE_RESTART, "the service stops")
+        elif self._session.state is State.READY:
+            self._session.send_draining()
+            self._wake.set()
+            self._spawn(self._drain())
+
+    # --- tasks and timers -------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+        return task
+
+    def _on_done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        if isinstance(error, RemoteProtocolError):
+            self._house.traffic.protocol_errors += 1
+            self._end(error.close_code, error.reason)
+        elif isinstance(error, OSError):
+            self._end(None)
+        else:
+            log.error("a connection failed", exc_info=error)
+            self._end(CLOSE_INTERNAL_ERROR, "internal error")
+
+    def _end(self, code: int | None, reason: str = "", *, flush: bool = False) -> None:
+        if not self._ended.done():
+            self._ended.set_result(End(code, reason, flush))
+
+    def _after(self, delay_ms: Milliseconds, action: Callable[[], None]) -> None:
+        self._timers[action] = self._loop.call_later(delay_ms / 1000, action)
+
+    async def _stop(self) -> None:
+        for timer in [*self._timers.values(), *filter(None, [self._expiry])]:
+            timer.cancel()
+        self._reads.close()  # else one that is cancelled begins the next
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _let_go(self) -> None:
+        """Part what holds this object and is held by it. Tens of kilobytes hang on that, and the
+        collector comes to what is old once in days."""
+        self._timers.clear()
+        del self._reads, self._watches
+
+    async def _close(self, end: End) -> None:
+        frames = self._session.bytes_to_send() if end.flush else []
+        self._session.close()
+        self._unsent = 0
+        if end.code is None:
+            return
+        reason = end.reason.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                for frame in frames:
+                    await self._socket.send(frame)
+                await self._socket.close(end.code, reason)
+        except (OSError, TimeoutError) as error:
+            log.debug("close %d was not delivered: %r", end.code, error)
+
+    def _check_greeted(self) -> None:
+        now_ms = clock_ms()
+        try:
+            again_ms = self._session.tick(now_ms)
+        except RemoteProtocolError as error:
+            self._end(CLOSE_UNAUTHENTICATED, error.reason)
+            return
+        if again_ms is not None:
+            self._after(again_ms - now_ms, self._check_greeted)
+
+    def _check_stalled(self) -> None:
+        since = self._sending_since
+        if since is not None and (self._loop.time() - since) * 1000 >= SEND_TIMEOUT_MS:
+            self._end(CLOSE_TOO_SLOW, "you did not read; resume watches at your last position")
+        else:
+            self._after(SEND_TIMEOUT_MS // 4, self._check_stalled)
+
+    # --- the socket -------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        while await self._read_frame():
+            pass
+        self._end(None)
+
+    async def _read_frame(self) -> bool:
+        """Take in the next frame; False when the peer is gone. Whoever waits for the next one keeps
+        nothing of this one: a frame has up to FRAME_BYTES_MAX."""
+        message = await self._socket.receive()
+        if message is None:
+            return False
+        binary, traffic = self._session.encoding.binary, self._house.traffic
+        if isinstance(message, bytes) is not binary:
+            wanted = "binary" if binary else "text"
+            raise RemoteProtocolError(f"{wanted} messages only", CLOSE_WRONG_TYPE)
+        frame = message.encode() if isinstance(message, str) else message
+        traffic.frames_in += 1
+        traffic.bytes_in += len(frame)
+        await self._share(frame_us(len(frame)))
+        over = None if self._admission is None else self._admission.over(len(frame))
+        for event in self._session.receive(frame):
+            if self._is_full():
+                await self._until(lambda: not self._is_full())
+            self._take(event, over)
+        if self._admission is not None and self._admission.pause_ms:
+            await self._admission.pause()
+        return True
+
+    def _is_full(self) -> bool:
+        return (
+            self._serving >= REQUESTS_IN_FLIGHT_MAX
+            or self.waiting >= OUTGOING_BYTES_MAX
+            or len(self._reads) >= READS_WAITING_MAX
+        )
+
+    async def _share(self, cost_us: float) -> None:
+        """Wait until work may be done for this peer; see server/overload/fair_share.py."""
+        known = self._admission or self._principal  # who came with a token is no stranger
+        account = STRANGERS if known is None else known.account
+        await self._house.shares.wait(account, cost_us)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait until `condition` holds; it is looked at when something was sent or read."""
+        while not condition():
+            if self._progress is None:
+                self._progress = asyncio.Event()
+            await self._progress.wait()
+
+    async def _room(self) -> None:
+        """Wait until what waits for the socket is less than one delivery."""
+        if self.waiting >= WATCH_BATCH_BYTES_MAX:
+            await self._until(lambda: self.waiting < WATCH_BATCH_BYTES_MAX)
+
+    async def _write(self) -> None:
+        traffic = self._house.traffic
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            frames = self._session.bytes_to_send()
+            self._unsent = sum(map(len, frames))
+            for frame in frames:
+                self._sending_since = self._loop.time()
+                await self._socket.send(frame)
+                self._unsent -= len(frame)
+                traffic.frames_out += 1
+                traffic.bytes_out += len(frame)
+            self._sending_since = None
+            self._progressed()
+
+    def _progressed(self) -> None:
+        """Let everything that waits for room look again."""
+        self._reads.go_on()
+        progress, self._progress = self._progress, None
+        if progress is not None:
+            progress.set()
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def _take(self, event: ServerEvent, over: Overloaded | None) -> None:
+        match event:
+            case RequestReceived():
+                self._serving += 1
+                assert self._admission is not None, "requests come after hello"
+                refusal = over or self._admission.refusal(event.params.method)
+                if refusal is not None:
+                    self._answer(event.id, event.params.method, refusal)
+                elif is_read(event.params):
+                    self._reads.add(partial(self._serve, event.id, event.params))
+                elif not self._commit_at_once(event.id, event.params):
+                    self._spawn(self._serve(event.id, event.params))
+            case HelloReceived():
+                self._greet(event)
+            case RequestRefused():
+                self._house.traffic.count("", event.error.code)
+                self._wake.set()
+
+    def _greet(self, hello: HelloReceived) -> None:
+        try:
+            principal = self._identify(hello.params)
+            link = self._house.link(access.acting_as(principal, hello.params.agent))
+            self._admission = self._house.admission(principal)
+            self._house.count_in(self, principal)
+        except BlackboardError as error:
+            self._session.respond_error(hello.id, error)
+            self._end(close_code(error), str(error), flush=True)
+            return
+        self._socket.trust(principal.account)
+        self._principal, self._link = principal, link
+        self._expire_at(principal.expires_at_ms)
+        self._session.welcome(hello.id, self._house.welcome(principal, link.agent))
+        self._wake.set()
+
+    def _identify(self, hello: messages.Hello) -> Principal:
+        """Errors: Unauthenticated."""
+        if hello.token is not None:
+            return self._house.authenticate(hello.token)
+        if self._principal is None:
+            raise Unauthenticated(reason="a token is needed, in a header or in hello")
+        return self._principal
+
+    def _refresh(self, token: str, link: Link) -> Any:
+        """Go on with a new token. If it has other rights, the watches are resumed with those.
+
+        Errors: Unauthenticated; AccessDenied for somebody else's token.
+        """
+        principal, before = self._house.authenticate(token), self._principal
+        assert self._link is not None
+        assert before is not None
+        if principal.name != before.name:
+            raise AccessDenied(principal.name, "act as", before.name)
+        links = {self._link.agent: self._link, **self._links}
+        now = {name: access.acting_as(principal, name) for name in links}
+        if access.same_rights(principal, before):
+            for name, own in links.items():
+                if isinstance(own, LocalLink):
+                    own.principal = now[name]
+        else:
+            self._watches.end_all(Unavailable(what="watch", reason="the token's rights changed"))
+            self._link = self._house.link(now[self._link.agent])
+            self._links.clear()
+        self._principal = principal
+        self._admission = self._house.admission(principal)
+        self._expire_at(principal.expires_at_ms)
+        return describe(principal, link.agent)
+
+    def _expire_at(self, instant_ms: Milliseconds | None) -> None:
+        """Close the connection at `instant_ms`, not at an earlier one any more."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        if instant_ms is not None:
+            delay_s = max(instant_ms - date_ms(), 0) / 1000
+            self._expiry = self._loop.call_later(delay_s, self._expire)
+
+    def _expire(self) -> None:
+        self._end(CLOSE_UNAUTHENTICATED, "the token has expired")
+
+    def _link_of(self, agent: str | None) -> Link:
+        """Errors: AccessDenied."""
+        assert self._link is not None, "requests come after hello"
+        assert self._principal is not None
+        if agent is None or agent == self._link.agent:
+            return self._link
+        found = self._links.get(agent)
+        if found is None:
+            found = self._house.link(access.acting_as(self._principal, agent))
+            if len(self._links) >= _LINKS_MAX:
+                self._links.clear()
+            self._links[agent] = found
+        return found
+
+    def _commit_at_once(self, number: RequestId, params: Params) -> bool:
+        """Carry out a commit without a task of its own, which would cost a tenth of it."""
+        if not isinstance(params, messages.Commit | CommitParams):
+            return False
+        try:
+            link = self._link_of(params.agent)
+            if not isinstance(link, LocalLink) or not link.can_start(params.board):
+                return False
+            outcome = link.start(params.board, params.to_core(link.agent))
+        except BlackboardError as error:
+            self._answer(number, params.method, error)
+            return True
+        outcome.add_done_callback(partial(self._committed, number, params.method, link))
+        return True
+
+    def _committed(
+        self,
+        number: RequestId,
+        method: str,
+        link: LocalLink,
+        outcome: "asyncio.Future[Outcome | BlackboardError]",
+    ) -> None:
+        try:
+            self._answer(number, method, write_receipt(link.finish(outcome.result())))
+        except BlackboardError as error:
+            self._answer(number, method, error)
+
+    def _answer(self, number: RequestId, method: str, result: Any) -> None:
+        """Answer a request, with an error if `result` is one, unless the peer is gone."""
+        is_error = isinstance(result, BlackboardError)
+        if self._session.state is not State.CLOSED:
+            (self._session.respond_error if is_error else self._session.respond)(number, result)
+        self._serving -= 1
+        self._wake.set()
+        self._house.traffic.count(method, result.code if is_error else "ok")
+
+    async def _serve(self, number: RequestId, params: Params) -> None:
+        try:
+            link = self._link_of(params.agent)
+            if isinstance(params, messages.Watch):
+                self._watches.open(number, params, link)
+                self._serving -= 1
+                self._wake.set()
+                self._house.traffic.count(params.method, "ok")
+            else:
+                self._answer(number, params.method, await self._result(params, link))
+        except BlackboardError as error:
+            self._answer(number, params.method, error)
+        except BaseException:
+            self._serving -= 1
+            raise
+
+    async def _result(self, params: Params, link: Link) -> Any:
+        match params:
+            case messages.Commit() | CommitParams():
+                return await call(link, params, self._session.encoding)
+            case _ if isinstance(params, DEEDS):
+                return await call_deed(link, params)
+            case messages.Unwatch():
+                return self._watches.close(params.watch)
+            case messages.Progress():
+                return await self._watches.request_progress(params.watch)
+            case messages.WhoAmI():
+                assert self._principal is not None
+                return describe(self._principal, link.agent)
+            case messages.Refresh():
+                return self._refresh(params.token, link)
+        await self._share(READ_US)
+        found = await call(link, params, self._session.encoding)
+        await self._share(READ_US)  # to pack it: many wait for one sync, and come back at once
+        return found
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def _drain(self) -> None:
+        await self._until(lambda: not self._serving)
+        self._watches.end_all(Unavailable(what="service", reason="it is stopping"))
+        self._end(CLOSE_RESTART, "the service stops; come back soon", flush=True)

@@ -1,0 +1,249 @@
+"""One request, carried out on a link: what the WebSocket and the HTTP side have in common.
+
+Requests about the past, carried out on a link: the second half of `server/http/dispatch.py`.
+"""
+
+from dataclasses import asdict
+from typing import Any, Final
+
+from blackboard.client.link import Link
+from blackboard.client.views import Cause, Receipt
+from blackboard.core.access import Principal
+from blackboard.core.checkpoints import (
+    AUTOMATIC,
+    NAMED,
+    BranchWish,
+    CheckpointWish,
+    DiffRequest,
+    ImportWish,
+    Instant,
+    Moment,
+    Policy,
+    RestoreWish,
+)
+from blackboard.core.commit import Entry
+from blackboard.errors import InvalidRequest
+from blackboard.wire import answers, messages
+from blackboard.wire import history_messages as past
+from blackboard.wire.answers import CauseMessage, ReceiptMessage
+from blackboard.wire.frames import Encoding
+from blackboard.wire.messages import CommitParams
+
+UNKNOWN = object()
+"""What `call_past` returns for a request of another kind."""
+
+
+def moment_in(moment: messages.Moment) -> Moment:
+    """A moment as the service knows it."""
+    return Instant(moment.time_ms) if isinstance(moment, messages.Instant) else moment
+
+
+async def call_past(link: Link, params: messages.Params, encoding: Encoding) -> Any:
+    """Carry out a request about the past; returns its result as a message, or UNKNOWN.
+
+    Errors: whatever the link raises.
+    """
+    match params:
+        case messages.Checkpoints():
+            found = await link.checkpoints(params.board, after=params.after, limit=params.limit)
+            return [past.write_checkpoint(checkpoint) for checkpoint in found]
+        case messages.Manifest():
+            return past.write_manifest(await link.manifest(params.board, params.name))
+        case messages.Differences():
+            page = await link.differences(params.board, _diff_request(params))
+            return past.write_differences(page, encoding)
+        case messages.History():
+            versions = await link.history(
+                params.board, params.key, before=params.before, limit=params.limit
+            )
+            return [past.write_version(version, encoding) for version in versions]
+        case messages.Export():
+            exported = await link.export(params.board, params.name, after=params.after)
+            return past.write_export(exported, encoding)
+    return await call_deed(link, params)
+
+
+DEEDS = (
+    messages.Checkpoint,
+    messages.Pin,
+    messages.Prune,
+    messages.Restore,
+    messages.Branch,
+    messages.Verify,
+    messages.ImportBegin,
+    messages.ImportPage,
+    messages.ImportEnd,
+)
+"""Those that take their time, or change something: they do not wait their turn as reads do."""
+
+
+async def call_deed(link: Link, params: messages.Params) -> Any:
+    """Carry out one of DEEDS; UNKNOWN for another one."""
+    match params:
+        case messages.Checkpoint():
+            return past.write_checkpoint(await link.checkpoint(params.board, _wish(params)))
+        case messages.Pin():
+            return await link.pin(params.board, params.name, pinned=params.pinned)
+        case messages.Prune():
+            policy = Policy(params.last, params.days, params.named, params.history_ms)
+            pruned = await link.prune(params.board, policy, dry_run=params.dry_run)
+            return past.write_pruned(pruned)
+        case messages.Restore():
+            wish = RestoreWish(moment_in(params.to), params.request, params.note)
+            return past.write_restored(await link.restore(params.board, wish))
+        case messages.Branch():
+            branch = BranchWish(params.new, moment_in(params.at), params.request, params.note)
+            return answers.write_head(await link.branch(params.board, branch))
+        case messages.Verify():
+            return past.write_verified(await link.verify(params.board, moment_in(params.at)))
+    return await _call_import(link, params)
+
+
+async def _call_import(link: Link, params: messages.Params) -> Any:
+    match params:
+        case messages.ImportBegin():
+            manifest, signature = params.manifest.encode(), bytes.fromhex(params.signature)
+            items = tuple(params.items)
+            wish = ImportWish(params.request, manifest, signature, items, params.note)
+            return await link.import_begin(params.board, wish)
+        case messages.ImportPage():
+            entries = [_entry(entry) for entry in params.entries]
+            return await link.import_page(params.board, params.request, params.number, entries)
+        case messages.ImportEnd():
+            return answers.write_head(await link.import_end(params.board, params.request))
+    return UNKNOWN
+
+
+def _wish(params: messages.Checkpoint) -> CheckpointWish:
+    return CheckpointWish(
+        params.name,
+        params.request,
+        params.note,
+        params.barrier_ms,
+        params.stale_ok,
+        AUTOMATIC if params.automatic else NAMED,
+    )
+
+
+def _diff_request(params: messages.Differences) -> DiffRequest:
+    return DiffRequest(
+        moment_in(params.a),
+        moment_in(params.b),
+        params.other,
+        params.pattern,
+        params.after,
+        params.limit,
+    )
+
+
+def _entry(entry: messages.ImportedEntry) -> Entry:
+    return Entry(
+        entry.key,
+        entry.value,
+        entry.mod_revision,
+        entry.create_revision,
+        entry.author,
+        entry.time_ms,
+        entry.expires_at_ms,
+    )
+
+
+def is_read(params: messages.Params | CommitParams) -> bool:
+    """Whether a request is a look-up, which waits for nobody but for room for its answer."""
+    return not isinstance(params, _OTHERS)
+
+
+_OTHERS: Final = (
+    *(messages.Commit, CommitParams, messages.Watch, messages.Unwatch, messages.Progress),
+    *(messages.WhoAmI, messages.Refresh, *DEEDS),
+)
+
+
+async def call(link: Link, params: messages.Params | CommitParams, encoding: Encoding) -> Any:
+    """Carry out a request other than those about watches; returns its result as a message.
+
+    Errors: whatever the link raises; InvalidRequest for a method that is not of this kind.
+    """
+    match params:
+        case messages.Commit() | CommitParams():
+            return write_receipt(await link.commit(params.board, params.to_core(link.agent)))
+        case messages.Read():
+            at = None if params.at is None else moment_in(params.at)
+            found = await link.read(params.board, params.keys, at=at)
+            return answers.write_reading(found, encoding)
+        case messages.Head():
+            return answers.write_head(await link.head(params.board))
+        case messages.List():
+            at = None if params.at is None else moment_in(params.at)
+            reading = await link.list(
+                params.board, params.pattern, after=params.after, limit=params.limit, at=at
+            )
+            return answers.write_reading(reading, encoding)
+        case messages.Leases():
+            found = await link.leases(
+                params.board, params.pattern, after=params.after, limit=params.limit
+            )
+            return answers.write_leases(found)
+        case messages.Log():
+            page = await link.log(params.board, params.after, limit=params.limit)
+            return answers.write_log(page, encoding)
+        case messages.Why():
+            return [write_cause(cause) for cause in await link.why(params.board, params.key)]
+        case messages.Boards():
+            return list(await link.boards())
+        case messages.Audit():
+            records = await link.audit(after=params.after, limit=params.limit)
+            return [{"key": key, **asdict(record)} for key, record in records]
+        case messages.Erase():
+            return answers.KeysMessage(keys=await link.erase(params.name, params.board))
+        case messages.Rewrap():
+            return answers.KeysMessage(keys=await link.rewrap())
+        case messages.Revoke():
+            count = await link.revoke(
+                tokens=params.tokens, principal=params.principal, until_ms=params.until_ms
+            )
+            return answers.RevokedMessage(revoked=count)
+    result = await call_past(link, params, encoding)
+    if result is UNKNOWN:
+        raise InvalidRequest(field="method", reason=f"{params.method} needs a WebSocket")
+    return result
+
+
+def write_receipt(receipt: Receipt) -> ReceiptMessage:
+    """A receipt as a message."""
+    message: ReceiptMessage = {
+        "revision": receipt.revision,
+        "time_ms": receipt.time_ms,
+        "results": answers.write_results(receipt.results),
+        "level": receipt.level,
+    }
+    if receipt.duplicate:
+        message["duplicate"] = True
+    return message
+
+
+def write_cause(cause: Cause) -> CauseMessage:
+    """A cause as a message."""
+    return {
+        "key": cause.key,
+        "revision": cause.revision,
+        "depth": cause.depth,
+        "author": cause.author,
+        "time_ms": cause.time_ms,
+        "note": cause.note,
+        "based_on": [[key, revision] for key, revision in cause.based_on],
+        "missing": cause.missing,
+    }
+
+
+def describe(principal: Principal, agent: str) -> answers.IdentityMessage:
+    """Result of `whoami`."""
+    message: answers.IdentityMessage = {
+        "principal": principal.name,
+        "agent": agent,
+        "grants": [{"pattern": g.pattern, "rights": sorted(g.rights)} for g in principal.grants],
+        "boards": sorted(principal.boards),
+    }
+    if principal.expires_at_ms is not None:
+        message["expires_at_ms"] = principal.expires_at_ms
+    return message

@@ -1,0 +1,222 @@
+"""Documents over WebSockets: `/v1/boards/<board>/docs/<key>`, for any peer that speaks y-websocket.
+
+A bearer token stands in the header, as everywhere. Stock clients in a browser cannot set one: they
+may have it in the URL (`?token=`), if it is good for this document alone and for an hour at most,
+because URLs end up in logs. `?agent=` names the agent to act as.
+
+Whoever is refused is told by the close code, after the handshake: a stock client takes a refused
+handshake for a bad line and tries for ever. Codes 4400..4499 are final for it.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+from blackboard.client.link import Pipe
+from blackboard.core import access
+from blackboard.core.access import Principal
+from blackboard.core.documents.keys import check_document, document_prefix
+from blackboard.errors import (
+    AccessDenied,
+    BlackboardError,
+    DocumentRefused,
+    InvalidRequest,
+    LimitExceeded,
+    NoSuchBoard,
+    Overloaded,
+    Unauthenticated,
+    Unavailable,
+)
+from blackboard.server.http.connection import (
+    CLOSE_FORBIDDEN,
+    CLOSE_INTERNAL_ERROR,
+    CLOSE_UNAUTHENTICATED,
+    date_ms,
+)
+from blackboard.server.http.handshake import (
+    Gate,
+    Receive,
+    Scope,
+    Send,
+    bearer_token,
+    heeding_close,
+    trust_of,
+)
+from blackboard.server.http.uvicorn_protocol import DIRECT
+from blackboard.server.overload.admission import Admission
+from blackboard.server.overload.fair_share import HANDSHAKE_US
+from blackboard.types import DOCUMENT_TOKEN_TTL_MS_MAX, Key
+from blackboard.wire.ysync import CLOSE_BY_CAUSE, CLOSE_RESTART, CLOSE_TRY_LATER
+
+Query = dict[str, list[str]]
+_CLOSE_TIMEOUT_S: Final = 5.0
+_REASON_BYTES_MAX: Final = 123  # RFC 6455, section 5.5: a control frame has 125 bytes
+_CLOSE_INVALID: Final = 4400
+_CLOSE_WRONG_TYPE: Final = 1003
+
+
+class DocumentDoor:
+    """An ASGI application for the WebSockets of documents, beside a `Gate`."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one WebSocket."""
+        send = heeding_close(send)
+        await receive()  # websocket.connect
+        refusal = self._gate.doors.refusal(scope)
+        if refusal is not None:
+            self._gate.note_refusal(refusal)
+        if refusal is not None or self._gate.draining:
+            return await send({"type": "websocket.close", "code": 1008 if refusal else 1013})
+        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+        scope["query_string"] = b""  # what the server logs of a request must not hold a token
+        await send({"type": "websocket.accept"})
+        code, reason = await self._serve(scope, query, receive, send)
+        if code:
+            shown = reason.encode()[:_REASON_BYTES_MAX].decode(errors="ignore")
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                    await send({"type": "websocket.close", "code": code, "reason": shown})
+        return None
+
+    async def _serve(
+        self, scope: Scope, query: Query, receive: Receive, send: Send
+    ) -> tuple[int, str]:
+        """Serve until it ends; returns the close code (0 = the peer is gone) and the reason."""
+        board, key = scope["path_params"]["board"], scope["path_params"]["key"]
+        try:
+            principal = await self._admit(scope, query, board, check_document(key))
+            trust_of(scope)(principal.account)
+            visit = _Visit(principal, self._gate.admission(principal))
+            with self._gate.visit(visit, principal):
+                await self._gate.shares.wait(principal.account, HANDSHAKE_US)
+                async with self._gate.service.link(principal).document(board, key) as session:
+                    direct = scope.get("extensions", {}).get(DIRECT)
+                    if direct is not None:  # else another server than ours runs this
+                        session.attach(direct["write"])
+                    return await visit.serve(session, receive, send)
+        except BlackboardError as error:
+            code = next((c for kind, c in _CODES if isinstance(error, kind)), CLOSE_INTERNAL_ERROR)
+            return code, f"{error.code}: {error}"
+
+    async def _admit(self, scope: Scope, query: Query, board: str, key: Key) -> Principal:
+        """Errors: Unauthenticated, AccessDenied, Unavailable."""
+        await self._gate.ready()
+        token, in_url = bearer_token(scope), query.get("token", [None])[0]
+        principal = self._gate.authenticate(token or in_url or "")
+        if token is None and not is_for_document(principal, board, key):
+            reason = "a token in a URL must be for this document alone, and for an hour at most"
+            raise Unauthenticated(reason=reason)
+        return access.acting_as(principal, query.get("agent", [None])[0])
+
+
+_CODES: Final[tuple[tuple[type[BlackboardError], int], ...]] = (
+    (Unauthenticated, CLOSE_UNAUTHENTICATED),
+    (AccessDenied, CLOSE_FORBIDDEN),
+    (NoSuchBoard, CLOSE_FORBIDDEN),
+    (LimitExceeded, CLOSE_TRY_LATER),
+    (Overloaded, CLOSE_TRY_LATER),
+    (Unavailable, CLOSE_RESTART),
+    (InvalidRequest, _CLOSE_INVALID),
+)
+
+
+def is_for_document(principal: Principal, board: str, key: Key) -> bool:
+    """Whether a principal can do nothing but use this document, for an hour at most."""
+    if principal.expires_at_ms is None or principal.acts_for_any:
+        return False
+    left_ms = principal.expires_at_ms - date_ms()
+    only = {f"{document_prefix(key)}/**"}
+    patterns = {grant.pattern for grant in principal.grants}
+    return left_ms <= DOCUMENT_TOKEN_TTL_MS_MAX and principal.boards == {board} and patterns == only
+
+
+class _Visit:
+    """A peer of a document, for as long as its token is good."""
+
+    def __init__(self, principal: Principal, admission: Admission) -> None:
+        self._principal = principal
+        self._admission = admission
+        self._revoked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def recheck(self, check: Callable[[Principal], None]) -> None:
+        """As `Visitor.recheck`."""
+        try:
+            check(self._principal)
+        except Unauthenticated as error:
+            if not self._revoked.done():
+                self._revoked.set_result(error.reason)
+
+    async def serve(self, pipe: Pipe, receive: Receive, send: Send) -> tuple[int, str]:
+        """Carry frames both ways until one side ends it. Returns as `DocumentDoor._serve`."""
+        tasks = {
+            asyncio.create_task(_read(pipe, receive, self._admission)),
+            asyncio.create_task(_write(pipe, send)),
+            asyncio.create_task(_ended(pipe)),
+        }
+        until: set[asyncio.Future[Any]] = {*tasks, self._revoked}
+        try:
+            done, _ = await asyncio.wait(
+                until, timeout=self._left_s(), return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for task in tasks:
+                task.cancel()
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+        if not done:
+            return CLOSE_UNAUTHENTICATED, "the token has expired"
+        if self._revoked.done():
+            return CLOSE_UNAUTHENTICATED, self._revoked.result()
+        return _end_of(found)
+
+    def _left_s(self) -> float | None:
+        expires_at_ms = self._principal.expires_at_ms
+        return None if expires_at_ms is None else max(expires_at_ms - date_ms(), 0) / 1000
+
+
+def _end_of(found: Sequence[int | BaseException]) -> tuple[int, str]:
+    """What the tasks of a visit came to."""
+    for error in found:
+        if isinstance(error, DocumentRefused):
+            return CLOSE_BY_CAUSE.get(error.cause, CLOSE_INTERNAL_ERROR), _told(error)
+        if isinstance(error, Unauthenticated):
+            return CLOSE_UNAUTHENTICATED, error.reason
+        if error == _CLOSE_WRONG_TYPE:
+            return _CLOSE_WRONG_TYPE, "binary messages only"
+    return 0, ""
+
+
+def _told(refusal: DocumentRefused) -> str:
+    """What `cause_of` reads again."""
+    return f"{refusal.cause}: {refusal.reason}"
+
+
+async def _read(pipe: Pipe, receive: Receive, admission: Admission) -> int:
+    while True:
+        message = await receive()
+        if message["type"] == "websocket.disconnect":
+            return 0
+        frame = message.get("bytes")
+        if frame is None:
+            return _CLOSE_WRONG_TYPE
+        await admission.turn(len(frame))
+        await pipe.send(frame)
+
+
+async def _write(pipe: Pipe, send: Send) -> int:
+    try:
+        while True:
+            frame = await pipe.receive()
+            await send({"type": "websocket.send", "bytes": frame})
+    except OSError:
+        return 0
+
+
+async def _ended(pipe: Pipe) -> int:
+    """Sending may hang with a peer that does not read: the session's end counts all the same."""
+    await pipe.ended()
+    return 0

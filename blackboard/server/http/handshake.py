@@ -1,0 +1,369 @@
+"""Who may come in: the handshake of a WebSocket, and the connections that are open.
+
+Invariants
+- a handshake is accepted only if its Host and Origin are allowed, its subprotocol is ours, a token
+  in its header is valid, the server is not draining, and there is room.
+- at most CONNECTIONS_MAX connections are open, those of documents included, _STRANGERS_MAX of them
+  of nobody known yet, and CONNECTIONS_PER_PRINCIPAL_MAX of one principal and its narrowed tokens.
+- credentials are a header or the first message, never a cookie or a URL: a web page cannot use
+  somebody else's.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterator, MutableMapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, Final, Protocol
+
+from blackboard import types as limits
+from blackboard.client.link import Link
+from blackboard.core.access import Principal
+from blackboard.errors import LimitExceeded, Unauthenticated, Unavailable
+from blackboard.server.http.connection import Connection, clock_ms
+from blackboard.server.http.metrics import Traffic
+from blackboard.server.http.uvicorn_protocol import DIRECT, Trust
+from blackboard.server.overload.admission import Admission
+from blackboard.server.overload.fair_share import HANDSHAKE_US, STRANGERS
+from blackboard.server.service import Service
+from blackboard.types import (
+    CONNECTIONS_MAX,
+    CONNECTIONS_PER_PRINCIPAL_MAX,
+    DRAIN_TIMEOUT_MS,
+)
+from blackboard.wire.answers import WelcomeMessage
+from blackboard.wire.frames import SUBPROTOCOLS
+from blackboard.wire.session import ServerSession
+
+log = logging.getLogger(__name__)
+
+Authenticator = Callable[[str], Principal]
+"""The principal that a token names. Raises Unauthenticated."""
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+VERSION: Final = version("agent-blackboard")
+_STRANGERS_MAX: Final = 256
+"""Connections that have not said who they are: each may make us take in one frame until then."""
+_TOLD_LIMITS: Final = (
+    "FRAME_BYTES_MAX",
+    "MESSAGES_PER_FRAME_MAX",
+    "REQUESTS_IN_FLIGHT_MAX",
+    "WATCHES_PER_CONNECTION_MAX",
+    "OPERATIONS_MAX",
+    "COMMIT_BYTES_MAX",
+    "VALUE_BYTES_MAX",
+    "VALUE_DEPTH_MAX",
+    "KEY_BYTES_MAX",
+    "READ_KEYS_MAX",
+    "LANES_MAX",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """Under which names the service may be called (empty = any), and by which web pages."""
+
+    hosts: Collection[str] = ()
+    origins: Collection[str] = ()
+
+    def refusal(self, scope: Scope) -> str | None:
+        """Why the request is not let in; None if it is."""
+        host, origin = header(scope, b"host") or "", header(scope, b"origin")
+        if self.hosts and not self._knows(host.lower()):
+            return f"host {host!r:.100} is not one of allowed_hosts"
+        if origin is not None and origin not in self.origins:
+            return f"origin {origin!r:.100} is not one of allowed_origins"
+        return None
+
+    def _knows(self, host: str) -> bool:
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+        return host in self.hosts or name in self.hosts
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A handshake that is not accepted: the HTTP status says how, `reason` why."""
+
+    status: int
+    reason: str
+
+
+class Gate:
+    """An ASGI application for the WebSocket, and the house that its connections live in."""
+
+    def __init__(self, service: Service, authenticator: Authenticator, doors: Doors) -> None:
+        self.service = service
+        self._authenticator = authenticator
+        self.shares = service.host.shares
+        self.doors = doors
+        self._revocations = service.host.revocations
+        self._revocations.changed.append(self._recheck)
+        self.traffic = Traffic()
+        self.draining = False
+        self._open: set[Connection] = set()
+        self._visitors: set[Visitor] = set()
+        self._known: dict[Connection, str] = {}
+        self._per_account: Counter[str] = Counter()
+        self._empty = asyncio.Event()
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._open) + len(self._visitors)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that wait for the sockets of all of them."""
+        return sum(connection.waiting for connection in self._open)
+
+    async def drain(self) -> None:
+        """Let every connection finish, for at most DRAIN_TIMEOUT_MS. No new one is accepted."""
+        self.draining = True
+        for connection in list(self._open):
+            connection.drain()
+        try:
+            async with asyncio.timeout(DRAIN_TIMEOUT_MS / 1000):
+                while self._open:
+                    self._empty.clear()
+                    await self._empty.wait()
+        except TimeoutError:
+            log.warning("%d connections did not finish in time", len(self._open))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one WebSocket."""
+        send = heeding_close(send)
+        await receive()  # websocket.connect
+        try:
+            await self.ready()
+            principal = self.admit(scope)
+        except Unavailable as error:
+            principal = Refusal(503, error.reason)
+        if isinstance(principal, Refusal):
+            return await self._turn_away(scope, send, principal)
+        name = subprotocol(scope)
+        assert name is not None, "it was admitted"
+        session = ServerSession(SUBPROTOCOLS[name], clock_ms())
+        socket = _Socket(receive, send, session, trust_of(scope))
+        if principal is not None:
+            socket.trust(principal.account)
+        connection = Connection(socket, session, self, principal)
+        self._open.add(connection)
+        self.traffic.connections += 1
+        try:
+            account = STRANGERS if principal is None else principal.account
+            await self.shares.wait(account, HANDSHAKE_US)
+            with suppress(OSError):  # it is gone already
+                await send({"type": "websocket.accept", "subprotocol": name})
+                await connection.run()
+        finally:
+            self._count_out(connection)
+        return None
+
+    def admit(self, scope: Scope) -> Principal | Refusal | None:
+        """Whose handshake it is, None if it has still to say so; or why it is refused."""
+        if self.draining or self.connections >= CONNECTIONS_MAX:
+            return Refusal(503, "no more connections here now")
+        refusal = self.doors.refusal(scope)
+        if refusal is not None:
+            self.note_refusal(refusal)
+            return Refusal(403, refusal)
+        if subprotocol(scope) is None:
+            return Refusal(400, f"ask for a subprotocol: {', '.join(SUBPROTOCOLS)}")
+        token = bearer_token(scope)
+        if token is not None:
+            try:
+                return self.authenticate(token)
+            except Unauthenticated as error:
+                return Refusal(401, error.reason)
+        if len(self._open) - len(self._known) >= _STRANGERS_MAX:
+            return Refusal(503, "too many connections have not said hello yet")
+        return None
+
+    async def _turn_away(self, scope: Scope, send: Send, refusal: Refusal) -> None:
+        self.traffic.turned_away[refusal.status] += 1
+        if "websocket.http.response" not in scope.get("extensions", {}):
+            return await send({"type": "websocket.close", "code": 4000 + refusal.status})
+        headers = [(b"content-type", b"application/json")]
+        start = {"type": "websocket.http.response.start", "status": refusal.status}
+        await send({**start, "headers": headers})
+        body = json.dumps({"reason": refusal.reason}).encode()
+        return await send({"type": "websocket.http.response.body", "body": body})
+
+    async def ready(self) -> None:
+        """Wait until it is known which tokens are revoked. Errors: Unavailable."""
+        await self._revocations.ready()
+
+    def authenticate(self, token: str) -> Principal:
+        """The principal that a token names. Errors: Unauthenticated, which is in the audit then;
+        Unavailable."""
+        audit = self.service.host.audit
+        try:
+            principal = self._authenticator(token)
+        except Unauthenticated as error:
+            audit.note_stranger("authenticate", error.reason, error.code)
+            raise
+        try:
+            self._revocations.check(principal)
+        except Unauthenticated as error:
+            audit.note(principal, "authenticate", "", error.reason, error.code)
+            raise
+        return principal
+
+    def note_refusal(self, why: str) -> None:
+        """Have it in the audit that a Host or an Origin was not let in."""
+        self.service.host.audit.note_stranger("connect", why, "not_allowed")
+
+    def _recheck(self) -> None:
+        for visitor in [*self._open, *self._visitors]:
+            visitor.recheck(self._revocations.check)
+
+    # --- the house --------------------------------------------------------------------------------
+
+    def link(self, principal: Principal) -> Link:
+        """The way of `principal` to the boards."""
+        return self.service.link(principal)
+
+    def welcome(self, principal: Principal, agent: str) -> WelcomeMessage:
+        """What `hello` is answered with."""
+        facts = self.service.facts()
+        return {
+            "principal": principal.name,
+            "agent": agent,
+            "engine": facts.name,
+            "level": facts.level,
+            "server_time_ms": time.time_ns() // 1_000_000,
+            "version": VERSION,
+            "limits": {name: getattr(limits, name) for name in _TOLD_LIMITS},
+        }
+
+    def admission(self, principal: Principal) -> Admission:
+        """What a principal is let ask. Errors: Overloaded."""
+        return Admission.of(self.service.host, principal)
+
+    def count_in(self, connection: Connection, principal: Principal) -> None:
+        """Note whose connection it is. Errors: LimitExceeded when there are too many."""
+        self._enter(principal.account)
+        self._known[connection] = principal.account
+
+    @contextmanager
+    def visit(self, visitor: "Visitor", principal: Principal) -> Iterator[None]:
+        """Count a connection of another kind while it lasts. Errors: LimitExceeded."""
+        if self.connections >= CONNECTIONS_MAX:
+            raise LimitExceeded("CONNECTIONS_MAX", self.connections + 1, CONNECTIONS_MAX)
+        self._enter(principal.account)
+        self._visitors.add(visitor)
+        try:
+            yield
+        finally:
+            self._visitors.discard(visitor)
+            self._leave(principal.account)
+
+    def _enter(self, account: str) -> None:
+        count = self._per_account[account] + 1
+        if count > CONNECTIONS_PER_PRINCIPAL_MAX:
+            limit = "CONNECTIONS_PER_PRINCIPAL_MAX"
+            raise LimitExceeded(limit, count, CONNECTIONS_PER_PRINCIPAL_MAX)
+        self._per_account[account] = count
+
+    def _leave(self, account: str) -> None:
+        self._per_account[account] -= 1
+        if not self._per_account[account]:
+            del self._per_account[account]
+
+    def _count_out(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        account = self._known.pop(connection, None)
+        if account is not None:
+            self._leave(account)
+        if not self._open:
+            self._empty.set()
+
+
+class Visitor(Protocol):
+    """Somebody connected."""
+
+    def recheck(self, check: Callable[[Principal], None]) -> None:
+        """End if `check` says that the token was revoked."""
+
+
+class _Socket:
+    """The ASGI side of a `socket.Socket`."""
+
+    def __init__(self, receive: Receive, send: Send, session: ServerSession, trust: Trust) -> None:
+        self._receive = receive
+        self._send = send
+        self.trust = trust
+        self._binary = session.encoding.binary
+
+    async def receive(self) -> str | bytes | None:
+        """As `socket.Socket.receive`."""
+        message = await self._receive()
+        if message["type"] == "websocket.disconnect":
+            return None
+        found = message.get("bytes")
+        return found if found is not None else str(message["text"])
+
+    async def send(self, frame: bytes) -> None:
+        """As `socket.Socket.send`."""
+        content = {"bytes": frame} if self._binary else {"text": frame.decode()}
+        await self._send({"type": "websocket.send", **content})
+
+    async def close(self, code: int, reason: str) -> None:
+        """As `socket.Socket.close`."""
+        await self._send({"type": "websocket.close", "code": code, "reason": reason})
+
+
+def heeding_close(send: Send) -> Send:
+    """`send`, with ConnectionResetError where the server has closed the connection by itself.
+
+    It does after bytes that are no WebSocket's, or a ping without an answer. uvicorn takes what is
+    sent between that and the news of it for a mistake of the application (RuntimeError).
+    """
+
+    async def sent(message: MutableMapping[str, Any]) -> None:
+        try:
+            await send(message)
+        except RuntimeError as error:
+            raise ConnectionResetError(str(error)) from error
+
+    return sent
+
+
+def trust_of(scope: Scope) -> Trust:
+    """What lifts the limits for strangers off a connection, if our own server runs it."""
+    found: Trust = scope.get("extensions", {}).get(DIRECT, {}).get("trust", _no_limits)
+    return found
+
+
+def _no_limits(_account: str) -> None:
+    """The server that runs this has the same for all."""
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """A header of a request. Twice the same header counts as a value that matches nothing."""
+    found = [value for key, value in scope["headers"] if key == name]
+    return None if not found else b", ".join(found).decode("latin-1")
+
+
+def subprotocol(scope: Scope) -> str | None:
+    """The subprotocol of ours to speak: of those that the client offers, the one we prefer.
+
+    Servers differ in whether they split a header that holds several.
+    """
+    offered = {name.strip() for text in scope["subprotocols"] for name in text.split(",")}
+    return next((name for name in SUBPROTOCOLS if name in offered), None)
+
+
+def bearer_token(scope: Scope) -> str | None:
+    """The token in the Authorization header; "" for one of another scheme."""
+    value = header(scope, b"authorization")
+    if value is None:
+        return None
+    scheme, _, token = value.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""

@@ -1,0 +1,130 @@
+"""What `/metrics` tells: counters that the hot path adds up as plain integers, read when asked for.
+
+No label per key, board or agent: those would say what is private, and have no bound.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from blackboard.engines.base import VoteCounts
+from blackboard.server.boards import ServiceStatistics, SweeperStatistics
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What went over the connections of one process since it started."""
+
+    frames_in: int = 0
+    frames_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    connections: int = 0
+    protocol_errors: int = 0
+    requests: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By method ("" = not a request) and outcome ("ok" or the code of an error)."""
+    turned_away: Counter[int] = field(default_factory=Counter)
+    """Handshakes refused, by HTTP status."""
+
+    def count(self, method: str, outcome: str) -> None:
+        """Count one request that was answered."""
+        self.requests[method, outcome] += 1
+
+
+class Metrics:
+    """The registry of one server. `text` is what a scrape gets."""
+
+    content_type = "text/plain; version=0.0.4; charset=utf-8"
+
+    def __init__(
+        self,
+        traffic: Traffic,
+        *,
+        statistics: Callable[[], ServiceStatistics],
+        sockets: Callable[[], tuple[int, int]],
+    ) -> None:
+        self._traffic = traffic
+        self._statistics = statistics
+        self._sockets = sockets  # how many are open, and how many bytes wait for them
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        """The metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """What the registry asks for."""
+        yield from self._service_metrics(self._statistics())
+        traffic = self._traffic
+        count, waiting = self._sockets()
+        yield GaugeMetricFamily("blackboard_connections", "Open WebSockets", count)
+        yield GaugeMetricFamily("blackboard_waiting_bytes", "Bytes to be sent", waiting)
+        totals = (
+            ("connections_opened", "WebSockets accepted", traffic.connections),
+            ("frames_received", "Frames received", traffic.frames_in),
+            ("frames_sent", "Frames sent", traffic.frames_out),
+            ("received_bytes", "Bytes of frames received", traffic.bytes_in),
+            ("sent_bytes", "Bytes of frames sent", traffic.bytes_out),
+            ("protocol_errors", "Connections closed for breaking it", traffic.protocol_errors),
+        )
+        for name, about, value in totals:
+            yield CounterMetricFamily(f"blackboard_{name}", about, value)
+        requests = CounterMetricFamily(
+            "blackboard_requests", "Requests answered", labels=("method", "outcome")
+        )
+        for labels, value in sorted(traffic.requests.items()):
+            requests.add_metric(labels, value)
+        yield requests
+        away = CounterMetricFamily(
+            "blackboard_handshakes_refused", "Handshakes refused", labels=("status",)
+        )
+        for status, value in sorted(traffic.turned_away.items()):
+            away.add_metric((str(status),), value)
+        yield away
+
+    def _service_metrics(self, service: ServiceStatistics) -> Iterator[Metric]:
+        yield GaugeMetricFamily("blackboard_boards", "Boards open here", service.boards)
+        yield GaugeMetricFamily("blackboard_watchers", "Open watches", service.watchers)
+        yield CounterMetricFamily("blackboard_commits", "Commits decided", service.commits)
+        yield CounterMetricFamily("blackboard_commits_refused", "Refused", service.refused)
+        yield CounterMetricFamily("blackboard_batches", "Engine calls for them", service.batches)
+        about, lag_s = "By how much the event loop is late", service.lag_ms / 1000
+        yield GaugeMetricFamily("blackboard_loop_lag_seconds", about, lag_s)
+        about = "Commits that wait for an engine"
+        yield GaugeMetricFamily("blackboard_backlog_bytes", about, service.backlog_bytes)
+        yield from _sweeper_metrics(service.sweeper)
+        if service.votes is not None:
+            yield _votes_metric(service.votes)
+        archive = service.archive
+        if archive is not None:
+            about = "Revisions by which the archive is behind, at most"
+            yield GaugeMetricFamily("blackboard_archive_behind", about, archive.behind)
+            about = "Age of the oldest commit that is not archived"
+            lag_s = archive.lag_ms / 1000
+            yield GaugeMetricFamily("blackboard_archive_lag_seconds", about, lag_s)
+            about = "Boards that could not be archived just now"
+            yield GaugeMetricFamily("blackboard_archive_failing", about, archive.failing)
+            about = "Log entries archived here"
+            yield CounterMetricFamily("blackboard_archive_appended", about, archive.appended)
+
+
+def _sweeper_metrics(sweeper: SweeperStatistics) -> Iterator[Metric]:
+    about = "Looks of the sweeper at all boards open here"
+    yield CounterMetricFamily("blackboard_sweeper_rounds", about, sweeper.rounds)
+    about = "Entries and leases that ran out and were ended here"
+    yield CounterMetricFamily("blackboard_sweeper_expired", about, sweeper.expired)
+    about = "Entries and leases that the sweeper came too late for"
+    yield CounterMetricFamily("blackboard_sweeper_refused", about, sweeper.refused)
+
+
+def _votes_metric(votes: VoteCounts) -> Metric:
+    about = "Answers of lock masters that were asked for a vote"
+    told = CounterMetricFamily("blackboard_lock_votes", about, labels=("answer",))
+    told.add_metric(("granted",), votes.granted)
+    told.add_metric(("refused",), votes.refused)
+    told.add_metric(("unreachable",), votes.unreachable)
+    return told

@@ -1,0 +1,435 @@
+"""Run the service on a port: `serve(settings)`.
+
+Order of an orderly stop (SIGTERM, SIGINT, cancellation): no new connection is accepted, every
+connection is told (`draining`), what is in flight is answered, watches end with their position,
+connections close; then the queues run empty and the store is closed. At most DRAIN_TIMEOUT_MS pass
+before connections are closed anyway.
+
+By which name clients reach a service over TLS: its certificate must have it.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import uvicorn
+from cryptography import x509
+from rich.console import Console
+from rich.markup import escape
+from starlette.applications import Starlette
+
+from blackboard.engines.base import EngineFacts
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.errors import InvalidRequest
+from blackboard.integrity.tokens import verify
+from blackboard.server.assembly import sealed
+from blackboard.server.http.app import create_app
+from blackboard.server.http.handshake import Doors
+from blackboard.server.http.uvicorn_protocol import counting
+from blackboard.server.overload.inbound_budget import Intake
+from blackboard.server.redlock_votes import masters_at
+from blackboard.server.service import Service
+from blackboard.server.settings import (
+    Settings,
+    automatic_of,
+    make_archive,
+    make_store,
+    rates_of,
+    secret_of,
+    wrapper_of,
+    write_operator_token,
+)
+from blackboard.types import (
+    DRAIN_TIMEOUT_MS,
+    FRAME_BYTES_MAX,
+    HANDSHAKE_TIMEOUT_MS,
+    OPEN_FILES_MAX,
+    PING_INTERVAL_MS,
+    SEND_TIMEOUT_MS,
+)
+
+_BOTH: Final = (x509.DNSName, x509.IPAddress)
+
+
+def host_for_clients(host: str, certificate: Path, let_in: Collection[str]) -> str:
+    """`host`, which the service listens at, or the first name in `certificate` that serves instead.
+
+    A name replaces only an address that the certificate does not have. It must be one that the
+    service lets in (`let_in`, empty = any), and stand there in full: what `*` is, nobody knows.
+    `certificate` is a PEM file; nothing is known of one that cannot be understood.
+    """
+    try:
+        address = ip_address(host)
+    except ValueError:  # a name, by which people reach it already
+        return host
+    names = _names_in(certificate)
+    if address in names:
+        return host
+    good = (name for name in names if isinstance(name, str) and "*" not in name)
+    return next((name for name in good if not let_in or name in let_in), host)
+
+
+def _names_in(certificate: Path) -> "list[object]":
+    """Names as text and addresses of the first certificate in a file, in its order."""
+    try:
+        own = x509.load_pem_x509_certificates(certificate.read_bytes())[0]
+        found = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (OSError, ValueError, x509.ExtensionNotFound):
+        return []
+    return [name.value for name in found if isinstance(name, _BOTH)]
+
+
+__all__ = ["Serving", "create_app", "listen", "run", "serve", "serve_app"]
+
+log = logging.getLogger(__name__)
+_BACKLOG: Final = 1024
+_SURVIVES: Final = {
+    "disk": "a power failure",
+    "second": "a crash of any process; a power failure may cost the last second",
+    "replica": "the loss of the primary",
+    "memory": "a crash of the service, but not of the machine",
+}
+
+
+GC_THRESHOLDS: Final = (5_000, 20, 1_000)
+"""When the collector runs. Its first pass goes through as many objects as the first number says,
+and nothing else runs meanwhile: a few milliseconds. What is old is looked at once in days, so what
+ends must not be a circle with much in it; tests that have the collector off see to that."""
+
+SWITCH_INTERVAL_S: Final = 0.001
+"""For how long a thread goes on while another one waits for the interpreter. A transaction is a
+dozen calls of SQLite, each of which lets the interpreter go and may then wait for it: beside an
+archive that writes, five milliseconds as by default made that 10 to 15 for each commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A service that answers: at `url`, with the operator's token in `token_path`, if any;
+    `archived`: whether it keeps an archive."""
+
+    url: str
+    facts: EngineFacts
+    token_path: Path | None
+    archived: bool = True
+
+
+NO_ARCHIVE: Final = "none (BLACKBOARD_ARCHIVE): nothing can be restored, branched or looked back at"
+
+
+def run(settings: Settings, *, ready: Callable[[Serving], None] | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, on uvloop if it is installed. See `serve`."""
+    tune_interpreter()
+    raise_file_limit()
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(serve(settings, ready=ready))
+
+
+def tune_interpreter() -> None:
+    """What the process of a service asks of Python; an embedded board leaves it to its program.
+
+    Boards and requests are millions of objects without cycles: looking for cycles among them as
+    often as by default costs a tenth of the time, and long pauses with large boards.
+    """
+    gc.set_threshold(*GC_THRESHOLDS)
+    gc.freeze()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as its limits allow for, if the system lets it.
+
+    The usual 1,024 are used up by 256 boards, and then nobody can connect any more.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    wanted = OPEN_FILES_MAX if hard == unlimited else min(OPEN_FILES_MAX, hard)
+    if soft != unlimited and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if wanted < OPEN_FILES_MAX:
+        # `doctor` tells people; at every start it would only be noise.
+        log.debug("this process may open %d files; %d would be enough", wanted, OPEN_FILES_MAX)
+
+
+async def serve(
+    settings: Settings, *, ready: Callable[[Serving], None] | None = None, signals: bool = True
+) -> None:
+    """Serve until SIGTERM, SIGINT or cancellation; `ready` is called once the port answers.
+
+    Without `ready` a banner is printed. Without `signals` only cancellation ends it.
+    Errors: InvalidRequest for settings that would be unsafe, or an address that cannot be had;
+    DataDirectoryInUse; EngineRefused; Unavailable. ValueError outside the main thread, which alone
+    can handle signals.
+    """
+    settings.check()
+    settings.check_certificate()
+    secret = secret_of(settings)
+    with contextlib.closing(listen(settings.host, settings.port)) as listener:
+        port = listener.getsockname()[1]
+        lock_masters = masters_at(settings.lock_masters)
+        store = await make_store(settings)
+        try:
+            archive = await make_archive(settings)
+        except BaseException:
+            await store.aclose()
+            raise
+        try:
+            wrapper = await wrapper_of(settings)
+            front, archive = await sealed(store, archive, wrapper, public=settings.seal_public)
+        except BaseException:
+            if archive is not None:
+                await archive.aclose()
+            await store.aclose()
+            raise
+        service = Service(
+            front,
+            log_kept_revisions=settings.log_kept_revisions,
+            lock_masters=lock_masters,
+            archive=archive,
+            automatic=automatic_of(settings),
+            rates=rates_of(settings),
+        )
+        async with service:
+            token = write_operator_token(settings, secret) if settings.is_loopback else None
+            archived = archive is not None
+            serving = Serving(_url(settings, port), service.facts(), token, archived)
+            if isinstance(store, SqliteStore):
+                store.announce(serving.url)
+            doors = Doors(settings.hosts, settings.allowed_origins)
+            app = create_app(
+                service, partial(verify, secret, audience=settings.audience), doors=doors
+            )
+            started = partial(ready or show, serving)
+            await serve_app(app, listener, settings=settings, started=started, signals=signals)
+
+
+async def serve_app(
+    app: Starlette,
+    listener: socket.socket,
+    *,
+    settings: Settings,
+    started: Callable[[], None],
+    signals: bool = True,
+) -> None:
+    """Serve an application of `create_app` on a socket of `listen`, until a signal or cancellation.
+
+    Both end it in the same orderly way. `started` is called once connections are accepted.
+    """
+    server = _Server(_config(app, settings), app, signals=signals)
+    server.on_started = started
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
+    running = asyncio.create_task(server.serve([listener]), name="uvicorn")
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        server.should_exit = True
+        await running
+        raise
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket, without Nagle's delay for the connections that it will accept.
+
+    IPPROTO_TCP is named because asyncio sets TCP_NODELAY only on sockets that say what they are;
+    Linux also hands the options on to accepted sockets. TCP_USER_TIMEOUT ends a connection whose
+    peer has left its window shut for SEND_TIMEOUT_MS: what we still have to say to it is then the
+    kernel's to drop.
+    Errors: InvalidRequest when the address cannot be had.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SEND_TIMEOUT_MS)
+            found.bind((host, port))
+            found.listen(_BACKLOG)
+        except BaseException:
+            found.close()
+            raise
+    except OSError as error:
+        raise InvalidRequest(field="host", reason=f"{host}:{port}: {error}") from error
+    return found
+
+
+def show(serving: Serving) -> None:
+    """Print what runs here, and how to use it."""
+    facts, console = serving.facts, Console(stderr=True, highlight=False)
+    lines = [
+        f"[bold]Blackboard[/] serves [bold]{escape(serving.url)}[/]",
+        f"  engine   {escape(f'{facts.name} {facts.version}')}, in {escape(facts.location)}",
+        f"  safety   a commit that was answered survives {_SURVIVES[facts.level]}",
+        *(f"  [yellow]warning[/]  {escape(warning)}" for warning in facts.warnings),
+    ]
+    if not serving.archived:
+        lines.append(f"  archive  {NO_ARCHIVE}")
+    if serving.token_path is not None:
+        lines.append(
+            f'  token    export BLACKBOARD_TOKEN="$(cat {escape(str(serving.token_path))})"'
+        )
+    lines += [
+        "  shell    blackboard set public/hello 1; blackboard watch 'public/**'",
+        f'  Python   async with blackboard.connect("{escape(serving.url)}") as client: ...',
+        "  stop     Ctrl-C",
+    ]
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+def _url(settings: Settings, port: int) -> str:
+    host = settings.host
+    if settings.tls_cert is not None:
+        host = host_for_clients(host, settings.tls_cert, settings.hosts)
+    host = f"[{host}]" if ":" in host else host
+    return f"{'wss' if settings.has_tls else 'ws'}://{host}:{port}"
+
+
+def _config(app: Starlette, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        ws=counting(Intake()),
+        ws_max_size=FRAME_BYTES_MAX,
+        ws_per_message_deflate=False,
+        ws_ping_interval=PING_INTERVAL_MS / 1000,
+        ws_ping_timeout=PING_INTERVAL_MS / 1000,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
+        timeout_graceful_shutdown=DRAIN_TIMEOUT_MS // 1000,
+        ssl_certfile=None if settings.tls_cert is None else str(settings.tls_cert),
+        ssl_keyfile=None if settings.tls_key is None else str(settings.tls_key),
+    )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, but it drains our connections before it closes them, and dies of no signal."""
+
+    def __init__(self, config: uvicorn.Config, app: Starlette, *, signals: bool) -> None:
+        super().__init__(config)
+        self._signals = _SIGNALS if signals else ()
+        self._gate = app.state.gate
+        self._idle = Idle()
+        self.on_started: Callable[[], None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept, then say so."""
+        if self.config.ssl is None:
+            await super().startup(sockets)
+        else:
+            await self._start_tls(sockets or [])
+        if self.on_started is not None:
+            self.on_started()
+
+    async def _start_tls(self, sockets: list[socket.socket]) -> None:
+        """What `super().startup` does, and a TLS handshake has HANDSHAKE_TIMEOUT_MS.
+
+        uvicorn leaves it a minute, in which a connection counts nowhere.
+        """
+        make: Any = self.config.http_protocol_class
+        protocol = partial(
+            make,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        loop = asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(
+                protocol,
+                sock=listener,
+                ssl=self.config.ssl,
+                backlog=_BACKLOG,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_MS / 1000,
+            )
+            for listener in sockets
+        ]
+        self.started = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: whether to stop. Once a second, close what idles."""
+        if counter % 10 == 0:
+            self._idle.sweep(self.server_state.connections, time.monotonic())
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let connections finish first."""
+        await self._gate.drain()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop on the first signal. uvicorn would raise it again afterwards, before the store is
+        closed."""
+        before = {number: signal.signal(number, self._stop) for number in self._signals}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _stop(self, number: int, _: FrameType | None) -> None:
+        self.force_exit = self.should_exit and number == signal.SIGINT
+        self.should_exit = True
+
+
+class Idle:
+    """Ends HTTP connections that have no request for HANDSHAKE_TIMEOUT_MS, whatever they trickle.
+
+    uvicorn waits for ever for the end of a request's head. WebSockets have clocks of their own.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[Any, float] = {}
+
+    def sweep(self, connections: Iterable[Any], now_s: float) -> None:
+        """Look at every connection of uvicorn; `now_s` is a clock that never jumps."""
+        idle = [connection for connection in connections if _is_idle(connection)]
+        self._since = {connection: self._since.get(connection, now_s) for connection in idle}
+        for connection, since in self._since.items():
+            if (now_s - since) * 1000 >= HANDSHAKE_TIMEOUT_MS:
+                connection.transport.abort()
+
+
+def _is_idle(connection: Any) -> bool:
+    """Whether it speaks HTTP (then it has a `cycle`, once a request came) and answers nothing."""
+    if not hasattr(connection, "cycle"):
+        return False
+    return connection.cycle is None or bool(connection.cycle.response_complete)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """uvicorn takes a handshake that was refused with an HTTP response for an error of ours."""
+    return "without completing handshake" not in record.getMessage()
+
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

@@ -1,0 +1,212 @@
+"""uvicorn's WebSocket protocol, with a shortcut to the socket.
+
+With ASGI, each peer has a task that sends to it. Telling fifty peers wakes fifty tasks, one after
+the other, before the first byte leaves. Whoever has a message for a peer for which nothing waits
+may write it at once instead: the extension DIRECT of a connection's scope holds a `Write`, and
+`trust`, to be called when it is known who the peer is. Until then it may send STRANGER_BYTES_MAX;
+what it sends afterwards counts with what all others send (server/overload/inbound_budget.py).
+
+Source: ASGI, "Extensions"; RFC 6455, section 5.2.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import CloseCode, Frame
+from websockets.protocol import State
+
+from blackboard.server.overload.fair_share import STRANGERS
+from blackboard.server.overload.inbound_budget import PIECE_BYTES, Held, Intake
+from blackboard.types import MESSAGE_FRAGMENTS_MAX, STRANGER_BYTES_MAX
+
+Trust = Callable[[str], None]
+"""Take in what a connection sends on an account."""
+Write = Callable[[bytes], bool]
+"""Write one binary message, if the socket takes it at once; returns whether it did."""
+DIRECT: Final = "blackboard.direct"
+_BINARY: Final = 0x82  # the only frame of its message
+_LENGTH_MAX: Final = 125
+_LENGTH_16_MAX: Final = 0xFFFF
+
+
+class DirectProtocol(WebSocketsSansIOProtocol):
+    """One connection; servers use what `counting` returns."""
+
+    intake: Intake
+    """What it counts with."""
+    _account = STRANGERS
+    _left: int | None = STRANGER_BYTES_MAX
+    """Bytes that a stranger may still send; None = it is known who it is."""
+    _unfinished = 0
+    """Bytes of the fragments of a message that is not whole yet."""
+    _sizes: deque[int]
+    """Of whole messages that wait for the application, in turn;"""
+    _queued = 0
+    """the sum of them;"""
+    _shown = 0
+    """the size of the one that it looks at now."""
+    _counts = False
+    _is_over = False
+    """Whether the application has ended: what comes still is for nobody."""
+
+    def connection_made(self, transport: Any) -> None:
+        """As uvicorn does. What spoke HTTP until now is over, but it and its parser hold each other
+        until the collector comes to them, which to what is old it does once in days."""
+        self._sizes = deque()
+        before: Any = transport.get_protocol()
+        super().connection_made(transport)
+        if hasattr(before, "parser"):
+            before.parser = None
+
+    def data_received(self, data: bytes) -> None:
+        """As uvicorn does, while there may be so much."""
+        if self._left is not None:
+            self._left -= len(data)
+            if self._left < 0:
+                self._turn_out(CloseCode.MESSAGE_TOO_BIG, "say who you are first")
+                return
+        super().data_received(data)
+        self._note()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """As uvicorn does."""
+        super().connection_lost(exc)
+        self._drop()
+
+    def handle_text(self, event: Frame) -> None:
+        """As uvicorn does; see `_empty`."""
+        self._unfinished = PIECE_BYTES + len(event.data)
+        super().handle_text(event)
+        _empty(event)
+
+    def handle_bytes(self, event: Frame) -> None:
+        """As uvicorn does; see `_empty`."""
+        self._unfinished = PIECE_BYTES + len(event.data)
+        super().handle_bytes(event)
+        _empty(event)
+
+    def handle_cont(self, event: Frame) -> None:
+        """As uvicorn does, while a message has not too many; see `_empty`."""
+        if self.transport.is_closing():
+            return
+        self._unfinished += PIECE_BYTES + len(event.data)
+        super().handle_cont(event)
+        _empty(event)
+        if len(self.frames) > MESSAGE_FRAGMENTS_MAX:
+            self._turn_out(CloseCode.MESSAGE_TOO_BIG, "a message in too many fragments")
+
+    def send_receive_event_to_app(self) -> None:
+        """As uvicorn does: a message is whole."""
+        if self._is_over:
+            self.frames, self._unfinished = [], 0
+            return
+        super().send_receive_event_to_app()
+        if not self.close_sent:  # else nobody is told: an end was sent, now or before
+            self._sizes.append(self._unfinished)
+            self._queued += self._unfinished
+        self._unfinished = 0
+
+    async def receive(self) -> Any:
+        """As uvicorn does: what was given before was looked at."""
+        if self._shown:
+            self._shown = 0
+            self._note()
+        message = await super().receive()
+        if message["type"] == "websocket.receive":
+            self._shown = self._sizes.popleft()
+            self._queued -= self._shown
+        return message
+
+    def let_go(self) -> None:
+        """See `Holder`. Whole messages that nobody has looked at were not answered either."""
+        self._turn_out(CloseCode.TRY_AGAIN_LATER, "too much is on its way in")
+        self._empty_queue()
+        self._drop()
+
+    def _empty_queue(self) -> None:
+        events = [self.queue.get_nowait() for _ in range(self.queue.qsize())]
+        for event in events:
+            if event["type"] != "websocket.receive":
+                self.queue.put_nowait(event)
+        self._sizes.clear()
+        self._queued = 0
+
+    def _drop(self) -> None:
+        """Forget what is not whole: the rest will not come, or nobody wants it."""
+        self.frames, self._unfinished = [], 0
+        self.conn.reader.discard()
+        self._note()
+
+    def _note(self) -> None:
+        waiting = len(self.conn.reader.buffer) + self._unfinished + self._queued
+        held = Held(self._account, waiting, self._shown)
+        if held.counted or self._counts:
+            self._counts = held.counted > 0
+            self.intake.note(self, held)
+
+    def _turn_out(self, code: CloseCode, reason: str) -> None:
+        if not self.transport.is_closing():
+            self.conn.fail(code, reason)
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.close_sent = True  # nothing more is said, not even when the server stops
+            self.transport.close()
+            if self.close_timer is not None:
+                self.close_timer.cancel()
+            # To close waits until the peer has read what was sent before: this one may never do.
+            self.close_timer = self.loop.call_later(self.close_timeout, self.transport.abort)
+
+    def send_500_response(self) -> None:
+        """As uvicorn does, unless the connection was ended before: it would end the server."""
+        if not (self.conn.eof_sent or self.transport.is_closing()):
+            super().send_500_response()
+
+    def trust(self, account: str) -> None:
+        """Take in messages of every size: it is known whose they are."""
+        self._left, self._account = None, account
+        self._note()
+
+    async def run_asgi(self) -> None:
+        """As uvicorn does, with the extension."""
+        extensions = self.scope.get("extensions") or {}
+        self.scope["extensions"] = {
+            **extensions,
+            DIRECT: {"write": self.write, "trust": self.trust},
+        }
+        try:
+            await super().run_asgi()
+        finally:
+            self.scope["extensions"] = extensions  # the others hold this object
+            self._is_over = True
+            self._empty_queue()
+            self._shown = 0
+            self._note()
+
+    def write(self, message: bytes) -> bool:
+        """See `Write`. Nothing that was sent before may be on its way to the socket still."""
+        is_open = self.conn.state is State.OPEN and not self.close_sent
+        if not is_open or not self.writable.is_set() or self.transport.is_closing():
+            return False
+        self.transport.write(_header(len(message)) + message)
+        return True
+
+
+def counting(intake: Intake) -> type[DirectProtocol]:
+    """The protocol whose connections count with those of `intake`: one per server."""
+    return type(DirectProtocol.__name__, (DirectProtocol,), {"intake": intake})
+
+
+def _empty(frame: Frame) -> None:
+    """Let go of what was taken out of it: the parser holds the last frame until the next one comes,
+    of each connection, however long that is."""
+    frame.data = b""
+
+
+def _header(size: int) -> bytes:
+    if size <= _LENGTH_MAX:
+        return bytes((_BINARY, size))
+    if size <= _LENGTH_16_MAX:
+        return struct.pack("!BBH", _BINARY, _LENGTH_MAX + 1, size)
+    return struct.pack("!BBQ", _BINARY, _LENGTH_MAX + 2, size)

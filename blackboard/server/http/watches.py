@@ -1,0 +1,176 @@
+"""The watches of one connection of the server: a pump each, from its stream into the session.
+
+Invariants
+- a pump takes from its stream, and packs what it took, only when there is room for a delivery, so
+  that a peer that does not read costs its positions in the log and little more.
+- after the answer to `unwatch`, and after `cancelled`, nothing comes for that number any more.
+- what many watchers see alike is packed once: the bytes lie with the delivery that they share.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+from blackboard.client.link import Delivery, Link, Stream, WatchRequest
+from blackboard.core.watch import Position
+from blackboard.errors import BlackboardError, InvalidRequest, LimitExceeded, Unavailable
+from blackboard.server.overload.fair_share import DELIVERY_US
+from blackboard.types import WATCHES_PER_CONNECTION_MAX
+from blackboard.wire import messages
+from blackboard.wire.answers import pack_revisions
+from blackboard.wire.frames import Encoding
+from blackboard.wire.reading import pack_changes
+from blackboard.wire.session import RequestId, ServerSession, State
+
+Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+
+
+_FRAMES_KEPT: Final = 6
+"""Forms of a delivery that are kept with it: each takes as many bytes as the delivery."""
+
+
+@dataclass(slots=True)
+class _Watch:
+    request: RequestId
+    pump: "asyncio.Task[None] | None" = None
+    stream: Stream | None = None
+    sent: Position | None = None
+    """How far the peer was told; the stream may be a delivery ahead, which its pump holds."""
+
+
+class Watches:
+    """The open watches by the number that the peer gave them.
+
+    `spawn` runs a pump, `wake` tells the writer, `room` waits until the socket keeps up, `share`
+    until work that costs so much may be done for this peer.
+    """
+
+    def __init__(
+        self,
+        session: ServerSession,
+        *,
+        spawn: Spawn,
+        wake: Callable[[], None],
+        room: Callable[[], Awaitable[None]],
+        share: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self._session = session
+        self._spawn = spawn
+        self._wake = wake
+        self._room = room
+        self._share = share
+        self._open: dict[int, _Watch] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, number: RequestId, params: messages.Watch, link: Link) -> None:
+        """Begin a watch; request `number` is answered when it is live, or refused.
+
+        Errors: InvalidRequest for a number in use; LimitExceeded.
+        """
+        if params.watch in self._open:
+            raise InvalidRequest(field="watch", reason=f"watch {params.watch} is open already")
+        if len(self._open) >= WATCHES_PER_CONNECTION_MAX:
+            limit = "WATCHES_PER_CONNECTION_MAX"
+            raise LimitExceeded(limit, len(self._open) + 1, WATCHES_PER_CONNECTION_MAX)
+        watch = self._open[params.watch] = _Watch(number)
+        watch.pump = self._spawn(self._pump(number, params, link, watch))
+
+    def close(self, number: int) -> None:
+        """End a watch; one that is not live yet is answered Unavailable.
+
+        Errors: InvalidRequest when there is none.
+        """
+        watch = self._find(number)
+        del self._open[number]
+        if watch.stream is None:
+            reason = "it was ended before it was live"
+            self._session.respond_error(watch.request, Unavailable(f"watch {number}", reason))
+        if watch.pump is not None:
+            watch.pump.cancel()
+
+    async def request_progress(self, number: int) -> None:
+        """Ask a watch for a progress mark. Errors: InvalidRequest when there is none."""
+        stream = self._find(number).stream
+        if stream is not None:
+            await stream.request_progress()
+
+    def end_all(self, error: BlackboardError) -> None:
+        """Tell every watch where it is and that it ends, because of `error`."""
+        for number, watch in list(self._open.items()):
+            self.close(number)
+            if watch.sent is not None:
+                self._session.send_changes(number, watch.sent, [])
+                self._session.send_cancelled(number, error)
+        self._wake()
+
+    def _find(self, number: int) -> _Watch:
+        watch = self._open.get(number)
+        if watch is None:
+            raise InvalidRequest(field="watch", reason=f"there is no watch {number}")
+        return watch
+
+    async def _pump(
+        self, number: RequestId, params: messages.Watch, link: Link, watch: _Watch
+    ) -> None:
+        after = None if params.after is None else Position.parse(params.after)
+        request = WatchRequest(tuple(params.patterns), after, params.coalesce)
+        try:
+            async with link.watch(params.board, request) as opened:
+                watch.stream = stream = opened
+                watch.sent = stream.position
+                self._session.respond(number, {"position": str(watch.sent)})
+                self._wake()
+                await self._pass_on(params.watch, watch, stream)
+        except BlackboardError as error:
+            if self._open.get(params.watch) is watch:
+                self._refuse(number, params.watch, watch, error)
+        finally:
+            if self._open.get(params.watch) is watch:
+                del self._open[params.watch]
+            watch.pump = None  # which holds this frame, by the error that ended it
+
+    async def _pass_on(self, number: int, watch: _Watch, stream: Stream) -> None:
+        deliveries = aiter(stream)
+        while True:
+            await self._room()
+            delivery = await anext(deliveries)
+            await self._share(DELIVERY_US)
+            await self._room()  # which the other watches may have used up meanwhile
+            messages = _packed(delivery, number, self._session.encoding)
+            watch.sent = delivery.position
+            self._session.send_packed(messages)
+            self._wake()
+
+    def _refuse(
+        self, request: RequestId, number: int, watch: _Watch, error: BlackboardError
+    ) -> None:
+        if self._session.state is State.CLOSED:
+            return
+        if watch.stream is None:
+            self._session.respond_error(request, error)
+        else:
+            self._session.send_cancelled(number, error)
+        self._wake()
+
+
+def _packed(delivery: Delivery, number: int, encoding: Encoding) -> list[bytes]:
+    """The messages that tell watch `number` of a delivery.
+
+    Made once for all who share it: its revisions, and the messages for the numbers that come first
+    (most peers have one watch, and so the same number).
+    """
+    frames, name = delivery.frames, encoding.name
+    messages = frames.get((name, number))
+    if messages is not None:
+        return messages
+    pieces = frames.get((name, None))
+    if pieces is None:
+        pieces = pack_revisions(delivery.revisions, encoding) if delivery.revisions else []
+        frames[name, None] = pieces
+    messages = pack_changes(number, delivery.position, pieces, encoding)
+    if len(frames) < _FRAMES_KEPT:
+        frames[name, number] = messages
+    return messages

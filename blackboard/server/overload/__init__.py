@@ -1,0 +1,1 @@
+"""What a crowd may take: request rates, fair shares, bytes on their way in."""

@@ -1,0 +1,70 @@
+"""Whether what a peer asks is taken now: its rate, and what else this process has to do.
+
+A request that is refused is answered with an error that says when to come back, and the connection
+it came on is not read from for a while: refusing costs something, too.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Self
+
+from blackboard.core import access
+from blackboard.core.access import Principal
+from blackboard.errors import Overloaded
+from blackboard.server.boards import Host
+from blackboard.server.commit_queue import FREE_METHODS, Load
+from blackboard.server.overload.fair_share import Shares, frame_us
+from blackboard.server.overload.rate_limits import Meter, clock_ms
+from blackboard.types import RATE_PAUSE_MS_MAX
+
+
+@dataclass(slots=True)
+class Admission:
+    """What one peer is let ask."""
+
+    load: Load
+    shares: Shares
+    account: str
+    meter: Meter | None
+    is_admin: bool
+    pause_ms: float = 0
+    """For how long to read nothing more from the peer."""
+
+    @classmethod
+    def of(cls, host: Host, principal: Principal) -> Self:
+        """That of a principal. Errors: Overloaded."""
+        meter = host.meters.meter(principal)
+        return cls(host.load, host.shares, principal.account, meter, access.is_admin(principal))
+
+    def over(self, size: int) -> Overloaded | None:
+        """Why a message of `size` bytes is not taken; None if it is."""
+        if self.meter is None:
+            return None
+        return self._noted(self.meter.take_bytes(size, clock_ms()))
+
+    def refusal(self, method: str) -> Overloaded | None:
+        """Why a request is not taken; None if it is."""
+        if self.load.is_late and not self.is_admin and method not in FREE_METHODS:
+            return self._noted(self.load.lateness())
+        if self.meter is None:
+            return None
+        return self._noted(self.meter.take_request(clock_ms()))
+
+    async def pause(self) -> None:
+        """Let as much time pass as was asked for, and at most RATE_PAUSE_MS_MAX."""
+        pause_ms, self.pause_ms = self.pause_ms, 0
+        await asyncio.sleep(min(pause_ms, RATE_PAUSE_MS_MAX) / 1000)
+
+    async def turn(self, size: int) -> None:
+        """Wait until a message of `size` bytes is taken, of a peer that cannot be told to wait."""
+        while self.over(size) is not None:
+            await self.pause()
+        while self.refusal("document") is not None:
+            await self.pause()
+        self.pause_ms = 0
+        await self.shares.wait(self.account, frame_us(size))
+
+    def _noted(self, refusal: Overloaded | None) -> Overloaded | None:
+        if refusal is not None:
+            self.pause_ms = max(self.pause_ms, refusal.retry_after_ms)
+        return refusal

@@ -1,0 +1,173 @@
+"""How much a principal may ask of one process: requests, bytes, and growth of the logs, by time.
+
+What a principal hands on, narrowed, draws on the same account. Who is an admin of everything has no
+rate: it is whom one calls when the others ask for too much.
+
+Invariants
+- a principal gets no more than its rate over time, whatever it opens, closes or narrows.
+- at most METERS_MAX accounts are kept; forgotten are only those that owe nothing.
+
+A token bucket: a steady rate, and a burst after a pause.
+
+It is the generic cell rate algorithm (ITU-T I.371, annex A): its whole state is one instant, that
+at which everything taken so far is paid for. Something is taken if that then lies no further ahead
+than the burst; what is larger than a burst is taken when nothing is owed, and paid by waiting. So
+nothing is too large to pass, and over time nobody gets more than the rate.
+"""
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Final
+from weakref import WeakValueDictionary
+
+from blackboard.core import access
+from blackboard.core.access import Principal
+from blackboard.errors import Overloaded, RateLimited
+from blackboard.types import METERS_MAX, OVERLOAD_RETRY_MS, RATE_BURST_MS, Milliseconds
+
+_CLOSE_ENOUGH_MS: Final = 1e-3  # sums of fractions; no clock of a service is as exact
+
+
+class Bucket:
+    """`per_second` of something, and what `burst_ms` of that rate amount to at once."""
+
+    __slots__ = ("_burst_ms", "_each_ms", "_paid_ms")
+
+    def __init__(self, per_second: float, burst_ms: Milliseconds) -> None:
+        self._each_ms = 1_000 / per_second
+        self._burst_ms = burst_ms
+        self._paid_ms = float("-inf")
+
+    def take(self, amount: int, now_ms: float) -> float:
+        """Take `amount`: 0 if it is taken, else after how many milliseconds it can be had.
+
+        `now_ms` is a clock that never goes back. Nothing is taken when the answer is not 0.
+        """
+        paid_ms = self._paid_ms
+        if paid_ms < now_ms:
+            paid_ms = now_ms
+        cost_ms = amount * self._each_ms
+        over_ms = paid_ms - now_ms
+        if cost_ms < self._burst_ms:
+            over_ms += cost_ms - self._burst_ms
+        if over_ms > _CLOSE_ENOUGH_MS:
+            return over_ms
+        self._paid_ms = paid_ms + cost_ms
+        return 0.0
+
+    def is_full(self, now_ms: float) -> bool:
+        """Whether nothing is owed: one like new is as good."""
+        return self._paid_ms <= now_ms
+
+
+_HOUR_S: Final = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What each principal may ask of one process; None = as much as it can.
+
+    `log_bytes_per_hour` bounds what its commits add to the logs, live or not. A principal that was
+    idle may ask for what `burst_ms` of a rate amount to at once; of the logs' growth, an hour's.
+    """
+
+    requests_per_second: int | None = None
+    bytes_per_second: int | None = None
+    log_bytes_per_hour: int | None = None
+    burst_ms: Milliseconds = RATE_BURST_MS
+
+    @property
+    def are_unlimited(self) -> bool:
+        """Whether there is nothing to keep count of."""
+        return (self.requests_per_second, self.bytes_per_second, self.log_bytes_per_hour) == (
+            None,
+            None,
+            None,
+        )
+
+
+class Meter:
+    """What one account asked for. Each method tells why what it is given is not to be had now."""
+
+    __slots__ = ("__weakref__", "_account", "_bytes", "_log", "_rates", "_requests")
+
+    def __init__(self, account: str, rates: Rates) -> None:
+        self._account = account
+        self._rates = rates
+        self._requests = _bucket(rates.requests_per_second, rates.burst_ms)
+        self._bytes = _bucket(rates.bytes_per_second, rates.burst_ms)
+        per_hour = rates.log_bytes_per_hour
+        per_second = None if per_hour is None else per_hour / _HOUR_S
+        self._log = _bucket(per_second, _HOUR_S * 1_000)
+
+    def take_request(self, now_ms: float) -> RateLimited | None:
+        """One request, of any kind."""
+        if self._requests is None or not (wait_ms := self._requests.take(1, now_ms)):
+            return None
+        return self._refusal(f"{self._rates.requests_per_second} requests a second", wait_ms)
+
+    def take_bytes(self, size: int, now_ms: float) -> RateLimited | None:
+        """A message of `size` bytes."""
+        if self._bytes is None or not (wait_ms := self._bytes.take(size, now_ms)):
+            return None
+        return self._refusal(f"{self._rates.bytes_per_second} bytes a second", wait_ms)
+
+    def take_log(self, size: int, now_ms: float) -> RateLimited | None:
+        """A commit of `size` bytes."""
+        if self._log is None or not (wait_ms := self._log.take(size, now_ms)):
+            return None
+        return self._refusal(f"{self._rates.log_bytes_per_hour} bytes of log an hour", wait_ms)
+
+    def is_forgettable(self, now_ms: float) -> bool:
+        """Whether nothing is owed."""
+        kept = (self._requests, self._bytes, self._log)
+        return all(bucket is None or bucket.is_full(now_ms) for bucket in kept)
+
+    def _refusal(self, rate: str, wait_ms: float) -> RateLimited:
+        reason = f"{self._account} asks for more than {rate}"
+        return RateLimited(what=rate, reason=reason, retry_after_ms=math.ceil(wait_ms))
+
+
+def _bucket(per_second: float | None, burst_ms: Milliseconds) -> Bucket | None:
+    return None if per_second is None else Bucket(per_second, burst_ms)
+
+
+class Meters:
+    """The accounts of one process."""
+
+    def __init__(self, rates: Rates) -> None:
+        self._rates = rates
+        self._kept: dict[str, Meter] = {}
+        self._in_use: WeakValueDictionary[str, Meter] = WeakValueDictionary()
+        """Those kept, and those forgotten that somebody still draws on."""
+
+    def meter(self, principal: Principal) -> Meter | None:
+        """The account that `principal` draws on; None if it has no rate.
+
+        Errors: Overloaded when METERS_MAX others owe something.
+        """
+        if self._rates.are_unlimited or principal.credential is None or access.is_admin(principal):
+            return None
+        account = principal.account
+        found = self._kept.get(account)
+        if found is None:
+            self._make_room()
+            found = self._in_use.get(account) or Meter(account, self._rates)
+            self._kept[account] = self._in_use[account] = found
+        return found
+
+    def _make_room(self) -> None:
+        if len(self._kept) < METERS_MAX:
+            return
+        now_ms = clock_ms()
+        owing = {name: m for name, m in self._kept.items() if not m.is_forgettable(now_ms)}
+        if len(owing) >= METERS_MAX:
+            reason = f"{METERS_MAX} principals are at their rates"
+            raise Overloaded("accounts", reason, OVERLOAD_RETRY_MS)
+        self._kept = owing
+
+
+def clock_ms() -> float:
+    """The clock of rates: it never jumps, and says nothing of the date."""
+    return time.monotonic() * 1_000

@@ -1,0 +1,69 @@
+"""Why is this so? Walk back from an entry through the commits that it was based on.
+
+What a commit was based on is what its writer said it had read; nothing is inferred, and nobody's
+belief is computed. What a restore put back is based on what was there at its target. The walk is
+breadth first, visits each (key, revision) once, and is bounded by WHY_DEPTH_MAX and
+WHY_COMMITS_MAX.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from blackboard.client.views import Cause
+from blackboard.core.commit import RESTORE, Entry, LogEntry
+from blackboard.errors import Compacted, FutureRevision
+from blackboard.server.checkpoints.reader import Past
+from blackboard.types import WHY_COMMITS_MAX, WHY_DEPTH_MAX, Key, Revision
+
+Ground = tuple[Key, Revision]
+
+
+async def causes(
+    past: Past, board: str, entries: Sequence[Entry], readable: Callable[[Key], bool]
+) -> list[Cause]:
+    """The commits behind `entries` as they are now, nearest first."""
+    waiting = deque(((entry.key, entry.mod_revision), 0) for entry in entries)
+    met = {ground for ground, _ in waiting}
+    found: list[Cause] = []
+    while waiting and len(found) < WHY_COMMITS_MAX:
+        (key, revision), depth = waiting.popleft()
+        cause = await _cause(past, board, Cause(key, revision, depth), readable)
+        found.append(cause)
+        for ground in cause.based_on:
+            if ground not in met and cause.depth < WHY_DEPTH_MAX:
+                met.add(ground)
+                waiting.append((ground, cause.depth + 1))
+    return found
+
+
+async def _cause(past: Past, board: str, at: Cause, readable: Callable[[Key], bool]) -> Cause:
+    """`at`, which says where, and what the commit there says."""
+    try:
+        entry = await _entry_at(past, board, at.revision)
+    except Compacted:
+        return replace(at, missing="compacted")
+    if entry is None or not any(change.key == at.key for change in entry.changes):
+        return replace(at, missing="not written there")
+    grounds = await _grounds(past, board, at.key, entry)
+    shown = tuple(ground for ground in grounds if readable(ground[0]))
+    return replace(at, author=entry.author, time_ms=entry.time_ms, note=entry.note, based_on=shown)
+
+
+async def _grounds(past: Past, board: str, key: Key, entry: LogEntry) -> tuple[Ground, ...]:
+    if entry.epoch is None or entry.epoch.cause != RESTORE:
+        return entry.based_on
+    written = await past.put_back(board, key, entry.epoch.from_revision)
+    return () if written is None else ((key, written),)
+
+
+async def _entry_at(past: Past, board: str, revision: Revision) -> LogEntry | None:
+    """The log entry of `revision`; None if there is none: a writer may claim any ground."""
+    if revision < 1:
+        return None
+    try:
+        page = await past.log(board, revision - 1, 1)
+    except FutureRevision:
+        return None
+    return next((entry for entry in page.entries if entry.revision == revision), None)

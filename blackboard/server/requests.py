@@ -1,0 +1,718 @@
+"""The way in: every request of a principal passes here, is checked, and goes to the service.
+
+What may not be read is neither returned nor hinted at: keys are checked before the engine is asked,
+and whatever is found by pattern is filtered after it.
+
+The way into the past: the requests of `client/history.py`, checked and carried out.
+
+Who may checkpoint or restore the whole board does not thereby read it: a comparison, a history and
+a look at a moment show what the principal may read now, a manifest the digests of the namespaces
+that it may read as a whole, and no refusal names a key that was not asked for. An export and an
+import carry everything, private namespaces included, and need the admin right on the whole board.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final, Protocol
+
+from msgspec.structs import replace
+
+from blackboard.archive.base import Archive
+from blackboard.client.audit_record import AuditRecord
+from blackboard.client.link import Delivery, Link, Stream, WatchRequest
+from blackboard.client.views import Cause, Receipt
+from blackboard.core import access, history
+from blackboard.core.access import Principal, Right
+from blackboard.core.checkpoints import (
+    AUTOMATIC,
+    NAMED,
+    BranchWish,
+    Checkpoint,
+    CheckpointWish,
+    Differences,
+    DiffRequest,
+    ExportPage,
+    ImportWish,
+    Moment,
+    Point,
+    Policy,
+    Pruned,
+    Restored,
+    RestoreWish,
+    Shown,
+    Verified,
+    Version,
+    checkpoint_key,
+    declared_key,
+)
+from blackboard.core.commit import (
+    PRESENT,
+    Commit,
+    Committed,
+    Entry,
+    Epoch,
+    Head,
+    LogEntry,
+    LogPage,
+    Reading,
+)
+from blackboard.core.documents.keys import check_document, document_prefix
+from blackboard.core.lease import page_of
+from blackboard.core.model import Outcome
+from blackboard.core.path import Pattern, check_key, parse_pattern, parse_patterns
+from blackboard.core.watch import Position
+from blackboard.encryption.archive import sealed_entry
+from blackboard.encryption.data_keys import DataKeys
+from blackboard.encryption.store import SealedStore
+from blackboard.engines.base import Store
+from blackboard.errors import (
+    BlackboardError,
+    Conflict,
+    InvalidRequest,
+    LimitExceeded,
+    NoSuchBoard,
+    Resync,
+)
+from blackboard.integrity.signing import Manifest
+from blackboard.server import provenance
+from blackboard.server.boards import Host, OpenBoard
+from blackboard.server.checkpoints.branch import Branches
+from blackboard.server.checkpoints.reader import Past
+from blackboard.server.checkpoints.restore import Restores
+from blackboard.server.checkpoints.schedule import Retention
+from blackboard.server.checkpoints.take import Checkpoints
+from blackboard.server.documents.session import Session
+from blackboard.server.feed import View, Watcher
+from blackboard.server.overload.rate_limits import clock_ms
+from blackboard.server.security.audit import Audited
+from blackboard.server.security.revocations import Permit
+from blackboard.server.validation import check_commit, check_note
+from blackboard.types import (
+    CHECKPOINTS_PAGE_MAX,
+    EXPORT_ITEMS_MAX,
+    FINDINGS_MAX,
+    HISTORY_VERSIONS_MAX,
+    LIST_ENTRIES_MAX,
+    LOG_ENTRIES_MAX,
+    PAGE_BYTES_MAX,
+    READ_KEYS_MAX,
+    REVISION_MAX,
+    Key,
+    Milliseconds,
+    Prefix,
+    Revision,
+)
+from blackboard.wire.codec import SYSTEM_AGENT, decode_value, prepare
+
+
+def check_limit(limit: int, maximum: int) -> None:
+    """Errors: InvalidRequest unless `limit` is in 1..`maximum`."""
+    if not 1 <= limit <= maximum:
+        raise InvalidRequest(field="limit", reason=f"{limit} is not in 1..{maximum}")
+
+
+_LIST_PAGES_MAX = 16
+"""Pages that one request looks through for matches before it answers with a `next_key`."""
+
+
+class LocalLink:
+    """A `Link` (client/link.py) straight into the service of this process."""
+
+    def __init__(self, host: Host, principal: Principal) -> None:
+        self.principal = principal
+        """Whoever it is; replaced by the same one, with the same rights, under a newer token."""
+        self._host = host
+        self._readable = access.readable(principal.grants)
+        self._opener = None if principal.acts_for_any else principal.account
+        self._meter = host.meters.meter(principal)
+
+    @property
+    def agent(self) -> str:
+        """The name under which this link commits."""
+        return self.principal.name
+
+    @property
+    def origin(self) -> object:
+        """The service of this process."""
+        return self._host
+
+    def acting_as(self, agent: str) -> Link:
+        """The same way with the rights and name of `agent`. Errors: AccessDenied."""
+        return LocalLink(self._host, access.acting_as(self.principal, agent))
+
+    async def head(self, board: str) -> Head:
+        """Where `board` stands; it begins with that if the principal may change anything there.
+
+        Errors: NoSuchBoard.
+        """
+        with self._audited("head", board):
+            self._check(board)
+            await self._begin(board)
+            return await self._host.head(board, self._opener)
+
+    async def commit(self, board: str, commit: Commit) -> Receipt:
+        """Check and carry out one attempt of a commit. See `Link.commit`."""
+        with self._audited("commit", board):
+            self._check(board)
+            check_commit(commit)
+            access.require_commit(self.principal, commit)
+            if self._meter is not None:
+                self._take_log(prepare(commit).size)
+            outcome = await self._host.commit(board, commit, self._opener, self._permit())
+        return self.finish(outcome)
+
+    def start(self, board: str, commit: Commit) -> "asyncio.Future[Outcome | BlackboardError]":
+        """Queue a commit that the wire has validated, if `can_start`; `finish` takes its outcome.
+
+        For whoever serves many commits and cannot afford a task for each.
+        Errors: those of `commit` that are known before it is sent.
+        """
+        with self._audited("commit", board):
+            self._check(board)
+            access.require_commit(self.principal, commit)
+            prepared = prepare(commit)
+            self._take_log(prepared.size)
+            return self._host.opened(board).queue.submit(prepared, self._permit())
+
+    def can_start(self, board: str) -> bool:
+        """Whether `start` may be called: the board is open, and no lock masters have a say."""
+        return self._host.is_open(board) and self._host.lock_masters is None
+
+    def finish(self, outcome: Outcome | BlackboardError) -> Receipt:
+        """The receipt of a commit that took effect. Errors: why it did not."""
+        with self._audited("commit"):
+            if isinstance(outcome, Committed):
+                level = outcome.level or self._host.facts().level
+                return Receipt(
+                    outcome.revision, outcome.time_ms, outcome.results, level, outcome.duplicate
+                )
+            raise self._told(outcome)
+
+    async def read(self, board: str, keys: Sequence[Key], *, at: Moment | None = None) -> Reading:
+        """Entries of `keys` as of one revision. Errors: AccessDenied for the first not readable."""
+        with self._audited("read", board, keys):
+            self._check(board)
+            if len(keys) > READ_KEYS_MAX:
+                raise LimitExceeded("READ_KEYS_MAX", len(keys), READ_KEYS_MAX, "keys")
+            for key in keys:
+                access.require(self.principal, Right.READ, check_key(key))
+            if await self._host.find(board, self._opener) is None:
+                return _NOTHING
+            if at is not None:
+                return await Past(self._host).read(board, keys, at)
+            return await self._host.store.read(board, keys)
+
+    async def list(
+        self,
+        board: str,
+        pattern: str,
+        *,
+        after: Key | None = None,
+        limit: int = LIST_ENTRIES_MAX,
+        at: Moment | None = None,
+    ) -> Reading:
+        """A page of the readable entries that match `pattern`."""
+        with self._audited("list", board, pattern):
+            self._check(board)
+            check_limit(limit, LIST_ENTRIES_MAX)
+            parsed = parse_pattern(pattern)
+            if await self._host.find(board, self._opener) is None:
+                return _NOTHING
+            source: _Source = _Present(self._host.store, board)
+            if at is not None:
+                past = Past(self._host)
+                source = _Then(past.archive, await past.point(board, at))
+            if parsed.literal:
+                return await self._list_one(source, parsed, after)
+            return await self._list_pages(source, parsed, after, limit)
+
+    async def _list_pages(
+        self, source: "_Source", pattern: Pattern, after: Key | None, limit: int
+    ) -> Reading:
+        """Pages of the engine put together, as long as they are of one revision."""
+        found: list[Entry] = []
+        shown = Reading(0, "")
+        for _ in range(_LIST_PAGES_MAX):
+            page = await source.list(pattern.prefix, after, limit)
+            if shown.epoch and page.revision != shown.revision:
+                break  # also without matches so far: there may be some by now
+            found += [e for e in page.entries if pattern.matches(e.key) and self._readable(e.key)]
+            shown, after = page, page.next_key
+            size = sum(len(entry.value) for entry in found)
+            await asyncio.sleep(0)  # a page of an engine in memory comes without a pause
+            if after is None or len(found) >= limit or size >= PAGE_BYTES_MAX:
+                break
+        if len(found) > limit:
+            found, after = found[:limit], found[limit - 1].key
+        return replace(shown, entries=tuple(found), next_key=after)
+
+    async def _list_one(self, source: "_Source", pattern: Pattern, after: Key | None) -> Reading:
+        key = check_key(pattern.text)
+        reading = await source.read([key])
+        shown = self._readable(key) and (after is None or after < key)
+        return reading if shown else replace(reading, entries=())
+
+    async def leases(
+        self, board: str, pattern: str, *, after: Key | None = None, limit: int = LIST_ENTRIES_MAX
+    ) -> Reading:
+        """A page of the readable leases whose keys match `pattern`."""
+        with self._audited("leases", board):
+            self._check(board)
+            check_limit(limit, LIST_ENTRIES_MAX)
+            parsed = parse_pattern(pattern)
+            if await self._host.find(board, self._opener) is None:
+                return _NOTHING
+            reading = await self._host.store.leases(board)
+            found = [
+                lease
+                for lease in reading.leases
+                if (after is None or lease.key > after)
+                and parsed.matches(lease.key)
+                and self._readable(lease.key)
+            ]
+            page = page_of(found, limit)
+            next_key = page[-1].key if len(page) < len(found) else None
+            return replace(reading, leases=tuple(page), next_key=next_key)
+
+    async def log(self, board: str, after: Revision, *, limit: int = LOG_ENTRIES_MAX) -> LogPage:
+        """A page of the log, with what may be read of each entry; hidden ones are left out."""
+        with self._audited("log", board, after):
+            self._check(board)
+            check_limit(limit, LOG_ENTRIES_MAX)
+            if await self._host.find(board, self._opener) is None:
+                return _NO_LOG
+            page = await Past(self._host).log(board, after, limit)
+            shown: list[LogEntry] = []
+            through = after
+            for entry in page.entries:
+                try:
+                    visible = history.bounded(history.logged(entry, self._readable))
+                except Resync:
+                    if through == after:
+                        raise
+                    break  # first what is before it
+                shown += [visible] if visible is not None else []
+                through = entry.revision
+            return LogPage(page.head, tuple(shown), through)
+
+    async def why(self, board: str, key: Key) -> Sequence[Cause]:
+        """The commits that led to `key`, as far as they may be read."""
+        with self._audited("why", board, key):
+            self._check(board)
+            access.require(self.principal, Right.READ, check_key(key))
+            if await self._host.find(board, self._opener) is None:
+                return ()
+            reading = await self._host.store.read(board, [key])
+            past = Past(self._host)
+            return await provenance.causes(past, board, reading.entries, self._readable)
+
+    def watch(self, board: str, request: WatchRequest) -> AbstractAsyncContextManager[Stream]:
+        """Open a watch; only what may be read is delivered."""
+        with self._audited("watch", board, request):
+            self._check(board)
+            view = View(
+                patterns=parse_patterns(request.patterns),
+                grants=self.principal.grants,
+                coalesce=request.coalesce,
+            )
+            return self._watch(board, view, request)
+
+    @asynccontextmanager
+    async def _watch(self, board: str, view: View, request: WatchRequest) -> AsyncIterator[Stream]:
+        feed = (await self._begin(board)).feed
+        async with feed.watch(view, request.after) as watcher:
+            if self.principal.credential is None:
+                yield watcher
+            else:
+                yield _Permitted(watcher, self._check_token)
+
+    def document(self, board: str, key: Key) -> AbstractAsyncContextManager[Session]:
+        """Join the document at `key`. See `Documents.join`."""
+        with self._audited("document", board, key):
+            self._check(board)
+            return self._document(board, key)
+
+    @asynccontextmanager
+    async def _document(self, board: str, key: Key) -> AsyncIterator[Session]:
+        assert self._host.documents is not None, "a service has documents"
+        access.require_below(self.principal, Right.READ, document_prefix(check_document(key)))
+        await self._begin(board)
+        joined = self._host.documents.join(board, key, self.principal, self._check_token)
+        async with joined as session:
+            yield session
+
+    # --- history ----------------------------------------------------------------------------------
+
+    async def checkpoint(self, board: str, wish: CheckpointWish) -> Checkpoint:
+        """Take a checkpoint."""
+        with self._audited("checkpoint", board, wish):
+            await self._check_whole(board, Right.CHECKPOINT)
+            await self._begin(board)
+            if wish.kind not in (NAMED, AUTOMATIC):
+                raise InvalidRequest(field="kind", reason=f"{wish.kind!r} is the service's own")
+            check_note(wish.note)
+            return await Checkpoints(self._host).take(board, wish, self.principal.name)
+
+    async def checkpoints(
+        self, board: str, *, after: Revision = 0, limit: int = CHECKPOINTS_PAGE_MAX
+    ) -> Sequence[Checkpoint]:
+        """A page of the checkpoints that may be read."""
+        with self._audited("checkpoints", board):
+            self._check(board)
+            check_limit(limit, CHECKPOINTS_PAGE_MAX)
+            if await self._host.find(board, self._opener) is None:
+                return ()
+            found = await Checkpoints(self._host).all(board)
+            shown = [
+                c for c in found if c.revision > after and self._readable(checkpoint_key(c.name))
+            ]
+            return shown[:limit]
+
+    async def manifest(self, board: str, name: str) -> Shown:
+        """A checkpoint with what its manifest says of what may be read."""
+        with self._audited("manifest", board):
+            self._check(board)
+            access.require(self.principal, Right.READ, check_key(checkpoint_key(name)))
+            await self._use(board)
+            checkpoint, stored = await Checkpoints(self._host).sealed(board, name)
+            manifest = Manifest.read(stored.manifest)
+            grants = self.principal.grants
+            return Shown(
+                checkpoint,
+                manifest.epoch,
+                manifest.chain.hex(),
+                manifest.previous.hex(),
+                {
+                    namespace: found.hex()
+                    for namespace, found in manifest.digests.items()
+                    if access.allows_below(grants, Right.READ, namespace)
+                },
+                {agent: at for agent, at in manifest.steps.items() if agent != SYSTEM_AGENT},
+                {
+                    agent: told
+                    for agent, told in manifest.declared.items()
+                    if self._readable(declared_key(agent))
+                },
+                manifest.key.hex(),
+            )
+
+    async def pin(self, board: str, name: str, *, pinned: bool) -> None:
+        """Keep a checkpoint from being pruned, or no longer."""
+        with self._audited("pin", board, name, pinned):
+            await self._use(board, Right.CHECKPOINT)
+            await Checkpoints(self._host).pin(board, name, pinned=pinned)
+
+    async def prune(self, board: str, policy: Policy, *, dry_run: bool = False) -> Pruned:
+        """Remove what `policy` does not keep."""
+        with self._audited("prune", board, policy, dry_run):
+            await self._use(board, Right.ADMIN)
+            return await Retention(self._host).prune(board, policy, dry_run=dry_run)
+
+    async def restore(self, board: str, wish: RestoreWish) -> Restored:
+        """Bring back the content of a moment."""
+        with self._audited("restore", board, wish):
+            await self._use(board, Right.RESTORE)
+            check_note(wish.note)
+            return await Restores(self._host).restore(board, wish, self.principal)
+
+    async def branch(self, board: str, wish: BranchWish) -> Head:
+        """Make a board that begins as this one was."""
+        with self._audited("branch", board, wish):
+            await self._use(board, Right.CHECKPOINT)
+            self._check(wish.new)
+            await self._host.check_new(wish.new)
+            check_note(wish.note)
+            head = await Branches(self._host).branch(board, wish, self.principal.name)
+            await self._host.use(wish.new, self._opener)
+            return head
+
+    async def differences(self, board: str, request: DiffRequest) -> Differences:
+        """A page of what differs and may be read."""
+        with self._audited("differences", board, request):
+            await self._use(board)
+            if request.other is not None:
+                await self._use(request.other)
+            check_limit(request.limit, LIST_ENTRIES_MAX)
+            return await Past(self._host).differences(board, request, self._readable)
+
+    async def history(
+        self,
+        board: str,
+        key: Key,
+        *,
+        before: Revision | None = None,
+        limit: int = HISTORY_VERSIONS_MAX,
+    ) -> Sequence[Version]:
+        """Versions of a key, the newest first."""
+        with self._audited("history", board, key):
+            self._check(board)
+            check_limit(limit, HISTORY_VERSIONS_MAX)
+            if before is not None and not 0 <= before <= REVISION_MAX:
+                raise InvalidRequest(field="before", reason=f"not in 0..{REVISION_MAX}")
+            access.require(self.principal, Right.READ, check_key(key))
+            await self._use(board)
+            return await Past(self._host).history(board, key, before=before, limit=limit)
+
+    async def verify(self, board: str, at: Moment) -> Verified:
+        """Check everything that is kept up to a moment. Findings name keys: the admin's."""
+        with self._audited("verify", board, at):
+            await self._use(board, Right.ADMIN)
+            past = Past(self._host)
+            point = await past.point(board, at)
+            store = self._host.store
+            keys = store.keys if isinstance(store, SealedStore) else None
+            erased = () if keys is None else tuple(await keys.erased(board))
+            findings: list[str] = []
+            async for finding in past.archive.verify(point):
+                findings.append(finding)
+                if len(findings) > FINDINGS_MAX:
+                    told = tuple(findings[:FINDINGS_MAX])
+                    return Verified(point.revision, told, more=True, erased=erased)
+            return Verified(point.revision, tuple(findings), erased=erased)
+
+    async def export(self, board: str, name: str, *, after: Key | None = None) -> ExportPage:
+        """A page of a checkpoint, every namespace of it."""
+        with self._audited("export", board, name, after):
+            await self._use(board, Right.ADMIN)
+            past = Past(self._host)
+            checkpoint, stored = await Checkpoints(self._host).sealed(board, name)
+            at = Point(board, checkpoint.revision)
+            opened, next_key = await past.page(at, after)
+            entries = tuple(sealed_entry(entry) for entry in opened)
+            if after is not None:
+                return ExportPage(at.revision, entries, next_key)
+            items = tuple(await past.archive.items(at))[:EXPORT_ITEMS_MAX]
+            return ExportPage(
+                at.revision, entries, next_key, stored.manifest, stored.signature, items
+            )
+
+    async def import_begin(self, board: str, wish: ImportWish) -> None:
+        """Begin to make `board` of what was exported."""
+        with self._audited("import_begin", board, wish):
+            await self._check_whole(board, Right.ADMIN)
+            check_note(wish.note)
+            await self._host.check_new(board)
+            await self._host.imports.begin(board, wish, self.principal.name)
+
+    async def import_page(
+        self, board: str, request: str, number: int, entries: Sequence[Entry]
+    ) -> None:
+        """The next page of an import."""
+        with self._audited("import_page", board, request, number):
+            await self._check_whole(board, Right.ADMIN)
+            await self._host.imports.page(board, request, number, entries)
+
+    async def import_end(self, board: str, request: str) -> Head:
+        """After the last page of an import."""
+        with self._audited("import_end", board, request):
+            await self._check_whole(board, Right.ADMIN)
+            wish, head = await self._host.imports.end(board, request)
+            await Past(self._host).begin(board, head, wish.items)
+            await self._host.use(board, self._opener)
+            return head
+
+    # --- the service ------------------------------------------------------------------------------
+
+    async def boards(self) -> Sequence[str]:
+        """Names of the existing boards that the principal may use."""
+        with self._audited("boards"):
+            self._host.check_serving()
+            self._host.revocations.check(self.principal)
+            mine, found = self.principal.boards, await self._host.store.boards()
+            return [n for n in found if (not mine or n in mine) and not access.is_reserved(n)]
+
+    @property
+    def host(self) -> Host:
+        """What this link leads to."""
+        return self._host
+
+    async def audit(self, *, after: Key | None, limit: int) -> Sequence[tuple[Key, AuditRecord]]:
+        """See `Link.audit`."""
+        with self._audited("audit", "", after, limit):
+            self._host.check_serving()
+            self._check_token()
+            access.require_admin(self.principal)
+            check_limit(limit, LIST_ENTRIES_MAX)
+            return await self._host.audit.read(after, limit)
+
+    async def whoami(self) -> Principal:
+        """The principal of this link."""
+        with self._audited("whoami"):
+            self._check_token()
+            return self.principal
+
+    async def erase(self, agent: str, board: str | None = None) -> int:
+        """See `Link.erase`."""
+        with self._audited("erase", board or "", agent):
+            keys = self._data_keys()
+            await self._host.revocations.confirm(self.principal)
+            access.check_agent_name(agent)
+            if board is not None:
+                access.require_board(self.principal, board)
+            return await keys.destroy([f"private/{agent}", f"inbox/{agent}"], board)
+
+    async def rewrap(self) -> int:
+        """See `Link.rewrap`."""
+        with self._audited("rewrap"):
+            return await self._data_keys().rewrap()
+
+    def _data_keys(self) -> DataKeys:
+        self._host.check_serving()
+        self._check_token()
+        access.require_admin(self.principal)
+        if not isinstance(self._host.store, SealedStore):
+            raise InvalidRequest(field="master_key", reason="this service has none")
+        return self._host.store.keys
+
+    async def revoke(
+        self,
+        *,
+        tokens: Sequence[str] = (),
+        principal: str | None = None,
+        until_ms: Milliseconds | None = None,
+    ) -> int:
+        """Revoke tokens by their ids, and all that `principal` has been issued. See `Link.revoke`.
+
+        Everybody may revoke the token that he came with, or all of his own.
+        """
+        with self._audited("revoke", "", tokens, principal, until_ms):
+            self._host.check_serving()
+            await self._host.revocations.confirm(self.principal)
+            access.require_revoke(self.principal, tokens, principal)
+            try:
+                count = await self._host.revocations.revoke(tokens, principal, until_ms)
+                # What had left for an engine before is decided before this is answered.
+                await self._host.settled()
+            finally:
+                self._host.revocations.tell_soon()
+            return count
+
+    async def aclose(self) -> None:
+        """Nothing to close: the service belongs to somebody else."""
+
+    def _audited(self, verb: str, board: str = "", *about: object) -> Audited:
+        """The block of a request, recorded as the rules of `server/security/audit.py` say."""
+        return Audited(self._host.audit, self.principal, verb, board, about)
+
+    async def _use(self, board: str, right: Right | None = None) -> None:
+        """Check that the principal may use the board, and has `right` on all of it; open it.
+
+        Errors: NoSuchBoard.
+        """
+        self._check(board)
+        if right is not None:
+            await self._check_whole(board, right)
+        if await self._host.find(board, self._opener) is None:
+            raise NoSuchBoard(board)
+
+    async def _begin(self, board: str) -> OpenBoard:
+        """Open a board, which begins with that if the principal may change anything there.
+
+        Errors: NoSuchBoard when there is none and the principal may not.
+        """
+        found = await self._host.find(board, self._opener)
+        if found is not None:
+            return found
+        if not access.may_begin(self.principal):
+            raise NoSuchBoard(board)
+        return await self._host.use(board, self._opener)
+
+    async def _check_whole(self, board: str, right: Right) -> None:
+        """Check the right to the whole board, and the token with what the engine has now: what is
+        done under it is no commit of the principal's, which the engine would check."""
+        self._check(board)
+        access.require_whole(self.principal, right)
+        await self._host.revocations.confirm(self.principal)
+
+    def _permit(self) -> Permit | None:
+        """What the commit queue looks at again before a commit leaves for the engine."""
+        return self._host.revocations.permit(self.principal)
+
+    def _take_log(self, size: int) -> None:
+        """Errors: RateLimited when the logs would grow by more than the principal may let them."""
+        if self._meter is None:
+            return
+        refusal = self._meter.take_log(size, clock_ms())
+        if refusal is not None:
+            raise refusal
+
+    def _check_token(self) -> None:
+        """Errors: Unauthenticated when the token, which may have been refreshed, has ended."""
+        self._host.revocations.check(self.principal)
+
+    def _check(self, board: str) -> None:
+        self._host.check_serving()
+        self._check_token()
+        access.require_board(self.principal, board)
+
+    def _told(self, error: BlackboardError) -> BlackboardError:
+        """What the principal is told of a refusal: of a key that it may not read, no more than
+        that it is in the way (somebody may `append` without reading)."""
+        if not isinstance(error, Conflict):
+            return error
+        if not self._readable(error.key):
+            return Conflict(error.key, error.expected, PRESENT, head=error.head)
+        if error.current is not None:
+            error.current = decode_value(error.current)
+        return error
+
+
+_NOTHING: Final = Reading(0, "")
+"""What is read of a board that there is not."""
+_NO_LOG: Final = LogPage(Head(0, Epoch(0, ""), 1), ())
+
+
+class _Permitted:
+    """A watcher that ends as soon as its token does: `check` raises why."""
+
+    def __init__(self, watcher: Watcher, check: Callable[[], None]) -> None:
+        self._watcher = watcher
+        self._check = check
+
+    @property
+    def position(self) -> Position:
+        return self._watcher.position
+
+    async def request_progress(self) -> None:
+        await self._watcher.request_progress()
+
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        delivery = await anext(self._watcher)
+        self._check()
+        return delivery
+
+
+class _Source(Protocol):
+    """Where entries come from: the board as it is, or as it was."""
+
+    async def read(self, keys: Sequence[Key]) -> Reading: ...
+
+    async def list(self, prefix: Prefix, after: Key | None, limit: int) -> Reading: ...
+
+
+class _Present:
+    def __init__(self, store: Store, board: str) -> None:
+        self._store = store
+        self._board = board
+
+    async def read(self, keys: Sequence[Key]) -> Reading:
+        return await self._store.read(self._board, keys)
+
+    async def list(self, prefix: Prefix, after: Key | None, limit: int) -> Reading:
+        return await self._store.list(self._board, prefix, after=after, limit=limit)
+
+
+class _Then:
+    def __init__(self, archive: Archive, at: Point) -> None:
+        self._archive = archive
+        self._at = at
+
+    async def read(self, keys: Sequence[Key]) -> Reading:
+        return await self._archive.read(self._at, keys)
+
+    async def list(self, prefix: Prefix, after: Key | None, limit: int) -> Reading:
+        return await self._archive.list(self._at, prefix, after=after, limit=limit)

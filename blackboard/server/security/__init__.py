@@ -1,0 +1,1 @@
+"""The audit and the revocation of tokens."""

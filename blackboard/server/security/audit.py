@@ -1,0 +1,430 @@
+"""The audit: who did what that others may want to know of, out of everybody's reach.
+
+Recorded is, of principals that came with a token: what was refused (access_denied,
+unauthenticated, fenced), what changes or copies a board as a whole (restore, branch, export,
+import, prune ...), what is done to tokens and keys, and each look into somebody else's private
+namespace. Of whoever was not let in: how, and why not. Of the service itself: which master key it
+uses, and each data key that it makes. Names of keys and patterns are recorded, values never.
+
+The records lie in a board of the service's own, `~audit`. Each process writes a chain: a record has
+its number and the hash of the one before, so that one that was changed, taken out or put in shows.
+Records taken from the end show in three ways: the process that wrote them misses the last one
+before it writes the next; what a caller exported before is compared (`missing`); and whoever cut
+the end of a chain cannot go on with it, as that needs the numbers of the process.
+
+Invariants
+- nobody waits for a record to be written, and no request fails because one cannot be; at most
+  AUDIT_QUEUE_MAX wait, and how many were left out above that is itself recorded.
+- refusals, which anybody can cause, are recorded so often in a minute and counted above that
+  (`server/security/audit.py`).
+
+Has what a request comes to recorded: `with Audited(...)` around what carries it out.
+
+Refusals that repeat: the first are recorded one by one, the others are counted.
+
+Whoever is refused may try again as often as he likes, and has each refusal recorded. So that this
+fills no disk, what is alike (principal, token, verb, board, outcome) is recorded at most
+AUDIT_ALIKE_MAX times in a window of AUDIT_WINDOW_MS, and AUDIT_REFUSALS_MAX refusals in all; the
+others become one record for each kind, with their count, when the window is over. There are at most
+AUDIT_KINDS_MAX kinds in a window, and one for the rest of them.
+
+Time is an argument: that of the records.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from types import TracebackType
+from typing import Any, Final
+
+from blackboard.client.audit_record import REFUSED, AuditRecord
+from blackboard.client.link import WatchRequest
+from blackboard.core.access import Principal, Right, allows
+from blackboard.core.commit import Append, Commit, CommitId
+from blackboard.engines.base import Store
+from blackboard.errors import AccessDenied, BlackboardError, Corrupt, Fenced, Unauthenticated
+from blackboard.types import (
+    AUDIT_ALIKE_MAX,
+    AUDIT_BATCH_MAX,
+    AUDIT_KEPT_MS,
+    AUDIT_KINDS_MAX,
+    AUDIT_QUEUE_MAX,
+    AUDIT_REFUSALS_MAX,
+    AUDIT_WINDOW_MS,
+    LIST_ENTRIES_MAX,
+    Key,
+    Milliseconds,
+)
+from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
+
+OTHERS: Final = "(several)"
+"""The verb of refusals of more kinds than are told apart."""
+
+
+@dataclass(slots=True)
+class _Alike:
+    """Refusals of one kind: how many were recorded, how many only counted, the last of those."""
+
+    recorded: int = 0
+    counted: int = 0
+    last: AuditRecord | None = None
+
+
+class Repeats:
+    """The refusals of the window that runs."""
+
+    def __init__(self) -> None:
+        self._window = 0
+        self._recorded = 0
+        self._kinds: dict[tuple[str, ...], _Alike] = {}
+
+    def take(self, record: AuditRecord) -> Sequence[AuditRecord]:
+        """What is to be written now: what was counted before, `record` itself, or nothing."""
+        found = self.ended(record.time_ms)
+        kind: tuple[str, ...] = (
+            record.principal,
+            record.token,
+            record.verb,
+            record.board,
+            record.outcome,
+        )
+        if kind not in self._kinds and len(self._kinds) >= AUDIT_KINDS_MAX:
+            record = replace(record, principal="", token="", verb=OTHERS, board="", what="")
+            kind = _kind_of(record)
+        alike = self._kinds.setdefault(kind, _Alike())
+        if (
+            alike.recorded < AUDIT_ALIKE_MAX
+            and self._recorded < AUDIT_REFUSALS_MAX
+            and record.verb != OTHERS
+        ):
+            alike.recorded += 1
+            self._recorded += 1
+            return [*found, record]
+        alike.counted += 1
+        alike.last = record
+        return found
+
+    def ended(self, now_ms: Milliseconds) -> Sequence[AuditRecord]:
+        """What was counted in a window that is over at `now_ms`."""
+        window = now_ms // AUDIT_WINDOW_MS
+        if window == self._window:
+            return []
+        found = self.counted()
+        self._window, self._recorded = window, 0
+        self._kinds.clear()
+        return found
+
+    def counted(self) -> Sequence[AuditRecord]:
+        """What was counted until now, a record for each kind; it is counted no longer."""
+        found = []
+        for alike in self._kinds.values():
+            if alike.last is not None:
+                found.append(replace(alike.last, count=alike.counted))
+                alike.counted, alike.last = 0, None
+        return found
+
+
+def _kind_of(record: AuditRecord) -> tuple[str, ...]:
+    return (record.principal, record.token, record.verb, record.board, record.outcome)
+
+
+log = logging.getLogger(__name__)
+
+AUDIT_BOARD: Final = "~audit"
+_LIST: Final = "system/audit"
+_WHAT_CHARACTERS_MAX: Final = 512
+_PAUSE_S: Final = 0.5
+_WRITTEN_IN_S: Final = 0.05
+"""Records wait so long for others that share their commit."""
+WHOLE: Final = frozenset(
+    {
+        "checkpoint",
+        "pin",
+        "prune",
+        "restore",
+        "branch",
+        "verify",
+        "export",
+        "import_begin",
+        "import_end",
+        "revoke",
+        "erase",
+        "rewrap",
+        "audit",
+    }
+)
+"""Methods that are recorded whenever they succeed."""
+
+
+class Audit:
+    """Writes and reads the records of one process's requests."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._writer = secrets.token_hex(8)
+        self._waiting: deque[AuditRecord] = deque()
+        self._left_out = 0
+        self._number, self._previous, self._step = 0, "", 0
+        self._last: tuple[Key, Milliseconds] | None = None
+        self._repeats = Repeats()
+        self._window_over: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def note(self, principal: Principal, verb: str, board: str, what: str, outcome: str) -> None:
+        """Record something; who came without a token is not recorded: he opened the service."""
+        if principal.credential is None:
+            return
+        token = principal.credential.ids[-1]
+        self._take(AuditRecord(_now_ms(), principal.name, token, verb, board, what, outcome))
+
+    def note_stranger(self, verb: str, why: str, outcome: str) -> None:
+        """Record that somebody, who is not known, was not let in."""
+        self._take(AuditRecord(_now_ms(), "", "", verb, "", why, outcome))
+
+    def note_service(self, verb: str, board: str, what: str) -> None:
+        """Record what the service did by itself."""
+        self._take(AuditRecord(_now_ms(), SYSTEM_AGENT, "", verb, board, what, "ok"))
+
+    def _take(self, record: AuditRecord) -> None:
+        if len(record.what) > _WHAT_CHARACTERS_MAX:
+            record = replace(record, what=record.what[:_WHAT_CHARACTERS_MAX] + "...")
+        if record.outcome not in REFUSED:
+            return self._put([record])
+        if self._window_over is None:
+            loop = asyncio.get_running_loop()
+            self._window_over = loop.call_later(AUDIT_WINDOW_MS / 1000, self._tell_counts)
+        return self._put(self._repeats.take(record))
+
+    def _tell_counts(self) -> None:
+        if self._window_over is not None:
+            self._window_over.cancel()
+            self._window_over = None
+        self._put(self._repeats.counted())
+
+    def _put(self, records: Sequence[AuditRecord]) -> None:
+        for record in records:
+            if len(self._waiting) >= AUDIT_QUEUE_MAX:
+                self._left_out += 1
+            else:
+                self._waiting.append(record)
+        if records and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._write(), name="audit")
+
+    async def read(self, after: Key | None, limit: int) -> Sequence[tuple[Key, AuditRecord]]:
+        """Records after the one with key `after`, the oldest first. Errors: Unavailable."""
+        if after is None:
+            self._tell_counts()
+        await self.settle()
+        await self._store.open(AUDIT_BOARD)
+        page = await self._store.list(
+            AUDIT_BOARD, _LIST, after=after, limit=min(limit, LIST_ENTRIES_MAX)
+        )
+        return [(entry.key, _record(entry.key, entry.value)) for entry in page.entries]
+
+    async def settle(self) -> None:
+        """Wait until what was noted until now is written."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def aclose(self) -> None:
+        """Write what waits, once; what cannot be written now is logged as lost."""
+        self._tell_counts()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        try:
+            while self._waiting:
+                await self._write_some()
+        except BlackboardError as error:
+            log.warning("%d audit records are lost: %s", len(self._waiting), error)
+
+    async def _write(self) -> None:
+        await asyncio.sleep(_WRITTEN_IN_S)
+        while self._waiting:
+            try:
+                await self._write_some()
+            except BlackboardError as error:
+                log.warning("audit: %s", error)
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _write_some(self) -> None:
+        """Errors: Unavailable and others: the records wait on."""
+        await self._miss_the_last()
+        some = [self._waiting[i] for i in range(min(len(self._waiting), AUDIT_BATCH_MAX))]
+        chained = list(self._chained(some))
+        epoch = (await self._store.open(AUDIT_BOARD)).epoch.id
+        self._step += 1
+        name = CommitId(SYSTEM_AGENT, 0, self._writer, self._step)
+        ops = tuple(Append(_LIST, encode_value(asdict(r)), AUDIT_KEPT_MS) for r in chained)
+        (outcome,) = await self._store.commit(AUDIT_BOARD, [prepare(Commit(name, epoch, ops))])
+        if isinstance(outcome, BlackboardError):
+            raise outcome
+        self._number, self._previous = chained[-1].number, chained[-1].hash()
+        self._last = (str(outcome.results[-1]), chained[-1].time_ms)
+        for _ in some:
+            self._waiting.popleft()
+        if self._left_out:
+            left_out, self._left_out = self._left_out, 0
+            self._waiting.append(replace(some[-1], verb="audit", what=f"{left_out} left out"))
+
+    async def _miss_the_last(self) -> None:
+        """Look whether the last record that was written is there; record it if it is not."""
+        if self._last is None:
+            return
+        key, time_ms = self._last
+        reading = await self._store.read(AUDIT_BOARD, [key])
+        if reading.entries or time_ms + AUDIT_KEPT_MS <= _now_ms():
+            return
+        self._last = None
+        log.error("audit: records up to number %d of this process were taken out", self._number)
+        what = f"records up to {self._writer} {self._number} were taken out"
+        self._waiting.appendleft(
+            AuditRecord(_now_ms(), SYSTEM_AGENT, "", "audit", "", what, "corrupt")
+        )
+
+    def _chained(self, records: Iterable[AuditRecord]) -> Iterable[AuditRecord]:
+        number, previous = self._number, self._previous
+        for record in records:
+            number += 1
+            made = replace(record, writer=self._writer, number=number, previous=previous)
+            previous = made.hash()
+            yield made
+
+
+def findings(records: Iterable[AuditRecord]) -> Sequence[str]:
+    """What is wrong with records in their order: changed, taken out or put in. Empty if nothing is.
+
+    The oldest record of each writer is taken as it is: what was before it may be over.
+    """
+    found: list[str] = []
+    last: dict[str, AuditRecord] = {}
+    for record in records:
+        before = last.get(record.writer)
+        if before is not None:
+            if record.number != before.number + 1:
+                found.append(f"{record.writer}: {record.number} follows {before.number}")
+            elif record.previous != before.hash():
+                found.append(f"{record.writer}: {before.number} is not what was written")
+        last[record.writer] = record
+    return found
+
+
+def missing(
+    records: Iterable[AuditRecord], before: Iterable[AuditRecord], now_ms: Milliseconds
+) -> Sequence[str]:
+    """Which records of an earlier export are not among `records`, though they are not too old."""
+    there = {(record.writer, record.number): record.hash() for record in records}
+    found: list[str] = []
+    for record in before:
+        place = (record.writer, record.number)
+        if there.get(place) != record.hash() and record.time_ms + AUDIT_KEPT_MS > now_ms:
+            how = "is not what was exported" if place in there else "is gone"
+            found.append(f"{record.writer}: {record.number} {how}")
+    return found
+
+
+def looks_into_others(principal: Principal, patterns: Iterable[str]) -> bool:
+    """Whether a look at `patterns` shows `principal` what is private to somebody else."""
+    if not allows(principal.grants, Right.READ, "private/~/x"):
+        return False  # narrower grants on others are grants for that very purpose
+    own = {f"private/{principal.name}", f"inbox/{principal.name}"}
+    for pattern in patterns:
+        first, _, rest = pattern.partition("/")
+        if first not in ("public", "system") and f"{first}/{rest.partition('/')[0]}" not in own:
+            return True
+    return False
+
+
+def _now_ms() -> Milliseconds:
+    return time.time_ns() // 1_000_000
+
+
+def _record(key: Key, value: bytes) -> AuditRecord:
+    try:
+        fields: dict[str, Any] = decode_value(value)
+        return AuditRecord(**fields)
+    except TypeError as error:
+        raise Corrupt(what=key, reason="it is no record of the audit") from error
+
+
+_REFUSALS: Final = (AccessDenied, Unauthenticated, Fenced)
+_LOOKS: Final = frozenset({"read", "list", "log", "watch", "why", "history", "differences"})
+_AT_ALL: Final = frozenset({"log", "differences"})
+"""Looks that name no key and no pattern."""
+_NOTHING: Final[tuple[object, ...]] = (None, (), "", False)
+"""What an argument is that was not given; it is not recorded."""
+
+
+class Audited:
+    """Records, at the end of its block, what the rules of `server/security/audit.py` say.
+
+    `verb` is a method of the table; `about` is what it was given: for a look, first the keys or
+    patterns. Errors pass through.
+    """
+
+    __slots__ = ("_about", "_audit", "_board", "_principal", "_verb")
+
+    def __init__(
+        self, audit: Audit, principal: Principal, verb: str, board: str, about: Sequence[object]
+    ) -> None:
+        self._audit = audit
+        self._principal = principal
+        self._verb = verb
+        self._board = board
+        self._about = about
+
+    def __enter__(self) -> None:
+        """Nothing is recorded before it is known how it ends."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Record a refusal, or a success that is worth it; anything else is not the audit's."""
+        if isinstance(error, _REFUSALS):
+            self._note(str(error.fields().get("key", "")), error.code)
+        elif error is None and self._principal.credential is not None:
+            self._note_success()
+
+    def _note_success(self) -> None:
+        if self._verb in WHOLE:
+            self._note(self._text(), "ok")
+        elif self._verb in _LOOKS and looks_into_others(self._principal, self._patterns()):
+            self._note(self._text(), "private")
+
+    def _note(self, what: str, outcome: str) -> None:
+        self._audit.note(self._principal, self._verb, self._board, what, outcome)
+
+    def _patterns(self) -> Sequence[str]:
+        """The keys or patterns that a look is at; everything, if it names none."""
+        if self._verb in _AT_ALL or not self._about:
+            return ["**"]
+        subject = self._about[0]
+        if isinstance(subject, WatchRequest):
+            return subject.patterns
+        if isinstance(subject, list | tuple):
+            return [str(key) for key in subject]
+        return [str(subject)]
+
+    def _text(self) -> str:
+        return " ".join(_words(part) for part in self._about if part not in _NOTHING)
+
+
+def _words(part: object) -> str:
+    """An argument for people: what a wish says by name, but for what it left out and for bytes."""
+    if isinstance(part, list | tuple):
+        return ",".join(map(str, part))
+    if not is_dataclass(part) or isinstance(part, type):
+        return str(part)
+    said = ((f.name, getattr(part, f.name)) for f in fields(part))
+    return " ".join(
+        f"{name}={_words(value)}"
+        for name, value in said
+        if value not in _NOTHING and not isinstance(value, bytes)
+    )

@@ -1,0 +1,443 @@
+"""Tokens that were taken back: kept in a board of the service's own, followed by every process.
+
+A record names a token (with everything that was narrowed from it), or a principal (every token that
+it was issued until then). The process that revokes knows at once; every other one when its reader
+of that board's log does, which is what it would learn of any commit: within milliseconds.
+
+An engine that several processes share closes that gap in the commit itself: who revokes tells every
+board the revision of his record, its access number, before he answers, and a commit under a token
+that was looked at by who knew less is not decided there (server/security/revocations.py).
+
+Invariants
+- `check` passes only while the table is known, and was heard of within ACCESS_STALE_MS: a process
+  that cannot learn of revocations lets nobody in who has a token.
+- a record, once seen, counts until the token that it names would have ended anyway.
+- `epoch` grows with each record: what was permitted at an earlier one is looked at again.
+- every record up to revision `through` is in the table.
+
+Commits under tokens, on an engine that other processes use as well.
+
+A process looks at a token once more as a commit leaves for the engine, with what it knows of the
+revocations. What another process has revoked a moment ago it may not know yet, or for long when it
+is frozen in between. So each batch with a token in it carries the access number up to which this
+process knows the record, and the board, which whoever revokes has told the number of his record,
+does not decide what comes with a lower one. Then the record is read on, each token is looked at
+again, and what is still permitted is sent again.
+
+Invariants
+- a commit whose permit does not stand when its board decides was not carried out.
+- nothing is sent again that may have been carried out.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from blackboard.core.access import READ_ALL, Principal
+from blackboard.core.commit import Change, Commit, CommitId, Delete, Entry, Op, Put
+from blackboard.core.model import Outcome
+from blackboard.core.path import check_name, parse_patterns
+from blackboard.core.watch import Position
+from blackboard.encryption.store import SealedStore
+from blackboard.engines.base import Behind, Shared, Store
+from blackboard.errors import (
+    BlackboardError,
+    Compacted,
+    Corrupt,
+    FutureRevision,
+    InvalidRequest,
+    LimitExceeded,
+    RolledBack,
+    Unauthenticated,
+    Unavailable,
+)
+from blackboard.server.feed import Feed, View, Watcher
+from blackboard.types import (
+    ACCESS_STALE_MS,
+    LIST_ENTRIES_MAX,
+    LOG_ENTRIES_MAX,
+    OPERATIONS_MAX,
+    REVOCATIONS_MAX,
+    REVOKED_TTL_MS,
+    Key,
+    Milliseconds,
+    Revision,
+)
+from blackboard.wire.codec import SYSTEM_AGENT, Prepared, decode_value, encode_value, prepare
+
+log = logging.getLogger(__name__)
+
+ACCESS_BOARD: Final = "~access"
+_BELOW: Final = "system/revoked"
+_TOKENS: Final = f"{_BELOW}/tokens"
+_PRINCIPALS: Final = f"{_BELOW}/principals"
+_VIEW: Final = View(parse_patterns([f"{_BELOW}/**"]), READ_ALL)
+_RETRY_S: Final = 0.5
+_TOLD_AT_ONCE: Final = 64
+
+UNKNOWN: Final = -1
+"""The revision up to which somebody knows the record who has not read it."""
+Permit = tuple[Principal, int]
+"""Somebody who was let do something, and the epoch of the revocations at which he was."""
+
+
+class Revocations:
+    """The revoked tokens and principals, as one process knows them.
+
+    It looks for nothing until `ready` is awaited: a service that is used only from its own process
+    has no tokens.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._feed = Feed(store, ACCESS_BOARD)
+        self._until: dict[Key, Milliseconds] = {}
+        """When each record ends."""
+        self._before: dict[Key, Milliseconds] = {}
+        """By record of a principal: tokens issued up to then are revoked."""
+        self._heard_s = float("-inf")
+        self._loop: asyncio.AbstractEventLoop | None = None  # once something was heard
+        self._known = asyncio.Event()
+        self._asking = asyncio.Lock()
+        self._begun = self._done = 0  # looks at the record: begun, and the last that succeeded
+        self._follower: asyncio.Task[None] | None = None
+        self._incarnation, self._step = secrets.token_hex(8), 0
+        self.epoch = 0
+        """Counts the records that were seen."""
+        self.through: Revision = UNKNOWN
+        """The record is known up to here."""
+        self.changed: list[Callable[[], None]] = []
+        """Called whenever something was revoked."""
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    async def ready(self) -> None:
+        """Follow the revocations from here on; returns once they are known.
+
+        Errors: Unavailable when they cannot be read for ACCESS_STALE_MS.
+        """
+        if self._follower is None:
+            self._follower = asyncio.create_task(self._follow(), name="revocations")
+        if self._known.is_set():
+            return
+        try:
+            async with asyncio.timeout(ACCESS_STALE_MS / 1000):
+                await self._known.wait()
+        except TimeoutError as error:
+            raise Unavailable("revocations", "they cannot be read") from error
+
+    def check(self, principal: Principal) -> None:
+        """Errors: Unauthenticated when the principal's token was revoked, or ran out; Unavailable
+        while nothing is heard of the revocations."""
+        credential = principal.credential
+        if credential is None:
+            return
+        if self._is_stale():
+            raise Unavailable("revocations", "the engine is away, which tells them")
+        if self._is_over(principal):
+            raise Unauthenticated(reason="the token has expired")
+        if not self._until:
+            return
+        names = {credential.subject, principal.name}
+        before = max(self._before.get(f"{_PRINCIPALS}/{name}", -1) for name in names)
+        if credential.issued_at_ms <= before or any(
+            f"{_TOKENS}/{name}" in self._until for name in credential.ids
+        ):
+            raise Unauthenticated(reason="the token was revoked")
+
+    async def confirm(self, principal: Principal) -> None:
+        """As `check`, with what the engine has now, whatever was heard. Errors: as of `check`."""
+        if principal.credential is not None and shared_of(self._store) is not None:
+            await self.catch_up()
+        self.check(principal)
+
+    def permit(self, principal: Principal) -> Permit | None:
+        """What to look at again before a commit of `principal`, just checked, leaves."""
+        return None if principal.credential is None else (principal, self.epoch)
+
+    def recheck(self, permits: Sequence[Permit | None]) -> dict[int, Unauthenticated | Unavailable]:
+        """Which of what was permitted may not be done any more, by its number, and why.
+
+        It costs two comparisons for each as long as nothing was revoked in between.
+        """
+        refused: dict[int, Unauthenticated | Unavailable] = {}
+        now_ms, is_stale = _now_ms(), self._is_stale()
+        for number, permit in enumerate(permits):
+            if permit is None:
+                continue
+            principal, epoch = permit
+            ends_ms = principal.expires_at_ms
+            if epoch != self.epoch or is_stale or (ends_ms is not None and ends_ms <= now_ms):
+                try:
+                    self.check(principal)
+                except (Unauthenticated, Unavailable) as error:
+                    refused[number] = error
+        return refused
+
+    def _is_over(self, principal: Principal) -> bool:
+        return principal.expires_at_ms is not None and principal.expires_at_ms <= _now_ms()
+
+    def _is_stale(self) -> bool:
+        return self._loop is None or self._loop.time() - self._heard_s > ACCESS_STALE_MS / 1000
+
+    # --- revoking ---------------------------------------------------------------------------------
+
+    async def revoke(
+        self, tokens: Sequence[str], principal: str | None, until_ms: Milliseconds | None
+    ) -> int:
+        """Revoke tokens by their ids, and all that `principal` was issued until now.
+
+        `until_ms` is when the last of them ends by itself, if that is known. Returns how many
+        records there are now; who calls it then calls `tell_soon`.
+        Errors: InvalidRequest; LimitExceeded; Unavailable: perhaps recorded, and not yet in effect
+        in every process; to revoke again does no harm.
+        """
+        await self.ready()
+        now_ms = _now_ms()
+        ttl_ms = REVOKED_TTL_MS if until_ms is None else max(until_ms - now_ms, 1)
+        names = [f"{_TOKENS}/{check_name(token, 'token')}" for token in tokens]
+        if principal is not None:
+            names.append(f"{_PRINCIPALS}/{check_name(principal, 'principal')}")
+        if not names:
+            raise InvalidRequest(field="tokens", reason="a token or a principal is needed")
+        count = len(self._until.keys() | set(names))
+        if count > REVOCATIONS_MAX:
+            raise LimitExceeded("REVOCATIONS_MAX", count, REVOCATIONS_MAX)
+        record = {"before_ms": now_ms, "until_ms": min(now_ms + ttl_ms, now_ms + REVOKED_TTL_MS)}
+        over = [key for key, until in self._until.items() if until <= now_ms and key not in names]
+        ops: list[Op] = [Put(name, encode_value(record)) for name in names]
+        ops += [Delete(key) for key in over[: OPERATIONS_MAX - len(ops)]]
+        revision = await self._commit(ops)
+        for name in names:
+            self._note(name, record)
+        await self._tell_boards(revision)
+        return len(self._until)
+
+    async def _tell_boards(self, revision: Revision) -> None:
+        """Have no board decide commits of who does not know the record up to `revision`.
+
+        A board that is made meanwhile has no access number: its first commit under a token asks.
+        """
+        engine = shared_of(self._store)
+        if engine is None:
+            return
+        boards = await self._store.boards()
+        for first in range(0, len(boards), _TOLD_AT_ONCE):
+            some = boards[first : first + _TOLD_AT_ONCE]
+            await asyncio.gather(*[engine.raise_access(board, revision) for board in some])
+
+    def tell_soon(self) -> None:
+        """Have connections closed in the next turn of the loop: who revokes his own token gets the
+        answer first."""
+        asyncio.get_running_loop().call_soon(self._tell)
+
+    async def _commit(self, ops: Sequence[Op]) -> Revision:
+        """Errors: Unavailable, also when the outcome is unknown: revoking again does no harm."""
+        self._step += 1
+        epoch = (await self._store.open(ACCESS_BOARD)).epoch.id
+        name = CommitId(SYSTEM_AGENT, 0, self._incarnation, self._step)
+        (outcome,) = await self._store.commit(
+            ACCESS_BOARD, [prepare(Commit(name, epoch, tuple(ops)))]
+        )
+        if isinstance(outcome, BlackboardError):
+            raise Unavailable("revocations", str(outcome))
+        return outcome.revision
+
+    # --- following --------------------------------------------------------------------------------
+
+    async def catch_up(self, revision: Revision | None = None) -> None:
+        """Know what was revoked up to `revision` of the record; None = up to now.
+
+        Many who ask at once share one look that begins after all of them.
+        Errors: Unavailable; Corrupt.
+        """
+        begun = self._begun
+        async with self._asking:
+            is_known = revision is not None and self.through >= revision
+            if self._done <= begun and not is_known:
+                self._begun = number = self._begun + 1
+                await self._read_on()
+                self._done = number
+        if revision is not None and self.through < revision:
+            # A board names a revision that the record does not have: its part of the engine was
+            # lost. Who was revoked there nobody knows, so nobody is let in.
+            raise Unavailable("revocations", f"the engine has lost them after {self.through}")
+
+    async def _read_on(self) -> None:
+        """Take in what was recorded since `through`."""
+        before, head = self.epoch, UNKNOWN
+        try:
+            while self.through != UNKNOWN and self.through != head:
+                page = await self._store.log(
+                    ACCESS_BOARD, self.through, limit=LOG_ENTRIES_MAX, wait_ms=0
+                )
+                self._note_all(change for entry in page.entries for change in entry.changes)
+                head = page.head.revision
+                last = page.entries[-1].revision if page.entries else head
+                self.through = max(self.through, last)
+        except (Compacted, FutureRevision, RolledBack):
+            self.through = UNKNOWN
+        if self.through == UNKNOWN:
+            await self._load()
+        self._heard()
+        if self.epoch != before:
+            self._tell()
+
+    async def _follow(self) -> None:
+        while self._follower is asyncio.current_task():  # some drivers swallow a cancellation
+            try:
+                position = await self._load()
+                async with self._feed.watch(_VIEW, position) as watcher:
+                    await self._take_in(watcher)
+            except BlackboardError as error:
+                log.warning("revocations: %s", error)
+                await asyncio.sleep(_RETRY_S)
+
+    async def _load(self) -> Position:
+        """Everything that is recorded, and since when to watch: what comes twice does no harm."""
+        head = await self._store.open(ACCESS_BOARD)
+        after: Key | None = None
+        while True:
+            page = await self._store.list(ACCESS_BOARD, _BELOW, after=after, limit=LIST_ENTRIES_MAX)
+            self._note_all(page.entries)
+            after = page.next_key
+            if after is None:
+                break
+        self.through = max(self.through, head.revision)
+        self._heard()
+        return Position(head.epoch.id, head.revision)
+
+    async def _take_in(self, watcher: Watcher) -> None:
+        async for delivery in watcher:
+            self._heard()
+            changes = [c for entry in delivery.revisions for c in entry.changes]
+            self._note_all(changes)
+            self.through = max(self.through, delivery.position.revision)
+            if changes:
+                self._tell()
+
+    def _heard(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._heard_s = self._loop.time()
+        self._known.set()
+
+    def _note_all(self, found: Iterable[Entry | Change]) -> None:
+        for one in found:
+            if one.value is None:
+                self._until.pop(one.key, None)
+                self._before.pop(one.key, None)
+            else:
+                self._note(one.key, decode_value(one.value))
+
+    def _note(self, key: Key, record: Any) -> None:
+        try:
+            before_ms, until_ms = int(record["before_ms"]), int(record["until_ms"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise Corrupt(what=key, reason="no record of a revocation") from error
+        self.epoch += 1
+        self._until[key] = until_ms
+        if key.startswith(_PRINCIPALS + "/"):
+            self._before[key] = before_ms
+
+    def _tell(self) -> None:
+        for call in self.changed:
+            call()
+
+    async def aclose(self) -> None:
+        """Stop following."""
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            follower.cancel()
+            await asyncio.gather(follower, return_exceptions=True)
+            await self._feed.aclose()
+
+
+def shared_of(store: Store) -> Shared | None:
+    """The engine as one that other processes may use at the same time, if it is one."""
+    engine = store.raw if isinstance(store, SealedStore) else store
+    return cast("Shared", store) if isinstance(engine, Shared) else None
+
+
+def _now_ms() -> Milliseconds:
+    return time.time_ns() // 1_000_000
+
+
+_ATTEMPTS_MAX: Final = 8
+"""Times that a batch is sent while somebody revokes again and again in between."""
+Decision = Outcome | BlackboardError
+
+
+@dataclass
+class _Batch:
+    """A batch on its way: `left` are the numbers of those that have no decision yet."""
+
+    commits: Sequence[Prepared]
+    permits: Sequence[Permit | None]
+    decisions: dict[int, Decision]
+    left: list[int]
+
+    def take(self, answers: Sequence[Outcome | Behind]) -> Behind | None:
+        """Note what was decided; why the rest was not."""
+        behind, still = None, []
+        for number, answer in zip(self.left, answers, strict=True):
+            if isinstance(answer, Behind):
+                behind = answer
+                still.append(number)
+            else:
+                self.decisions[number] = answer
+        self.left = still
+        return behind
+
+
+class Permits:
+    """The way of commits to the engine of one process."""
+
+    def __init__(self, store: Store, revocations: Revocations) -> None:
+        self._store = store
+        self._revocations = revocations
+        self._shared = shared_of(store)
+
+    async def commit(
+        self, board: str, commits: Sequence[Prepared], permits: Sequence[Permit | None]
+    ) -> Sequence[Decision]:
+        """As `Store.commit`, of what was just permitted: one permit each, None = the service's own.
+
+        Errors: Unavailable when certainly none of them was applied. One alone may be refused as
+        Unauthenticated or Unavailable.
+        """
+        if self._shared is None or not any(permits):
+            return await self._store.commit(board, commits)
+        batch = _Batch(commits, permits, {}, list(range(len(commits))))
+        for _ in range(_ATTEMPTS_MAX):
+            sent = [commits[number] for number in batch.left]
+            answers = await self._shared.commit_at(board, sent, self._revocations.through)
+            behind = batch.take(answers)
+            if behind is None:
+                break
+            await self._look_again(board, batch, behind, self._shared)
+            if not batch.left:
+                break
+        for number in batch.left:
+            reason = "tokens are revoked all the time"
+            batch.decisions[number] = Unavailable(what=f"board {board}", reason=reason)
+        return [batch.decisions[number] for number in range(len(commits))]
+
+    async def _look_again(self, board: str, batch: _Batch, behind: Behind, engine: Shared) -> None:
+        """Know what the board asks for, and leave out what is not permitted any more."""
+        try:
+            await self._revocations.catch_up(behind.access)
+            if behind.access is None:
+                await engine.raise_access(board, self._revocations.through)
+        except BlackboardError as error:
+            refused: dict[int, BlackboardError] = dict.fromkeys(range(len(batch.left)), error)
+        else:
+            permits = [batch.permits[number] for number in batch.left]
+            refused = dict(self._revocations.recheck(permits))
+        for place, refusal in refused.items():
+            # One error for all would share a traceback among tasks: each gets its own.
+            batch.decisions[batch.left[place]] = type(refusal)(**refusal.fields())
+        batch.left = [number for place, number in enumerate(batch.left) if place not in refused]

@@ -1,0 +1,152 @@
+"""The service of one process: its boards, and the tasks that keep them tidy.
+
+Stateless but for its engine: start as many over one Redis as you like.
+"""
+
+import asyncio
+import logging
+import random
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from blackboard.archive.base import Archive
+from blackboard.client.cancellation import heed_cancellation
+from blackboard.core.access import Principal
+from blackboard.engines.base import EngineFacts, Store
+from blackboard.errors import BlackboardError
+from blackboard.server.boards import Host, ServiceStatistics
+from blackboard.server.checkpoints.schedule import Automatic, AutomaticCheckpoints
+from blackboard.server.documents.awareness import Whispering, whispers_of
+from blackboard.server.documents.rooms import Documents
+from blackboard.server.overload.rate_limits import Rates
+from blackboard.server.requests import LocalLink
+from blackboard.server.sweeper import Sweeper
+from blackboard.types import ENGINE_CHECK_INTERVAL_MS, LOG_KEPT_REVISIONS, SWEEP_INTERVAL_MS
+
+if TYPE_CHECKING:  # pottery is needed only where lock masters are configured
+    from blackboard.engines.redis.redlock import LockMasters
+
+log = logging.getLogger(__name__)
+
+
+class Service:
+    """Serves the boards of `store`. Use as a context manager; leaving it closes the store too.
+
+    `log_kept_revisions` bounds each board's log; older entries are compacted away, once they are in
+    the `archive`, if there is one. With `lock_masters` a lease is granted only if a majority of
+    them agrees. Both are closed too. `automatic` says when checkpoints are taken unasked; `rates`,
+    what each principal may ask for.
+    Errors on entering: EngineRefused, Unavailable; InvalidRequest when two lock masters are one.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        log_kept_revisions: int = LOG_KEPT_REVISIONS,
+        lock_masters: "LockMasters | None" = None,
+        archive: Archive | None = None,
+        automatic: Automatic | None = None,
+        rates: Rates | None = None,
+    ) -> None:
+        self.host = Host(store, lock_masters, archive=archive, rates=rates or Rates())
+        engine = whispers_of(store)
+        whispering = None if engine is None else Whispering(engine)
+        self.host.documents = Documents(self.link, whispering)
+        self._log_kept_revisions = log_kept_revisions
+        self._automatic = automatic or Automatic()
+        self._checkpoints = AutomaticCheckpoints(self.host, self._automatic)
+        self._sweeper = Sweeper(self.host, secrets.token_hex(8))
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> "Service":
+        try:
+            await self.host.look()
+        except BaseException:
+            await self.host.aclose()
+            raise
+        self.host.note_start()
+        sweeper = self._sweeper
+
+        async def trim() -> None:
+            await sweeper.trim(self._log_kept_revisions)
+
+        self._tasks = [
+            asyncio.create_task(
+                _every(SWEEP_INTERVAL_MS, sweeper.sweep, SWEEP_INTERVAL_MS // 4), name="sweeper"
+            ),
+            asyncio.create_task(_every(ENGINE_CHECK_INTERVAL_MS, trim), name="log trimmer"),
+            asyncio.create_task(_every(ENGINE_CHECK_INTERVAL_MS, self.host.look), name="look"),
+        ]
+        if self._automatic.repeats:
+            self._tasks += [
+                asyncio.create_task(
+                    _every(SWEEP_INTERVAL_MS, self._checkpoints.look), name="automatic checkpoints"
+                ),
+                asyncio.create_task(
+                    _every(ENGINE_CHECK_INTERVAL_MS, self._checkpoints.tidy), name="pruning"
+                ),
+            ]
+        for task in self._tasks:
+            task.add_done_callback(_report)
+        self.host.load.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.drain()
+        self.host.load.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._checkpoints.at_shutdown()
+        await self.host.aclose()
+
+    def link(self, principal: Principal) -> LocalLink:
+        """The way of `principal` to the boards."""
+        return LocalLink(self.host, principal)
+
+    def facts(self) -> EngineFacts:
+        """What the engine said of itself when it was last asked."""
+        return self.host.facts()
+
+    def check_serving(self) -> None:
+        """Errors: Unavailable while stopping; EngineRefused when the engine would lose data."""
+        self.host.check_serving()
+
+    def statistics(self) -> ServiceStatistics:
+        """A snapshot of what this process does and did."""
+        return replace(self.host.statistics(), sweeper=self._sweeper.statistics())
+
+    def drain(self) -> None:
+        """Take no new requests; commits that wait are still carried out."""
+        self.host.draining = True
+
+
+async def _every(
+    interval_ms: int, work: Callable[[], Awaitable[None]], earlier_ms: int = 0
+) -> None:
+    """Do `work` every `interval_ms`, for ever; what fails is logged and tried again next time.
+
+    Each time up to `earlier_ms` earlier, at random: services that began together go apart.
+    """
+    while True:
+        await asyncio.sleep((interval_ms - random.uniform(0, earlier_ms)) / 1000)
+        try:
+            await work()
+        except BlackboardError as error:
+            log.warning("%s: %s", getattr(work, "__qualname__", work), error)
+        heed_cancellation()
+
+
+def _report(task: "asyncio.Task[None]") -> None:
+    """These tasks never end by themselves: one that did has a bug, and people must hear of it."""
+    if not task.cancelled():
+        log.critical("%s ended", task.get_name(), exc_info=task.exception())

@@ -1,0 +1,397 @@
+"""Settings of a service: defaults that need nothing, then a TOML file, then the environment.
+
+Every field is also the environment variable `BLACKBOARD_<FIELD>`; `BLACKBOARD_CONFIG` names the
+TOML file. What would be unsafe is refused by `Settings.check` before anything is opened.
+
+Roles: named sets of grants, in a TOML file that people review.
+
+    [auditor]
+    grants = ["public/**=read", "private/**=read"]
+
+    [planner]
+    grants = ["public/plan/**=read,write,lock", "private/{name}/**=read,write"]
+
+`{name}` becomes the name of whoever gets the role. A token holds the grants that its role had when
+it was made: change the file, and the next token has them.
+"""
+
+import contextlib
+import ipaddress
+import os
+import secrets
+import ssl
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from platformdirs import user_data_path
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from blackboard.core import access
+from blackboard.core.access import Grant, operator
+from blackboard.core.path import check_name
+from blackboard.engines.base import Store
+from blackboard.errors import InvalidRequest
+from blackboard.integrity.tokens import AUDIENCE, check_secret, issue, new_secret
+from blackboard.server.checkpoints.schedule import Automatic
+from blackboard.server.overload.rate_limits import Rates
+from blackboard.types import LOG_KEPT_REVISIONS, RATE_BURST_MS, REPLICAS_MAX
+
+if TYPE_CHECKING:
+    from blackboard.archive.base import Archive
+    from blackboard.encryption.master_key import Wrapper
+
+CONFIG_VARIABLE: Final = "BLACKBOARD_CONFIG"
+PORT: Final = 7420
+_OPERATOR_TOKEN_TTL_MS: Final = 365 * 24 * 3600 * 1000
+_LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
+
+
+def _names(given: object) -> object:
+    if isinstance(given, str):
+        return tuple(name.strip() for name in given.split(",") if name.strip())
+    return given
+
+
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)]
+"""A list of names; in the environment, separated by commas."""
+
+
+class Settings(BaseSettings):
+    """How a service runs; made by `load`."""
+
+    model_config = SettingsConfigDict(env_prefix="BLACKBOARD_", extra="forbid", frozen=True)
+
+    engine: str = "sqlite"
+    """"sqlite", or a URL: redis[s]://host:port/db, redis[s]+cluster://host:port"""
+    data: Path = Field(default_factory=lambda: user_data_path("blackboard", appauthor=False))
+    """The data directory: boards of the embedded engine, the generated secret and token."""
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = PORT
+    level: Literal["disk", "memory"] = "disk"
+    """What an acknowledgement of the embedded engine survives; Redis has its own settings."""
+    replicas: Annotated[int, Field(ge=0, le=REPLICAS_MAX)] = 0
+    """Replicas of the Redis for which an answer waits a moment; its level tells if they had it."""
+    secret: SecretStr | None = None
+    """Signs tokens: one key a line, at least 32 bytes each; the first signs, all of them verify.
+    Generated on loopback."""
+    secret_file: Path | None = None
+    master_key: SecretStr | None = None
+    """Seals what is private, wherever it is kept: 32 bytes in hexadecimal, one key a line; the
+    first wraps, all of them unwrap."""
+    master_key_file: Path | None = None
+    master_key_command: str | None = None
+    """A program that prints the master key; run without a shell."""
+    seal_public: bool = False
+    """Seal the public namespace too."""
+    audience: str = AUDIENCE
+    """What tokens must be for; services with one secret and different audiences share no tokens."""
+    roles_file: Path | None = None
+    """Named sets of grants for `blackboard token create --role` (server/settings.py)."""
+    allowed_origins: Names = ()
+    """Web pages that may connect, as `https://host[:port]`. Programs send no Origin."""
+    allowed_hosts: Names = ()
+    """Names by which the service may be called, with a port unless it is any. Empty: on loopback
+    its usual names, else any."""
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    insecure: bool = False
+    """Serve other machines without TLS: only behind something that adds it."""
+    log_kept_revisions: Annotated[int, Field(ge=1)] = LOG_KEPT_REVISIONS
+    archive: str | None = None
+    """Where the past of the boards is kept: sqlite:///path, postgresql://..., or "none". Beside the
+    embedded engine unless it is said; Redis has none unless it is said."""
+    blobs: str | None = None
+    """Large values of the archive: a directory, or a URL such as s3://bucket/path."""
+    signing_key: Path | None = None
+    """A file with 32 bytes in hexadecimal, which sign checkpoints. Every service on one archive
+    needs the same. Generated beside the embedded engine."""
+    checkpoint_revisions: Annotated[int, Field(ge=1)] | None = None
+    """Take a checkpoint of each board every so many revisions; none unless it is said,"""
+    checkpoint_seconds: Annotated[int, Field(ge=1)] | None = None
+    """and every so many seconds, if anything happened."""
+    checkpoint_at_shutdown: bool = False
+    requests_per_second: Annotated[int, Field(ge=1)] | None = None
+    """Requests of each principal, and"""
+    bytes_per_second: Annotated[int, Field(ge=1)] | None = None
+    """bytes that it sends, and"""
+    log_bytes_per_hour: Annotated[int, Field(ge=1)] | None = None
+    """by how much its commits let the logs grow; as much as it can, unless it is said."""
+    rate_burst_ms: Annotated[int, Field(ge=1)] = RATE_BURST_MS
+    """Requests and bytes that an idle principal may send at once, as time of their rates."""
+    lock_masters: Names = ()
+    """URLs of Redis servers, independent of each other, that vote on every lease (Redlock)."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments before the environment before the TOML file."""
+        named = os.environ.get(CONFIG_VARIABLE)
+        if named is None:
+            return init_settings, env_settings
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, Path(named))
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether connections are encrypted by this process."""
+        return self.tls_cert is not None
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names by which the service may be called; empty = any."""
+        if self.allowed_hosts or not self.is_loopback:
+            return self.allowed_hosts
+        own = f"[{self.host}]" if ":" in self.host else self.host
+        return (*_LOOPBACK_NAMES, own)
+
+    def check(self) -> None:
+        """Errors: InvalidRequest when serving like this would be unsafe or cannot work."""
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise InvalidRequest(field="tls_key", reason="tls_cert and tls_key belong together")
+        if self.secret is not None and self.secret_file is not None:
+            raise InvalidRequest(field="secret_file", reason="secret is given as well")
+        given = (self.master_key, self.master_key_file, self.master_key_command)
+        if len(given) - given.count(None) > 1:
+            raise InvalidRequest(field="master_key", reason="given in more than one way")
+        if self.is_loopback:
+            return
+        if self.secret is None and self.secret_file is None:
+            reason = f"needed to serve {self.host}: BLACKBOARD_SECRET or a secret file"
+            raise InvalidRequest(field="secret", reason=reason)
+        if not self.has_tls and not self.insecure:
+            reason = f"needed to serve {self.host}, or `insecure` behind a proxy that adds TLS"
+            raise InvalidRequest(field="tls_cert", reason=reason)
+
+    def check_certificate(self) -> None:
+        """Errors: InvalidRequest unless certificate and key, if any, are there and are a pair."""
+        if self.tls_cert is None or self.tls_key is None:
+            return
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            # Without a password OpenSSL would ask for that of an encrypted key on the terminal.
+            context.load_cert_chain(self.tls_cert, self.tls_key, password="")
+        except OSError as error:
+            where = f"{self.tls_cert} with {self.tls_key}"
+            raise InvalidRequest(field="tls_cert", reason=f"{where}: {error}") from error
+
+
+def load(given: Mapping[str, object] | None = None) -> Settings:
+    """Settings from `given` by field name, then the environment, then the TOML file.
+
+    Errors: InvalidRequest, naming the field; also when the file that is named is not there, for a
+    service that then ran on defaults might seal nothing.
+    """
+    named = os.environ.get(CONFIG_VARIABLE)
+    if named and not Path(named).is_file():
+        raise InvalidRequest(field=CONFIG_VARIABLE, reason=f"there is no file {named!r}")
+    try:
+        return Settings(**(given or {}))  # type: ignore[arg-type]
+    except ValidationError as error:
+        details = error.errors(include_input=False, include_url=False)[0]
+        field = ".".join(str(part) for part in details["loc"])
+        unknown = details["type"] == "extra_forbidden"
+        reason = "there is no such setting" if unknown else details["msg"]
+        raise InvalidRequest(field=field or "settings", reason=reason) from error
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(field=CONFIG_VARIABLE, reason=str(error)) from error
+
+
+def automatic_of(settings: Settings) -> Automatic:
+    """When checkpoints are taken unasked."""
+    seconds = settings.checkpoint_seconds
+    return Automatic(
+        settings.checkpoint_revisions,
+        None if seconds is None else seconds * 1000,
+        settings.checkpoint_at_shutdown,
+    )
+
+
+def rates_of(settings: Settings) -> Rates:
+    """What each principal may ask for."""
+    return Rates(
+        settings.requests_per_second,
+        settings.bytes_per_second,
+        settings.log_bytes_per_hour,
+        settings.rate_burst_ms,
+    )
+
+
+async def make_store(settings: Settings) -> Store:
+    """Open the engine that the settings name.
+
+    Errors: InvalidRequest for an engine that there is none of; DataDirectoryInUse; Unavailable.
+    """
+    # The engines are imported when they are needed: redis alone takes a third of a second.
+    if settings.engine == "sqlite":
+        from blackboard.engines.sqlite.store import SqliteStore
+
+        return await SqliteStore.at(settings.data, settings.level)
+    from blackboard.engines.redis.store import RedisStore
+
+    try:
+        return RedisStore.connect(settings.engine, replicas=settings.replicas)
+    except InvalidRequest as error:
+        if error.field != "url":
+            raise
+        reason = f"neither sqlite nor the URL of a Redis: {error.reason}"
+        raise InvalidRequest(field="engine", reason=reason) from error
+
+
+async def make_archive(settings: Settings) -> "Archive | None":
+    """Open the archive that the settings name, None if there is none.
+
+    Errors: InvalidRequest when something is missing; Unavailable; Corrupt.
+    """
+    is_embedded = settings.engine == "sqlite"
+    if settings.archive == "none" or not (is_embedded or settings.archive):
+        return None
+    from blackboard.archive.sql import SqlArchive
+    from blackboard.integrity.signing import Seal, make_key, read_key
+    from blackboard.server.assembly import archive_url
+
+    url, blobs, key = settings.archive, settings.blobs, settings.signing_key
+    if blobs is None and (url is None or url.startswith("sqlite:")):
+        blobs = str(settings.data / "blobs")
+    if blobs is None:
+        reason = "needed beside an archive that other machines use"
+        raise InvalidRequest(field="blobs", reason=reason)
+    if key is None and not is_embedded:
+        reason = "needed to sign checkpoints: every service on one archive has the same key"
+        raise InvalidRequest(field="signing_key", reason=reason)
+    secret = make_key(settings.data / "signing_key") if key is None else read_key(key)
+    return await SqlArchive.open(
+        url or archive_url(settings.data), blobs=blobs, sealer=Seal(secret)
+    )
+
+
+def secret_of(settings: Settings) -> str:
+    """The secret that signs tokens: given, from a file, or generated in the data directory.
+
+    Errors: InvalidRequest when it cannot be read or is too short.
+    """
+    if settings.secret is not None:
+        return check_secret(settings.secret.get_secret_value())
+    path = settings.secret_file or settings.data / "secret"
+    try:
+        if settings.secret_file is None:
+            _create_private(path, new_secret())
+        return check_secret(path.read_text(encoding="utf-8").strip())
+    except OSError as error:
+        raise InvalidRequest(field="secret_file", reason=str(error)) from error
+
+
+async def wrapper_of(settings: Settings) -> "Wrapper | None":
+    """What wraps data keys: from the environment, a file or a command; None = nothing is sealed.
+
+    Errors: InvalidRequest when it cannot be had or is no key; its reason does not show it.
+    """
+    from blackboard.encryption.master_key import LocalWrapper, from_command
+
+    if settings.master_key_command is not None:
+        return await from_command(settings.master_key_command)
+    if settings.master_key is not None:
+        return LocalWrapper.of(settings.master_key.get_secret_value())
+    if settings.master_key_file is None:
+        return None
+    try:
+        return LocalWrapper.of(settings.master_key_file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(field="master_key_file", reason=str(error)) from error
+
+
+def write_operator_token(settings: Settings, secret: str) -> Path:
+    """Put a token of the operator, valid for a year, into the data directory; returns its path."""
+    path = settings.data / "token"
+    token = issue(secret, operator(), _OPERATOR_TOKEN_TTL_MS, audience=settings.audience)
+    try:
+        return _draft(path, token).replace(path)
+    except OSError as error:
+        raise InvalidRequest(field="data", reason=str(error)) from error
+
+
+def _create_private(path: Path, text: str) -> None:
+    """Write a file that nobody else may read, at once; one that exists already is left as it is."""
+    if path.exists():
+        return
+    draft = _draft(path, text)
+    with contextlib.suppress(FileExistsError):  # another process was faster: its text counts
+        path.hardlink_to(draft)
+    draft.unlink()
+
+
+def _draft(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text + "\n")
+    return draft
+
+
+AGENT: Final = "agent"
+READER: Final = "reader"
+OPERATOR: Final = "operator"
+_BUILT_IN: Final[Mapping[str, Sequence[str]]] = {
+    READER: ["public/**=read"],
+    OPERATOR: ["**=all"],
+}
+
+
+def grants_of(role: str, name: str, path: Path | None = None) -> tuple[Grant, ...]:
+    """The grants of `role` for `name`: a role of the file at `path`, else a built-in one.
+
+    Errors: InvalidRequest when there is no such role, or the file is not as above.
+    """
+    found = {} if path is None else load_roles(path)
+    if role in found:
+        texts = found[role]
+    elif role == AGENT:
+        return access.agent(name).grants
+    elif role in _BUILT_IN:
+        texts = _BUILT_IN[role]
+    else:
+        known = ", ".join(sorted({AGENT, *_BUILT_IN, *found}))
+        raise InvalidRequest("role", f"{role!r} is not one of: {known}")
+    return access.check_grants(access.parse_grant(text.replace("{name}", name)) for text in texts)
+
+
+def load_roles(path: Path) -> Mapping[str, Sequence[str]]:
+    """The roles of a file: by name, grants as text. Errors: InvalidRequest."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidRequest("roles_file", f"{path}: {error}") from error
+    return {check_name(name, "role"): _texts(name, role) for name, role in found.items()}
+
+
+def _texts(name: str, role: Any) -> Sequence[str]:
+    """Errors: InvalidRequest unless it is a table with nothing but `grants`, all of them valid."""
+    grants = role.get("grants") if isinstance(role, dict) and set(role) == {"grants"} else None
+    if not isinstance(grants, list) or not all(isinstance(text, str) for text in grants):
+        raise InvalidRequest("roles_file", f"role {name}: it needs grants = [...] and nothing else")
+    for text in grants:
+        access.check_grants([access.parse_grant(text.replace("{name}", "name"))])
+    return grants

@@ -1,0 +1,120 @@
+"""Takes away what is over: expired entries and leases, and log entries beyond what is kept.
+
+An entry exists until a commit removes it, and so does a lease: expiry is such a commit, so every
+watcher and every replay sees it, and the next one in a lease's queue is woken. Several services may
+sweep one board, which costs nothing while nothing is due: the condition on the entry's revision, or
+the lease's fence, lets only one of them succeed, and what was renewed in time stays.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator
+
+from blackboard.client.leases.presence import entries_that_end_with
+from blackboard.core import history
+from blackboard.core.commit import Commit, CommitId, Delete, Entry, Expire, KeyAt, Lease, Op
+from blackboard.errors import BlackboardError
+from blackboard.server.boards import Host, SweeperStatistics
+from blackboard.types import LANES_MAX, LOG_ENTRIES_MAX, REVISION_MAX, SWEEP_ENTRIES_MAX
+from blackboard.wire.codec import SYSTEM_AGENT
+
+log = logging.getLogger(__name__)
+
+EXPIRED_NOTE = "expired"
+
+
+class Sweeper:
+    """Sweeps the boards that a process has open."""
+
+    def __init__(self, host: Host, incarnation: str) -> None:
+        self._host = host
+        self._incarnation = incarnation
+        self._lane = int(incarnation, 16) % LANES_MAX
+        self._step = 0
+        self.expired = 0
+        """Entries and leases that this process has ended."""
+        self.refused = 0
+        """Those that it came too late for."""
+        self._rounds = 0
+
+    def statistics(self) -> SweeperStatistics:
+        """What it did until now."""
+        return SweeperStatistics(self._rounds, self.expired, self.refused)
+
+    async def sweep(self) -> None:
+        """End the leases that ran out on every open board, then remove its expired entries.
+
+        At most SWEEP_ENTRIES_MAX of each at a time.
+        """
+        for board in self._host.boards():
+            with _told(board):
+                await self._sweep(board)
+        self._rounds += 1
+
+    async def _sweep(self, board: str) -> None:
+        over = await self._host.store.leases(board, due=True)
+        due = await self._host.store.due(board, limit=SWEEP_ENTRIES_MAX)
+        expiries = [
+            *(self._end(board, over.epoch, o) for o in over.leases[:SWEEP_ENTRIES_MAX]),
+            *(self._remove(board, due.epoch, entry) for entry in due.entries),
+        ]
+        await asyncio.gather(*expiries)  # so that they share engine calls
+
+    async def _end(self, board: str, epoch: str, lease: Lease) -> None:
+        """End a lease, with the entries that tell that its holder is there."""
+        gone = tuple(Delete(key) for key in entries_that_end_with(lease))
+        await self._commit(board, epoch, (Expire(lease.key, lease.holder, lease.fence), *gone))
+
+    async def _remove(self, board: str, epoch: str, entry: Entry) -> None:
+        unchanged = KeyAt(entry.key, entry.mod_revision)
+        await self._commit(board, epoch, (Delete(entry.key),), (unchanged,))
+
+    async def _commit(
+        self, board: str, epoch: str, ops: tuple[Op, ...], conditions: tuple[KeyAt, ...] = ()
+    ) -> None:
+        self._step += 1
+        name = CommitId(SYSTEM_AGENT, self._lane, self._incarnation, self._step)
+        commit = Commit(name, epoch, ops, conditions, note=EXPIRED_NOTE)
+        outcome = await self._host.commit(board, commit)
+        # A refusal means that somebody else was faster, or that it was renewed in time.
+        if isinstance(outcome, BlackboardError):
+            self.refused += 1
+        else:
+            self.expired += 1
+
+    async def trim(self, kept: int) -> None:
+        """Compact each open board's log that is well above `kept` entries, page by page.
+
+        What the archive does not have yet stays, however long the log is.
+        """
+        for board in self._host.boards():
+            with _told(board):
+                await self._trim(board, kept)
+
+    async def _trim(self, board: str, kept: int) -> None:
+        store = self._host.store
+        head = await store.open(board)
+        if not history.excess(head, kept):
+            return
+        archiver = self._host.archiver
+        archived = REVISION_MAX if archiver is None else await archiver.settled(board)
+        while surplus := history.excess(head, kept):
+            limit = min(surplus, LOG_ENTRIES_MAX)
+            page = await store.log(board, head.oldest - 1, limit=limit)
+            doomed = [entry.revision for entry in page.entries if entry.revision <= archived]
+            if not doomed:
+                log.warning("board %s: its log stays, the archive is at %s", board, archived)
+                break
+            head = await store.compact(board, doomed[-1] + 1)
+            if head.log_entries <= kept:
+                break
+
+
+@contextlib.contextmanager
+def _told(board: str) -> Iterator[None]:
+    """Log what fails on one board: the others are swept all the same, and this one next time."""
+    try:
+        yield
+    except BlackboardError as error:
+        log.warning("board %s: %s", board, error)

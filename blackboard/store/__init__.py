@@ -1,1 +1,0 @@
-"""Engines: where a board is kept. One port (`base`), two real implementations."""

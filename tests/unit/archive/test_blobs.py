@@ -1,0 +1,114 @@
+"""Blobs in a directory and in a real S3 API: what comes back is what went in, or an error."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from blackboard.archive import blobs as module
+from blackboard.archive.blobs import Blobs
+from blackboard.errors import Corrupt, InvalidRequest, Unavailable
+from tests.s3 import BUCKET, S3
+
+VALUES = [b"", b"x" * 100_000, os.urandom(300_000)]
+
+
+@pytest.fixture
+def s3_blobs(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Blobs:
+    """Blobs in a bucket; the client finds the server by the environment."""
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    return Blobs.at(s3.url)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Blobs:
+    """Blobs in a directory, which is made."""
+    return Blobs.at(str(tmp_path / "deep" / "blobs"))
+
+
+async def check(blobs: Blobs) -> None:
+    """Put, put again, get, and miss."""
+    for value in VALUES:
+        name = await blobs.put(value)
+        assert name == hashlib.sha256(value).digest()
+        assert await blobs.put(value) == name
+        assert await blobs.get(name) == value
+    await blobs.put_all(VALUES)
+    missing = hashlib.sha256(b"never").digest()
+    with pytest.raises(Corrupt, match="missing"):
+        await blobs.get(missing)
+
+
+async def test_a_directory(local: Blobs, tmp_path: Path) -> None:
+    """By path, or by URL."""
+    await check(local)
+    again = Blobs.at((tmp_path / "deep" / "blobs").as_uri())
+    assert await again.get(hashlib.sha256(VALUES[1]).digest()) == VALUES[1]
+
+
+async def test_a_blob_in_a_directory_outlives_a_power_loss(
+    local: Blobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is synced, and so are the directories in which it was made, when `put` returns."""
+    synced = set()
+    real = os.fsync
+
+    def fsync(file: int) -> None:
+        real(file)
+        synced.add(os.fstat(file).st_ino)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    name = (await local.put(VALUES[1])).hex()
+    file = tmp_path / "deep" / "blobs" / name[:2] / name
+    for path in (file, file.parent, file.parent.parent):
+        assert path.stat().st_ino in synced, path
+
+
+async def test_s3(s3_blobs: Blobs) -> None:
+    """A bucket of a server that speaks S3's API."""
+    await check(s3_blobs)
+
+
+async def test_a_swapped_object_is_corrupt(s3: S3, s3_blobs: Blobs) -> None:
+    """Whoever can write into the bucket can make a value unreadable, not another one."""
+    name = (await s3_blobs.put(VALUES[1])).hex()
+    s3.request("PUT", f"{BUCKET}/board/{name[:2]}/{name}", VALUES[1][:-1])
+    with pytest.raises(Corrupt, match=name):
+        await s3_blobs.get(bytes.fromhex(name))
+
+
+async def test_nobody_answers(monkeypatch: pytest.MonkeyPatch, s3: S3) -> None:
+    """An object store that is away is Unavailable, soon."""
+    environment = s3.environment | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(Unavailable):
+        await Blobs.at(s3.url).put(b"x")
+
+
+@pytest.mark.parametrize("url", ["paper://desk", "s3:", "ftp://host/path"])
+def test_what_is_no_object_store(url: str) -> None:
+    """Refused, naming the setting."""
+    with pytest.raises(InvalidRequest) as refused:
+        Blobs.at(url)
+    assert refused.value.field == "blobs"
+
+
+def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    """A file is in the way."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Unavailable):
+        Blobs.at(str(tmp_path / "file" / "blobs"))
+
+
+async def test_young_blobs_stay(local: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody may be about to name them; older ones go, and a missing one is no error."""
+    name = await local.put(b"x")
+    await local.remove([name, hashlib.sha256(b"never").digest()])
+    assert await local.get(name) == b"x"
+    monkeypatch.setattr(module, "BLOB_GRACE_MS", -1_000)
+    await local.remove([name])
+    with pytest.raises(Corrupt):
+        await local.get(name)

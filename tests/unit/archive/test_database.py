@@ -1,0 +1,121 @@
+"""Opening the archive's database, and what its failures become."""
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from blackboard.archive.database import Database
+from blackboard.engines.redis.process import free_port
+from blackboard.errors import Corrupt, InvalidRequest, Unavailable
+
+
+@pytest.mark.parametrize("url", ["", "paper", "mysql://host/db", "sqlite://", "redis://host"])
+async def test_another_url_is_refused(url: str) -> None:
+    """Naming the setting."""
+    with pytest.raises(InvalidRequest) as refused:
+        await Database.open(url)
+    assert refused.value.field == "archive"
+
+
+async def test_a_server_that_is_away_is_unavailable() -> None:
+    """And its password is told to nobody."""
+    url = f"postgresql://somebody:secret@127.0.0.1:{free_port()}/blackboard"
+    with pytest.raises(Unavailable) as refused:
+        await Database.open(url)
+    assert "secret" not in str(refused.value)
+    assert "127.0.0.1" in refused.value.what
+
+
+async def test_a_directory_that_is_missing_is_unavailable(tmp_path: Path) -> None:
+    """A file cannot be made there."""
+    with pytest.raises(Unavailable):
+        await Database.open(f"sqlite:///{tmp_path}/missing/archive.db")
+
+
+async def test_a_file_that_is_no_database_is_corrupt(tmp_path: Path) -> None:
+    """It is left as it is."""
+    path = tmp_path / "archive.db"
+    path.write_bytes(b"not a database " * 1000)
+    with pytest.raises(Corrupt):
+        await Database.open(f"sqlite:///{path}")
+    assert path.read_bytes().startswith(b"not a database")
+
+
+async def test_a_transaction_is_whole_or_not(tmp_path: Path) -> None:
+    """An error in the middle undoes it; a reader sees one snapshot."""
+    database = await Database.open(f"sqlite:///{tmp_path}/archive.db")
+    count = text("SELECT COUNT(*) FROM kept")
+    write = text("INSERT INTO kept (board, revision) VALUES (1, :revision)")
+    async with database.writing() as connection:
+        await connection.execute(write, {"revision": 1})
+
+    async def fail() -> None:
+        async with database.writing() as connection:
+            await connection.execute(write, {"revision": 2})
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    async with database.reading() as reader:
+        assert (await reader.execute(count)).scalar_one() == 1
+        async with database.writing() as connection:
+            await connection.execute(write, {"revision": 3})
+        assert (await reader.execute(count)).scalar_one() == 1
+    async with database.reading() as reader:
+        assert (await reader.execute(count)).scalar_one() == 2
+    await database.sync()
+    await database.aclose()
+
+
+async def test_writers_take_turns(tmp_path: Path) -> None:
+    """Many at once, none is told that the file is locked."""
+    database = await Database.open(f"sqlite:///{tmp_path}/archive.db")
+
+    async def write(revision: int) -> None:
+        async with database.writing() as connection:
+            statement = text("INSERT INTO kept (board, revision) VALUES (1, :revision)")
+            await connection.execute(statement, {"revision": revision})
+
+    await asyncio.gather(*(write(number) for number in range(40)))
+    async with database.reading() as connection:
+        assert (await connection.execute(text("SELECT COUNT(*) FROM kept"))).scalar_one() == 40
+    await database.aclose()
+
+
+@pytest.mark.parametrize("kind", ["reading", "writing"])
+async def test_a_cancelled_transaction_holds_nobody_up(tmp_path: Path, kind: str) -> None:
+    """Its statement was under way, with a row to fetch."""
+    database = await Database.open(f"sqlite:///{tmp_path}/archive.db")
+    begun, go_on = threading.Event(), threading.Event()
+
+    def pause() -> int:
+        begun.set()
+        return go_on.wait()
+
+    async def select() -> None:
+        async with getattr(database, kind)() as connection:
+            raw = await connection.get_raw_connection()
+            await raw.driver_connection.create_function("pause", 0, pause)
+            await connection.execute(text("SELECT pause() FROM kept"))
+
+    async with database.writing() as connection:
+        await connection.execute(text("INSERT INTO kept (board, revision) VALUES (1, 1), (1, 2)"))
+    task = asyncio.create_task(select())
+    await asyncio.to_thread(begun.wait)
+    task.cancel()
+    await asyncio.wait({task}, timeout=0)  # it is told, and still has to wait
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with contextlib.closing(sqlite3.connect(tmp_path / "archive.db", timeout=0)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("INSERT INTO kept (board, revision) VALUES (1, 3)")
+        other.commit()
+        busy, _, _ = other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        assert not busy
+    await database.aclose()

@@ -1,0 +1,147 @@
+"""Rows of the archive, and the chain."""
+
+import zlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import fields, replace
+
+from blackboard.archive import rows as archive_rows
+from blackboard.archive.blobs import Blobs
+from blackboard.archive.tables import BLOB, DEFLATED, PLAIN
+from blackboard.core.commit import Change, ChangeKind, CommitId, Epoch, Lease, LogEntry, Waiter
+from blackboard.errors import Corrupt
+from blackboard.types import BLOB_BYTES, VALUE_BYTES_MAX
+
+LEASE = Lease("public/l", "ada", 3, 99, (Waiter("bo", 5, 6),))
+ENTRY = LogEntry(
+    revision=7,
+    time_ms=1_000,
+    id=CommitId("ada", 1, "i", 4),
+    changes=(
+        Change(ChangeKind.PUT, "public/a", b"\x01", 5_000, item=2),
+        Change(ChangeKind.GRANT, "public/l", lease=LEASE),
+        Change(ChangeKind.DELETE, "public/b"),
+    ),
+    digest=b"d" * 32,
+    based_on=(("public/a", 3),),
+    note="why",
+    epoch=Epoch(2, "e", "restore", 3, 7),
+    results=(None, ("ada", 3, 99), 1),
+)
+OTHER: dict[str, Any] = {
+    "revision": 8,
+    "time_ms": 1_001,
+    "id": CommitId("bo", 1, "i", 4),
+    "changes": ENTRY.changes[:2],
+    "digest": b"e" * 32,
+    "based_on": (),
+    "note": "",
+    "epoch": None,
+    "results": (None, ("ada", 3, 99), 0),
+}
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(LogEntry)])
+def test_the_chain_covers_every_field(field: str) -> None:
+    """Of an entry; and nobody may add one that it does not cover."""
+    changed = replace(ENTRY, **{field: OTHER[field]})
+    start = archive_rows.CHAIN_START
+    assert archive_rows.next_chain(start, changed) != archive_rows.next_chain(start, ENTRY)
+    assert archive_rows.next_chain(b"x" * 32, ENTRY) != archive_rows.next_chain(start, ENTRY)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("kind", ChangeKind.RENEW),
+        ("key", "public/x"),
+        ("value", b"\x02"),
+        ("expires_at_ms", None),
+        ("item", None),
+        ("lease", LEASE),
+    ],
+)
+def test_the_chain_covers_every_change(field: str, value: Any) -> None:
+    """Whatever differs in one of them."""
+    first = replace(ENTRY.changes[0], **{field: value})
+    changed = replace(ENTRY, changes=(first, *ENTRY.changes[1:]))
+    assert archive_rows.canonical(changed) != archive_rows.canonical(ENTRY)
+    assert {f.name for f in fields(Change)} == {
+        "kind",
+        "key",
+        "value",
+        "expires_at_ms",
+        "item",
+        "lease",
+    }
+
+
+def test_values_take_the_form_that_suits_them() -> None:
+    """Small ones as they are, repetitive ones deflated, large ones by their hash."""
+    assert archive_rows.content_of(b"a" * 511) == (PLAIN, b"a" * 511)
+    for size in (512, 1_024, 1_025, 8_192, 8_193, 32_768, BLOB_BYTES):
+        form, content = archive_rows.content_of(b"a" * size)
+        assert form == DEFLATED
+        assert len(content) < 100 + size // 100
+        assert zlib.decompress(content) == b"a" * size
+    noise = bytes(range(256)) * 4
+    assert archive_rows.content_of(noise) == (PLAIN, noise)
+    assert archive_rows.content_of(b"a" * BLOB_BYTES)[0] == DEFLATED
+    form, content = archive_rows.content_of(b"a" * (BLOB_BYTES + 1))
+    assert form == BLOB
+    assert len(content) == 32
+
+
+def row(form: int, content: bytes | None) -> Any:
+    """A version's row, as far as it matters here."""
+    return SimpleNamespace(form=form, content=content, key="public/a", revision=3)
+
+
+@pytest.mark.parametrize(
+    ("form", "content"), [(DEFLATED, b"junk"), (7, b"x"), (PLAIN, None), (DEFLATED, None)]
+)
+async def test_damaged_content_is_named(form: int, content: bytes | None) -> None:
+    """The key and the revision."""
+    blobs = Blobs(None, "nowhere")  # type: ignore[arg-type]
+    with pytest.raises(Corrupt, match="public/a at revision 3"):
+        await archive_rows.value_of(row(form, content), blobs)
+    assert await archive_rows.value_of(row(DEFLATED, zlib.compress(b"x")), blobs) == b"x"
+
+
+async def test_a_value_that_swells_is_refused() -> None:
+    """Up to VALUE_BYTES_MAX it is a value; a bomb and half a value are named."""
+    blobs = Blobs(None, "nowhere")  # type: ignore[arg-type]
+    most = zlib.compress(bytes(VALUE_BYTES_MAX))
+    assert await archive_rows.value_of(row(DEFLATED, most), blobs) == bytes(VALUE_BYTES_MAX)
+    for content, words in (
+        (zlib.compress(bytes(VALUE_BYTES_MAX + 1)), "more than VALUE_BYTES_MAX"),
+        (zlib.compress(bytes(32 * VALUE_BYTES_MAX)), "more than VALUE_BYTES_MAX"),
+        (most[:-1], "cut short"),
+    ):
+        with pytest.raises(Corrupt, match=f"public/a at revision 3.*{words}"):
+            await archive_rows.value_of(row(DEFLATED, content), blobs)
+        with pytest.raises(Corrupt, match=words):
+            archive_rows.hash_of(row(DEFLATED, content))
+
+
+async def test_a_damaged_commit_is_named() -> None:
+    """Its revision."""
+    blobs = Blobs(None, "nowhere")  # type: ignore[arg-type]
+    commit = SimpleNamespace(**archive_rows.commit_row(1, ENTRY, bytes(32)))
+    commit.details = commit.details[:-2]
+    with pytest.raises(Corrupt, match="revision 7"):
+        await archive_rows.entry_of(commit, [], None, blobs)
+
+
+def test_a_manifest_comes_out_as_it_went_in() -> None:
+    """Also one that was packed without what all say alike; a damaged one is named."""
+    manifest = b'{"agents":{},"author":"~system","board":"main","chain":"00","checkpoint":"a"}'
+    packed = archive_rows.pack_manifest(manifest)
+    assert len(packed) < len(zlib.compress(manifest, 9)) - 20
+    for kept in (packed, zlib.compress(manifest)):
+        assert archive_rows.unpack_manifest(kept) == manifest
+        for damaged in (kept[:-1], b"", b"junk", kept[:8] + b"x" + kept[9:]):
+            with pytest.raises(ValueError, match=r"\w"):
+                archive_rows.unpack_manifest(damaged)

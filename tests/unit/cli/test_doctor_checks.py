@@ -1,0 +1,155 @@
+"""What doctor finds, on real files and real numbers."""
+
+import stat
+from email.utils import formatdate
+from pathlib import Path
+
+import pytest
+
+from blackboard.cli import doctor as checks
+from blackboard.cli.doctor import Status
+from blackboard.cli.target import Target
+from blackboard.core.access import agent
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.integrity.tokens import issue, new_secret
+from blackboard.server.settings import Settings
+from blackboard.types import ARCHIVE_LAG_MS_MAX
+
+NOW_MS = 1_800_000_000_000
+HOUR_MS = 3_600_000
+
+
+def test_a_private_directory_is_fine(tmp_path: Path) -> None:
+    """Writable, roomy enough for tests, and its fsync time is told in milliseconds."""
+    directory = tmp_path / "boards"
+    directory.mkdir(mode=0o700)
+    found = {finding.check: finding for finding in checks.directory(directory)}
+    assert found["data"].status is Status.OK
+    assert found["fsync"].text.split()[1] == "ms"
+    assert list(directory.iterdir()) == []
+
+
+def test_a_readable_directory_is_a_warning(tmp_path: Path) -> None:
+    """Others on the machine could read private namespaces; the fix is the command."""
+    directory = tmp_path / "boards"
+    directory.mkdir()
+    directory.chmod(0o755)
+    finding = next(iter(checks.directory(directory)))
+    assert finding.status is Status.WARN
+    assert finding.fix == f"chmod 700 {directory}"
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o755
+
+
+def test_a_missing_directory_is_not_made(tmp_path: Path) -> None:
+    """Doctor looks at where it would be."""
+    directory = tmp_path / "not" / "yet"
+    findings = list(checks.directory(directory))
+    assert findings[0].status is Status.OK
+    assert "not made yet" in findings[0].text
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_an_engine_that_somebody_uses_is_fine(tmp_path: Path) -> None:
+    """It names the process instead of waiting for it; afterwards it asks the engine itself."""
+    settings = Settings(data=tmp_path)
+    [new] = await checks.engine(settings)
+    assert "when it is first used" in new.text
+    store = await SqliteStore.at(tmp_path)
+    [used] = await checks.engine(settings)
+    assert (used.status, "in use by process" in used.text) == (Status.OK, True)
+    await store.aclose()
+    engine, durability = await checks.engine(settings)
+    assert engine.text.startswith("sqlite 3.")
+    assert durability.text == "what is acknowledged is on disk"
+
+
+async def test_an_unknown_engine_fails() -> None:
+    """With the words of the error."""
+    [finding] = await checks.engine(Settings(engine="mysql://x"))
+    assert finding.status is Status.FAIL
+
+
+@pytest.mark.parametrize(
+    ("ttl_ms", "status"),
+    [(HOUR_MS, Status.OK), (HOUR_MS // 6, Status.WARN)],
+)
+def test_a_token_that_ends_soon_is_a_warning(ttl_ms: int, status: Status) -> None:
+    """There is time to ask for another one."""
+    import time
+
+    token = issue(new_secret(), agent("bob"), ttl_ms)
+    now_ms = time.time_ns() // 1_000_000
+    assert checks.token(Target("b", url="ws://x", token=token), now_ms).status is status
+    later_ms = now_ms + ttl_ms + 1000
+    expired = checks.token(Target("b", url="ws://x", token=token), later_ms)
+    assert (expired.status, expired.text) == (Status.FAIL, "bob's has expired")
+
+
+@pytest.mark.parametrize("token", [None, "nonsense"])
+def test_no_token_fails(token: str | None) -> None:
+    """Nothing works without one."""
+    assert checks.token(Target("b", url="ws://x", token=token), NOW_MS).status is Status.FAIL
+
+
+@pytest.mark.parametrize(
+    ("url", "status"),
+    [
+        ("ws://127.0.0.1:7420", Status.OK),
+        ("ws://[::1]:7420", Status.OK),
+        ("ws://localhost", Status.OK),
+        ("wss://boards.example.org", Status.OK),
+        ("ws://boards.example.org", Status.WARN),
+        ("ws://localhost.example.org", Status.WARN),
+    ],
+)
+def test_an_open_wire_is_a_warning(url: str, status: Status) -> None:
+    """Loopback needs no encryption, everything else does."""
+    assert checks.transport(url).status is status
+
+
+@pytest.mark.parametrize(
+    ("theirs", "status"),
+    [("0.1.0", Status.OK), ("0.1.9", Status.OK), ("0.2.0", Status.WARN), ("", Status.WARN)],
+)
+def test_versions_are_compared(theirs: str, status: Status) -> None:
+    """A minor version may change the protocol."""
+    assert checks.versions(theirs, "0.1.0").status is status
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "status", "words"),
+    [(0, Status.OK, "agrees"), (90, Status.WARN, "ahead of"), (-90, Status.WARN, "behind")],
+)
+def test_clocks_are_compared(ahead_s: int, status: Status, words: str) -> None:
+    """Both directions are told."""
+    now_s = NOW_MS / 1000
+    finding = checks.clock(formatdate(now_s - ahead_s, usegmt=True), now_s)
+    assert finding.status is status
+    assert words in finding.text
+
+
+@pytest.mark.parametrize(
+    ("lag_ms", "status"),
+    [(0, Status.OK), (ARCHIVE_LAG_MS_MAX, Status.OK), (ARCHIVE_LAG_MS_MAX + 1, Status.WARN)],
+)
+def test_an_archive_that_does_not_keep_up_is_told(lag_ms: int, status: Status) -> None:
+    """By the age of what it misses; the boards that fail are counted."""
+    told = {"status": "ready", "archive": {"behind": 7, "lag_ms": lag_ms, "failing": 2}}
+    [finding] = checks.archive(told)
+    assert (finding.check, finding.status) == ("archive", status)
+    assert "7 revisions" in finding.text
+    assert ("2 boards" in finding.text) is (status is Status.WARN)
+
+
+def test_one_revision_behind_is_not_many() -> None:
+    """Nor is one board."""
+    told = {"archive": {"behind": 1, "lag_ms": ARCHIVE_LAG_MS_MAX + 1_000, "failing": 1}}
+    [finding] = checks.archive(told)
+    assert "1 revision behind" in finding.text
+    assert finding.text.endswith("; 1 board cannot be archived")
+
+
+def test_a_service_without_an_archive_has_no_such_finding() -> None:
+    """Nor has one that answers something else."""
+    answers: list[object] = [{"status": "ready"}, [], None, {"archive": {"behind": "x"}}]
+    assert [list(checks.archive(told)) for told in answers] == [[]] * 4

@@ -1,0 +1,100 @@
+"""When a document is compacted: after so many updates, so many bytes, and before nobody has it."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from blackboard.client.documents import layout as documents_tail
+from blackboard.client.documents.layout import Tail
+from blackboard.client.link import Link
+from blackboard.core import access
+from blackboard.core.documents.keys import base_key, document_prefix, updates_prefix
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.server.documents import room as documents_room
+from blackboard.server.service import Service
+from blackboard.types import DOCUMENT_TAIL_BYTES, DOCUMENT_TAIL_UPDATES
+from tests.conformance.peers import Peer
+
+BOARD, KEY = "board", "public/memo"
+
+
+def test_it_is_due_after_so_many_updates() -> None:
+    tail = Tail(KEY)
+    for number in range(DOCUMENT_TAIL_UPDATES):
+        assert not tail.is_due
+        tail.add(f"{updates_prefix(KEY)}/{number:016}", number + 1, 1)
+    assert tail.is_due
+
+
+def test_it_is_due_after_so_many_bytes() -> None:
+    tail = Tail(KEY)
+    tail.add("one", 1, DOCUMENT_TAIL_BYTES - 1)
+    assert not tail.is_due
+    tail.add("two", 2, 1)
+    assert tail.is_due
+    tail.drop("two")
+    tail.drop("what is not there")
+    assert not tail.is_due
+
+
+def test_beside_a_large_base_it_may_be_an_eighth_of_it() -> None:
+    tail = Tail(KEY, base_bytes=16 * DOCUMENT_TAIL_BYTES)
+    tail.add("one", 1, 2 * DOCUMENT_TAIL_BYTES - 1)
+    assert not tail.is_due
+    tail.add("two", 2, 1)
+    assert tail.is_due
+
+
+@pytest.fixture
+async def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Link]:
+    """A way to a service where only the end of a room hurries a compaction, and waits for it."""
+    monkeypatch.setattr(documents_room, "_COMPACTION_DELAY_S", 3_600.0)
+    monkeypatch.setattr(documents_room, "_LAST_COMPACTION_S", 60.0)
+    async with Service(await SqliteStore.at(tmp_path, "memory")) as service:
+        yield service.link(access.operator())
+
+
+async def write(link: Link, text: str) -> None:
+    """Insert a text and leave."""
+    async with Peer().connected(link, BOARD, KEY) as peer:
+        await peer.sync()
+        await peer.push(peer.edit(text))
+        await peer.sync_again()
+
+
+async def parts(link: Link) -> tuple[bool, int]:
+    """Whether the document has a base, and how many updates besides."""
+    found = await link.list(BOARD, f"{document_prefix(KEY)}/**", limit=100)
+    keys = [entry.key for entry in found.entries]
+    return base_key(KEY) in keys, sum(key.startswith(updates_prefix(KEY)) for key in keys)
+
+
+async def length(link: Link) -> int:
+    """Of the text, as a new peer gets it."""
+    async with Peer().connected(link, BOARD, KEY) as peer:
+        await peer.sync()
+        return len(str(peer.text))
+
+
+async def test_what_is_due_is_done_before_nobody_has_the_document(link: Link) -> None:
+    await write(link, "x" * 100)
+    assert await parts(link) == (False, 1)
+    await write(link, "y" * DOCUMENT_TAIL_BYTES)
+    assert await parts(link) == (True, 0)
+    await write(link, "z" * 100)
+    assert await parts(link) == (True, 1)
+    assert await length(link) == DOCUMENT_TAIL_BYTES + 200
+
+
+async def test_what_was_left_over_is_due_when_the_document_is_loaded(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever should have done it may have died."""
+    with monkeypatch.context() as patch:
+        patch.setattr(documents_tail, "DOCUMENT_TAIL_BYTES", 2**40)
+        await write(link, "y" * DOCUMENT_TAIL_BYTES)
+    assert await parts(link) == (False, 1)
+    assert await length(link) == DOCUMENT_TAIL_BYTES
+    assert await parts(link) == (True, 0)
+    assert await length(link) == DOCUMENT_TAIL_BYTES

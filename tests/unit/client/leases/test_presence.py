@@ -1,0 +1,163 @@
+"""Attaching when something comes between."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from blackboard.client.board import Board
+from blackboard.client.leases import presence
+from blackboard.client.leases.presence import entries_that_end_with, identity_key, presence_key
+from blackboard.core.commit import Grant, Lease, Release
+from blackboard.errors import Fenced, LeaseHeld, StepSuperseded
+from blackboard.server.service import Service
+from tests.conformance.workers import Block, apart, lease_of
+from tests.unit.server.hooked import HookedStore, client_of, service_over
+
+HOUR_MS = 3_600_000
+ADA = identity_key("ada")
+
+
+@pytest.fixture
+async def opened(tmp_path: Path) -> AsyncIterator[tuple[Service, HookedStore]]:
+    """A service over a hooked engine."""
+    async with service_over(tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def ada(opened: tuple[Service, HookedStore]) -> Board:
+    """The board as ada, who has worked on it before."""
+    board = client_of(opened[0], "ada").board("main")
+    await board.put("public/begun", 1)
+    return board
+
+
+class Rival:
+    """Takes the identity over each time that somebody has just looked who has it."""
+
+    def __init__(self, store: HookedStore, board: Board, times: int) -> None:
+        self.looks = 0
+        self.fence = 0
+        self._board = board
+        self._times = times
+        store.hook("after leases", self._come_between)
+
+    async def _come_between(self) -> None:
+        self.looks += 1
+        if self.looks <= self._times:
+            await apart(self.take())
+
+    async def take(self) -> None:
+        """End what it has itself, and take it anew."""
+        ends = [Release(ADA, "ada~rival", self.fence)] if self.fence else []
+        grant = Grant(ADA, "ada~rival", HOUR_MS)
+        self.fence = (await self._board.commit([*ends, grant])).revision
+
+
+@pytest.mark.parametrize("first_free", [True, False])
+async def test_taking_over_looks_again_when_somebody_came_between(
+    opened: tuple[Service, HookedStore],
+    ada: Board,
+    monkeypatch: pytest.MonkeyPatch,
+    first_free: bool,
+) -> None:
+    """TAKE_OVER_ATTEMPTS_MAX times in all."""
+    monkeypatch.setattr(presence, "TAKE_OVER_ATTEMPTS_MAX", 3)
+    rival = Rival(opened[1], ada, times=2)
+    if not first_free:
+        await rival.take()
+    async with ada.attach(if_taken="take_over") as me:
+        opened[1].hooks.clear()
+        assert (await lease_of(ada, ADA)).holder == me.holder
+    assert rival.looks == 3
+
+
+async def test_taking_over_ends_when_it_never_succeeds(
+    opened: tuple[Service, HookedStore], ada: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the last refusal, and nothing changed."""
+    monkeypatch.setattr(presence, "TAKE_OVER_ATTEMPTS_MAX", 3)
+    rival = Rival(opened[1], ada, times=3)
+    with pytest.raises((Fenced, LeaseHeld)):
+        await Block(ada.attach(if_taken="take_over")).entered()
+    opened[1].hooks.clear()
+    assert rival.looks == 3
+    assert (await lease_of(ada, ADA)).holder == "ada~rival"
+    assert await ada.agents() == ()
+
+
+@pytest.mark.parametrize("place", ["before commit", "after commit"])
+async def test_cancelled_while_it_tells_that_it_is_there(
+    opened: tuple[Service, HookedStore], ada: Board, place: str
+) -> None:
+    """The identity was had already: it is given back, and nobody is shown."""
+    commits = 0
+    reached, let = asyncio.Event(), asyncio.Event()
+
+    async def hold_up_the_second() -> None:
+        nonlocal commits
+        commits += 1
+        if commits == 2:
+            reached.set()
+            await let.wait()
+
+    opened[1].hook(place, hold_up_the_second)
+    block = Block(ada.attach())
+    with anyio.fail_after(60):
+        await reached.wait()
+    block.task.cancel()
+    await asyncio.wait([block.task], timeout=0)
+    let.set()
+    with anyio.fail_after(60):
+        await asyncio.wait([block.task])
+    assert block.task.cancelled()
+    assert not block.inside.is_set()
+    assert (await ada.leases(), await ada.agents()) == ((), ())
+
+
+async def test_who_cannot_tell_that_it_is_there_is_not(
+    opened: tuple[Service, HookedStore], ada: Board
+) -> None:
+    commits = 0
+
+    async def refuse_the_second() -> None:
+        nonlocal commits
+        commits += 1
+        if commits == 2:
+            raise StepSuperseded("ada", 1, 2)
+
+    opened[1].hook("before commit", refuse_the_second)
+    with pytest.raises(StepSuperseded):
+        await Block(ada.attach()).entered()
+    assert (await ada.leases(), await ada.agents()) == ((), ())
+
+
+async def test_more_agents_than_one_read_takes_are_seen(
+    opened: tuple[Service, HookedStore], ada: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether they are alive is asked READ_KEYS_MAX at a time."""
+    monkeypatch.setattr(presence, "READ_KEYS_MAX", 2)
+    told = {"since_ms": 1, "step": 0, "state": "", "note": ""}
+    for name in ("ada", "bob", "cyd", "dan", "eve"):
+        await ada.put(presence_key(name), told)
+    operator = client_of(opened[0]).board("main")
+    await operator.commit([Grant(identity_key("eve"), "eve~1", HOUR_MS)])
+    seen = {agent.agent: agent.alive for agent in await operator.agents()}
+    assert seen == {"ada": False, "bob": False, "cyd": False, "dan": False, "eve": True}
+
+
+@pytest.mark.parametrize(
+    ("key", "ends"),
+    [
+        (ADA, (presence_key("ada"),)),
+        ("private/ada/x", ()),
+        ("private/ada/x/~identity", ()),
+        ("public/ada/~identity", ()),
+        ("inbox/ada/~identity", ()),
+    ],
+)
+def test_an_identity_ends_its_presence(key: str, ends: tuple[str, ...]) -> None:
+    assert entries_that_end_with(Lease(key, "ada~1", 1, 1)) == ends

@@ -1,0 +1,114 @@
+"""Whole messages go straight on, and fragments, as a proxy may make them, are put together."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.typing import Subprotocol
+
+import blackboard
+from blackboard.client.remote import channel
+from blackboard.client.remote.channel import Channel, Open
+from blackboard.client.remote.connect import Address
+from blackboard.core.commit import Epoch, Head
+from blackboard.errors import LocalProtocolError, Unavailable
+from blackboard.wire.answers import write_head
+from blackboard.wire.frames import MSGPACK
+
+pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
+
+HEADS = [Head(revision, Epoch(1, "e"), 1) for revision in range(1, 5)]
+
+
+def answer(number: int, result: Any) -> bytes:
+    """A frame with one answer."""
+    return MSGPACK.join([MSGPACK.pack({"id": number, "result": result})])
+
+
+async def service(peer: ServerConnection) -> None:
+    """Answers the second request, and then every other one, in three fragments."""
+    heads = iter(HEADS)
+    async for frame in peer:
+        assert isinstance(frame, bytes)
+        for request in MSGPACK.split(frame):
+            if request["method"] == "hello":
+                await peer.send(answer(request["id"], {"agent": "ada"}))
+                continue
+            head = next(heads)
+            told = answer(request["id"], write_head(head))
+            parts = [told[:1], told[1:9], told[9:]]
+            await peer.send(parts if head.revision % 2 == 0 else told)
+
+
+async def test_fragments_are_put_together() -> None:
+    """Before and after whole messages, which do not overtake them."""
+    subprotocols = [Subprotocol("blackboard.v1+msgpack")]
+    async with serve(service, "127.0.0.1", 0, subprotocols=subprotocols) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        async with blackboard.connect(f"ws://127.0.0.1:{port}", token="t") as client:
+            board, told = client.board("b"), []
+
+            async def ask() -> None:
+                told.append(await board.head())
+
+            await ask()
+            await asyncio.gather(*(ask() for _ in HEADS[1:]))
+            assert told == HEADS
+
+
+async def test_what_is_no_frame_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client comes again, and says why once it has no patience left."""
+    monkeypatch.setattr(channel, "_BACKOFF_MS", (0, 3_600_000))
+
+    connections = 0
+
+    async def rude(peer: ServerConnection) -> None:
+        nonlocal connections
+        connections += 1
+        async for frame in peer:
+            assert isinstance(frame, bytes)
+            (request,) = MSGPACK.split(frame)
+            hello = request["method"] == "hello"
+            await peer.send(answer(request["id"], {"agent": "ada"}) if hello else b"\xc1")
+
+    subprotocols = [Subprotocol("blackboard.v1+msgpack")]
+    async with serve(rude, "127.0.0.1", 0, subprotocols=subprotocols) as server:
+        url = f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
+        async with blackboard.connect(url, token="t", patience_ms=60_000) as client:
+            with pytest.raises(Unavailable, match="not msgpack"):
+                await client.board("b").head()
+        assert connections == 2
+
+
+async def test_a_service_that_stops_while_it_greets_is_unavailable() -> None:
+    """Both messages in one frame: no request is sent on that connection any more."""
+
+    async def leaving(peer: ServerConnection) -> None:
+        async for frame in peer:
+            assert isinstance(frame, bytes)
+            (request,) = MSGPACK.split(frame)
+            welcome = MSGPACK.pack({"id": request["id"], "result": {"agent": "ada"}})
+            draining = MSGPACK.pack({"method": "draining", "params": {}})
+            await peer.send(MSGPACK.join([welcome, draining]))
+
+    subprotocols = [Subprotocol("blackboard.v1+msgpack")]
+    async with serve(leaving, "127.0.0.1", 0, subprotocols=subprotocols) as server:
+        url = f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
+        with pytest.raises(Unavailable, match="stopping"):
+            async with blackboard.connect(url, token="t", patience_ms=300) as client:
+                await client.board("b").head()
+
+
+async def test_nobody_waits_for_a_connection_that_a_fault_of_ours_ended() -> None:
+    @asynccontextmanager
+    async def broken(_address: Address, _token: str | None) -> AsyncIterator[Open]:
+        raise NameError("a fault of ours")
+        yield
+
+    opened = Channel(Address("ws://127.0.0.1:1", "t"), patience_ms=300, dial=broken)
+    with pytest.raises(LocalProtocolError, match="a fault of ours"):
+        async with asyncio.timeout(60):
+            await opened.open()

@@ -1,0 +1,228 @@
+"""What the client says of a request that changes something when its answer is lost: done or not,
+nobody knows, unless asking again finds out."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blackboard.client.board import Board
+from blackboard.client.client import Client
+from blackboard.client.link import Link
+from blackboard.client.remote import channel
+from blackboard.client.remote.channel import Channel
+from blackboard.client.remote.link import RemoteLink, connect
+from blackboard.core import access
+from blackboard.core.checkpoints import BranchWish, CheckpointWish, Policy, RestoreWish
+from blackboard.errors import NoSuchCheckpoint, OutcomeUnknown, Unavailable
+from blackboard.server.assembly import archive_beside
+from blackboard.server.service import Service
+from tests.serving import Served, serving
+from tests.unit.server.http.conversation import PATIENCE_S
+from tests.unit.server.http.line import CuttingStore, Line
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
+
+REQUEST = "0123456789abcdef"
+SHORT_MS = 300
+
+
+def channel_of(client: Client) -> Channel:
+    """Its connection."""
+    assert isinstance(client.link, RemoteLink)
+    return client.link._channel
+
+
+async def noticed(client: Client) -> bool:
+    """Whether the client knows that its connection is gone."""
+    return channel_of(client)._session is None
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> CuttingStore:
+    """The engine."""
+    return await CuttingStore.at(tmp_path / "boards")
+
+
+@pytest.fixture
+async def service(store: CuttingStore, tmp_path: Path) -> AsyncIterator[Service]:
+    """A service with a past."""
+    async with Service(store, archive=await archive_beside(tmp_path / "boards")) as service:
+        yield service
+
+
+@pytest.fixture
+async def served(service: Service) -> AsyncIterator[Served]:
+    """The service on a port."""
+    async with serving(service) as served:
+        yield served
+
+
+@pytest.fixture
+async def line(served: Served) -> AsyncIterator[Line]:
+    """A line to the service that can be cut."""
+    async with Line(served.port) as line:
+        yield line
+
+
+@pytest.fixture
+async def client(
+    served: Served, line: Line, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Client]:
+    """The operator over that line, with little patience once connected."""
+    monkeypatch.setattr(channel, "_BACKOFF_MS", (0, 50))
+    async with connect(line.url, token=served.token(), patience_ms=60_000) as client:
+        channel_of(client).patience_ms = SHORT_MS
+        yield client
+
+
+@pytest.fixture
+async def board(service: Service) -> Board:
+    """The board as it is behind the line: `public/a` is 1 at checkpoint "base", and 2 now."""
+    board = Client(service.link(access.operator())).board("b")
+    await board.put("public/a", 1)
+    await board.checkpoint("base")
+    await board.put("public/a", 2)
+    return board
+
+
+Ask = Callable[[Link], Awaitable[Any]]
+
+DEEDS: dict[str, Ask] = {
+    "checkpoint": lambda link: link.checkpoint("b", CheckpointWish("new", REQUEST)),
+    "pin": lambda link: link.pin("b", "base", pinned=True),
+    "prune": lambda link: link.prune("b", Policy(), dry_run=False),
+    "restore": lambda link: link.restore("b", RestoreWish("base", REQUEST)),
+    "branch": lambda link: link.branch("b", BranchWish("new", "base", REQUEST)),
+    "import_end": lambda link: link.import_end("new", REQUEST),
+    "erase": lambda link: link.erase("ada"),
+    "rewrap": lambda link: link.rewrap(),
+    "revoke": lambda link: link.revoke(tokens=["no-such-token"]),
+}
+LOOKS: dict[str, Ask] = {
+    "head": lambda link: link.head("b"),
+    "read": lambda link: link.read("b", ["public/a"]),
+    "a dry run": lambda link: link.prune("b", Policy(), dry_run=True),
+    "verify": lambda link: link.verify("b", "now"),
+    "whoami": lambda link: link.whoami(),
+}
+NAMED = {"checkpoint", "restore", "branch", "import_end"}
+
+
+async def lost(client: Client, served: Served, line: Line, ask: Ask) -> asyncio.Task[Any]:
+    """A request that came through, and whose answer does not; nobody can be reached any more."""
+    line.hush()
+    before = served.gate.traffic.frames_in
+    asking = asyncio.ensure_future(ask(client.link))
+
+    async def came_through() -> bool:
+        return served.gate.traffic.frames_in > before
+
+    await wait_until(came_through)
+    line.kill()
+    line.speak()
+    return asking
+
+
+@pytest.mark.parametrize("method", DEEDS)
+async def test_what_changes_something_and_is_not_answered_is_unknown(
+    client: Client, served: Served, line: Line, board: Board, method: str
+) -> None:
+    """It may have been done: nobody is told that it was not."""
+    asking = await lost(client, served, line, DEEDS[method])
+    with pytest.raises(OutcomeUnknown) as unknown:
+        await asyncio.wait_for(asking, PATIENCE_S)
+    told = unknown.value
+    assert (told.method, told.agent, told.step) == (method, "operator", None)
+    assert told.request == (REQUEST if method in NAMED else None)
+
+
+@pytest.mark.parametrize("what", LOOKS)
+async def test_what_changes_nothing_and_is_not_answered_is_unavailable(
+    client: Client, served: Served, line: Line, board: Board, what: str
+) -> None:
+    """There is nothing to be in doubt of."""
+    asking = await lost(client, served, line, LOOKS[what])
+    with pytest.raises(Unavailable):
+        await asyncio.wait_for(asking, PATIENCE_S)
+
+
+@pytest.mark.parametrize("method", DEEDS)
+async def test_what_was_never_sent_is_certainly_not_done(
+    client: Client, line: Line, board: Board, method: str
+) -> None:
+    """So it stays Unavailable, which says so."""
+    line.kill()
+    await wait_until(partial(noticed, client))
+    with pytest.raises(Unavailable):
+        await asyncio.wait_for(DEEDS[method](client.link), PATIENCE_S)
+
+
+async def test_what_waited_to_be_sent_as_the_connection_broke_is_not_in_doubt(
+    client: Client, line: Line, board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It breaks in the turn in which the request is made: not a byte of it has left."""
+    monkeypatch.setattr(channel, "_BACKOFF_MS", (100,))
+    asking = asyncio.ensure_future(DEEDS["restore"](client.link))
+    asyncio.get_running_loop().call_soon(channel_of(client)._forget, "broken")
+    line.kill()
+    with pytest.raises(Unavailable):
+        await asyncio.wait_for(asking, PATIENCE_S)
+
+
+async def test_a_restore_that_took_effect_and_was_not_answered_can_be_looked_up(
+    client: Client, line: Line, board: Board, store: CuttingStore
+) -> None:
+    """By the request that the error names; which, sent again, is answered and not done again."""
+    store.cut = line.kill
+    with pytest.raises(OutcomeUnknown) as unknown:
+        await asyncio.wait_for(client.board("b").restore("base"), PATIENCE_S)
+    request = unknown.value.request
+    assert request is not None
+    assert await board.get("public/a") == 1
+    store.cut = None
+    line.revive()
+    channel_of(client).patience_ms = 60_000
+    far = client.board("b")
+    assert await far.get(f"system/restores/{request}") is not None
+    restored = await client.link.restore("b", RestoreWish("base", request))
+    head = await far.head()
+    assert (restored.revision, head.epoch) == (head.revision, restored.epoch)
+    assert head.epoch.number == 2
+
+
+async def test_a_restore_whose_answer_was_lost_is_found_when_it_can_be_asked_again(
+    client: Client, line: Line, board: Board, store: CuttingStore
+) -> None:
+    store.cut = line.cut
+    channel_of(client).patience_ms = 60_000
+    restored = await asyncio.wait_for(client.board("b").restore("base"), PATIENCE_S)
+    assert (restored.epoch.number, line.connections) == (2, 2)
+
+
+async def test_a_refusal_of_what_is_asked_again_does_not_mean_that_it_was_not_done(
+    client: Client, line: Line, board: Board
+) -> None:
+    """The checkpoint was pinned, and others removed it since: there is nothing to pin again."""
+    channel_of(client).patience_ms = 60_000
+    line.hush()
+    pinning = asyncio.create_task(client.board("b").pin("base"))
+    await wait_until(partial(is_pinned, board))
+    await board.unpin("base")
+    await board.prune(Policy(last=0, days=0, named=False))
+    line.cut()
+    line.speak()
+    with pytest.raises(OutcomeUnknown, match="no_such_checkpoint") as unknown:
+        await asyncio.wait_for(pinning, PATIENCE_S)
+    assert isinstance(unknown.value.__cause__, NoSuchCheckpoint)
+    with pytest.raises(NoSuchCheckpoint):
+        await client.board("b").pin("base")
+
+
+async def is_pinned(board: Board) -> bool:
+    """Whether its checkpoint is kept from being pruned."""
+    return any(checkpoint.pinned for checkpoint in await board.checkpoints())

@@ -1,0 +1,423 @@
+"""Who may do what: grants, the table of methods, and every method tried by three principals."""
+
+import contextlib
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from blackboard.client.client import Client
+from blackboard.client.link import Link, WatchRequest
+from blackboard.core import access
+from blackboard.core.access import METHODS, Checked, Principal, Right
+from blackboard.core.commit import (
+    Append,
+    Commit,
+    CommitId,
+    Condition,
+    Delete,
+    DeletePrefix,
+    Expire,
+    Grant,
+    HeldFence,
+    Increment,
+    KeyAt,
+    Op,
+    PrefixUnchanged,
+    Put,
+    Release,
+    Renew,
+)
+from blackboard.core.watch import Position
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.errors import AccessDenied, Conflict, InvalidRequest, LimitExceeded
+from blackboard.server.assembly import archive_beside
+from blackboard.server.requests import LocalLink
+from blackboard.server.service import Service
+from blackboard.types import PATTERNS_MAX
+from blackboard.wire.codec import encode_value
+from tests.unit.server.past_attempts import PAST
+
+SECRET = "private/ada/secret"
+PUBLIC = "public/plan"
+ADA, BOB, OPERATOR = access.agent("ada"), access.agent("bob"), access.operator()
+STRANGER = Principal("stranger", ())
+NO_BOARDS = Principal("elsewhere", OPERATOR.grants, boards=frozenset({"another"}))
+
+# --- grants ---------------------------------------------------------------------------------------
+
+SEGMENTS = st.sampled_from(["ada", "bob", "a", "b"])
+
+
+def paths(first: list[str], least: int) -> st.SearchStrategy[str]:
+    """Paths that begin with one of `first` and have `least` to three more segments."""
+    rest = st.lists(SEGMENTS, min_size=least, max_size=3)
+    return st.builds(lambda head, tail: "/".join([head, *tail]), st.sampled_from(first), rest)
+
+
+KEYS = paths(["public"], 1) | paths(["private", "inbox"], 2)
+PREFIXES = paths(["public"], 0) | paths(["private", "inbox"], 1)
+BELOW = st.lists(SEGMENTS, min_size=1, max_size=3).map("/".join)
+PATHS = st.lists(st.sampled_from(["public", "private", "inbox", "*", "ada", "a"]), min_size=1).map(
+    lambda segments: "/".join(segments[:4])
+)
+PATTERNS = st.just("**") | PATHS | PATHS.map(lambda path: path + "/**")
+GRANTS = st.lists(
+    st.builds(access.Grant, PATTERNS, st.sets(st.sampled_from(Right)).map(frozenset)), max_size=4
+).map(tuple)
+
+
+@given(GRANTS, st.sampled_from(Right), PREFIXES, BELOW)
+@example((access.Grant("public/*", access.ALL_RIGHTS),), Right.READ, "public", "a/b")
+@example((access.Grant("*/*", access.ALL_RIGHTS),), Right.WRITE, "private/ada", "a")
+def test_a_right_below_a_prefix_is_a_right_on_every_key_there(
+    grants: tuple[access.Grant, ...], right: Right, prefix: str, below: str
+) -> None:
+    if access.allows_below(grants, right, prefix):
+        assert access.allows(grants, right, f"{prefix}/{below}")
+
+
+@given(PATTERNS, PREFIXES)
+@example("public/*", "public")
+@example("*/ada/**", "private/ada")
+@example("private/**", "private/ada")
+def test_a_pattern_with_an_open_end_covers_what_lies_below_its_matches(
+    pattern: str, prefix: str
+) -> None:
+    """The other direction, so that nobody is refused without a reason."""
+    grants = (access.Grant(pattern, frozenset({Right.READ})),)
+    deep = all(access.allows(grants, Right.READ, f"{prefix}/{x}") for x in ("zz", "zz/zz", "z/z/z"))
+    assert access.allows_below(grants, Right.READ, prefix) == deep
+
+
+@given(GRANTS, GRANTS, st.sampled_from(Right), KEYS)
+def test_grants_only_add_up(
+    some: tuple[access.Grant, ...], more: tuple[access.Grant, ...], right: Right, key: str
+) -> None:
+    either = access.allows(some, right, key) or access.allows(more, right, key)
+    assert access.allows(some + more, right, key) == either
+
+
+@given(KEYS)
+def test_an_agent_has_its_own_namespaces_the_public_one_and_may_append_to_inboxes(key: str) -> None:
+    rights = {right for right in Right if access.allows(ADA.grants, right, key)}
+    first, second = key.split("/")[:2]
+    shared = {Right.READ, Right.WRITE, Right.APPEND, Right.LOCK}
+    if first == "public" or second == "ada":
+        assert rights == shared
+    else:
+        assert rights == ({Right.APPEND} if first == "inbox" else set())
+
+
+@given(KEYS, st.sampled_from(Right))
+def test_an_operator_has_every_right_on_every_key(key: str, right: Right) -> None:
+    assert access.allows(OPERATOR.grants, right, key)
+
+
+@pytest.mark.parametrize("name", ["~system", "~", "", "a/b", ".", "..", "a b", "x" * 129])
+def test_names_that_no_agent_may_have(name: str) -> None:
+    with pytest.raises(InvalidRequest):
+        access.agent(name)
+
+
+def test_grants_are_checked_when_they_are_made() -> None:
+    good = access.Grant("public/**", frozenset())
+    assert access.check_grants([good] * PATTERNS_MAX) == (good,) * PATTERNS_MAX
+    with pytest.raises(LimitExceeded):
+        access.check_grants([good] * (PATTERNS_MAX + 1))
+    with pytest.raises(InvalidRequest):
+        access.check_grants([access.Grant("public/**/x", frozenset())])
+
+
+def test_only_an_operator_acts_for_others_and_then_with_their_rights_and_its_own_limits() -> None:
+    limited = Principal("root", OPERATOR.grants, frozenset({"x"}), 5, acts_for_any=True)
+    acting = access.acting_as(limited, "ada")
+    assert (acting.name, acting.grants, acting.acts_for_any) == ("ada", ADA.grants, False)
+    assert (acting.boards, acting.expires_at_ms) == (frozenset({"x"}), 5)
+    assert access.acting_as(ADA, None) is access.acting_as(ADA, "ada") is ADA
+    with pytest.raises(AccessDenied):
+        access.acting_as(ADA, "bob")
+    with pytest.raises(InvalidRequest):
+        access.acting_as(OPERATOR, "~system")
+
+
+# --- commits --------------------------------------------------------------------------------------
+
+ONE = encode_value(1)
+
+
+def a_commit(
+    *ops: Op,
+    conditions: tuple[Condition, ...] = (),
+    fences: tuple[HeldFence, ...] = (),
+    based_on: tuple[tuple[str, int], ...] = (),
+    agent: str = "bob",
+) -> Commit:
+    """A commit by bob."""
+    return Commit(CommitId(agent, 0, "i", 1), "e", ops, conditions, fences, based_on)
+
+
+FORBIDDEN = [
+    a_commit(Put(SECRET, ONE)),
+    a_commit(Put(PUBLIC, ONE), Delete(SECRET)),
+    a_commit(DeletePrefix("private/ada")),
+    a_commit(DeletePrefix("inbox/ada/messages")),
+    a_commit(Append("private/ada/log", ONE)),
+    a_commit(Increment(SECRET, 1)),
+    a_commit(Put("inbox/ada/messages/0000000000", ONE)),
+    a_commit(Grant(SECRET, "bob", 1_000)),
+    a_commit(Renew(SECRET, "bob", 1, 1_000)),
+    a_commit(Release(SECRET, "bob", 1)),
+    a_commit(Expire(SECRET, "bob", 1)),
+    a_commit(Put(PUBLIC, ONE), conditions=(KeyAt(SECRET, 0),)),
+    a_commit(Put(PUBLIC, ONE), conditions=(PrefixUnchanged("private/ada", 0),)),
+    a_commit(Put(PUBLIC, ONE), fences=(HeldFence(SECRET, "bob", 1),)),
+    a_commit(Put(PUBLIC, ONE), based_on=((SECRET, 1),)),
+    a_commit(Put(PUBLIC, ONE), agent="ada"),
+    a_commit(Put(PUBLIC, ONE), agent="~system"),
+]
+ALLOWED = [
+    a_commit(Put(PUBLIC, ONE), Delete(PUBLIC), DeletePrefix("public"), Append("public", ONE)),
+    a_commit(Put("private/bob/x", ONE), DeletePrefix("private/bob"), DeletePrefix("inbox/bob")),
+    a_commit(Append("inbox/ada/messages", ONE), Append("inbox/ada", ONE)),
+    a_commit(Grant(PUBLIC, "bob", 1_000), conditions=(PrefixUnchanged("public", 0),)),
+]
+
+
+@pytest.mark.parametrize("commit", FORBIDDEN)
+def test_each_part_of_a_commit_is_checked_by_itself(commit: Commit) -> None:
+    with pytest.raises(AccessDenied):
+        access.require_commit(BOB, commit)
+
+
+@pytest.mark.parametrize("commit", ALLOWED)
+def test_what_an_agent_may_do(commit: Commit) -> None:
+    access.require_commit(BOB, commit)
+
+
+# --- every method ---------------------------------------------------------------------------------
+
+NOT_REQUESTS = {"agent", "origin", "acting_as", "aclose"}  # they ask nothing of the service
+ELSEWHERE = {"refresh"}  # answered by the edge (net/), which knows the connection
+
+
+def link_methods() -> set[str]:
+    """The requests that the Link protocol knows."""
+    return {name for name, _ in inspect.getmembers(Link) if not name.startswith("_")} - NOT_REQUESTS
+
+
+def test_every_method_of_the_service_stands_in_the_table() -> None:
+    assert link_methods() | ELSEWHERE == set(METHODS)
+
+
+Attempt = Callable[[LocalLink], Awaitable[list[str]]]
+
+
+async def _commit(link: LocalLink) -> list[str]:
+    """Write the secret."""
+    head = await link.head("main")
+    commit = a_commit(Put(SECRET, ONE), agent=link.agent)
+    await link.commit("main", Commit(commit.id, head.epoch.id, commit.ops))
+    return [SECRET]
+
+
+async def _watch(link: LocalLink) -> list[str]:
+    """Keys that a watch from the beginning tells of."""
+    head = await link.head("main")
+    found: list[str] = []
+    request = WatchRequest(("**",), Position(head.epoch.id, 0))
+    async with link.watch("main", request) as stream:
+        await stream.request_progress()
+        async for delivery in stream:
+            found += [c.key for entry in delivery.revisions for c in entry.changes]
+            if delivery.position.revision >= head.revision:
+                break
+    return found
+
+
+async def _log(link: LocalLink) -> list[str]:
+    page = await link.log("main", 0)
+    return [change.key for entry in page.entries for change in entry.changes]
+
+
+async def _read(link: LocalLink) -> list[str]:
+    return [entry.key for entry in (await link.read("main", [SECRET])).entries]
+
+
+async def _list(link: LocalLink) -> list[str]:
+    found = (await link.list("main", "**")).entries + (await link.list("main", SECRET)).entries
+    return [entry.key for entry in found]
+
+
+async def _leases(link: LocalLink) -> list[str]:
+    found = (await link.leases("main", "**")).leases
+    return [lease.key for lease in (*found, *(await link.leases("main", SECRET)).leases)]
+
+
+async def _why(link: LocalLink) -> list[str]:
+    """Keys in the reasons for the plan, which was based on the secret, and for the secret."""
+    causes = [*await link.why("main", PUBLIC), *await link.why("main", SECRET)]
+    return [c.key for c in causes] + [key for c in causes for key, _ in c.based_on]
+
+
+async def _why_public(link: LocalLink) -> list[str]:
+    causes = await link.why("main", PUBLIC)
+    return [c.key for c in causes] + [key for c in causes for key, _ in c.based_on]
+
+
+async def _head(link: LocalLink) -> list[str]:
+    await link.head("main")
+    return []
+
+
+async def _boards(link: LocalLink) -> list[str]:
+    return list(await link.boards())
+
+
+async def _whoami(link: LocalLink) -> list[str]:
+    await link.head("main")  # which boards one may use is not asked here
+    return [grant.pattern for grant in (await link.whoami()).grants]
+
+
+async def _revoke(link: LocalLink) -> list[str]:
+    """Take away all that ada was issued."""
+    await link.head("main")
+    await link.revoke(principal="ada")
+    return [SECRET]
+
+
+async def _document(link: LocalLink) -> list[str]:
+    async with link.document("main", SECRET):
+        return [SECRET]
+
+
+async def _audit(link: LocalLink) -> list[str]:
+    await link.head("main")
+    await link.audit(after=None, limit=1)
+    return [SECRET]
+
+
+async def _erase(link: LocalLink) -> list[str]:
+    await link.head("main")
+    with contextlib.suppress(InvalidRequest):  # nothing is encrypted here
+        await link.erase("ada", "main")
+    return [SECRET]
+
+
+async def _rewrap(link: LocalLink) -> list[str]:
+    await link.head("main")
+    with contextlib.suppress(InvalidRequest):
+        await link.rewrap()
+    return [SECRET]
+
+
+ATTEMPTS: dict[str, Attempt] = {
+    **PAST,
+    "head": _head,
+    "commit": _commit,
+    "read": _read,
+    "list": _list,
+    "leases": _leases,
+    "log": _log,
+    "watch": _watch,
+    "why": _why,
+    "boards": _boards,
+    "whoami": _whoami,
+    "revoke": _revoke,
+    "document": _document,
+    "audit": _audit,
+    "erase": _erase,
+    "rewrap": _rewrap,
+}
+WHOLE = {Checked.WHOLE_CHECKPOINT, Checked.WHOLE_RESTORE, Checked.WHOLE_ADMIN}
+REFUSED = {Checked.EACH_KEY, Checked.EACH_PART, Checked.ADMIN} | WHOLE
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    """A service whose board `main` holds a secret of ada's and a public plan based on it."""
+    store, archive = await SqliteStore.at(tmp_path, "memory"), await archive_beside(tmp_path)
+    async with Service(store, archive=archive) as service:
+        board = Client(service.link(ADA)).board("main")
+        receipt = await board.put(SECRET, "the secret")
+        based_on = [(SECRET, receipt.revision)]
+        await board.commit([Put(PUBLIC, ONE)], based_on=based_on)
+        await board.commit([Grant(SECRET, "ada", 1_000_000)])
+        await Client(service.link(OPERATOR)).board("main").checkpoint("plan")
+        yield service
+
+
+def test_every_method_of_the_table_is_tried() -> None:
+    assert set(ATTEMPTS) == set(METHODS) - ELSEWHERE
+
+
+@pytest.mark.parametrize("method", ATTEMPTS)
+@pytest.mark.parametrize("principal", [STRANGER, BOB], ids=lambda p: p.name)
+async def test_nobody_else_gets_at_the_secret_by_any_method(
+    service: Service, method: str, principal: Principal
+) -> None:
+    """It is refused, or it is filtered: as the table says."""
+    link = service.link(principal)
+    agents_may = method == "manifest" and principal is BOB  # of what they may read
+    if (METHODS[method] in REFUSED and not agents_may) or method == "why":
+        with pytest.raises(AccessDenied) as refused:
+            await ATTEMPTS[method](link)
+        assert refused.value.principal == principal.name
+        assert "the secret" not in str(refused.value.fields())
+    else:
+        assert SECRET not in await ATTEMPTS[method](link)
+
+
+@pytest.mark.parametrize("method", ATTEMPTS)
+@pytest.mark.parametrize("principal", [ADA, OPERATOR], ids=lambda p: p.name)
+async def test_the_owner_and_the_operator_get_everything(
+    service: Service, method: str, principal: Principal
+) -> None:
+    """So that the tests above do not pass because nothing is ever there."""
+    if METHODS[method] in {Checked.ADMIN} | WHOLE and principal is ADA:
+        return  # the others may only do that to themselves, or not at all
+    found = await ATTEMPTS[method](service.link(principal))
+    shown = {"boards": "main", "whoami": principal.grants[0].pattern, "checkpoints": "plan"}
+    assert found == [] if method == "head" else shown.get(method, SECRET) in found
+
+
+@pytest.mark.parametrize("method", ATTEMPTS)
+async def test_a_principal_of_other_boards_gets_at_nothing_of_this_one(
+    service: Service, method: str
+) -> None:
+    link = service.link(NO_BOARDS)
+    if method == "boards":
+        assert await link.boards() == []
+        return
+    with pytest.raises(AccessDenied) as refused:
+        await ATTEMPTS[method](link)
+    assert (refused.value.right, refused.value.key) == ("use", "main")
+
+
+async def test_reasons_stop_where_a_reader_may_not_look(service: Service) -> None:
+    assert await _why_public(service.link(BOB)) == [PUBLIC]
+    assert await _why_public(service.link(ADA)) == [PUBLIC, SECRET, SECRET]
+
+
+@pytest.mark.parametrize("key", ["private/ada/secret", "private/ada/nothing", "private/nobody/x"])
+async def test_a_refusal_does_not_tell_whether_the_key_exists(service: Service, key: str) -> None:
+    link = service.link(BOB)
+    with pytest.raises(AccessDenied) as read:
+        await link.read("main", [key])
+    with pytest.raises(AccessDenied) as why:
+        await link.why("main", key)
+    told = {"principal": "bob", "right": "read", "key": key}
+    assert read.value.fields() == why.value.fields() == told
+
+
+async def test_who_may_only_append_is_not_told_what_is_in_the_way(service: Service) -> None:
+    """Ada put an item by hand where the next message would go: bob is refused, and told no more."""
+    ada, bob = (Client(service.link(who)).board("main") for who in (ADA, BOB))
+    await ada.put("inbox/ada/messages/0000000000", "mine")
+    with pytest.raises(Conflict) as refused:
+        await bob.append("inbox/ada/messages", "hello")
+    told = refused.value
+    assert (told.by, told.at_revision, told.current, told.actual) == (None, 0, None, -1)

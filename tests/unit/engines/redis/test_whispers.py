@@ -1,0 +1,99 @@
+"""Whispers over one server and over a cluster; what is no whisper; and a line that breaks."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+
+import anyio
+import pytest
+
+from blackboard.engines.base import Whispers
+from blackboard.engines.redis.process import free_port
+from blackboard.engines.redis.store import RedisStore
+from blackboard.engines.redis.whispers import read_whisper, write_whisper
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.errors import Unavailable
+from tests.faults.tcp_proxy import TcpProxy
+from tests.servers import RedisCluster3
+
+KEY = "public/memo"
+PATIENCE_S = 60
+
+
+@pytest.fixture
+async def connected() -> AsyncIterator[Callable[[str], RedisStore]]:
+    """Makes stores, and closes them."""
+    async with AsyncExitStack() as stack:
+
+        def connect(url: str) -> RedisStore:
+            store = RedisStore.connect(url)
+            stack.push_async_callback(store.aclose)
+            return store
+
+        yield connect
+
+
+async def check_whispers(one: RedisStore, two: RedisStore, boards: list[str]) -> None:
+    """What one says about a board is heard by two there, in order, and nowhere else."""
+    async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE_S):
+        heard = {b: await stack.enter_async_context(two.overhear(b)) for b in boards}
+        for board in boards:
+            await one.whisper(board, KEY, board.encode())
+            await one.whisper(board, KEY, b"\x00\xff")
+        for board in boards:
+            assert await anext(heard[board]) == (KEY, board.encode())
+            assert await anext(heard[board]) == (KEY, b"\x00\xff")
+
+
+async def test_one_server(redis_url: str, connected: Callable[[str], RedisStore]) -> None:
+    await check_whispers(connected(redis_url), connected(redis_url), ["a", "b"])
+
+
+async def test_a_cluster(
+    redis_cluster: RedisCluster3, connected: Callable[[str], RedisStore]
+) -> None:
+    """The boards lie on all three nodes."""
+    url = redis_cluster.url.replace("redis://", "redis+cluster://")
+    await check_whispers(connected(url), connected(url), [f"board-{n}" for n in range(6)])
+
+
+async def test_whoever_listens_is_told_when_the_line_breaks(
+    redis_url: str, connected: Callable[[str], RedisStore]
+) -> None:
+    port = int(redis_url.rpartition(":")[2].partition("/")[0])
+    async with TcpProxy(port) as proxy:
+        store = connected(f"redis://127.0.0.1:{proxy.port}/0")
+        with anyio.fail_after(PATIENCE_S):
+            with pytest.raises(Unavailable):
+                await hear_nothing(store, proxy)
+        async with store.overhear("a") as heard:
+            await store.whisper("a", KEY, b"again")
+            assert await anext(heard) == (KEY, b"again")
+
+
+async def hear_nothing(store: RedisStore, proxy: TcpProxy) -> None:
+    """Listen while the line is cut."""
+    async with store.overhear("a") as heard:
+        proxy.cut()
+        await anext(heard)
+
+
+async def test_without_a_server_it_is_unavailable(
+    connected: Callable[[str], RedisStore],
+) -> None:
+    store = connected(f"redis://127.0.0.1:{free_port()}/0")
+    with pytest.raises(Unavailable):
+        await store.whisper("a", KEY, b"x")
+    with pytest.raises(Unavailable):
+        async with store.overhear("a"):
+            pass
+
+
+@pytest.mark.parametrize("message", [b"", b"\xc1", b"\x93\x01\x02\x03", b"\x92\x01\xa1x", b"\x05"])
+def test_what_is_no_whisper_is_none(message: bytes) -> None:
+    assert read_whisper(message) is None
+    assert read_whisper(write_whisper(KEY, message)) == (KEY, message)
+
+
+def test_an_engine_of_one_process_has_nobody_to_whisper_to() -> None:
+    assert not issubclass(SqliteStore, Whispers)

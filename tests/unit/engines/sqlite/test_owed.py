@@ -1,0 +1,247 @@
+"""Entries of large commits: where they are until they are in their places, and that it is all one
+for what the file says."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blackboard.core.commit import Delete, Op, Put
+from blackboard.core.state import State
+from blackboard.engines.sqlite import owed as sqlite_owed
+from blackboard.engines.sqlite.file import PAGE_BYTES, BoardFile
+from blackboard.engines.sqlite.owed import COPIED_ROWS, OWED_ROWS_MIN, PAID_ROWS, RESTED_WRITES
+from blackboard.errors import Corrupt
+from tests.conformance.drawing import Drawing
+from tests.conformance.machines import lowered_limits
+from tests.unit.core.trial import Trial, packed
+from tests.unit.engines.sqlite.test_file import NAME, new_file, touch
+from tests.unit.engines.sqlite.test_rows import group, same_state
+
+ONE = packed(1)
+
+
+def keys(count: int = OWED_ROWS_MIN) -> list[str]:
+    """So many keys, sorted."""
+    return [f"public/k/{number:05d}" for number in range(count)]
+
+
+def puts(value: object, count: int = OWED_ROWS_MIN) -> tuple[Op, ...]:
+    """What writes them all at once."""
+    return tuple(Put(key, packed(value)) for key in keys(count))
+
+
+def load(path: Path) -> State:
+    """What somebody finds who opens the file."""
+    file = BoardFile(path, level="disk")
+    try:
+        return file.load(NAME).state
+    finally:
+        file.abandon()
+
+
+class Written:
+    """A file, the board that it holds, and a look at its tables."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.trial = Trial()
+        self.file = new_file(path)
+        self.weight = self.file.load(NAME).weight
+
+    def commit(self, *ops: Op) -> None:
+        """A transaction, after which the file must say what the board holds."""
+        writes = touch(self.trial, ops).taken(self.trial.state).writes(self.weight)
+        self.weight = writes.weight
+        self.file.write(writes)
+        assert self.loaded() == self.trial.state
+
+    def wait(self) -> None:
+        """As many small ones as come first after a large one."""
+        owed = self.found("owed")
+        for number in range(RESTED_WRITES):
+            assert self.found("owed") == owed
+            self.commit(Put("public/a", packed(number)))
+        assert self.found("owed") == owed
+
+    def reopen(self) -> None:
+        """Another process goes on."""
+        self.file.close()
+        self.file = BoardFile(self.path, level="disk")
+        self.file.load(NAME)
+
+    def loaded(self) -> State:
+        """What somebody else finds."""
+        return load(self.path)
+
+    def found(self, table: str) -> dict[str, bytes]:
+        """The values in one of the two tables."""
+        with closing(sqlite3.connect(self.path)) as connection:
+            return dict(connection.execute(f"SELECT key, value FROM {table}"))
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Iterator[Written]:
+    """A file with a small entry, nothing owed."""
+    written = Written(tmp_path / "board.db")
+    written.commit(Put("public/a", ONE))
+    yield written
+    written.file.abandon()
+
+
+def test_a_large_commit_is_owed_and_small_ones_pay(written: Written) -> None:
+    """Some rows with each, but for the first ones; nothing of it shows but where they are."""
+    written.commit(*puts(1))
+    assert (list(written.found("owed")), list(written.found("entry"))) == (keys(), ["public/a"])
+    written.wait()
+    left = OWED_ROWS_MIN
+    while left > 0:
+        written.commit(Put("public/a", packed(left)))
+        left = max(0, left - PAID_ROWS)
+        assert list(written.found("owed")) == keys()[OWED_ROWS_MIN - left :]
+    assert set(written.found("entry")) == {"public/a", *keys()}
+
+
+def test_rows_are_paid_in_the_order_of_the_table(written: Written) -> None:
+    """Which is that of their bytes in UTF-8, and of Python's strings, but not of UTF-16."""
+    characters = ("\U0001f600", "\ue000", "\uffee", "\u00e9", "z", "\ud7ff", "\U0010fffd")
+    names = [f"public/{c}{number}" for c in characters for number in range(40)]
+    written.commit(*(Put(name, ONE) for name in names))
+    written.wait()
+    left = sorted(names)
+    while left:
+        written.commit(Put("public/a", packed(len(left))))
+        left = left[PAID_ROWS:]
+        assert sorted(written.found("owed")) == left
+
+
+def test_a_commit_below_the_edge_is_put_in_its_place(written: Written) -> None:
+    written.commit(*puts(1, OWED_ROWS_MIN - 1))
+    assert written.found("owed") == {}
+
+
+def test_what_is_owed_may_change_again(written: Written) -> None:
+    """By another large commit, a small one, a removal; old values come back nowhere."""
+    written.commit(*puts(1))
+    written.commit(*puts(2))
+    first, second, third = keys()[-3:]
+    written.commit(Put(first, packed(3)))
+    written.commit(Delete(second))
+    written.commit(Delete(third), Put("public/a", packed(3)))
+    assert not {first, second, third} & set(written.found("owed"))
+    for _ in range(RESTED_WRITES + OWED_ROWS_MIN // PAID_ROWS):
+        written.commit(Put("public/a", packed(4)))
+    assert written.found("owed") == {}
+    assert set(written.found("entry").values()) == {packed(2), packed(3), packed(4)}
+
+
+def test_what_is_loaded_is_still_owed(written: Written) -> None:
+    """The next process pays it, and may remove it."""
+    written.commit(*puts(1))
+    written.reopen()
+    written.commit(Delete(keys()[0]))
+    written.commit(Put("public/a", packed(2)))
+    assert list(written.found("owed")) == keys()[1 + PAID_ROWS :]
+
+
+def test_there_is_an_end_to_what_is_owed(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not fit besides is put in its place, and what it stands for is owed no more."""
+    monkeypatch.setattr(sqlite_owed, "OWED_ROWS_MAX", OWED_ROWS_MIN)
+    written.commit(*puts(1))
+    assert len(written.found("owed")) == OWED_ROWS_MIN
+    written.commit(*puts(2, OWED_ROWS_MIN + 1))
+    assert written.found("owed") == {}
+    written.commit(*puts(3))
+    assert len(written.found("owed")) == OWED_ROWS_MIN
+    written.wait()
+    for number in range(OWED_ROWS_MIN // PAID_ROWS):
+        written.commit(Put("public/a", packed(number)))
+    written.commit(*puts(4))
+    assert len(written.found("owed")) == OWED_ROWS_MIN
+
+
+def test_the_journal_is_to_be_copied_whenever_enough_was_moved(written: Written) -> None:
+    """And after the last rows; then the file has them."""
+    count = COPIED_ROWS + 2 * PAID_ROWS
+    written.commit(*puts(1, count))
+    written.wait()
+    due = []
+    for number in range(count // PAID_ROWS):
+        written.commit(Put("public/a", packed(number)))
+        due.append(written.file.is_copy_due)
+        if written.file.is_copy_due:
+            written.file.checkpoint()
+            assert keys(count)[len(due) * PAID_ROWS - 1].encode() in written.path.read_bytes()
+        assert not written.file.is_copy_due
+    assert due == [False, False, False, True, False, True]
+
+
+DAMAGES: dict[str, str] = {
+    "a value": "UPDATE owed SET value = x'c0' WHERE key = 'public/k/00007'",
+    "a key": "UPDATE owed SET key = 'public/k' WHERE key = 'public/k/00007'",
+    "a revision": "UPDATE owed SET mod_revision = 1 WHERE key = 'public/k/00007'",
+    "a lost row": "DELETE FROM owed WHERE key = 'public/k/00007'",
+    "a lost table": "DROP TABLE owed",
+    "a row that was paid": "INSERT INTO owed SELECT * FROM entry WHERE key = 'public/a';"
+    " UPDATE owed SET value = x'c0' WHERE key = 'public/a'",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=list(DAMAGES))
+def test_damage_of_what_is_owed_is_found(written: Written, damage: str) -> None:
+    written.commit(*puts(1))
+    with closing(sqlite3.connect(written.path)) as connection:
+        connection.executescript(damage)
+    with pytest.raises(Corrupt, match=r"board\.db"):
+        written.loaded()
+
+
+@pytest.mark.parametrize("name", ["owed", "sqlite_autoindex_owed_1"])
+def test_an_index_that_says_something_else_is_refused(
+    written: Written, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A write would miss the row, and the next reader find it; whichever of the two is right."""
+    monkeypatch.setattr(sqlite_owed, "OWED_ROWS_MIN", 2)
+    written.commit(*puts(1, 2))
+    written.file.close()
+    with closing(sqlite3.connect(written.path)) as connection:
+        query = "SELECT rootpage FROM sqlite_schema WHERE name = ?"
+        [page] = connection.execute(query, (name,)).fetchone()
+    content = bytearray(written.path.read_bytes())
+    at = content.index(b"k/00001", (page - 1) * PAGE_BYTES, page * PAGE_BYTES)
+    content[at + 6] = ord("~")
+    written.path.write_bytes(content)
+    with pytest.raises(Corrupt, match="its index is damaged"):
+        written.loaded()
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_every_history_is_kept(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Whatever is owed and paid when: the file gives the state again after each transaction."""
+    with lowered_limits(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite_owed, "OWED_ROWS_MIN", data.draw(st.integers(1, 3)))
+        patch.setattr(sqlite_owed, "OWED_ROWS_MAX", data.draw(st.integers(1, 8)))
+        patch.setattr(sqlite_owed, "PAID_ROWS", data.draw(st.integers(1, 2)))
+        patch.setattr(sqlite_owed, "RESTED_WRITES", data.draw(st.integers(0, 2)))
+        file = new_file(tmp_path_factory.mktemp("owed") / "board.db")
+        loaded = file.load(NAME)
+        state, weight = loaded.state, loaded.weight
+        drawing = Drawing(data.draw, state)
+        for _ in range(drawing.pick((2, 12))):
+            writes = group(state, drawing).taken(state).writes(weight)
+            weight = writes.weight
+            file.write(writes)
+            assert same_state(load(file.path), state)
+            if drawing.one_in(4):
+                file.close()
+                file = BoardFile(file.path, level="disk")
+                file.load(NAME)
+        file.abandon()

@@ -1,0 +1,146 @@
+"""From a state to rows and back, and the checksum that is kept along the way."""
+
+import copy
+from dataclasses import fields
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blackboard.core.commit import Committed
+from blackboard.core.model import decide, log_entry
+from blackboard.core.state import State, evolve
+from blackboard.engines.sqlite.rows import (
+    TABLES,
+    Row,
+    Table,
+    Touched,
+    Writes,
+    checksum,
+    fill,
+    pack_large,
+    unpack_large,
+    weigh,
+    weight_of,
+)
+from blackboard.wire.codec import encode_results, prepare
+from tests.conformance.drawing import Drawing
+from tests.conformance.machines import lowered_limits
+from tests.unit.core.trial import EPOCH
+
+Shadow = dict[str, dict[Row, Row]]
+"""The rows of each table by key: what a file would hold."""
+
+
+def apply(shadow: Shadow, writes: Writes) -> None:
+    """Do to `shadow` what the statements of a transaction do to a file."""
+    for table in TABLES:
+        rows = shadow[table.name]
+        for statement, keys in writes.deletes:
+            if statement == table.delete:
+                assert all(rows.pop(key) for key in keys)
+        for statement, changed in writes.upserts:
+            if statement == table.upsert:
+                rows.update({row[: table.key_columns]: row for row in changed})
+
+
+def restored(shadow: Shadow, state: State) -> State:
+    """The state that the rows give; `state` tells what no table holds."""
+    found = State(state.epoch, state.revision, state.oldest, state.time_ms)
+    for table in TABLES:
+        fill(found, table, [row for _, row in sorted(shadow[table.name].items())])
+    return found
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(st.data())
+def test_rows_follow_the_state(data: st.DataObject) -> None:
+    """Group after group: the rows give the state again, and the checksum is that of the state."""
+    with lowered_limits():
+        state, weight = State(EPOCH), 0
+        drawing = Drawing(data.draw, state)
+        shadow: Shadow = {table.name: {} for table in TABLES}
+        for _ in range(drawing.pick((2, 8))):
+            writes = group(state, drawing).taken(state).writes(weight)
+            apply(shadow, writes)
+            weight = writes.weight
+            place = (state.revision, state.time_ms, state.oldest)
+            assert writes.head == (*place, checksum(weight, *place))
+            assert weight == weight_of(state) % 2**62
+            assert same_state(restored(shadow, state), state)
+
+
+def group(state: State, drawing: Drawing) -> Touched:
+    """A few commits, applied to `state`; sometimes it forgets what is old, too."""
+    touched = Touched()
+    for _ in range(drawing.pick((1, 4))):
+        step(state, touched, drawing)
+    if drawing.one_in(4):
+        forget(state, touched, drawing.pick((1, state.revision + 1)))
+    return touched
+
+
+def step(state: State, touched: Touched, drawing: Drawing) -> None:
+    """Decide one random commit and apply it."""
+    prepared = prepare(drawing.commit())
+    outcome = decide(state, prepared.commit, 1_000)
+    if isinstance(outcome, Committed) and not outcome.duplicate:
+        entry = log_entry(prepared.commit, outcome, prepared.digest)
+        touched.note(state, entry, prepared, encode_results(outcome.results))
+        evolve(state, entry)
+
+
+def forget(state: State, touched: Touched, oldest: int) -> None:
+    """Compact as the board does."""
+    touched.forget({k: t for k, t in state.tombstones.items() if t.revision < oldest})
+    state.compact(oldest)
+
+
+def same_state(found: State, expected: State) -> bool:
+    """Whether two states are equal; sums of nothing may be there or not."""
+    for field in fields(State):
+        one, other = getattr(found, field.name), getattr(expected, field.name)
+        if field.name == "usage":
+            one = {name: used for name, used in one.items() if used and used.keys}
+            other = {name: used for name, used in other.items() if used.keys}
+        assert one == other, field.name
+    return True
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_the_statements_of_a_table_name_its_columns(table: Table[object, object]) -> None:
+    """Keys first; as many places as columns."""
+    assert table.upsert.count("?") == len(table.columns)
+    assert table.delete.count("?") == table.key_columns
+    for column in table.columns:
+        assert column in table.upsert
+        assert column in table.select
+
+
+def test_a_checksum_fits_into_the_file() -> None:
+    """SQLite's integers have 63 bits and a sign."""
+    state = State(EPOCH)
+    assert weight_of(state) == 0
+    state.next_item = {f"public/{number}": 2**63 for number in range(64)}
+    assert weight_of(state) > 2**63
+    assert 0 <= checksum(weight_of(state), 1, 1, 1) < 2**62
+    other = copy.copy(state)
+    other.next_item = {"public/1": 2**63}
+    assert checksum(weight_of(other), 1, 1, 1) != checksum(weight_of(state), 1, 1, 1)
+
+
+@given(st.binary(min_size=1, max_size=40), st.integers(min_value=0))
+def test_a_bit_that_flips_changes_the_weight(value: bytes, bit: int) -> None:
+    """Whichever it is: a checksum of 32 bits finds every single one."""
+    number = int.from_bytes(value, "big") ^ (1 << bit % (8 * len(value)))
+    flipped = number.to_bytes(len(value), "big")
+    assert weigh(("public/a", value, 1)) != weigh(("public/a", flipped, 1))
+
+
+@given(st.lists(st.binary(), max_size=4))
+def test_large_values_share_a_column(values: list[bytes]) -> None:
+    """None of them, none."""
+    packed = pack_large(values)
+    assert unpack_large(packed) == values
+    assert (packed is None) == (not values)

@@ -1,0 +1,54 @@
+"""What one transaction writes: what it takes, and what becomes of it when a rule raises."""
+
+import asyncio
+
+import pytest
+
+from blackboard import types as limits
+from blackboard.core.commit import Committed
+from blackboard.engines.sqlite import board as sqlite_group
+from blackboard.errors import Unavailable
+from tests.unit.engines.sqlite.opened import NAME, Opened, broken, turn
+
+
+async def test_a_refusal_alone_is_not_written(opened: Opened) -> None:
+    """It costs no transaction."""
+    step = opened.step()
+    await opened.board.commit([step])
+    [again] = await opened.board.commit([step])
+    assert isinstance(again, Committed)
+    assert again.duplicate
+    assert opened.gate.writes == 1
+
+
+@pytest.mark.parametrize(("limit", "value"), [("BATCH_COMMITS_MAX", 4), ("BATCH_BYTES_MAX", 1_000)])
+async def test_a_transaction_takes_only_so_much(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    """What comes when it is full waits for the next one, in order."""
+    monkeypatch.setattr(limits, limit, value)
+    opened.gate.open.clear()
+    calls = [asyncio.create_task(opened.board.commit([opened.step(240)])) for _ in range(12)]
+    await turn()
+    opened.gate.open.set()
+    outcomes = [outcome for call in calls for outcome in await call]
+    revisions = [outcome.revision for outcome in outcomes if isinstance(outcome, Committed)]
+    assert revisions == list(range(1, 13))
+    assert opened.gate.writes == 3
+
+
+async def test_a_rule_that_raises_takes_nothing_with_it(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The board is given up before anything of a half applied commit could be written."""
+    await opened.commit()
+    monkeypatch.setattr(sqlite_group, "evolve", broken)
+    with pytest.raises(ZeroDivisionError):
+        await opened.board.commit([opened.step()])
+    with pytest.raises(Unavailable):
+        await opened.commit()
+    with pytest.raises(Unavailable):
+        await opened.board.read(["public/n"])
+    with pytest.raises(Unavailable):
+        await opened.board.compact(1)
+    assert opened.file.load(NAME).state.revision == 1

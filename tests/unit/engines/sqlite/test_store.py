@@ -1,0 +1,358 @@
+"""The embedded engine as a whole: who owns the directory, what a restart finds, what failure does.
+
+What every engine promises is in tests/conformance; kills and cuts are in tests/faults.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from blackboard.core.commit import Append, Committed, Delete, Grant, Increment, KeyAt, Put
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.errors import (
+    Corrupt,
+    DataDirectoryInUse,
+    InvalidRequest,
+    OutcomeUnknown,
+    StaleEpoch,
+    Unavailable,
+)
+from blackboard.wire.codec import prepare
+from tests.conformance.writer import Writer, packed
+
+BOARD = "board"
+BIG = packed(b"x" * 100_000)
+FILE_BYTES = 512 * 1024
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    """An embedded engine over an empty directory; its boards have half a megabyte."""
+    opened = await SqliteStore.at(tmp_path, file_bytes_max=FILE_BYTES)
+    yield opened
+    await opened.aclose()
+
+
+async def reopened(store: SqliteStore) -> SqliteStore:
+    """Close a store and open its directory again."""
+    await store.aclose()
+    return await SqliteStore.at(store.directory, store.level)
+
+
+def board_file(store: SqliteStore) -> Path:
+    """The file of the board under test."""
+    return store.directory / "boards" / f"{BOARD}.db"
+
+
+# --- the directory --------------------------------------------------------------------------------
+
+
+async def test_a_directory_has_one_owner(store: SqliteStore) -> None:
+    """A second opener is told who has it, and where to connect instead."""
+    for url in (None, "ws://127.0.0.1:7000"):
+        store.announce(url)
+        with pytest.raises(DataDirectoryInUse) as refused:
+            await SqliteStore.at(store.directory)
+        expected = {"path": str(store.directory), "pid": os.getpid(), "url": url}
+        assert refused.value.fields() == expected
+
+
+async def test_an_owner_in_another_process_is_told_from_a_dead_one(tmp_path: Path) -> None:
+    """A lock ends with its process, whatever owner.json still says."""
+    script = (
+        "import asyncio, sys; from blackboard.engines.sqlite.store import SqliteStore\n"
+        "store = asyncio.run(SqliteStore.at(sys.argv[1]))\n"
+        "print('open', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    pipe = subprocess.PIPE
+    owner = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+    assert owner.stdout is not None
+    assert await owner.stdout.readline() == b"open\n"
+    with pytest.raises(DataDirectoryInUse) as refused:
+        await SqliteStore.at(tmp_path)
+    assert refused.value.pid == owner.pid
+    owner.kill()
+    await owner.communicate()
+    assert json.loads(owner_file(tmp_path).read_text())["pid"] == owner.pid
+    await (await SqliteStore.at(tmp_path)).aclose()
+
+
+def owner_file(directory: Path) -> Path:
+    """Where the owner of a directory says who it is."""
+    return directory / "owner.json"
+
+
+async def test_a_closed_store_lets_go_and_answers_nothing(store: SqliteStore) -> None:
+    """Closing again does nothing."""
+    await store.open(BOARD)
+    await store.aclose()
+    await store.aclose()
+    assert not owner_file(store.directory).exists()
+    with pytest.raises(Unavailable):
+        await store.open(BOARD)
+
+
+async def test_a_directory_that_cannot_be_is_unavailable(tmp_path: Path) -> None:
+    """A file is no directory."""
+    (tmp_path / "file").touch()
+    with pytest.raises(Unavailable):
+        await SqliteStore.at(tmp_path / "file")
+
+
+async def test_there_are_two_levels(tmp_path: Path) -> None:
+    """No other is guessed at."""
+    with pytest.raises(InvalidRequest):
+        await SqliteStore.at(tmp_path, "second")  # type: ignore[arg-type]
+
+
+# --- boards ---------------------------------------------------------------------------------------
+
+
+async def test_only_open_makes_a_board(store: SqliteStore) -> None:
+    """A board that is only asked about does not come to be."""
+    with pytest.raises(InvalidRequest):
+        await store.read("none", ["public/a"])
+    with pytest.raises(InvalidRequest):
+        await store.open("../none")
+    assert await store.boards() == []
+
+
+async def test_a_restart_finds_everything(store: SqliteStore) -> None:
+    """State, log, answers, leases, the next index; in the same epoch."""
+    writer = await Writer.open(store, BOARD)
+    await writer.commit(Put("public/a", packed(1), ttl_ms=1), Append("public/l", BIG))
+    await writer.commit(Delete("public/l/0000000000"), Grant("public/x", "ada", 60_000))
+    last = writer.make(Increment("public/n", 2), conditions=[KeyAt("public/n", 0)])
+    first_answer = await writer.send(last)
+    before = await store.open(BOARD)
+    log = (await store.log(BOARD, 0, limit=10)).entries
+    again = await reopened(store)
+    head = await again.open(BOARD)
+    assert (head.revision, head.epoch, head.oldest) == (3, before.epoch, 1)
+    assert (await again.log(BOARD, 0, limit=10)).entries == log
+    assert [entry.key for entry in (await again.due(BOARD, limit=9)).entries] == ["public/a"]
+    [outcome] = await again.commit(BOARD, [prepare(last)])
+    assert isinstance(outcome, Committed)
+    assert isinstance(first_answer, Committed)
+    assert (outcome.duplicate, outcome.results) == (True, first_answer.results)
+    other = Writer(again, BOARD, head, "bob")
+    assert await other.result(Append("public/l", BIG)) == "public/l/0000000001"
+    lease = await other.attempt(Grant("public/x", "bob", 1_000))
+    assert not isinstance(lease, Committed)
+    await again.aclose()
+
+
+async def test_many_open_at_once_and_one_of_them_gives_up(store: SqliteStore) -> None:
+    """A cancelled opener does not take the board from the others."""
+    tasks = [asyncio.create_task(store.open(BOARD)) for _ in range(5)]
+    await asyncio.wait(tasks, timeout=0)
+    tasks[0].cancel()
+    heads = await asyncio.gather(*tasks[1:])
+    assert len({head.epoch.id for head in heads}) == 1
+
+
+@pytest.mark.parametrize("damage", ["cut", "garbage", "foreign"])
+async def test_a_damaged_file_is_refused_by_name_and_left_alone(
+    store: SqliteStore, damage: str
+) -> None:
+    """Never repaired, never taken for a new board; the other boards go on."""
+    writer = await Writer.open(store, BOARD)
+    await writer.commit(Put("public/a", BIG))
+    await store.aclose()
+    path = board_file(store)
+    whole = path.read_bytes()
+    spoiled = {
+        "cut": b"",
+        "garbage": whole[:4096] + bytes(len(whole) - 4096),
+        "foreign": b"This is a text about boards. " * 400,
+    }[damage]
+    path.write_bytes(spoiled)
+    again = await SqliteStore.at(store.directory)
+    for _ in range(2):
+        with pytest.raises(Corrupt) as corrupt:
+            await again.open(BOARD)
+        assert corrupt.value.what == str(path)
+    assert (await again.open("other")).revision == 0
+    await again.aclose()
+    assert path.read_bytes() == spoiled
+
+
+async def test_a_file_under_another_name_is_refused(store: SqliteStore) -> None:
+    """A board knows its name."""
+    await store.open(BOARD)
+    await store.aclose()
+    board_file(store).rename(board_file(store).with_name("other.db"))
+    again = await SqliteStore.at(store.directory)
+    with pytest.raises(Corrupt):
+        await again.open("other")
+    await again.aclose()
+
+
+async def test_a_creation_that_was_cut_short_is_begun_anew(store: SqliteStore) -> None:
+    """Half a file under its working name is nobody's board."""
+    board_file(store).with_name(f"{BOARD}.db.new").write_bytes(b"half")
+    assert (await store.open(BOARD)).revision == 0
+    assert await store.boards() == [BOARD]
+
+
+# --- epochs ---------------------------------------------------------------------------------------
+
+
+async def test_a_clean_end_without_syncs_begins_no_epoch(tmp_path: Path) -> None:
+    """At level "memory" everything was synced in the end."""
+    store = await SqliteStore.at(tmp_path, "memory")
+    writer = await Writer.open(store, BOARD)
+    await writer.commit(Put("public/a", packed(1)))
+    again = await reopened(store)
+    assert (await again.open(BOARD)).epoch.id == writer.epoch
+    await again.aclose()
+
+
+async def test_writers_of_the_old_epoch_are_refused_after_an_unclean_end(tmp_path: Path) -> None:
+    """They learn from which revision on nothing of theirs is left."""
+    store = await SqliteStore.at(tmp_path, "memory")
+    writer = await Writer.open(store, BOARD)
+    await writer.commit(Put("public/a", packed(1)))
+    mark_unclean(store)
+    await store.aclose()
+    again = await SqliteStore.at(tmp_path, "memory")
+    writer.store = again
+    outcome = await writer.attempt(Put("public/a", packed(2)))
+    assert isinstance(outcome, StaleEpoch)
+    assert (outcome.cause, outcome.number, outcome.from_revision) == ("engine", 2, 1)
+    head = await again.open(BOARD)
+    assert head.log_entries == 2
+    page = await again.log(BOARD, 1, limit=9)
+    assert [entry.epoch for entry in page.entries] == [head.epoch]
+    await again.compact(BOARD, head.revision + 1)
+    assert (await again.open(BOARD)).log_entries == 0
+    await again.aclose()
+
+
+def mark_unclean(store: SqliteStore) -> None:
+    """Let go of the board's file as the end of a process does."""
+    store._boards.pop(BOARD)._file.abandon()
+
+
+# --- failure --------------------------------------------------------------------------------------
+
+
+async def test_a_full_disk_changes_nothing_and_the_board_goes_on(store: SqliteStore) -> None:
+    """Reads stay, what fits again is taken, revisions have no gap; others never notice."""
+    writer = await Writer.open(store, BOARD)
+    other = await Writer.open(store, "other")
+    accepted = await fill(writer)
+    head = await store.open(BOARD)
+    assert (head.revision, head.epoch.id) == (accepted, writer.epoch)
+    assert len((await store.list(BOARD, "", limit=99)).entries) == accepted
+    assert (await writer.commit(Put("public/0", packed(0)))).revision == accepted + 1
+    assert (await other.commit(Put("public/a", packed(1)))).revision == 1
+    again = await reopened(store)
+    assert (await again.open(BOARD)).revision == accepted + 1
+    await again.aclose()
+
+
+async def test_a_full_disk_begins_no_epoch_without_syncs_either(tmp_path: Path) -> None:
+    """Nothing was lost: the same process goes on with the same file."""
+    store = await SqliteStore.at(tmp_path, "memory", file_bytes_max=FILE_BYTES)
+    writer = await Writer.open(store, BOARD)
+    accepted = await fill(writer)
+    head = await store.open(BOARD)
+    assert (head.revision, head.epoch.id) == (accepted, writer.epoch)
+    await store.aclose()
+
+
+async def fill(writer: Writer) -> int:
+    """Write until the disk is full; returns how many commits were accepted before."""
+    for number in range(10):
+        try:
+            await writer.commit(Put(f"public/{number}", BIG))
+        except Unavailable:
+            assert number
+            return number
+    raise AssertionError("the disk never filled up")
+
+
+async def test_everybody_who_waits_learns_of_a_failure(store: SqliteStore) -> None:
+    """Commits of the failed group and those behind it, readers, waiters for the log."""
+    writer = await Writer.open(store, BOARD)
+    await writer.commit(Put("public/a", packed(1)))
+    too_much = prepare(writer.make(*[Put(f"public/{i}", BIG) for i in range(20)]))
+    behind = prepare(writer.make(Put("public/b", packed(1))))
+    calls = [
+        asyncio.create_task(call)
+        for call in (
+            store.commit(BOARD, [too_much]),
+            store.commit(BOARD, [behind]),
+            store.list(BOARD, "", limit=9),
+            store.log(BOARD, 1, limit=9, wait_ms=60_000),
+        )
+    ]
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [Unavailable] * 4
+    assert (await store.open(BOARD)).revision == 1
+    assert [e.key for e in (await store.list(BOARD, "", limit=9)).entries] == ["public/a"]
+
+
+LIMITED = """
+import asyncio, resource, signal, sys
+from blackboard.core.commit import Put
+from blackboard.engines.sqlite.store import SqliteStore
+from tests.conformance.writer import Writer, packed
+
+async def main():
+    store = await SqliteStore.at(sys.argv[1])
+    writer = await Writer.open(store, "board")
+    await writer.commit(Put("public/a", packed(b"a" * 10_000)))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+    step = writer.make(Put("public/b", packed(b"b" * 300_000)))
+    outcome = await writer.send(step)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    again = await writer.send(step)
+    print(outcome.code, again.revision, (await store.open("board")).revision)
+    await store.aclose()
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no limit on the size of files")
+async def test_an_error_at_the_sync_is_an_unknown_outcome(tmp_path: Path) -> None:
+    """Sending the commit again finds out; it is applied once."""
+    command = [sys.executable, "-c", LIMITED, str(tmp_path)]
+    child = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    output, _ = await child.communicate()
+    assert output.decode().split() == [OutcomeUnknown.code, "2", "2"]
+
+
+async def test_a_caller_that_gives_up_does_not_stop_the_write(store: SqliteStore) -> None:
+    """What was decided is written; sending it again gets the first answer."""
+    writer = await Writer.open(store, BOARD)
+    step = writer.make(Increment("public/n", 1))
+    call = asyncio.create_task(store.commit(BOARD, [prepare(step)]))
+    await asyncio.wait([call], timeout=0)
+    call.cancel()
+    outcome = await writer.send(step)
+    assert isinstance(outcome, Committed)
+    assert (outcome.revision, outcome.results) == (1, (1,))
+    assert (await store.open(BOARD)).revision == 1
+
+
+async def test_entries_of_a_kilobyte_fill_their_pages(tmp_path: Path) -> None:
+    """They once took a page each: log and entries together are less than three times the input."""
+    store = await SqliteStore.at(tmp_path, "memory")
+    writer = await Writer.open(store, BOARD)
+    value = packed(bytes(1_024))
+    for _ in range(4):
+        await writer.send_all([writer.make(Append("public/steps", value)) for _ in range(100)])
+    await store.aclose()
+    [file] = (tmp_path / "boards").glob("*.db")
+    assert file.stat().st_size < 3 * 400 * 1_024

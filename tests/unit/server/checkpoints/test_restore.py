@@ -1,0 +1,200 @@
+"""A restore while others commit: how often it is tried before they have to wait, and what rests."""
+
+import threading
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from blackboard.client.board import Board
+from blackboard.client.client import Client
+from blackboard.core import access
+from blackboard.core.checkpoints import Mark, Restored, RestoreWish
+from blackboard.core.commit import Commit, Head, Put, Reading
+from blackboard.core.model import Outcome
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.errors import LimitExceeded, OutcomeUnknown, Unavailable
+from blackboard.server.assembly import archive_beside
+from blackboard.server.checkpoints import restore
+from blackboard.server.requests import LocalLink
+from blackboard.server.service import Service
+from blackboard.types import RESTORE_ATTEMPTS_MAX, Key, Milliseconds, Revision
+from blackboard.wire.codec import Prepared, prepare
+from tests.conformance.writer import Writer
+from tests.unit.core.trial import packed
+
+BOARD = "main"
+REQUEST = "0123456789abcdef"
+
+
+class BusyStore(SqliteStore):
+    """Somebody else commits just before each restore, unless the board is held."""
+
+    tries = 0
+    held = False
+    bob: Writer | None = None
+
+    async def hold(self, board: str, hold_ms: Milliseconds) -> None:
+        """As `Store.hold`."""
+        await super().hold(board, hold_ms)
+        self.held = hold_ms > 0
+
+    async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
+        """As `Store.commit`, counting restores."""
+        if batch[0].commit.begins is not None:
+            self.tries += 1
+            if not self.held:
+                self.bob = self.bob or await Writer.open(self, board, "bob")
+                await self.bob.commit(Put("public/bob", packed(self.tries)))
+        return await super().commit(board, batch)
+
+
+class AwayAfterRestore(LocalLink):
+    """A service that cannot be asked anything any more once it has answered a restore."""
+
+    is_away = False
+
+    async def restore(self, board: str, wish: RestoreWish) -> Restored:
+        """As `Link.restore`."""
+        restored = await super().restore(board, wish)
+        self.is_away = True
+        return restored
+
+    async def head(self, board: str) -> Head:
+        """As `Link.head`, while it is there."""
+        if self.is_away:
+            raise Unavailable("service", "away")
+        return await super().head(board)
+
+
+async def test_a_restore_that_was_answered_took_effect_whatever_comes_then(tmp_path: Path) -> None:
+    """Nothing is asked after its answer, which could fail: that would read as not done."""
+    store = await SqliteStore.at(tmp_path)
+    async with Service(store, archive=await archive_beside(tmp_path)) as service:
+        link = AwayAfterRestore(service.host, access.operator())
+        board = Board(link, BOARD)
+        await board.put("public/a", 1)
+        restored = await board.restore(0)
+        link.is_away = False
+        assert (await board.put("public/a", 2)).revision == restored.revision + 1
+
+
+class ForgetfulStore(SqliteStore):
+    """An engine that can make others wait, and is away when they are to go on."""
+
+    async def hold(self, board: str, hold_ms: Milliseconds) -> None:
+        """As `Store.hold`."""
+        if hold_ms == 0:
+            raise Unavailable("engine", "away")
+        await super().hold(board, hold_ms)
+
+
+class DoubtfulStore(SqliteStore):
+    """An engine that does not know what became of a restore, and cannot be asked either."""
+
+    in_doubt = is_away = False
+
+    async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
+        """As `Store.commit`."""
+        outcomes = await super().commit(board, batch)
+        if self.in_doubt and batch[0].commit.begins is not None:
+            self.is_away = True
+            name = batch[0].commit.id
+            return [OutcomeUnknown(name.agent, name.lane, name.incarnation, name.step, "lost")]
+        return outcomes
+
+    async def read(self, board: str, keys: Sequence[Key]) -> Reading:
+        """As `Store.read`, while it is there."""
+        if self.is_away:
+            raise Unavailable("engine", "away")
+        return await super().read(board, keys)
+
+    async def hold(self, board: str, hold_ms: Milliseconds) -> None:
+        """As `Store.hold`, while it is there."""
+        if self.is_away:
+            raise Unavailable("engine", "away")
+        await super().hold(board, hold_ms)
+
+
+@pytest.mark.parametrize("few", [9, -1])
+async def test_a_restore_of_which_the_engine_knows_nothing_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    """Also one for which others had to wait: that they go on cannot be told the engine either."""
+    monkeypatch.setattr(restore, "_FEW_CHANGES", few)
+    store = await DoubtfulStore.at(tmp_path, level="memory")
+    async with Service(store, archive=await archive_beside(tmp_path)) as service:
+        link = service.link(access.operator())
+        await Board(link, BOARD).put("public/a", 1)
+        store.in_doubt = True
+        wish = RestoreWish(0, REQUEST)
+        with pytest.raises(OutcomeUnknown) as unknown:
+            await link.restore(BOARD, wish)
+        told = unknown.value
+        assert (told.method, told.agent, told.request) == ("restore", "operator", REQUEST)
+        store.in_doubt = store.is_away = False
+        assert (await link.restore(BOARD, wish)).epoch.number == 2
+        assert await Board(link, BOARD).get("public/a") is None
+
+
+async def test_that_others_go_on_need_not_be_told_for_a_restore_to_be_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go on by themselves."""
+    monkeypatch.setattr(restore, "_FEW_CHANGES", -1)
+    store = await ForgetfulStore.at(tmp_path, level="memory")
+    async with Service(store, archive=await archive_beside(tmp_path)) as service:
+        board = Client(service.link(access.operator())).board(BOARD)
+        await board.put("public/a", 1)
+        assert (await board.restore(0)).epoch.number == 2
+
+
+@pytest.mark.parametrize(("few", "tries"), [(9, RESTORE_ATTEMPTS_MAX), (-1, 0)])
+async def test_only_a_small_restore_is_tried_without_a_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int, tries: int
+) -> None:
+    """Of a large one each try takes long; held, the first is the last, and encoded in a thread."""
+    monkeypatch.setattr(restore, "_FEW_CHANGES", few)
+    threads = []
+
+    def noted(commit: Commit) -> Prepared:
+        threads.append(threading.current_thread())
+        return prepare(commit)
+
+    monkeypatch.setattr(restore, "prepare", noted)
+    store = await BusyStore.at(tmp_path, level="memory")
+    async with Service(store, archive=await archive_beside(tmp_path)) as service:
+        board = Client(service.link(access.operator())).board(BOARD)
+        before = await board.put("public/plan", 1)
+        await board.restore(before.revision)
+        assert store.tries == tries + 1
+        assert await board.get("public/bob") is None
+    assert [thread is threading.main_thread() for thread in threads] == [few > 0] * (tries + 1)
+
+
+@pytest.mark.parametrize("changes_max", [2, 0])
+async def test_the_archiver_rests_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes_max: int
+) -> None:
+    """From the comparison to the answer, be it a refusal; not before, nor after."""
+    monkeypatch.setattr(restore, "RESTORE_CHANGES_MAX", changes_max)
+    store = await SqliteStore.at(tmp_path, level="memory")
+    async with Service(store, archive=await archive_beside(tmp_path)) as service:
+        archiver, during = service.host.archiver, []
+        assert archiver is not None
+        reach = archiver.reached
+
+        async def noted(board: str, revision: Revision) -> Mark:
+            during.append(archiver._boards[BOARD].restores)
+            return await reach(board, revision)
+
+        monkeypatch.setattr(archiver, "reached", noted)
+        board = Client(service.link(access.operator())).board(BOARD)
+        before = await board.put("public/plan", 1)
+        await board.put("public/plan", 2)
+        refused = nullcontext() if changes_max else pytest.raises(LimitExceeded)
+        with refused:
+            await board.restore(before.revision)
+        assert during == [0, 1]
+        assert archiver._boards[BOARD].restores == 0

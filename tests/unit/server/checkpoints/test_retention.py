@@ -1,0 +1,55 @@
+"""Which checkpoints a policy keeps."""
+
+import pytest
+
+from blackboard.core.checkpoints import AUTOMATIC, NAMED, Checkpoint, Policy
+from blackboard.errors import InvalidRequest
+from blackboard.server.checkpoints.schedule import check_policy, kept_by
+
+DAY_MS = 24 * 3600 * 1000
+NOW_MS = 100 * DAY_MS + DAY_MS // 2
+
+
+def taken(name: str, days_ago: float, kind: str = AUTOMATIC, *, pinned: bool = False) -> Checkpoint:
+    """A checkpoint of so many days ago."""
+    at_ms = int(NOW_MS - days_ago * DAY_MS)
+    return Checkpoint("b", name, at_ms, at_ms, kind, pinned=pinned)
+
+
+CHECKPOINTS = [
+    taken("ancient", 50, pinned=True),
+    taken("named", 40, NAMED),
+    taken("a", 3.1),
+    taken("b", 3.0),
+    taken("c", 1.2),
+    taken("d", 1.0),
+    taken("e", 0.2),
+    taken("f", 0.1),
+]
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept"),
+    [
+        (Policy(last=0, days=0, named=False), {"ancient"}),
+        (Policy(last=0, days=0), {"ancient", "named"}),
+        (Policy(last=1, days=0), {"ancient", "named", "f"}),
+        (Policy(last=3, days=0), {"ancient", "named", "d", "e", "f"}),
+        (Policy(last=0, days=1), {"ancient", "named", "f"}),
+        (Policy(last=0, days=2), {"ancient", "named", "d", "f"}),
+        (Policy(last=0, days=4), {"ancient", "named", "b", "d", "f"}),
+        (Policy(last=100, days=0), {c.name for c in CHECKPOINTS}),
+    ],
+)
+def test_a_policy_keeps(policy: Policy, kept: set[str]) -> None:
+    assert kept_by(policy, CHECKPOINTS, NOW_MS) == kept
+
+
+def test_nothing_is_kept_of_nothing() -> None:
+    assert kept_by(Policy(), [], NOW_MS) == set()
+
+
+@pytest.mark.parametrize("policy", [Policy(last=-1), Policy(days=-1), Policy(history_ms=-1)])
+def test_negative_numbers_are_refused(policy: Policy) -> None:
+    with pytest.raises(InvalidRequest):
+        check_policy(policy)

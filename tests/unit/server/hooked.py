@@ -1,0 +1,93 @@
+"""The embedded engine with places to break it: real but for what a test does in between."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from blackboard.client.client import Client
+from blackboard.core import access
+from blackboard.core.commit import LogPage, Reading
+from blackboard.core.model import Outcome
+from blackboard.engines.base import EngineFacts
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.server import service as service_module
+from blackboard.server.service import Service
+from blackboard.types import Key, Milliseconds, Prefix, Revision
+from blackboard.wire.codec import Prepared
+
+Hook = Callable[[], Awaitable[None]]
+
+
+class HookedStore(SqliteStore):
+    """`hooks["before commit"]` is awaited before each commit, `"after log"` after each read of the
+    log, and so on; what it raises is what the call raises."""
+
+    def hook(self, place: str, hook: Hook) -> None:
+        """Call `hook` at `place` from now on."""
+        self.hooks[place] = hook
+
+    @property
+    def hooks(self) -> dict[str, Hook]:
+        """What is called where."""
+        found: dict[str, Hook] = self.__dict__.setdefault("_hooks", {})
+        return found
+
+    async def _at(self, place: str) -> None:
+        if place in self.hooks:
+            await self.hooks[place]()
+
+    async def facts(self) -> EngineFacts:
+        """As `Store.facts`, with hooks."""
+        await self._at("before facts")
+        return await super().facts()
+
+    async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
+        """As `Store.commit`, with hooks."""
+        await self._at("before commit")
+        outcomes = await super().commit(board, batch)
+        await self._at("after commit")
+        return outcomes
+
+    async def list(
+        self, board: str, prefix: Prefix, *, after: Key | None = None, limit: int
+    ) -> Reading:
+        """As `Store.list`, with hooks."""
+        reading = await super().list(board, prefix, after=after, limit=limit)
+        await self._at("after list")
+        return reading
+
+    async def leases(self, board: str, *, due: bool = False) -> Reading:
+        """As `Store.leases`, with hooks."""
+        reading = await super().leases(board, due=due)
+        await self._at("after leases")
+        return reading
+
+    async def log(
+        self, board: str, after: Revision, *, limit: int, wait_ms: Milliseconds = 0
+    ) -> LogPage:
+        """As `Store.log`, with hooks."""
+        await self._at("before log")
+        page = await super().log(board, after, limit=limit, wait_ms=wait_ms)
+        await self._at("after log")
+        return page
+
+
+@asynccontextmanager
+async def service_over(path: Path) -> AsyncIterator[tuple[Service, HookedStore]]:
+    """A service over a hooked engine.
+
+    It does not sweep: that would set off hooks that are meant for others, and end what a test wants
+    to end itself.
+    """
+    store = await HookedStore.at(path, "memory")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(service_module, "SWEEP_INTERVAL_MS", 3_600_000)
+        async with Service(store) as service:
+            yield service, store
+
+
+def client_of(service: Service, agent: str | None = None) -> Client:
+    """A client in process, as `agent` or as the operator."""
+    return Client(service.link(access.acting_as(access.operator(), agent)))

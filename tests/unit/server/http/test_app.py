@@ -1,0 +1,245 @@
+"""Plain HTTP: requests by POST, health, metrics, the description."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from blackboard.core import access
+from blackboard.engines.base import EngineFacts
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.errors import Unavailable
+from blackboard.server.assembly import archive_beside
+from blackboard.server.http import app
+from blackboard.server.service import Service
+from blackboard.types import FRAME_BYTES_MAX, MESSAGES_PER_FRAME_MAX
+from tests.serving import Served, serving
+
+pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
+
+COMMIT = {
+    "board": "b",
+    "id": {"lane": 0, "incarnation": "i", "step": 1},
+    "ops": [{"kind": "put", "key": "public/a", "value": {"n": 1, "raw": {"$bytes": "AA=="}}}],
+}
+
+
+class Post:
+    """Asks by POST as one principal."""
+
+    def __init__(self, http: httpx.AsyncClient, token: str) -> None:
+        self.http = http
+        self.headers = {"Authorization": f"Bearer {token}"}
+
+    async def send(self, body: Any) -> httpx.Response:
+        """Post a body: bytes as they are, anything else as JSON."""
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return await self.http.post("/v1/rpc", content=content, headers=self.headers)
+
+    async def ask(self, method: str, params: dict[str, Any] | None = None) -> Any:
+        """One request; its answer."""
+        response = await self.send({"jsonrpc": "2.0", "id": 7, "method": method, "params": params})
+        assert response.status_code == 200
+        answer = response.json()
+        assert answer["id"] == 7
+        return answer
+
+
+@pytest.fixture
+async def http(served: Served) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the service."""
+    base = served.url.replace("ws:", "http:")
+    async with httpx.AsyncClient(base_url=base, trust_env=False) as client:
+        yield client
+
+
+@pytest.fixture
+def post(http: httpx.AsyncClient, served: Served) -> Post:
+    """The operator's way."""
+    return Post(http, served.token())
+
+
+async def test_a_board_can_be_used_with_curl(post: Post) -> None:
+    """Head, commit, read, list, log, why, boards, whoami."""
+    epoch = (await post.ask("head", {"board": "b"}))["result"]["epoch"]["id"]
+    receipt = (await post.ask("commit", {**COMMIT, "epoch": epoch}))["result"]
+    assert (receipt["revision"], receipt["level"]) == (1, "disk")
+    reading = (await post.ask("read", {"board": "b", "keys": ["public/a", "public/none"]}))[
+        "result"
+    ]
+    (entry,) = reading["entries"]
+    assert entry["value"] == {"n": 1, "raw": {"$bytes": "AA=="}}
+    for method, params in (
+        ("list", {"board": "b", "pattern": "public/**"}),
+        ("log", {"board": "b"}),
+        ("why", {"board": "b", "key": "public/a"}),
+    ):
+        assert "public/a" in json.dumps((await post.ask(method, params))["result"])
+    assert (await post.ask("boards"))["result"] == ["b"]
+    assert (await post.ask("whoami", {"agent": "ada"}))["result"]["agent"] == "ada"
+
+
+async def test_a_batch_is_answered_one_by_one(post: Post) -> None:
+    """Each with its own result or error; a single request with a single object."""
+    batch = [
+        {"id": 1, "method": "boards"},
+        {"id": 2, "method": "head", "params": {"board": "a/b"}},
+        {"id": "three", "method": "nope"},
+        7,
+    ]
+    answers = {answer["id"]: answer for answer in (await post.send(batch)).json()}
+    assert answers[1]["result"] == []
+    assert answers[2]["error"]["data"]["fields"]["field"] == "board"
+    assert answers["three"]["error"]["code"] == -32601
+    assert answers[None]["error"]["data"]["code"] == "invalid_request"
+    assert isinstance((await post.send({"id": 1, "method": "boards"})).json(), dict)
+    assert isinstance((await post.send([{"id": 1, "method": "boards"}])).json(), list)
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("hello", {}),
+        ("watch", {"board": "b", "watch": 1, "patterns": ["**"]}),
+        ("unwatch", {"watch": 1}),
+        ("progress", {"watch": 1}),
+    ],
+)
+async def test_what_needs_a_websocket_is_refused(
+    post: Post, method: str, params: dict[str, Any]
+) -> None:
+    """Watches push, and a POST greets by its header."""
+    error = (await post.ask(method, params))["error"]
+    assert (error["data"]["code"], error["data"]["fields"]["field"]) == (
+        "invalid_request",
+        "method",
+    )
+
+
+async def test_a_post_needs_a_token(http: httpx.AsyncClient, served: Served) -> None:
+    """Without one, with another scheme, or with one that is not valid: 401 and nothing else."""
+    body = {"id": 1, "method": "boards"}
+    assert (await http.post("/v1/rpc", json=body)).status_code == 401
+    for value in ("Bearer x", "Basic x", "Bearer " + served.token()[:-2]):
+        response = await http.post("/v1/rpc", json=body, headers={"Authorization": value})
+        assert response.status_code == 401
+        assert response.json()["error"]["data"]["code"] == "unauthenticated"
+
+
+async def test_a_post_has_the_rights_of_its_token(http: httpx.AsyncClient, served: Served) -> None:
+    """Not those of whom it wants to act for."""
+    post = Post(http, served.token(access.agent("ada")))
+    for params in ({"keys": ["private/bob/x"]}, {"keys": ["private/bob/x"], "agent": "bob"}):
+        error = (await post.ask("read", {"board": "b", **params}))["error"]
+        assert error["data"]["code"] == "access_denied"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"\xff", 400),
+        (b"[]", 400),
+        (b"[" * 100_000, 400),
+        (b'{"id": NaN}', 400),
+        ([{"id": n, "method": "boards"} for n in range(MESSAGES_PER_FRAME_MAX + 1)], 400),
+        (b"x" * (FRAME_BYTES_MAX + 1), 413),
+    ],
+    ids=["empty", "cut", "utf8", "none", "deep", "nan", "many", "big"],
+)
+async def test_what_is_no_json_rpc_is_refused(post: Post, body: Any, status: int) -> None:
+    """With JSON-RPC's parse error; the next request is fine."""
+    response = await post.send(body)
+    assert response.status_code == status
+    assert response.json()["error"]["code"] == -32700
+    assert (await post.ask("boards"))["result"] == []
+
+
+async def test_a_body_has_to_come_in_time(
+    post: Post, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that halts is given up, with an answer."""
+    monkeypatch.setattr(app, "REQUEST_TIMEOUT_MS", 50)
+    answered = asyncio.Event()
+
+    async def halting() -> AsyncIterator[bytes]:
+        yield b"["
+        await answered.wait()
+
+    sending = asyncio.create_task(http.post("/v1/rpc", content=halting(), headers=post.headers))
+    await asyncio.wait([sending], timeout=0.3)
+    answered.set()
+    assert (await asyncio.wait_for(sending, 20)).status_code == 400
+
+
+async def test_a_web_page_cannot_post(http: httpx.AsyncClient, post: Post) -> None:
+    """Unless its origin is listed."""
+    headers = {**post.headers, "Origin": "https://evil.example.org"}
+    response = await http.post("/v1/rpc", json={"id": 1, "method": "boards"}, headers=headers)
+    assert response.status_code == 403
+
+
+async def test_health(http: httpx.AsyncClient, served: Served, post: Post) -> None:
+    """Alive while the process is; ready while requests are taken."""
+    assert (await http.get("/healthz")).json() == {"status": "ok"}
+    assert (await http.get("/readyz")).json() == {"status": "ready"}
+    served.gate.draining = True
+    assert (await http.get("/healthz")).status_code == 200
+    response = await http.get("/readyz")
+    assert (response.status_code, response.json()["reason"]) == (503, "stopping")
+
+
+async def test_ready_and_metrics_tell_how_the_archive_keeps_up(tmp_path: Path) -> None:
+    """In revisions and in time; it is ready however far behind it is."""
+    store = await SqliteStore.at(tmp_path, "memory")
+    async with (
+        Service(store, archive=await archive_beside(tmp_path)) as service,
+        serving(service) as served,
+        httpx.AsyncClient(base_url=served.url.replace("ws:", "http:"), trust_env=False) as http,
+    ):
+        told = (await http.get("/readyz")).json()
+        assert told == {"status": "ready", "archive": {"behind": 0, "lag_ms": 0, "failing": 0}}
+        assert "blackboard_archive_lag_seconds 0.0" in (await http.get("/metrics")).text
+
+
+class _Silent:
+    """A store whose engine stopped answering."""
+
+    async def facts(self) -> EngineFacts:
+        raise Unavailable(what="engine", reason="no answer")
+
+
+async def test_it_is_not_ready_without_its_engine(
+    http: httpx.AsyncClient, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """503, with the reason."""
+    monkeypatch.setattr(served.service.host.store, "facts", _Silent().facts)
+    response = await http.get("/readyz")
+    assert (response.status_code, "no answer" in response.json()["reason"]) == (503, True)
+
+
+async def test_metrics_count_and_tell_nothing_private(http: httpx.AsyncClient, post: Post) -> None:
+    """What was done shows; names of boards, keys and agents do not."""
+    epoch = (await post.ask("head", {"board": "secretboard"}))["result"]["epoch"]["id"]
+    op = {"kind": "put", "key": "private/ada/secretkey", "value": 1}
+    commit = {**COMMIT, "board": "secretboard", "epoch": epoch, "ops": [op], "agent": "ada"}
+    await post.ask("commit", commit)
+    await post.ask("head", {"board": "a/b"})
+    response = await http.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    lines = response.text.splitlines()
+    assert 'blackboard_requests_total{method="commit",outcome="ok"} 1.0' in lines
+    assert "blackboard_commits_total 1.0" in lines
+    assert "blackboard_boards 1.0" in lines
+    for name in ("secretboard", "secretkey", "ada"):
+        assert name not in response.text
+
+
+async def test_the_description_is_served(http: httpx.AsyncClient) -> None:
+    """Without a token: it says nothing about any board."""
+    assert (await http.get("/v1/schema")).json()["asyncapi"] == "3.0.0"

@@ -1,0 +1,169 @@
+"""Every counter reaches the text that is scraped, and counts what a real service did."""
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from blackboard.client.client import Client
+from blackboard.core import access
+from blackboard.engines.base import VoteCounts
+from blackboard.engines.redis.redlock import LockMasters
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.server.archiver import ArchiveStatistics
+from blackboard.server.boards import ServiceStatistics, SweeperStatistics
+from blackboard.server.http.metrics import Metrics, Traffic
+from blackboard.server.service import Service
+from tests.lock_masters import lock_masters
+from tests.servers import ask
+from tests.serving import Served, serving
+from tests.source_tree import ROOT
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
+
+HOUR_MS = 3_600_000
+PATIENCE_S = 60
+"""A machine that is busy may take its time: nothing here is about haste."""
+EXPIRED = "blackboard_sweeper_expired_total"
+
+
+def told_of(traffic: Traffic, statistics: ServiceStatistics) -> set[str]:
+    """The lines that are scraped."""
+    metrics = Metrics(traffic, statistics=lambda: statistics, sockets=lambda: (26, 27))
+    return {line for line in metrics.text().decode().splitlines() if not line.startswith("#")}
+
+
+def busy() -> tuple[Traffic, ServiceStatistics]:
+    """A different number for every counter, without archive and lock masters."""
+    traffic = Traffic(
+        frames_in=11, frames_out=12, bytes_in=13, bytes_out=14, connections=15, protocol_errors=16
+    )
+    traffic.count("read", "ok")
+    traffic.count("read", "ok")
+    traffic.count("", "invalid_request")
+    traffic.turned_away[401] += 17
+    statistics = ServiceStatistics(
+        boards=21,
+        watchers=22,
+        commits=23,
+        batches=24,
+        refused=25,
+        lag_ms=28,
+        backlog_bytes=29,
+        sweeper=SweeperStatistics(rounds=30, expired=31, refused=32),
+    )
+    return traffic, statistics
+
+
+def test_every_counter_is_told() -> None:
+    """Under its name, with its value."""
+    assert told_of(*busy()) == {
+        "blackboard_boards 21.0",
+        "blackboard_watchers 22.0",
+        "blackboard_commits_total 23.0",
+        "blackboard_batches_total 24.0",
+        "blackboard_commits_refused_total 25.0",
+        "blackboard_loop_lag_seconds 0.028",
+        "blackboard_backlog_bytes 29.0",
+        "blackboard_sweeper_rounds_total 30.0",
+        "blackboard_sweeper_expired_total 31.0",
+        "blackboard_sweeper_refused_total 32.0",
+        "blackboard_connections 26.0",
+        "blackboard_waiting_bytes 27.0",
+        "blackboard_connections_opened_total 15.0",
+        "blackboard_frames_received_total 11.0",
+        "blackboard_frames_sent_total 12.0",
+        "blackboard_received_bytes_total 13.0",
+        "blackboard_sent_bytes_total 14.0",
+        "blackboard_protocol_errors_total 16.0",
+        'blackboard_requests_total{method="read",outcome="ok"} 2.0',
+        'blackboard_requests_total{method="",outcome="invalid_request"} 1.0',
+        'blackboard_handshakes_refused_total{status="401"} 17.0',
+    }
+
+
+def with_all_parts() -> tuple[Traffic, ServiceStatistics]:
+    """The same, of a service with an archive and lock masters."""
+    traffic, plain = busy()
+    archive = ArchiveStatistics(boards=1, behind=41, failing=42, appended=43, lag_ms=44_000)
+    votes = VoteCounts(granted=45, refused=46, unreachable=47)
+    counts = (plain.boards, plain.watchers, plain.commits, plain.batches, plain.refused)
+    return traffic, ServiceStatistics(*counts, archive=archive, votes=votes)
+
+
+def test_archive_and_lock_masters_are_told_where_there_are_some() -> None:
+    told = told_of(*with_all_parts())
+    assert {line for line in told if "_archive_" in line or "_votes_" in line} == {
+        "blackboard_archive_behind 41.0",
+        "blackboard_archive_failing 42.0",
+        "blackboard_archive_appended_total 43.0",
+        "blackboard_archive_lag_seconds 44.0",
+        'blackboard_lock_votes_total{answer="granted"} 45.0',
+        'blackboard_lock_votes_total{answer="refused"} 46.0',
+        'blackboard_lock_votes_total{answer="unreachable"} 47.0',
+    }
+
+
+def test_the_page_of_metrics_has_each_of_them() -> None:
+    """And none that is not told."""
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\w+)", page, re.MULTILINE)
+    told = {re.split(r"[ {]", line)[0] for line in told_of(*with_all_parts())}
+    assert set(listed) == told
+
+
+async def scraped(served: Served, name: str) -> dict[str, float]:
+    """The samples whose names begin with `name`, as a scrape gets them."""
+    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http:
+        text = (await http.get(f"http://127.0.0.1:{served.port}/metrics")).text
+    lines = [line.rsplit(" ", 1) for line in text.splitlines() if line.startswith(name)]
+    return {sample: float(value) for sample, value in lines}
+
+
+async def test_a_service_counts_what_its_sweeper_does(tmp_path: Path) -> None:
+    """An entry that runs out is ended once, and told as one."""
+    async with (
+        Service(await SqliteStore.at(tmp_path, "memory")) as service,
+        serving(service) as served,
+    ):
+        board = Client(service.link(access.operator())).board("main")
+        await board.put("public/brief", 1, ttl_ms=1)
+
+        async def is_counted() -> bool:
+            told = await scraped(served, "blackboard_sweeper")
+            return bool(told[EXPIRED] and told["blackboard_sweeper_rounds_total"])
+
+        await wait_until(is_counted)
+        told = await scraped(served, "blackboard_sweeper")
+        assert (told[EXPIRED], told["blackboard_sweeper_refused_total"]) == (1, 0)
+
+
+async def test_a_service_counts_the_answers_of_its_lock_masters(
+    tmp_path: Path, redis_binary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All three grant; then one has promised its vote elsewhere; then another one is dead."""
+    # A busy machine may be slow to answer: only the dead master must count as unreachable.
+    monkeypatch.setattr("blackboard.engines.redis.redlock.LOCK_MASTER_TIMEOUT_MS", 20_000)
+    store = await SqliteStore.at(tmp_path, "memory")
+    async with lock_masters(redis_binary, 3) as servers:
+        masters = LockMasters([server.url for server in servers])
+        async with Service(store, lock_masters=masters) as service, serving(service) as served:
+            board = Client(service.link(access.operator())).board("main")
+            assert await votes_of(served) == (0, 0, 0)
+            async with board.lock("public/a", ttl_ms=HOUR_MS):
+                assert await votes_of(served) == (3, 0, 0)
+            await ask(servers[1], "SET", "redlock:main/public/b", "somebody else")
+            async with board.lock("public/b", ttl_ms=HOUR_MS):
+                assert await votes_of(served) == (5, 1, 0)
+            await servers[0].kill()
+            async with board.lock("public/c", ttl_ms=HOUR_MS):
+                assert await votes_of(served) == (7, 1, 1)
+
+
+async def votes_of(served: Served) -> tuple[float, ...]:
+    """How many votes were granted, were refused, and could not be asked for."""
+    told = await scraped(served, "blackboard_lock_votes_total")
+    answers = ("granted", "refused", "unreachable")
+    return tuple(told[f'blackboard_lock_votes_total{{answer="{answer}"}}'] for answer in answers)

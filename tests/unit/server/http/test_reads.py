@@ -1,0 +1,82 @@
+"""The look-ups of one connection: few at once, in their order, and none without room."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from anyio.lowlevel import checkpoint
+
+from blackboard.server.http.connection import Reads
+from blackboard.types import OUTGOING_BYTES_MAX, PAGE_BYTES_MAX, WATCH_BATCH_BYTES_MAX
+
+AT_ONCE = OUTGOING_BYTES_MAX // PAGE_BYTES_MAX
+
+
+class Peer:
+    """A connection with reads that last until they are let go."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.begun: list[int] = []
+        self.gate = asyncio.Event()
+        self.tasks: list[asyncio.Task[None]] = []
+        self.reads = Reads(self._spawn, lambda: self.waiting)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.tasks.append(asyncio.get_running_loop().create_task(work))
+
+    def ask(self, number: int) -> None:
+        """One read."""
+
+        async def read() -> None:
+            self.begun.append(number)
+            await self.gate.wait()
+
+        self.reads.add(read)
+
+
+async def test_few_run_at_once_and_all_in_the_end() -> None:
+    """In the order in which they were asked for."""
+    peer = Peer()
+    for number in range(20):
+        peer.ask(number)
+    await checkpoint()
+    assert peer.begun == list(range(AT_ONCE))
+    assert len(peer.reads) == 20
+    peer.gate.set()
+    async with asyncio.timeout(60):
+        while len(peer.reads):
+            await asyncio.gather(*peer.tasks)
+    assert peer.begun == list(range(20))
+
+
+@pytest.mark.parametrize(("waiting", "begun"), [(WATCH_BATCH_BYTES_MAX - 1, 1), (0, 1)])
+async def test_a_read_needs_room(waiting: int, begun: int) -> None:
+    """None is begun while a delivery's worth waits; one is when that was sent."""
+    peer = Peer()
+    peer.waiting = WATCH_BATCH_BYTES_MAX
+    peer.ask(1)
+    peer.reads.go_on()
+    await checkpoint()
+    assert peer.begun == []
+    peer.waiting = waiting
+    peer.reads.go_on()
+    await checkpoint()
+    assert len(peer.begun) == begun
+    peer.gate.set()
+    await asyncio.gather(*peer.tasks)
+
+
+async def test_after_the_end_none_is_begun() -> None:
+    """Those under way are ended by who began them; no one of the line comes after them."""
+    peer = Peer()
+    for number in range(20):
+        peer.ask(number)
+    await checkpoint()
+    peer.reads.close()
+    for task in peer.tasks:
+        task.cancel()
+    await asyncio.gather(*peer.tasks, return_exceptions=True)
+    assert peer.begun == list(range(AT_ONCE))
+    assert len(peer.tasks) == AT_ONCE

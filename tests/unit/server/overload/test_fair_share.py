@@ -1,0 +1,124 @@
+"""Fair shares of the event loop: nobody waits behind all that another one asked for."""
+
+import asyncio
+
+import pytest
+from anyio.lowlevel import checkpoint
+
+from blackboard.server.overload import fair_share as module
+from blackboard.server.overload.fair_share import (
+    FULL_ROUND_US,
+    LONE_ROUND_US,
+    ROUND_US,
+    Shares,
+    frame_us,
+)
+
+FULL = float(ROUND_US)
+COMPANY_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def company(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever came counts as at work for longer than a test takes."""
+    monkeypatch.setattr(module, "_SHARED_S", COMPANY_S)
+
+
+async def take(shares: Shares, account: str, order: list[str], cost_us: float = FULL) -> None:
+    """One item, noted when it is given."""
+    await shares.wait(account, cost_us)
+    order.append(account)
+
+
+async def test_who_is_alone_has_long_rounds() -> None:
+    """But not without an end: somebody else may come, and is next then."""
+    shares, order = Shares(), list[str]()
+    assert all(shares.at_once("ada", FULL) for _ in range(LONE_ROUND_US // ROUND_US))
+    assert not shares.at_once("ada", 1)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        for _ in range(100):
+            tasks.create_task(take(shares, "ada", order))
+        await checkpoint()
+        tasks.create_task(take(shares, "bob", order))
+    assert order.index("bob") <= 2 * (LONE_ROUND_US // ROUND_US) + 2
+
+
+async def test_a_round_takes_on_so_much() -> None:
+    """The first ones of several, and then no more in this round; in the next one again."""
+    shares = Shares()
+    shares.at_once("ada", 1)
+    assert shares.at_once("bob", FULL - 2)
+    assert shares.at_once("ada", 1)
+    assert not shares.at_once("ada", 1)
+    assert not shares.at_once("bob", 1)
+    assert shares.at_once("eve", FULL_ROUND_US - FULL), "who comes with her first"
+    assert not shares.at_once("dan", 1), "but a full round is full"
+    await checkpoint()  # the next round
+    assert shares.at_once("bob", 1)
+
+
+async def test_one_request_is_not_behind_a_thousand() -> None:
+    """It comes after one of those at most."""
+    shares, order = Shares(), list[str]()
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        shares.at_once("ada", 1)
+        for _ in range(1_000):
+            tasks.create_task(take(shares, "bob", order))
+        await checkpoint()
+        assert shares.waiting > 990
+        tasks.create_task(take(shares, "ada", order))
+    assert order.index("ada") <= 3
+    assert len(order) == 1_001
+    assert shares.waiting == 0
+
+
+async def test_who_has_something_waiting_does_not_pass_himself() -> None:
+    """Nor those of his who asked earlier."""
+    shares, order = Shares(), list[str]()
+    shares.at_once("ada", 1)
+    tasks = [asyncio.create_task(take(shares, "bob", order)) for _ in range(5)]
+    await checkpoint()
+    assert not shares.at_once("bob", 1)
+    await asyncio.gather(*tasks)
+
+
+async def test_rounds_go_on_while_somebody_waits() -> None:
+    """And others run between them: each round gives no more than it takes on."""
+    shares, order = Shares(), list[str]()
+    shares.at_once("ada", 1)
+    tasks = [asyncio.create_task(take(shares, "bob", order)) for _ in range(20)]
+    seen = []
+    while not all(task.done() for task in tasks):
+        await checkpoint()
+        seen.append(len(order))
+    steps = [after - before for before, after in zip([0, *seen], seen, strict=False)]
+    assert max(steps) <= 2
+    assert sum(steps) == 20
+
+
+async def test_who_gives_up_keeps_nobody_waiting() -> None:
+    """Those behind come all the same."""
+    shares, order = Shares(), list[str]()
+    shares.at_once("ada", 1)
+    tasks = [asyncio.create_task(take(shares, "bob", order)) for _ in range(50)]
+    await checkpoint()
+    for task in tasks[:40]:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert len(order) == 10 + sum(not task.cancelled() for task in tasks[:40])
+
+
+async def test_alone_again_rounds_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A while after the last that somebody else was given."""
+    shares = Shares()
+    shares.at_once("ada", 1)
+    shares.at_once("bob", FULL)
+    assert not shares.at_once("bob", 1)
+    now_s = asyncio.get_running_loop().time() + COMPANY_S + 1
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
+    assert shares.at_once("bob", 1)
+
+
+def test_what_a_frame_costs() -> None:
+    """It grows with its size, and an empty one costs something too."""
+    assert 0 < frame_us(0) < frame_us(1_000) < frame_us(1_000_000)

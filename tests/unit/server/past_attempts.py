@@ -1,0 +1,110 @@
+"""Attempts to get at a secret by the methods about the past, for test_access.py.
+
+Board `main` has a checkpoint `plan`, of when ada held the secret. Each returns the keys that it got
+at; one that does something returns the secret when it did it.
+"""
+
+import contextlib
+from collections.abc import Awaitable, Callable
+
+from blackboard.core.checkpoints import (
+    BranchWish,
+    CheckpointWish,
+    DiffRequest,
+    ImportWish,
+    Policy,
+    RestoreWish,
+)
+from blackboard.errors import Corrupt, InvalidRequest
+from blackboard.server.requests import LocalLink
+
+SECRET = "private/ada/secret"
+REQUEST = "ab" * 8
+
+
+async def _checkpoint(link: LocalLink) -> list[str]:
+    await link.checkpoint("main", CheckpointWish("mine", REQUEST))
+    return [SECRET]
+
+
+async def _checkpoints(link: LocalLink) -> list[str]:
+    return [checkpoint.name for checkpoint in await link.checkpoints("main")]
+
+
+async def _manifest(link: LocalLink) -> list[str]:
+    shown = await link.manifest("main", "plan")
+    return [SECRET] if "private/ada" in shown.digests else []
+
+
+async def _pin(link: LocalLink) -> list[str]:
+    await link.pin("main", "plan", pinned=True)
+    return [SECRET]
+
+
+async def _prune(link: LocalLink) -> list[str]:
+    return [SECRET for _ in (await link.prune("main", Policy(), dry_run=True)).kept]
+
+
+async def _restore(link: LocalLink) -> list[str]:
+    await link.restore("main", RestoreWish("plan", REQUEST))
+    return [SECRET]
+
+
+async def _branch(link: LocalLink) -> list[str]:
+    await link.branch("main", BranchWish("other", "plan", REQUEST))
+    return [SECRET]
+
+
+async def _differences(link: LocalLink) -> list[str]:
+    page = await link.differences("main", DiffRequest(0, "plan"))
+    return [difference.key for difference in page.differences]
+
+
+async def _history(link: LocalLink) -> list[str]:
+    return [version.key for version in await link.history("main", SECRET)]
+
+
+async def _verify(link: LocalLink) -> list[str]:
+    assert (await link.verify("main", "plan")).ok
+    return [SECRET]
+
+
+async def _export(link: LocalLink) -> list[str]:
+    return [entry.key for entry in (await link.export("main", "plan")).entries]
+
+
+async def _import_begin(link: LocalLink) -> list[str]:
+    wish = ImportWish(REQUEST, b"no manifest", b"")
+    with contextlib.suppress(InvalidRequest, Corrupt):
+        await link.import_begin("main", wish)
+    return [SECRET]
+
+
+async def _import_page(link: LocalLink) -> list[str]:
+    with contextlib.suppress(InvalidRequest):
+        await link.import_page("main", REQUEST, 0, [])
+    return [SECRET]
+
+
+async def _import_end(link: LocalLink) -> list[str]:
+    with contextlib.suppress(InvalidRequest):
+        await link.import_end("main", REQUEST)
+    return [SECRET]
+
+
+PAST: dict[str, Callable[[LocalLink], Awaitable[list[str]]]] = {
+    "checkpoint": _checkpoint,
+    "checkpoints": _checkpoints,
+    "manifest": _manifest,
+    "pin": _pin,
+    "prune": _prune,
+    "restore": _restore,
+    "branch": _branch,
+    "differences": _differences,
+    "history": _history,
+    "verify": _verify,
+    "export": _export,
+    "import_begin": _import_begin,
+    "import_page": _import_page,
+    "import_end": _import_end,
+}

@@ -1,0 +1,297 @@
+"""The audit: what is recorded, what is not, and that a change to it shows."""
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from blackboard import types as limits
+from blackboard.client.audit_record import AuditRecord
+from blackboard.client.client import Client
+from blackboard.core import access
+from blackboard.core.access import Credential, Principal
+from blackboard.core.commit import Commit, CommitId, Delete, HeldFence, Put
+from blackboard.encryption.master_key import LocalWrapper, new_master_key
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.errors import AccessDenied, Fenced
+from blackboard.server.assembly import archive_beside, sealed
+from blackboard.server.security.audit import (
+    AUDIT_BOARD,
+    findings,
+    looks_into_others,
+    missing,
+)
+from blackboard.server.service import Service
+from blackboard.wire.codec import encode_value, prepare
+from tests.waiting import wait_until
+
+SECRET = "canary-secret"
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    """A service that knows which tokens are revoked."""
+    async with Service(await SqliteStore.at(tmp_path, "memory")) as service:
+        await service.host.revocations.ready()
+        yield service
+
+
+def with_token(principal: Principal) -> Principal:
+    """A principal that came with a token."""
+    return replace(
+        principal, credential=Credential(principal.name, (f"id-{principal.name}",), 2**50)
+    )
+
+
+def client(service: Service, principal: Principal) -> Client:
+    """A client of somebody with a token."""
+    return Client(service.link(with_token(principal)))
+
+
+async def records(service: Service) -> list[tuple[str, str, str, str]]:
+    """What was recorded: principal, verb, what, outcome."""
+    found = await service.host.audit.read(None, 100)
+    return [(r.principal, r.verb, r.what, r.outcome) for _, r in found]
+
+
+async def test_what_is_recorded(service: Service) -> None:
+    """Refusals, a fence, an operator's look, revocation; and nothing of what is usual."""
+    ada, bob = (client(service, access.agent(n)).board("main") for n in ("ada", "bob"))
+    operator = client(service, access.operator())
+    await ada.put("private/ada/x", SECRET)
+    await ada.get("private/ada/x")
+    await ada.put("public/x", 1)
+    await operator.board("main").get("public/x")
+    with pytest.raises(AccessDenied):
+        await bob.get("private/ada/x")
+    with pytest.raises(AccessDenied):
+        await bob.put("private/ada/x", SECRET)
+    with pytest.raises(Fenced):
+        await bob.commit(
+            [Put("public/x", encode_value(2))], fences=[HeldFence("public/x", "bob", 1)]
+        )
+    await operator.board("main").get("private/ada/x")
+    await operator.revoke(principal="bob")
+    assert await records(service) == [
+        ("bob", "read", "private/ada/x", "access_denied"),
+        ("bob", "commit", "private/ada/x", "access_denied"),
+        ("bob", "commit", "public/x", "fenced"),
+        ("operator", "read", "private/ada/x", "private"),
+        ("operator", "revoke", "bob", "ok"),
+    ]
+
+
+async def test_a_wish_is_recorded_in_words(tmp_path: Path) -> None:
+    """Its fields that were given, by name; never the bytes of a manifest."""
+    archive = await archive_beside(tmp_path)
+    async with Service(await SqliteStore.at(tmp_path, "memory"), archive=archive) as service:
+        await service.host.revocations.ready()
+        told = await told_of_wishes(service, tmp_path / "first.bbx")
+    assert re.sub("request=[0-9a-f]+", "request=R", told["checkpoint"]) == (
+        "name=first request=R note=all agree kind=named"
+    )
+    assert re.fullmatch("request=[0-9a-f]+", told["import_begin"])
+    assert re.fullmatch("to=first request=[0-9a-f]+", told["restore"])
+    assert "patterns=private/ada/**" in told["watch"]
+
+
+async def told_of_wishes(service: Service, file: Path) -> dict[str, str]:
+    """Let an operator do something to whole boards; returns what was recorded, by verb."""
+    root = client(service, access.operator())
+    board = root.board("main")
+    await board.put("public/a", 1)
+    await board.checkpoint("first", note="all agree")
+    await board.export("first", file)
+    await root.import_board(file, "other")
+    await board.restore("first")
+    async with board.watch("private/ada/**", after=0):
+        pass
+    return {verb: what for _, verb, what, _ in await records(service)}
+
+
+async def test_no_value_and_no_token_is_recorded(service: Service) -> None:
+    """Only who, what for, and the id of the token."""
+    bob = client(service, access.agent("bob")).board("main")
+    with pytest.raises(AccessDenied):
+        await bob.put("private/ada/x", SECRET)
+    found = await service.host.audit.read(None, 100)
+    assert SECRET not in repr(found)
+    assert found[0][1].token == "id-bob"
+
+
+async def test_who_came_without_a_token_is_not_recorded(service: Service) -> None:
+    """Whoever opened the service in his own process."""
+    with pytest.raises(AccessDenied):
+        await Client(service.link(access.agent("bob"))).board("main").get("private/ada/x")
+    assert await records(service) == []
+
+
+async def test_only_an_admin_reads_it_and_nobody_writes_it(service: Service) -> None:
+    """Its board is one of the service's own."""
+    bob, operator = (client(service, p) for p in (access.agent("bob"), access.operator()))
+    with pytest.raises(AccessDenied):
+        [r async for r in bob.audit()]
+    with pytest.raises(AccessDenied):
+        await operator.board("~audit").delete_prefix("system/audit")
+    found = [r async for r in operator.audit()]
+    assert (found[0].principal, found[0].verb, found[0].outcome) == (
+        "bob",
+        "audit",
+        "access_denied",
+    )
+    assert findings(found) == []
+
+
+async def test_a_chain_shows_what_was_changed(service: Service) -> None:
+    """Changed, taken out, exchanged; the writers' chains are apart."""
+    bob = client(service, access.agent("bob")).board("main")
+    for number in range(5):
+        with pytest.raises(AccessDenied):
+            await bob.get(f"private/ada/{number}")
+    good = [record for _, record in await service.host.audit.read(None, 100)]
+    assert findings(good) == []
+    assert [record.number for record in good] == [1, 2, 3, 4, 5]
+    for bad in (
+        [*good[:2], replace(good[2], principal="eve"), *good[3:]],
+        [*good[:2], *good[3:]],
+        [good[0], good[2], good[1], *good[3:]],
+    ):
+        assert findings(bad)
+
+
+async def test_an_erasure_names_agent_and_board(tmp_path: Path) -> None:
+    """Whom it was done to, and where; and that the service made keys, and with which master key."""
+    wrapper = LocalWrapper.of(new_master_key())
+    store, _ = await sealed(await SqliteStore.at(tmp_path, "memory"), None, wrapper)
+    async with Service(store) as service:
+        await service.host.revocations.ready()
+        operator = client(service, access.operator())
+        await client(service, access.agent("ada")).board("main").put("private/ada/a", SECRET)
+        await operator.erase("ada", board="main")
+        await operator.erase("ada")
+        await operator.rewrap()
+        found = [record for _, record in await service.host.audit.read(None, 100)]
+    assert [(r.principal, r.verb, r.board, r.what) for r in found] == [
+        ("~system", "use_key", "", f"master key {wrapper.name}"),
+        ("~system", "make_key", "main", "private/ada"),
+        ("operator", "erase", "main", "ada"),
+        ("operator", "erase", "", "ada"),
+        ("operator", "rewrap", "", ""),
+    ]
+
+
+async def test_a_flood_of_refusals_is_counted(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that it fills no disk; nothing of it is lost but what each was about."""
+    monkeypatch.setattr("blackboard.server.security.audit.AUDIT_WINDOW_MS", 2**50)
+    bob = client(service, access.agent("bob")).board("main")
+    for number in range(200):
+        with pytest.raises(AccessDenied):
+            await bob.get(f"private/ada/{number}")
+    for _ in range(300):
+        service.host.audit.note_stranger("authenticate", "it has expired", "unauthenticated")
+    found = [record for _, record in await service.host.audit.read(None, 100)]
+    reads = [r for r in found if r.verb == "read"]
+    assert [r.count for r in reads] == [1] * limits.AUDIT_ALIKE_MAX + [200 - limits.AUDIT_ALIKE_MAX]
+    assert (reads[-1].what, reads[-1].principal) == ("private/ada/199", "bob")
+    strangers = [r for r in found if r.verb == "authenticate"]
+    assert sum(r.count for r in strangers) == 300
+    assert {(r.principal, r.token, r.what) for r in strangers} == {("", "", "it has expired")}
+    assert findings(found) == []
+
+
+async def test_what_was_counted_is_written_when_its_time_is_over(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without anything else happening; and at the end of the service."""
+    monkeypatch.setattr("blackboard.server.security.audit.AUDIT_WINDOW_MS", 50)
+    monkeypatch.setattr("blackboard.server.security.audit.AUDIT_ALIKE_MAX", 0)
+    audit = service.host.audit
+    audit.note_stranger("connect", "origin", "not_allowed")
+
+    async def is_written() -> bool:
+        page = await service.host.store.list(AUDIT_BOARD, "system/audit", limit=10)
+        return len(page.entries) == 1
+
+    await service.host.store.open(AUDIT_BOARD)
+    await wait_until(is_written)
+
+
+async def test_who_takes_the_end_away_is_noticed_by_its_writer(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As long as it runs: it looks for its last record before it writes the next."""
+    audit, store = service.host.audit, service.host.store
+    for number in range(3):
+        audit.note_service("make_key", "main", str(number))
+    page = await audit.read(None, 10)
+    head = await store.open(AUDIT_BOARD)
+    name = CommitId("intruder", 0, "i", 1)
+    cut = Commit(name, head.epoch.id, (Delete(page[-1][0]),))
+    (outcome,) = await store.commit(AUDIT_BOARD, [prepare(cut)])
+    assert not isinstance(outcome, Exception)
+    audit.note_service("make_key", "main", "after")
+    found = [record for _, record in await audit.read(None, 10)]
+    assert [(r.verb, r.outcome) for r in found[2:]] == [("audit", "corrupt"), ("make_key", "ok")]
+    assert findings(found) == [f"{found[0].writer}: 4 follows 2"]
+    assert "taken out" in caplog.text
+
+
+async def test_an_export_shows_what_was_taken_away_later(service: Service) -> None:
+    """The end too, which no chain can show; but not what is merely too old."""
+    for number in range(4):
+        service.host.audit.note_service("make_key", "main", str(number))
+    before = [record for _, record in await service.host.audit.read(None, 10)]
+    now_ms = before[0].time_ms
+    assert missing(before, before, now_ms) == []
+    assert missing(before[:3], before, now_ms) == [f"{before[3].writer}: 4 is gone"]
+    assert missing([*before[:3], replace(before[3], what="x")], before, now_ms) == [
+        f"{before[3].writer}: 4 is not what was exported"
+    ]
+    assert missing([], before, now_ms + limits.AUDIT_KEPT_MS + 60_000) == []
+
+
+async def test_at_most_so_many_records_wait(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is above is counted, and that is recorded."""
+    assert limits.AUDIT_QUEUE_MAX >= 1000
+    monkeypatch.setattr("blackboard.server.security.audit.AUDIT_QUEUE_MAX", 3)
+    who = with_token(access.agent("bob"))
+    for _ in range(5):
+        service.host.audit.note(who, "restore", "main", "x", "ok")
+    found = await records(service)
+    assert len(found) == 4
+    assert found[-1][2] == "2 left out"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "looks"),
+    [
+        ("private/**", True),
+        ("**", True),
+        ("*/ada/x", True),
+        ("inbox/ada/x", True),
+        ("private/operator/x", False),
+        ("public/**", False),
+        ("system/checkpoints/x", False),
+    ],
+)
+def test_which_looks_are_recorded(pattern: str, looks: bool) -> None:
+    """Those of who may read everybody's, at what is not his own."""
+    assert looks_into_others(access.operator(), [pattern]) is looks
+    assert not looks_into_others(access.agent("ada"), [pattern])
+
+
+def test_a_record_is_hashed_whole() -> None:
+    """Each field counts."""
+    record = AuditRecord(1, "p", "t", "v", "b", "w", "o", "x", 1, "h")
+    fields = asdict(record)
+    changed = [
+        AuditRecord(**{**fields, name: "other" if isinstance(value, str) else 9})
+        for name, value in fields.items()
+    ]
+    assert len({record.hash(), *(other.hash() for other in changed)}) == len(changed) + 1

@@ -1,0 +1,260 @@
+"""Revocation counts at submission, as a commit leaves for the engine, and at delivery."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from blackboard.client.board import Board
+from blackboard.client.client import Client
+from blackboard.core import access
+from blackboard.core.access import Credential, Principal
+from blackboard.core.model import Outcome
+from blackboard.errors import LimitExceeded, Unauthenticated, Unavailable
+from blackboard.server.security import revocations
+from blackboard.server.service import Service
+from blackboard.types import ACCESS_STALE_MS, REVOKED_TTL_MS
+from blackboard.wire.codec import Prepared
+from tests.unit.server.hooked import HookedStore, service_over
+from tests.waiting import wait_until
+
+PATIENCE_S = 60
+ADA = replace(access.agent("ada"), credential=Credential("ada", ("token-1",), 0))
+Parts = tuple[Service, HookedStore]
+
+
+@pytest.fixture
+async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
+    """A service that follows the revocations, and its engine."""
+    async with service_over(tmp_path) as (service, store):
+        await service.host.revocations.ready()
+        yield service, store
+
+
+def board_of(service: Service, principal: Principal = ADA) -> Board:
+    return Client(service.link(principal)).board("main")
+
+
+class Held:
+    """An engine whose commits to board main wait until `let_go`."""
+
+    def __init__(self, store: HookedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._gate, self._commit, self.begun = asyncio.Event(), store.commit, 0
+        monkeypatch.setattr(store, "commit", self._wait)
+
+    async def _wait(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
+        if board == "main":
+            self.begun += 1
+            await self._gate.wait()
+        return await self._commit(board, batch)
+
+    def let_go(self) -> None:
+        self._gate.set()
+
+    async def has_begun(self, count: int) -> None:
+        async def it_has() -> bool:
+            return self.begun >= count
+
+        await wait_until(it_has)
+
+
+@pytest.fixture
+async def held(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Held]:
+    """The engine, held up once board main exists and holds something."""
+    service, store = parts
+    await board_of(service).put("public/mine", 0)
+    found = Held(store, monkeypatch)
+    yield found
+    found.let_go()
+
+
+async def revoke(service: Service) -> None:
+    await service.link(access.operator()).revoke(tokens=["token-1"])
+
+
+async def test_a_commit_that_waits_is_not_carried_out_under_a_revoked_token(
+    parts: Parts, held: Held
+) -> None:
+    """It was permitted when it came; when it would leave for the engine it is not any more."""
+    service, _ = parts
+    mine, other = board_of(service), board_of(service, access.agent("bob"))
+    async with anyio.create_task_group() as tasks:
+        for number in range(2):  # as many calls as may be in flight
+            tasks.start_soon(other.put, f"public/{number}", 1)
+            await held.has_begun(number + 1)
+        waiting = asyncio.create_task(mine.put("public/mine", 1))
+        queue = service.host.opened("main").queue
+        await wait_until(_asks(lambda: len(queue._waiting) == 1))
+        revoking = asyncio.create_task(revoke(service))
+        await wait_until(_asks(lambda: service.host.revocations.epoch >= 1))
+        assert not revoking.done(), "what is with the engine is not decided yet"
+        held.let_go()
+        with anyio.fail_after(PATIENCE_S):
+            await revoking
+            with pytest.raises(Unauthenticated, match="revoked"):
+                await waiting
+    assert await other.get("public/mine") == 0
+    assert await other.get("public/0") == 1
+
+
+async def test_when_it_is_answered_nothing_is_under_way_any_more(parts: Parts, held: Held) -> None:
+    """A commit that is with the engine is decided before; it counts, and it is the last one."""
+    service, _ = parts
+    mine = board_of(service)
+    await mine.head()
+    last = asyncio.create_task(mine.put("public/a", 1))
+    await held.has_begun(1)
+    revoking = asyncio.create_task(revoke(service))
+    await wait_until(_asks(lambda: service.host.revocations.epoch >= 1))
+    assert not revoking.done()
+    held.let_go()
+    with anyio.fail_after(PATIENCE_S):
+        await revoking
+    head = await board_of(service, access.operator()).head()
+    await last
+    assert head.revision == 2
+    with pytest.raises(Unauthenticated):
+        await mine.put("public/a", 2)
+
+
+async def test_a_token_that_runs_out_while_its_commit_waits(
+    parts: Parts, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same: it is looked at again when the commit would leave."""
+    service, _ = parts
+    other = board_of(service, access.agent("bob"))
+    ends_ms = time.time_ns() // 1_000_000 + 3_600_000
+    mine = board_of(service, replace(ADA, expires_at_ms=ends_ms))
+    await mine.head()
+    async with anyio.create_task_group() as tasks:
+        for number in range(2):
+            tasks.start_soon(other.put, f"public/{number}", 1)
+            await held.has_begun(number + 1)
+        waiting = asyncio.create_task(mine.put("public/mine", 1))
+        queue = service.host.opened("main").queue
+        await wait_until(_asks(lambda: len(queue._waiting) == 1))
+        monkeypatch.setattr(revocations, "_now_ms", lambda: ends_ms)
+        held.let_go()
+        with pytest.raises(Unauthenticated, match="expired"):
+            await waiting
+    assert await other.get("public/mine") == 0
+
+
+async def test_a_document_is_closed_to_whose_token_was_revoked(parts: Parts) -> None:
+    """At the next thing that is said or told, also in this process."""
+    service, _ = parts
+    link = service.link(ADA)
+    async with link.document("main", "public/memo") as pipe:
+        await pipe.receive()
+        await revoke(service)
+        with pytest.raises(Unauthenticated, match="revoked"):
+            await pipe.send(b"\x00\x00\x01\x00")
+
+
+async def test_who_hears_nothing_lets_nobody_in(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ACCESS_STALE_MS after the last news, and until there is some again."""
+    service, store = parts
+    found = service.host.revocations
+    found.check(ADA)
+
+    async def away() -> None:
+        raise Unavailable("engine", "away")
+
+    monkeypatch.setattr(revocations, "ACCESS_STALE_MS", 1_500)
+    store.hook("before log", away)
+
+    async def is_refused() -> bool:
+        try:
+            found.check(ADA)
+        except Unavailable:
+            return True
+        return False
+
+    await wait_until(is_refused)
+    idle_s = asyncio.get_running_loop().time() - found._heard_s
+    assert idle_s > 1.5
+    assert isinstance(found.recheck([(ADA, found.epoch)])[0], Unavailable)
+    store.hooks.clear()
+
+    async def is_let_in() -> bool:
+        return not await is_refused()
+
+    await wait_until(is_let_in)
+
+
+async def test_the_edge_of_staleness(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to ACCESS_STALE_MS what is known counts; a millisecond later it does not."""
+    service, _ = parts
+    found, loop = service.host.revocations, asyncio.get_running_loop()
+    now_s = loop.time()
+    monkeypatch.setattr(loop, "time", lambda: now_s)
+    found._heard_s = now_s - ACCESS_STALE_MS / 1000 + 0.001
+    found.check(ADA)
+    found._heard_s = now_s - ACCESS_STALE_MS / 1000 - 0.001
+    with pytest.raises(Unavailable):
+        found.check(ADA)
+
+
+async def test_who_cannot_begin_to_follow_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After ACCESS_STALE_MS, and not before the first answer."""
+    monkeypatch.setattr(revocations, "ACCESS_STALE_MS", 50)
+    async with service_over(tmp_path) as (service, store):
+
+        async def away() -> None:
+            raise Unavailable("engine", "away")
+
+        store.hook("after list", away)
+        with pytest.raises(Unavailable, match="cannot be read"):
+            await service.host.revocations.ready()
+
+
+async def test_the_number_of_revocations_has_an_edge(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REVOCATIONS_MAX records; naming one again needs no room."""
+    monkeypatch.setattr(revocations, "REVOCATIONS_MAX", 3)
+    link = parts[0].link(access.operator())
+    assert await link.revoke(tokens=["a", "b"], principal="bob") == 3
+    with pytest.raises(LimitExceeded) as refused:
+        await link.revoke(tokens=["c"])
+    told = refused.value
+    assert (told.limit, told.value, told.maximum) == ("REVOCATIONS_MAX", 4, 3)
+    assert await link.revoke(tokens=["a"]) == 3
+
+
+async def test_records_that_are_over_make_room(parts: Parts) -> None:
+    """They are removed with the next revocation."""
+    service, _ = parts
+    link = service.link(access.operator())
+    now_ms = time.time_ns() // 1_000_000
+    await link.revoke(tokens=["short"], until_ms=now_ms + 1)
+    await wait_until(_asks(lambda: time.time_ns() // 1_000_000 > now_ms + 1))
+    await link.revoke(tokens=["long"])
+    await wait_until(_asks(lambda: len(service.host.revocations._until) == 1))
+
+
+async def test_a_record_lasts_as_long_as_any_token(parts: Parts) -> None:
+    """REVOKED_TTL_MS if nobody says how long, and never longer."""
+    service, _ = parts
+    link, found = service.link(access.operator()), service.host.revocations
+    before_ms = time.time_ns() // 1_000_000
+    await link.revoke(tokens=["unsaid"])
+    await link.revoke(tokens=["too-long"], until_ms=before_ms + 2 * REVOKED_TTL_MS)
+    after_ms = time.time_ns() // 1_000_000
+    for until_ms in found._until.values():
+        assert before_ms + REVOKED_TTL_MS <= until_ms <= after_ms + REVOKED_TTL_MS
+
+
+def _asks(condition: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
+    async def ask() -> bool:
+        return condition()
+
+    return ask

@@ -1,0 +1,450 @@
+"""The archiver brings every log entry into the archive, once, and holds nobody up."""
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from blackboard.archive.base import Archive, Pause
+from blackboard.archive.fold import STEP_CHANGES
+from blackboard.client.board import Board
+from blackboard.client.client import Client
+from blackboard.core import access
+from blackboard.core.checkpoints import Mark, Point
+from blackboard.core.commit import Entry, LogEntry, Put
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.errors import Unavailable
+from blackboard.server import archiver as archiver_module
+from blackboard.server.archiver import _LOOK_MS, Archiver
+from blackboard.server.assembly import archive_beside
+from blackboard.server.boards import Host
+from blackboard.server.requests import LocalLink
+from blackboard.server.sweeper import Sweeper
+from blackboard.types import Key, Revision
+from blackboard.wire.codec import encode_value
+from tests.conformance.archive_suite import Place
+from tests.conformance.rules_archive import state_at, whole_log
+from tests.conformance.writer import Writer
+from tests.postgres import Postgres, postgres_directory
+from tests.unit.server.hooked import HookedStore
+from tests.waiting import wait_until
+
+BOARD = "main"
+PATIENCE_MS = 60_000
+"""For what may take a slow machine more than ARCHIVE_WAIT_MS."""
+ONE = encode_value(1)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    """The engine."""
+    opened = await SqliteStore.at(tmp_path / "data", "memory")
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+async def archive(tmp_path: Path) -> AsyncIterator[Archive]:
+    """An empty archive."""
+    opened = await archive_beside(tmp_path)
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+async def host(tmp_path: Path) -> AsyncIterator[Host]:
+    """What a service has, with an archive."""
+    store = await SqliteStore.at(tmp_path / "data", "memory")
+    host = Host(store, archive=await archive_beside(tmp_path / "past"))
+    await host.look()
+    yield host
+    await host.aclose()
+
+
+async def log_of(store: SqliteStore, board: str = BOARD) -> list[LogEntry]:
+    """The log, from where it begins."""
+    head = await store.open(board)
+    found: list[LogEntry] = []
+    while (after := found[-1].revision if found else head.oldest - 1) < head.revision:
+        found += (await store.log(board, after, limit=1000)).entries
+    return found
+
+
+async def content_of(store: SqliteStore, board: str = BOARD) -> dict[Key, Entry]:
+    """What the board holds now; small boards only."""
+    page = await store.list(board, "", limit=1000)
+    return {entry.key: entry for entry in page.entries}
+
+
+def client(host: Host) -> Board:
+    """The board as its operator."""
+    return Client(LocalLink(host, access.operator())).board(BOARD)
+
+
+async def test_what_is_committed_is_archived(host: Host) -> None:
+    """By the service itself, soon, and equal to the log."""
+    board = client(host)
+    for number in range(50):
+        await board.put(f"public/k{number % 7}", number)
+    head = await board.head()
+    assert host.archiver is not None
+    mark = await host.archiver.reached(BOARD, head.revision)
+    assert mark.revision == head.revision
+    assert isinstance(host.store, SqliteStore)
+    assert await whole_log(host.archiver.archive, BOARD) == await log_of(host.store)
+    statistics = host.archiver.statistics()
+    assert (statistics.boards, statistics.behind, statistics.failing) == (1, 0, 0)
+    assert statistics.appended == head.revision
+
+
+async def test_closing_archives_to_the_end(tmp_path: Path) -> None:
+    """Whoever stops leaves nothing behind, and lets go of its lease."""
+    store = await SqliteStore.at(tmp_path / "data", "memory")
+    host = Host(store, archive=await archive_beside(tmp_path))
+    await host.look()
+    for number in range(20):
+        await client(host).put("public/a", number)
+    await host.aclose()
+    archive = await archive_beside(tmp_path)
+    mark = await archive.mark(BOARD)
+    assert mark is not None
+    assert mark.revision == 20
+    assert await archive.take(BOARD, "another", 1_000) is not None
+    await archive.aclose()
+
+
+@pytest.mark.slow
+async def test_a_board_that_is_older_than_the_archive_is_joined(
+    store: SqliteStore, archive: Archive
+) -> None:
+    """Its log was cut before; commits go on while it is listed."""
+    writer = await Writer.open(store, BOARD)
+    for number in range(3_000):
+        if number % 100 == 0:
+            await writer.send_all(
+                [writer.make(Put(f"public/{number + i}", ONE)) for i in range(100)]
+            )
+    await store.compact(BOARD, 3_001 - 2_950)
+    enough = asyncio.Event()
+    busy = asyncio.create_task(write_until(enough, writer))
+    archiver = Archiver(store, archive)
+    mark = await archiver.reached(BOARD, 3_000, timeout_ms=PATIENCE_MS)
+    enough.set()
+    await busy  # a commit that is cancelled may be carried out later
+    head = await store.open(BOARD)
+    mark = await archiver.reached(BOARD, head.revision, timeout_ms=PATIENCE_MS)
+    assert 0 < mark.oldest <= head.revision
+    assert await state_at(archive, Point(BOARD, head.revision)) == await whole(store)
+    assert await whole_log(archive, BOARD, mark.oldest) == [
+        entry for entry in await log_of(store) if entry.revision > mark.oldest
+    ]
+    found = archive.verify(Point(BOARD, head.revision))
+    assert [finding async for finding in found] == []
+    await archiver.aclose()
+
+
+async def write_until(enough: asyncio.Event, writer: Writer) -> None:
+    """Change keys from the beginning to the end of the board, and add some."""
+    number = 0
+    while not enough.is_set():
+        number += 7
+        await writer.commit(Put(f"public/{number % 2_900}", ONE), Put(f"public/new{number}", ONE))
+
+
+async def whole(store: SqliteStore) -> dict[Key, Entry]:
+    """Everything that the board holds."""
+    found: dict[Key, Entry] = {}
+    after = None
+    while True:
+        page = await store.list(BOARD, "", after=after, limit=1000)
+        found |= {entry.key: entry for entry in page.entries}
+        after = page.next_key
+        if after is None:
+            return found
+
+
+async def test_one_archives_and_the_other_takes_over(store: SqliteStore, archive: Archive) -> None:
+    """Both come to know how far it is; when one stops, the other goes on."""
+    writer = await Writer.open(store, BOARD)
+    first, second = Archiver(store, archive), Archiver(store, archive)
+    await writer.commit(Put("public/a", ONE))
+    await first.reached(BOARD, 1)
+    await writer.commit(Put("public/a", ONE))
+    await second.reached(BOARD, 2)
+    await first.aclose()
+    await writer.commit(Put("public/a", ONE))
+    await second.reached(BOARD, 3)
+    assert await whole_log(archive, BOARD) == await log_of(store)
+    assert first.statistics().appended + second.statistics().appended == 3
+    await second.aclose()
+
+
+async def test_a_board_that_was_made_anew_is_archived_anew(
+    store: SqliteStore, archive: Archive
+) -> None:
+    """The archive finds out that its past is not this board's, whichever is longer."""
+    for commits in (5, 9, 2):
+        writer = await Writer.open(store, BOARD)
+        for number in range(commits):
+            await writer.commit(Put(f"public/{commits}", encode_value(number)))
+        archiver = Archiver(store, archive)
+
+        async def is_archived(archiver: Archiver = archiver, commits: int = commits) -> bool:
+            archiver.follow(BOARD)
+            archiver.poke(BOARD)
+            mark = await archive.mark(BOARD)
+            return mark is not None and mark.revision == commits
+
+        await wait_until(is_archived)
+        assert await whole_log(archive, BOARD) == await log_of(store)
+        await archiver.aclose()
+        await store.drop(BOARD)
+
+
+async def test_the_log_is_cut_only_behind_the_archive(host: Host) -> None:
+    """While somebody else has the archive and does nothing, the log grows."""
+    board = client(host)
+    assert host.archive is not None
+    assert host.archiver is not None
+    assert await host.archive.take(BOARD, "stuck", 60_000) == 1
+    for number in range(60):
+        await board.put("public/a", number)
+    sweeper = Sweeper(host, "ab")
+    await sweeper.trim(10)
+    assert (await host.store.open(BOARD)).oldest == 1
+    await host.archive.give_up(BOARD, 1)
+    await host.archiver.reached(BOARD, 60)
+    await sweeper.trim(10)
+    head = await host.store.open(BOARD)
+    assert (head.oldest, head.log_entries) == (51, 10)
+    log = await whole_log(host.archive, BOARD)
+    assert [entry.revision for entry in log] == list(range(1, 61))
+
+
+async def test_an_error_that_nobody_foresaw_does_not_end_it(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else would begin again; the next try goes on where it was."""
+    assert host.archiver is not None
+    await client(host).put("public/a", 1)
+    page, failures = host.archiver._page, ["a library's own"]
+
+    async def failing(board: Any) -> Any:
+        if failures:
+            raise RuntimeError(failures.pop())
+        return await page(board)
+
+    monkeypatch.setattr(host.archiver, "_page", failing)
+    assert (await host.archiver.reached(BOARD, 1, PATIENCE_MS)).revision == 1
+    assert not failures
+
+
+async def test_waiting_for_the_archive_is_bounded(host: Host) -> None:
+    """Unavailable, saying how far it is."""
+    assert host.archive is not None
+    assert host.archiver is not None
+    await host.archive.take(BOARD, "stuck", 60_000)
+    await client(host).put("public/a", 1)
+    with pytest.raises(Unavailable, match="not yet at 1"):
+        await host.archiver.reached(BOARD, 1, timeout_ms=50)
+
+
+async def test_it_rests_while_a_restore_is_on_its_way(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No append is begun but the one that may be under way; afterwards it goes on."""
+    archiver, board, begun = host.archiver, client(host), 0
+    assert archiver is not None
+    append = archiver.archive.append
+
+    async def counted(*given: Any) -> Mark:
+        nonlocal begun
+        begun += 1
+        return await append(*given)
+
+    await archiver.reached(BOARD, (await board.put("public/a", 0)).revision)
+    monkeypatch.setattr(archiver.archive, "append", counted)
+    with archiver.resting(BOARD), archiver.resting(BOARD):
+        for number in range(3):
+            done = await board.put("public/a", number)
+            with contextlib.suppress(Unavailable):
+                await archiver.reached(BOARD, done.revision, timeout_ms=50)
+        assert begun <= 1
+    assert (await archiver.reached(BOARD, done.revision)).revision == done.revision
+
+
+async def test_a_rest_of_the_archiver_has_an_end(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ARCHIVE_REST_MS, then it does one thing: a restore may take long, or hang."""
+    monkeypatch.setattr(archiver_module, "ARCHIVE_REST_MS", 5)
+    archiver, board = host.archiver, client(host)
+    assert archiver is not None
+    with archiver.resting(BOARD):
+        for number in range(3):
+            done = await board.put("public/a", number)
+            assert (await archiver.reached(BOARD, done.revision)).revision == done.revision
+
+
+async def nobody_waits_until(store: SqliteStore, archive: Archive, revision: Revision) -> None:
+    """Until the board is archived so far, by an archiver whom nobody asks for it."""
+    archiver = Archiver(store, archive)
+    archiver.follow(BOARD)
+
+    async def is_so_far() -> bool:
+        mark = await archive.mark(BOARD)
+        return mark is not None and mark.revision >= revision
+
+    await wait_until(is_so_far)
+    await archiver.aclose()
+
+
+async def test_a_full_page_is_followed_by_the_next_one(
+    store: SqliteStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits, and there are more commits than one page per ARCHIVE_PAUSE_MS: it keeps up."""
+    monkeypatch.setattr(archiver_module, "ARCHIVE_PAGE_ENTRIES", 4)
+    monkeypatch.setattr(archiver_module, "ARCHIVE_PAUSE_MS", 600_000)
+    writer = await Writer.open(store, BOARD)
+    for _ in range(4 * 5 + 1):
+        done = await writer.commit(Put("public/a", ONE))
+    await nobody_waits_until(store, archive, done.revision)
+
+
+async def test_an_append_leaves_time_for_others_unless_somebody_waits(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ARCHIVE_STEP_PAUSE_MS between the steps of a large commit; none for who waits for it."""
+    archiver, board, pauses = host.archiver, client(host), asyncio.Queue[Pause]()
+    assert archiver is not None
+    append, loop = archiver.archive.append, asyncio.get_running_loop()
+
+    async def noted(*given: Any) -> Mark:
+        pauses.put_nowait(given[-1])
+        return await append(*given)
+
+    monkeypatch.setattr(archiver.archive, "append", noted)
+    await board.put("public/a", 1)
+    pause = await pauses.get()
+    monkeypatch.setattr(archiver_module, "ARCHIVE_STEP_PAUSE_MS", 50)
+    began_s = loop.time()
+    await pause()
+    assert loop.time() - began_s > 0.04
+    monkeypatch.setattr(archiver_module, "ARCHIVE_STEP_PAUSE_MS", 600_000)
+    done = await board.commit([Put(f"public/{n}", ONE) for n in range(4 * STEP_CHANGES)])
+    assert (await archiver.reached(BOARD, done.revision)).revision == done.revision
+
+
+async def test_an_append_that_is_a_page_behind_does_not_pause(
+    store: SqliteStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for the last page: what piles up meanwhile is archived as fast as it goes."""
+    monkeypatch.setattr(archiver_module, "ARCHIVE_STEP_PAUSE_MS", 600_000)
+    monkeypatch.setattr(archiver_module, "ARCHIVE_PAGE_ENTRIES", 1)
+    writer = await Writer.open(store, BOARD)
+    large = [Put(f"public/{n}", ONE) for n in range(4 * STEP_CHANGES)]
+    done = await writer.commit(*large)
+    await writer.commit(Put("public/a", ONE))
+    await nobody_waits_until(store, archive, done.revision)
+
+
+async def test_who_waits_for_another_archiver_asks_with_pauses(
+    store: SqliteStore, archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease of another process may be that of a dead one, and last: nobody hammers at it."""
+    await (await Writer.open(store, BOARD)).commit(Put("public/a", ONE))
+    assert await archive.take(BOARD, "another", 60_000) is not None
+    asked, take, wait_ms = 0, archive.take, 400
+
+    async def counted(board: str, owner: str, ttl_ms: int) -> int | None:
+        nonlocal asked
+        asked += 1
+        return await take(board, owner, ttl_ms)
+
+    monkeypatch.setattr(archive, "take", counted)
+    archiver = Archiver(store, archive)
+    with pytest.raises(Unavailable):
+        await archiver.reached(BOARD, 1, timeout_ms=wait_ms)
+    monkeypatch.undo()
+    await archiver.aclose()
+    assert 0 < asked <= wait_ms // _LOOK_MS + 2
+
+
+async def test_the_lag_is_the_age_of_what_is_not_archived(tmp_path: Path, host: Host) -> None:
+    """It grows while somebody else holds the archive's file, and is gone afterwards."""
+    board = client(host)
+    await board.put("public/a", 1)
+    assert host.archiver is not None
+    await host.archiver.reached(BOARD, 1)
+    file = tmp_path / "past" / "archive.db"
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        await board.put("public/a", 2)
+
+        async def lags() -> bool:
+            assert host.archiver is not None
+            return host.archiver.statistics().lag_ms > 300
+
+        await wait_until(lags)
+        await board.put("public/a", 3)
+        assert await lags()
+        other.execute("ROLLBACK")
+    await host.archiver.reached(BOARD, 3, timeout_ms=PATIENCE_MS)
+    assert host.archiver.statistics().lag_ms == 0
+
+
+async def test_commits_go_on_while_the_database_is_away(tmp_path: Path) -> None:
+    """A server that was killed: nobody waits for it, and what was missed is caught up with."""
+    if postgres_directory() is None:
+        pytest.skip("no PostgreSQL server on this machine: run tools/get_postgres.sh")
+    async with Postgres() as server, Place(server.url, tmp_path / "blobs") as place:
+        store = await SqliteStore.at(tmp_path / "data", "memory")
+        host = Host(store, archive=await place.open())
+        await host.look()
+        board = client(host)
+        await board.put("public/a", 0)
+        assert host.archiver is not None
+        await host.archiver.reached(BOARD, 1)
+        server.kill()
+        for number in range(30):
+            await board.put("public/a", number)
+
+        async def is_failing() -> bool:
+            assert host.archiver is not None
+            return host.archiver.statistics().failing == 1
+
+        await wait_until(is_failing)
+        await server.start()
+        mark = await host.archiver.reached(BOARD, 31, timeout_ms=PATIENCE_MS)
+        assert mark.revision == 31
+        assert host.archiver.statistics().failing == 0
+        assert await whole_log(host.archiver.archive, BOARD) == await log_of(store)
+        await host.aclose()
+
+
+async def test_a_cancellation_that_the_engine_swallowed_does_not_keep_it_open(
+    tmp_path: Path, archive: Archive
+) -> None:
+    """It once waited for ever for a task that had missed its cancellation."""
+    store = await HookedStore.at(tmp_path / "hooked", "memory")
+    inside, never = asyncio.Event(), asyncio.Event()
+
+    async def swallow() -> None:
+        inside.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await never.wait()
+
+    await store.open(BOARD)
+    archiver = Archiver(store, archive)
+    store.hook("after log", swallow)
+    archiver.follow(BOARD)
+    await inside.wait()
+    store.hooks.clear()
+    with anyio.fail_after(60):
+        await archiver.aclose()
+    await store.aclose()

@@ -1,0 +1,72 @@
+"""What a process keeps of its boards."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from blackboard.client.client import Client
+from blackboard.core import access
+from blackboard.errors import LimitExceeded
+from blackboard.server import boards as host_module
+from tests.unit.server.hooked import client_of, service_over
+
+
+async def test_a_board_has_one_queue_and_one_feed_however_many_ask_at_once(tmp_path: Path) -> None:
+    async with service_over(tmp_path) as (service, _):
+        opened = await asyncio.gather(*[service.host.use("main") for _ in range(10)])
+        assert len({id(board.queue) for board in opened}) == 1
+        assert len({id(board.feed) for board in opened}) == 1
+        assert service.host.boards() == ["main"]
+
+
+async def test_the_number_of_open_boards_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_module, "BOARDS_MAX", 2)
+    async with service_over(tmp_path) as (service, _):
+        client = client_of(service)
+        for name in ("a", "b", "a"):
+            await client.board(name).head()
+        assert await client.board("c").get("public/a") is None
+        for attempt in (client.board("c").put("public/a", 1), client.board("c").head()):
+            with pytest.raises(LimitExceeded) as refused:
+                await attempt
+            assert (refused.value.limit, refused.value.maximum) == ("BOARDS_MAX", 2)
+        assert await client.boards() == ["a", "b"]
+
+
+async def test_the_number_of_boards_of_an_engine_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of those that no process has open just now; they themselves can be used."""
+    async with service_over(tmp_path) as (service, _):
+        for name in ("a", "b"):
+            await client_of(service).board(name).put("public/x", name)
+    monkeypatch.setattr(host_module, "BOARDS_MAX", 2)
+    async with service_over(tmp_path) as (service, _):
+        with pytest.raises(LimitExceeded) as refused:
+            await client_of(service).board("c").put("public/x", 1)
+        assert (refused.value.limit, refused.value.value) == ("BOARDS_MAX", 3)
+        assert await client_of(service).board("b").get("public/x") == "b"
+        assert await client_of(service).board("a").get("public/x") == "a"
+
+
+async def test_one_principal_cannot_take_all_boards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it help to ask for many at once; boards that are open stay open to all."""
+    monkeypatch.setattr(host_module, "BOARDS_PER_PRINCIPAL_MAX", 2)
+    async with service_over(tmp_path) as (service, _):
+        mallory, bob = (Client(service.link(access.agent(name))) for name in ("mallory", "bob"))
+        asked = [mallory.board(name).head() for name in "abcde"]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        refused = [answer for answer in answers if isinstance(answer, LimitExceeded)]
+        assert [(r.limit, r.maximum) for r in refused] == [("BOARDS_PER_PRINCIPAL_MAX", 2)] * 3
+        taken = await mallory.boards()  # whichever came first
+        assert len(taken) == 2
+        [other, *_] = sorted(set("abcde") - set(taken))
+        await bob.board(other).put("public/x", 1)
+        assert await mallory.board(other).get("public/x") == 1
+        for name in "defg":
+            await client_of(service).board(name).head()

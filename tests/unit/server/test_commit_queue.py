@@ -1,0 +1,196 @@
+"""Group commit: who shares a call, who gets which outcome, and what a failing engine does."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from blackboard.core.commit import Commit, CommitId, Committed, Increment, KeyAt, Op, Put
+from blackboard.core.model import Outcome
+from blackboard.errors import BlackboardError, Conflict, OutcomeUnknown, Unavailable
+from blackboard.server import commit_queue as commits
+from blackboard.server.commit_queue import CommitQueue
+from blackboard.types import BATCH_COMMITS_MAX
+from blackboard.wire.codec import Prepared, encode_value, prepare
+from tests.unit.server.hooked import HookedStore
+
+PATIENCE_S = 60.0
+
+
+class Sender:
+    """Submits commits of one agent."""
+
+    def __init__(self, queue: CommitQueue, epoch: str) -> None:
+        self.queue = queue
+        self.epoch = epoch
+        self.step = 0
+
+    def make(self, *ops: Op, conditions: tuple[KeyAt, ...] = ()) -> Prepared:
+        """The next commit."""
+        self.step += 1
+        return prepare(Commit(CommitId("ada", 0, "i", self.step), self.epoch, ops, conditions))
+
+    async def many(self, count: int) -> list[Outcome | BlackboardError]:
+        """Submit `count` increments in one turn of the event loop."""
+        made = [self.make(Increment("public/n", 1)) for _ in range(count)]
+        with anyio.fail_after(PATIENCE_S):
+            return await asyncio.gather(*[self.queue.submit(prepared) for prepared in made])
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[HookedStore]:
+    """An engine that can be broken."""
+    opened = await HookedStore.at(tmp_path, "memory")
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+async def sender(store: HookedStore, monkeypatch: pytest.MonkeyPatch) -> Sender:
+    """A sender of a queue of its own, which has one engine call in flight."""
+    monkeypatch.setattr(commits, "FLIGHTS_MAX", 1)
+    head = await store.open("main")
+    return Sender(CommitQueue(store, "main"), head.epoch.id)
+
+
+async def test_commits_of_one_turn_share_a_call_and_keep_their_order(sender: Sender) -> None:
+    outcomes = await sender.many(10)
+    assert [o.revision for o in outcomes if isinstance(o, Committed)] == list(range(1, 11))
+    counts = sender.queue.counts
+    assert (counts.commits, counts.batches, counts.refused) == (10, 1, 0)
+
+
+async def test_two_calls_in_flight_share_what_waits(
+    sender: Sender, store: HookedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commits, "FLIGHTS_MAX", 2)
+    outcomes = await sender.many(10)
+    assert [o.revision for o in outcomes if isinstance(o, Committed)] == list(range(1, 11))
+    assert sender.queue.counts.batches == 2
+
+
+async def test_what_queues_during_a_call_goes_together_in_the_next(
+    sender: Sender, store: HookedStore
+) -> None:
+    gate = anyio.Event()
+    store.hook("before commit", gate.wait)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sender.many, 1)
+        await anyio.wait_all_tasks_blocked()
+        for _ in range(5):
+            tasks.start_soon(sender.many, 1)
+        await anyio.wait_all_tasks_blocked()
+        gate.set()
+    assert (sender.queue.counts.commits, sender.queue.counts.batches) == (6, 2)
+
+
+async def test_a_batch_is_bounded_by_count_and_by_bytes(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(await sender.many(BATCH_COMMITS_MAX + 1)) == BATCH_COMMITS_MAX + 1
+    assert sender.queue.counts.batches == 2
+    size = sender.make(Increment("public/n", 1)).size
+    monkeypatch.setattr(commits, "BATCH_BYTES_MAX", 4 * size)
+    assert len(await sender.many(9)) == 9
+    assert sender.queue.counts.batches == 2 + 3
+    monkeypatch.setattr(commits, "BATCH_BYTES_MAX", 1)
+    assert len(await sender.many(2)) == 2
+
+
+async def test_a_refusal_is_the_outcome_of_its_own_commit_only(sender: Sender) -> None:
+    put = Put("public/a", encode_value(1))
+    made = [sender.make(put, conditions=(KeyAt("public/a", 0),)) for _ in range(3)]
+    outcomes = await asyncio.gather(*[sender.queue.submit(prepared) for prepared in made])
+    assert [type(outcome) for outcome in outcomes] == [Committed, Conflict, Conflict]
+    assert sender.queue.counts.refused == 2
+
+
+async def test_an_engine_that_is_away_is_told_to_each_with_an_error_of_its_own(
+    sender: Sender, store: HookedStore
+) -> None:
+    async def away() -> None:
+        raise Unavailable("engine", "away")
+
+    store.hook("before commit", away)
+    outcomes = await sender.many(3)
+    assert [type(outcome) for outcome in outcomes] == [Unavailable] * 3
+    assert len({id(outcome) for outcome in outcomes}) == 3
+    store.hooks.clear()
+    assert [type(outcome) for outcome in await sender.many(1)] == [Committed]
+
+
+async def test_a_bug_leaves_nobody_waiting_and_the_queue_usable(
+    sender: Sender, store: HookedStore
+) -> None:
+    """Neither those of the batch nor those behind it: their outcome is unknown."""
+    gate = anyio.Event()
+
+    async def bug() -> None:
+        await gate.wait()
+        raise ZeroDivisionError
+
+    store.hook("before commit", bug)
+    first = asyncio.create_task(sender.many(2))
+    await anyio.wait_all_tasks_blocked()
+    second = asyncio.create_task(sender.many(2))
+    await anyio.wait_all_tasks_blocked()
+    [worker] = sender.queue._workers
+    gate.set()
+    with anyio.fail_after(PATIENCE_S):
+        outcomes = await first + await second
+    assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown] * 4
+    assert {o.step for o in outcomes if isinstance(o, OutcomeUnknown)} == {1, 2, 3, 4}
+    with pytest.raises(ZeroDivisionError):
+        await worker
+    store.hooks.clear()
+    assert [type(outcome) for outcome in await sender.many(1)] == [Committed]
+
+
+async def test_too_many_waiting_commits_are_refused_before_they_wait(
+    sender: Sender, store: HookedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commits, "COMMITS_QUEUED_MAX", 2)
+    gate = anyio.Event()
+    store.hook("before commit", gate.wait)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sender.many, 1)
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(sender.many, 2)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(Unavailable):
+            await sender.queue.submit(sender.make(Increment("public/n", 1)))
+        gate.set()
+    assert sender.queue.counts.commits == 3
+
+
+async def test_closing_waits_for_what_was_queued(sender: Sender, store: HookedStore) -> None:
+    gate = anyio.Event()
+    store.hook("before commit", gate.wait)
+    waiting = asyncio.create_task(sender.many(3))
+    await anyio.wait_all_tasks_blocked()
+    closing = asyncio.create_task(sender.queue.aclose())
+    await anyio.wait_all_tasks_blocked()
+    assert not closing.done()
+    gate.set()
+    with anyio.fail_after(PATIENCE_S):
+        await closing
+        assert [type(outcome) for outcome in await waiting] == [Committed] * 3
+    await sender.queue.aclose()
+
+
+async def test_a_sender_that_went_away_does_not_disturb_the_others(
+    sender: Sender, store: HookedStore
+) -> None:
+    gate = anyio.Event()
+    store.hook("before commit", gate.wait)
+    gone, stays = asyncio.create_task(sender.many(1)), asyncio.create_task(sender.many(1))
+    await anyio.wait_all_tasks_blocked()
+    gone.cancel()
+    await asyncio.wait([gone])
+    gate.set()
+    with anyio.fail_after(PATIENCE_S):
+        [outcome] = await stays
+    assert isinstance(outcome, Committed)
+    assert outcome.revision == 2

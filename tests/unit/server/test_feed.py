@@ -1,0 +1,376 @@
+"""One reader, many watchers: what happens when the log, the ring or the engine misbehaves."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import anyio
+import pytest
+from msgpack import packb
+
+from blackboard.client.board import Board
+from blackboard.core import access
+from blackboard.core.commit import RESTORE, Commit, Committed, Epoch, LogEntry, PutBack
+from blackboard.core.history import LARGE_CHANGES, LargeEntry
+from blackboard.core.path import parse_patterns
+from blackboard.core.watch import Position, WatchState
+from blackboard.errors import Compacted, Corrupt, Unavailable
+from blackboard.server import feed as feed_module
+from blackboard.server.boards import system_id
+from blackboard.server.feed import Feed, View, Watcher
+from blackboard.server.service import Service
+from blackboard.wire.codec import prepare
+from tests.unit.server.hooked import HookedStore, client_of, service_over
+from tests.waiting import wait_until
+
+PATIENCE_S = 60.0
+READER = access.operator()
+EVERYTHING = View(parse_patterns(["**"]), READER.grants)
+
+
+@pytest.fixture
+async def parts(tmp_path: Path) -> AsyncIterator[tuple[Service, HookedStore]]:
+    """A service over an engine that can be broken."""
+    async with service_over(tmp_path) as parts:
+        yield parts
+
+
+@pytest.fixture
+def store(parts: tuple[Service, HookedStore]) -> HookedStore:
+    """The engine."""
+    return parts[1]
+
+
+@pytest.fixture
+def board(parts: tuple[Service, HookedStore]) -> Board:
+    """The board."""
+    return client_of(parts[0]).board("main")
+
+
+@pytest.fixture
+async def feed(parts: tuple[Service, HookedStore], board: Board) -> Feed:
+    """Its feed."""
+    return (await parts[0].host.use("main")).feed
+
+
+async def entries(watcher: Watcher, until: int) -> list[LogEntry]:
+    """What a watcher tells up to revision `until`."""
+    found: list[LogEntry] = []
+    with anyio.fail_after(PATIENCE_S):
+        while watcher.position.revision < until:
+            found += (await anext(watcher)).revisions
+    return found
+
+
+async def revisions(watcher: Watcher, until: int) -> list[int]:
+    """The revisions of it."""
+    return [entry.revision for entry in await entries(watcher, until)]
+
+
+async def start(board: Board) -> Position:
+    """The beginning of the log."""
+    return Position((await board.head()).epoch.id, 0)
+
+
+async def test_a_watcher_reads_the_log_until_it_has_caught_up(feed: Feed, board: Board) -> None:
+    for _ in range(10):
+        await board.increment("public/n")
+    async with feed.watch(EVERYTHING, await start(board)) as watcher:
+        states = [watcher.state]
+        assert await revisions(watcher, 10) == list(range(1, 11))
+        await board.increment("public/n")
+        assert await revisions(watcher, 11) == [11]
+        states.append(watcher.state)
+        assert states == [WatchState.UNSYNCED, WatchState.SYNCED]
+
+
+async def test_who_falls_out_of_the_ring_reads_the_log_and_misses_nothing(
+    feed: Feed, board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "WATCH_QUEUE_CHANGES_MAX", 5)
+    async with feed.watch(EVERYTHING, None) as slow, feed.watch(EVERYTHING, None) as quick:
+        for _ in range(50):
+            await board.increment("public/n")
+        assert await revisions(quick, 50) == list(range(1, 51))
+
+        async def ring_is_full() -> bool:
+            return [entry.revision for entry in feed.ready(46) or []] == [47, 48, 49, 50]
+
+        await wait_until(ring_is_full)
+        assert feed.ready(10) is None
+        assert await revisions(slow, 50) == list(range(1, 51))
+
+
+async def test_who_fell_out_of_a_trimmed_log_is_told_where_it_begins(
+    feed: Feed, board: Board, store: HookedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "WATCH_QUEUE_CHANGES_MAX", 5)
+    async with feed.watch(EVERYTHING, None) as slow, feed.watch(EVERYTHING, None) as quick:
+        for _ in range(50):
+            await board.increment("public/n")
+        await revisions(quick, 50)
+        await store.compact("main", 40)
+        for _ in range(2):
+            with pytest.raises(Compacted) as told:
+                await anext(slow)
+            assert (told.value.revision, told.value.oldest) == (0, 40)
+        assert slow.state is WatchState.CANCELLED
+
+
+async def test_watchers_with_the_same_view_share_their_deliveries(feed: Feed, board: Board) -> None:
+    other = View(parse_patterns(["public/**"]), READER.grants)
+    async with (
+        feed.watch(EVERYTHING, None) as first,
+        feed.watch(EVERYTHING, None) as second,
+        feed.watch(other, None) as third,
+    ):
+        await board.increment("public/n")
+        with anyio.fail_after(PATIENCE_S):
+            one, two, three = [await anext(watcher) for watcher in (first, second, third)]
+    assert one is two
+    assert one is not three
+    assert one.revisions == three.revisions
+
+
+async def test_a_failing_reader_is_told_to_every_watcher(
+    feed: Feed, board: Board, store: HookedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def corrupt() -> None:
+        raise Corrupt("log", "a flipped bit")
+
+    async with feed.watch(EVERYTHING, None) as first, feed.watch(EVERYTHING, None) as second:
+        store.hook("before log", corrupt)
+        await board.increment("public/n")
+        for watcher in (first, second):
+            with pytest.raises(Corrupt) as told:
+                await revisions(watcher, 99)
+            assert told.value.reason == "a flipped bit"
+    assert "feed of main ended" in caplog.text
+
+
+async def test_a_bug_in_the_reader_is_told_too_and_a_new_watch_works_again(
+    feed: Feed, board: Board, store: HookedStore
+) -> None:
+    async def bug() -> None:
+        raise ZeroDivisionError
+
+    async with feed.watch(EVERYTHING, None) as watcher:
+        store.hook("before log", bug)
+        await board.increment("public/n")
+        with pytest.raises(Unavailable):
+            await revisions(watcher, 99)
+    store.hooks.clear()
+    async with feed.watch(EVERYTHING, watcher.position) as watcher:
+        await board.increment("public/n")
+        at = watcher.position.revision
+        assert await revisions(watcher, 2) == list(range(at + 1, 3))
+
+
+async def test_an_engine_that_is_away_for_a_while_is_waited_for(
+    feed: Feed, board: Board, store: HookedStore
+) -> None:
+    failures = iter(range(2))
+
+    async def away() -> None:
+        if next(failures, None) is not None:
+            raise Unavailable("engine", "away")
+
+    async with feed.watch(EVERYTHING, None) as watcher:
+        store.hook("before log", away)
+        await board.increment("public/n")
+        assert await revisions(watcher, 1) == [1]
+    assert next(failures, None) is None
+
+
+async def test_a_reader_that_survives_its_end_tells_nothing_twice(
+    feed: Feed, board: Board, store: HookedStore
+) -> None:
+    """A driver that swallows a cancellation left two readers over one ring."""
+    swallowed = anyio.Event()
+
+    async def stubborn() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            swallowed.set()
+
+    store.hook("before log", stubborn)
+    async with feed.watch(EVERYTHING, None):
+        await anyio.wait_all_tasks_blocked()
+    store.hooks.clear()
+    async with feed.watch(EVERYTHING, None) as watcher:
+        with anyio.fail_after(PATIENCE_S):
+            await swallowed.wait()
+        for _ in range(20):
+            await board.increment("public/n")
+        assert await revisions(watcher, 20) == list(range(1, 21))
+
+
+async def test_a_reader_that_is_over_does_not_wait_for_the_collector(
+    feed: Feed, board: Board
+) -> None:
+    """Which comes to what is old once in days: it holds a page, and a connection to Redis."""
+    gc.collect()
+    gc.disable()
+    try:
+        others = _readers()  # of whatever ran before in this process
+        for _ in range(3):
+            async with feed.watch(EVERYTHING, await start(board)) as watcher:
+                await board.increment("public/n")
+                await revisions(watcher, (await board.head()).revision)
+                assert len(_readers()) > len(others)
+
+        async def gone() -> bool:
+            return len(_readers()) == len(others)
+
+        await wait_until(gone)
+    finally:
+        gc.enable()
+
+
+def _readers() -> list[object]:
+    tasks = [found for found in gc.get_objects() if type(found) is asyncio.Task]
+    return [task for task in tasks if task.get_name() == "feed of main"]
+
+
+async def test_a_watcher_is_told_when_the_service_stops(tmp_path: Path) -> None:
+    told: list[BaseException] = []
+
+    async def follow(board: Board, started: anyio.Event) -> None:
+        async with board.watch("**") as watch:
+            started.set()
+            try:
+                await anext(watch)
+            except Unavailable as error:
+                told.append(error)
+
+    with anyio.fail_after(PATIENCE_S):
+        async with anyio.create_task_group() as tasks, service_over(tmp_path) as (service, _):
+            started = anyio.Event()
+            tasks.start_soon(follow, client_of(service).board("main"), started)
+            await started.wait()
+    assert len(told) == 1
+
+
+async def test_progress_is_told_when_asked_after_everything_before_it(
+    feed: Feed, board: Board
+) -> None:
+    narrow = View(parse_patterns(["public/x"]), READER.grants)
+    async with feed.watch(narrow, None) as watcher:
+        await board.increment("public/n")
+        await board.put("public/x", 1)
+        await board.increment("public/n")
+        await watcher.request_progress()
+        told = [await anext(watcher)]
+        with anyio.fail_after(PATIENCE_S):
+            while told[-1].position.revision < 3:
+                told.append(await anext(watcher))
+    assert [[entry.revision for entry in d.revisions] for d in told] in ([[2], []], [[2]])
+    assert told[-1].position.revision == 3
+
+
+@pytest.fixture
+def no_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is woken because time has passed."""
+    monkeypatch.setattr(feed_module, "_TAIL_WAIT_MS", 10**9)
+
+
+NARROW = View(parse_patterns(["public/x"]), READER.grants)
+
+
+@pytest.mark.usefixtures("no_marks")
+async def test_what_a_watcher_does_not_see_does_not_wake_it_and_is_passed(
+    feed: Feed, board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it slept, it is not behind the ring, which holds two entries."""
+    monkeypatch.setattr(feed_module, "WATCH_QUEUE_CHANGES_MAX", 2)
+    told: list[int] = []
+
+    async def follow(watcher: Watcher) -> None:
+        told.extend(await revisions(watcher, 6))
+
+    async with feed.watch(NARROW, None) as watcher, anyio.create_task_group() as tasks:
+        tasks.start_soon(follow, watcher)
+        await anyio.wait_all_tasks_blocked()
+        for _ in range(5):
+            await board.increment("public/n")
+        async with feed.watch(EVERYTHING, Position(watcher.position.epoch, 0)) as other:
+            assert await revisions(other, 5) == [1, 2, 3, 4, 5]
+        assert watcher.position.revision == 0
+        await board.put("public/x", 1)
+    assert told == [6]
+    assert watcher.state is WatchState.SYNCED
+
+
+async def restored(store: HookedStore, board: Board, count: int) -> int:
+    """Put so many keys back, as a restore does; returns the revision."""
+    revision = (await board.put("public/n", count)).revision
+    head = await store.open("main")
+    epoch = Epoch(head.epoch.number + 1, str(revision), RESTORE, revision, revision + 1)
+    ops = tuple(PutBack(f"public/x/{number}", packb(number), None) for number in range(count))
+    commit = Commit(system_id(), head.epoch.id, ops, begins=epoch, known=revision)
+    [outcome] = await store.commit("main", [prepare(commit)])
+    assert isinstance(outcome, Committed)
+    await board.refresh()
+    return outcome.revision
+
+
+async def test_a_large_restore_is_put_in_order_once_for_all_who_watch(
+    feed: Feed, board: Board, store: HookedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is told what concerns him; for a smaller one it would not pay. Then nobody keeps it."""
+    made: list[LogEntry] = []
+
+    class Counted(LargeEntry):
+        def __init__(self, entry: LogEntry) -> None:
+            made.append(entry)
+            super().__init__(entry)
+
+    monkeypatch.setattr(feed_module, "LargeEntry", Counted)
+    monkeypatch.setattr(feed_module, "WATCH_QUEUE_CHANGES_MAX", 1)
+    views = [View(parse_patterns([f"public/x/{number}"]), READER.grants) for number in range(4)]
+    for count, expected in ((LARGE_CHANGES - 1, 0), (LARGE_CHANGES, 1)):
+        async with AsyncExitStack() as stack:
+            watchers = [await stack.enter_async_context(feed.watch(view, None)) for view in views]
+            revision = await restored(store, board, count)
+            for number, watcher in enumerate(watchers):
+                [told] = await entries(watcher, revision)
+                assert [change.key for change in told.changes] == [f"public/x/{number}"]
+            assert len(made) == expected
+            await board.put("public/x/0", 1)
+            assert await revisions(watchers[0], revision + 1) == [revision + 1]
+            assert feed._large is None
+
+
+@pytest.mark.usefixtures("no_marks")
+async def test_who_asks_for_progress_is_woken_by_what_it_does_not_see(
+    feed: Feed, board: Board, store: HookedStore
+) -> None:
+    released = anyio.Event()
+    store.hook("before log", released.wait)
+    async with feed.watch(NARROW, None) as watcher:
+        await board.increment("public/n")
+        await watcher.request_progress()
+        told = asyncio.ensure_future(anext(watcher))
+        await anyio.wait_all_tasks_blocked()
+        released.set()
+        with anyio.fail_after(PATIENCE_S):
+            delivery = await told
+    assert (delivery.revisions, delivery.position.revision) == ((), 1)
+
+
+@pytest.mark.usefixtures("no_marks")
+async def test_a_mark_comes_while_only_other_things_happen(
+    feed: Feed, board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "PROGRESS_INTERVAL_MS", 0)
+    async with feed.watch(NARROW, None) as watcher:
+        told = asyncio.ensure_future(anext(watcher))
+        await anyio.wait_all_tasks_blocked()
+        monkeypatch.setattr(feed, "_poked_s", float("-inf"))
+        await board.increment("public/n")
+        with anyio.fail_after(PATIENCE_S):
+            delivery = await told
+    assert (delivery.revisions, delivery.position.revision) == ((), 1)

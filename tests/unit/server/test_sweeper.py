@@ -1,0 +1,137 @@
+"""The sweeper ends what is over, once, and leaves the rest alone."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from blackboard.client.board import Board
+from blackboard.client.client import Client
+from blackboard.client.leases.presence import identity_key, presence_key
+from blackboard.core import access
+from blackboard.core.commit import Grant
+from blackboard.server import sweeper as module
+from blackboard.server.boards import Host
+from blackboard.server.requests import LocalLink
+from blackboard.server.sweeper import Sweeper
+from tests.conformance.team import take
+from tests.conformance.workers import queued
+from tests.unit.server.hooked import HookedStore
+from tests.waiting import wait_until
+
+HOUR_MS = 3_600_000
+LEAST_MS = 100
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> HookedStore:
+    """The engine."""
+    return await HookedStore.at(tmp_path, "memory")
+
+
+@pytest.fixture
+async def host(store: HookedStore) -> AsyncIterator[Host]:
+    """What a service has, without a sweeper of its own."""
+    host = Host(store)
+    await host.look()
+    yield host
+    await host.aclose()
+
+
+@pytest.fixture
+async def board(host: Host) -> Board:
+    """A board as its operator."""
+    return Client(LocalLink(host, access.operator())).board("main")
+
+
+@pytest.fixture
+def sweeper(host: Host) -> Sweeper:
+    """The sweeper of this process."""
+    return Sweeper(host, "ab")
+
+
+async def until_due(store: HookedStore, count: int) -> None:
+    """Wait until that many leases have run out."""
+
+    async def are_due() -> bool:
+        return len((await store.leases("main", due=True)).leases) == count
+
+    await wait_until(are_due)
+
+
+async def test_two_sweepers_end_a_lease_once(
+    host: Host, store: HookedStore, board: Board, sweeper: Sweeper
+) -> None:
+    """The one that came late is refused, counts it, and changes nothing."""
+    late = Sweeper(host, "cd")
+    await board.commit([Grant("public/a", "dead", LEAST_MS), Grant("public/b", "ada", HOUR_MS)])
+    await until_due(store, 1)
+
+    async def sweep_in_between() -> None:
+        store.hooks.clear()
+        await late.sweep()
+
+    store.hook("after leases", sweep_in_between)
+    head = await board.head()
+    await sweeper.sweep()
+    assert (late.expired, late.refused, sweeper.expired, sweeper.refused) == (1, 0, 0, 1)
+    assert (await board.head()).revision == head.revision + 1
+    assert [lease.key for lease in await board.leases()] == ["public/b"]
+
+
+async def test_a_board_on_which_nothing_is_over_is_not_written_to(
+    board: Board, sweeper: Sweeper
+) -> None:
+    await board.commit([Grant("public/a", "ada", HOUR_MS)])
+    head = await board.head()
+    await sweeper.sweep()
+    assert (await board.head()).revision == head.revision
+    assert (sweeper.expired, sweeper.refused) == (0, 0)
+
+
+async def test_a_lease_that_ran_out_goes_to_who_waits(
+    store: HookedStore, board: Board, sweeper: Sweeper
+) -> None:
+    asked = await board.commit(  # at one moment: who asks too late has it at once
+        [Grant("public/a", "dead", LEAST_MS), Grant("public/a", "next", HOUR_MS, wait=True)]
+    )
+    await until_due(store, 1)
+    async with board.watch("public/a", after=asked.revision) as watch:
+        await sweeper.sweep()
+        (ended,) = await take(watch, 1)
+    assert (ended.author, ended.note) == ("~system", "expired")
+    (lease,) = await board.leases()
+    assert (lease.holder, lease.fence) == ("next", ended.revision)
+    assert await queued(board, "public/a", 0) == []
+
+
+async def test_a_presence_ends_in_the_commit_that_ends_its_lease(
+    store: HookedStore, board: Board, sweeper: Sweeper
+) -> None:
+    """And no other entry does, whatever the lease is called."""
+    for key in (presence_key("ada"), presence_key("bob"), "public/~identity"):
+        await board.put(key, 1)
+    keys = [identity_key("ada"), "private/bob/deep/~identity", "public/bob/~identity"]
+    await board.commit([Grant(key, "dead", LEAST_MS) for key in keys])
+    await until_due(store, 3)
+    head = await board.head()
+    await sweeper.sweep()
+    log = await board.log(after=head.revision)
+    changed = {tuple(change.key for change in revised.changes) for revised in log}
+    assert changed == {(keys[0], presence_key("ada")), (keys[1],), (keys[2],)}
+
+
+async def test_a_sweep_ends_only_so_many_leases(
+    store: HookedStore,
+    board: Board,
+    sweeper: Sweeper,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """SWEEP_ENTRIES_MAX of a board; the next sweep goes on."""
+    monkeypatch.setattr(module, "SWEEP_ENTRIES_MAX", 2)
+    await board.commit([Grant(f"public/{name}", "dead", LEAST_MS) for name in "abc"])
+    await until_due(store, 3)
+    await sweeper.sweep()
+    assert sweeper.expired == 2
+    await sweeper.sweep()
+    assert sweeper.expired == 3

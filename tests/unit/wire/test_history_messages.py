@@ -1,0 +1,128 @@
+"""The nouns of the past survive their way over the wire, in both encodings."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from blackboard.core.checkpoints import (
+    Barrier,
+    Checkpoint,
+    Difference,
+    Differences,
+    ExportPage,
+    Instant,
+    Pruned,
+    Restored,
+    Shown,
+    Verified,
+    Version,
+)
+from blackboard.core.commit import Entry, Epoch
+from blackboard.errors import InvalidRequest, LimitExceeded, RemoteProtocolError
+from blackboard.server.http.dispatch import moment_in
+from blackboard.wire import history_messages as past
+from blackboard.wire import messages
+from blackboard.wire.codec import encode_value
+from blackboard.wire.frames import JSON, MSGPACK, Encoding, exported_in
+
+both = pytest.mark.parametrize("encoding", [JSON, MSGPACK], ids=["json", "msgpack"])
+EPOCH = Epoch(2, "e", "restore", 3, 9)
+ONE = Entry("public/a", encode_value({"x": [1, b"\x00"]}), 3, 1, "ada", 1_000, 2_000)
+TWO = Entry("public/a", encode_value("text"), 4, 1, "bob", 1_001)
+PLAIN = Checkpoint("b", "plan", 7, 1_000)
+ASKED = Checkpoint(
+    "b", "p", 7, 1_000, "automatic", "ada", "why", Barrier(5, ("a",), ("b",), ("c", "d")), True
+)
+
+
+def over(encoding: Encoding, message: Any) -> Any:
+    """What arrives of `message`."""
+    (received,) = encoding.split(encoding.join([encoding.pack(message)]))
+    return received
+
+
+@both
+@pytest.mark.parametrize("checkpoint", [PLAIN, ASKED])
+def test_checkpoints(encoding: Encoding, checkpoint: Checkpoint) -> None:
+    message = over(encoding, past.write_checkpoint(checkpoint))
+    assert past.read_checkpoint(message) == checkpoint
+
+
+@both
+def test_what_is_shown_pruned_restored_and_verified(encoding: Encoding) -> None:
+    shown = Shown(ASKED, EPOCH, "aa", "", {"public": "bb"}, {"ada": 4}, {"ada": {"v": 1}}, "cc")
+    assert past.read_manifest(over(encoding, past.write_manifest(shown))) == shown
+    pruned = Pruned(("a", "b"), (), 3)
+    assert past.read_pruned(over(encoding, past.write_pruned(pruned))) == pruned
+    restored = Restored(9, 1_000, EPOCH, 3, 4, 5, "before")
+    assert past.read_restored(over(encoding, past.write_restored(restored))) == restored
+    erased = Verified(3, erased=("private/ada",))
+    for verified in (Verified(3), erased, Verified(3, ("chain",), more=True)):
+        assert past.read_verified(over(encoding, past.write_verified(verified))) == verified
+
+
+@both
+def test_differences_versions_and_pages(encoding: Encoding) -> None:
+    sides = [(None, ONE), (ONE, TWO), (TWO, None)]
+    found = tuple(Difference("public/a", before, after) for before, after in sides)
+    for next_key in (None, "public/a"):
+        page = Differences(1, 2, found, next_key)
+        message = over(encoding, past.write_differences(page, encoding))
+        assert past.read_differences(message, encoding) == page
+    versions = [Version("public/a", 3, 1_000, "ada", ONE), Version("public/a", 2, 999, "bob", None)]
+    message = over(encoding, [past.write_version(version, encoding) for version in versions])
+    assert past.read_history(message, encoding) == versions
+    first = ExportPage(7, (ONE,), "public/a", b"{}", b"\x01\x02", (("public/list", 4),))
+    for exported in (first, ExportPage(7, (TWO,))):
+        message = over(encoding, past.write_export(exported, encoding))
+        assert past.read_export(message, encoding) == exported
+
+
+@both
+@pytest.mark.parametrize("moment", [0, 4711, "plan", "now", Instant(1_000)])
+def test_moments(encoding: Encoding, moment: Any) -> None:
+    params = {"board": "b", "at": past.moment_out(moment)}
+    parsed = messages.parse("verify", over(encoding, params), encoding)
+    assert isinstance(parsed, messages.Verify)
+    assert moment_in(parsed.at) == moment
+
+
+@both
+def test_an_entry_of_an_import(encoding: Encoding) -> None:
+    sealed = structs.replace(TWO, key="public/z", value=b"\xc1\x01 ciphertext")
+    entries = [past.write_exported(entry, encoding) for entry in (ONE, TWO, sealed)]
+    params = {"board": "b", "request": "ab" * 8, "number": 0, "entries": entries}
+    parsed = messages.parse("import_page", over(encoding, params), encoding)
+    assert isinstance(parsed, messages.ImportPage)
+    assert [(e.key, e.value, e.mod_revision) for e in parsed.entries] == [
+        (ONE.key, ONE.value, 3),
+        (TWO.key, TWO.value, 4),
+        (sealed.key, sealed.value, 4),
+    ]
+
+
+@pytest.mark.parametrize("value", [{"$sealed": "-"}, {"$sealed": 1}, b"\xc1" * (2**20 + 1025)])
+def test_what_is_no_sealed_value_is_refused(value: Any) -> None:
+    encoding = MSGPACK if isinstance(value, bytes) else JSON
+    with pytest.raises((InvalidRequest, LimitExceeded)):
+        exported_in(value, encoding)
+    plain = {"$sealed": "wQ==", "more": 1}
+    assert exported_in(plain, JSON) == encode_value(plain)
+
+
+@pytest.mark.parametrize("message", [None, 1, [], {}, {"revision": "x"}, [1], {"entries": 3}])
+def test_what_is_none_of_them_is_the_peers_fault(message: Any) -> None:
+    readers: list[Callable[[Any], object]] = [
+        past.read_checkpoint,
+        past.read_manifest,
+        past.read_pruned,
+        past.read_restored,
+        past.read_verified,
+        lambda m: past.read_differences(m, MSGPACK),
+        lambda m: past.read_export(m, MSGPACK),
+    ]
+    for read in readers:
+        with pytest.raises(RemoteProtocolError):
+            read(message)
