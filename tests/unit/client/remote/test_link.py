@@ -32,6 +32,7 @@ from blackboard.server.requests import LocalLink
 from blackboard.server.service import Service
 from blackboard.types import WATCHES_PER_CONNECTION_MAX
 from blackboard.wire.codec import encode_value
+from tests.ports import free_port
 from tests.serving import Served, serving
 from tests.source_tree import ROOT
 from tests.unit.server.http.conversation import PATIENCE_S
@@ -312,8 +313,9 @@ async def test_a_token_that_expires(served: Served) -> None:
 async def test_a_service_that_restarts(service: Service) -> None:
     """On the same port: the client finds it again, and its watch has missed nothing."""
     async with AsyncExitStack() as first:
-        served = await first.enter_async_context(serving(service))
-        port, secret = served.port, served.secret
+        port = free_port()
+        served = await first.enter_async_context(serving(service, port=port))
+        secret = served.secret
         async with connect(served.url, token=served.token()) as client:
             board = client.board("b")
             async with board.watch("public/**") as watch:
