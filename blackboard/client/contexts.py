@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from blackboard.errors import Corrupt, InvalidRequest, Unauthenticated
+from blackboard.integrity.private_files import DIRECTORY_MODE, FILE_MODE
 
 LOCAL: Final = "local"
 CONFIG_VARIABLE: Final = "BLACKBOARD_CONFIG_DIR"
@@ -175,8 +176,8 @@ def change(directory: Path, how: Callable[[Contexts], Contexts]) -> None:
     """Change what is kept in `directory`; two changes at once both count. Errors: as of `load`."""
     from filelock import FileLock
 
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with FileLock(directory / "contexts.lock", timeout=LOCK_TIMEOUT_S):
+    directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    with FileLock(directory / "contexts.lock", timeout=LOCK_TIMEOUT_S, mode=FILE_MODE):
         _save(directory, how(load(directory)))
 
 
@@ -187,7 +188,7 @@ def _save(directory: Path, contexts: Contexts) -> None:
         "contexts": {name: asdict(context) for name, context in contexts.by_name.items()},
     }
     new = directory / f"contexts.json.{os.getpid()}"
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(kept, file, indent=2)
     new.replace(directory / "contexts.json")
