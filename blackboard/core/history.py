@@ -117,6 +117,7 @@ def shown(
         based_on=tuple(ground for ground in entry.based_on if readable(ground[0])),
         id=CommitId(entry.author, 0, "", 0),
         results=(),
+        salt=b"",
     )
 
 
