@@ -482,7 +482,10 @@ def _in_use(directory: Path) -> DataDirectoryInUse:
     """Who has the directory, as far as they said so."""
     try:
         owner = json.loads((directory / "owner.json").read_text())
-        return DataDirectoryInUse(str(directory), pid=owner["pid"], url=owner["url"])
+        pid = owner["pid"]
+        return DataDirectoryInUse(
+            str(directory), pid=pid, url=owner["url"], is_this_process=pid == os.getpid()
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return DataDirectoryInUse(str(directory), pid=None, url=None)
 
