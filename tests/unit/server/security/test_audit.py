@@ -332,7 +332,7 @@ async def rewrite(service: Service, made: list[AuditRecord]) -> list[AuditRecord
 
 
 def chained(made: list[AuditRecord], *, is_sealed: bool = True) -> list[AuditRecord]:
-    """Records as one chain, whose hashes are right; without their seals if they are to have none."""
+    """Records as one chain, whose hashes are right, with their seals or without."""
     found: list[AuditRecord] = []
     for number, record in enumerate(made, made[0].number):
         previous = found[-1].hash() if found else record.previous
