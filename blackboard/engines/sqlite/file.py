@@ -466,7 +466,8 @@ class BoardFile:
 
     def abandon(self) -> None:
         """Let go of the file and its journal as they are."""
-        suspect.close_as_it_is(self.path, self._let_go)
+        with suspect.kept_as_it_is(self.path):
+            self._let_go()
 
     def _let_go(self) -> None:
         with contextlib.suppress(sqlite3.Error), self._reading:
