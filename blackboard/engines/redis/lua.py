@@ -19,7 +19,7 @@ from blackboard.core.commit import Head
 from blackboard.engines.redis.driver import Argument, Driver, ScriptMissingError, Trial, repeated
 from blackboard.engines.redis.layout import board_keys, read_head
 from blackboard.errors import Unavailable
-from blackboard.types import EPOCH_JUMP, EPOCH_SPREAD, Revision
+from blackboard.types import EPOCH_JUMP, EPOCH_SPREAD, LEASE_TTL_MS, Revision
 
 _EPOCH_ID_BYTES: Final = 12
 
@@ -122,7 +122,7 @@ class Scripts:
     async def _open(self, trial: Trial, board: str) -> Head:
         name = secrets.token_urlsafe(_EPOCH_ID_BYTES)
         jump = EPOCH_JUMP + secrets.randbelow(EPOCH_SPREAD)
-        reply = await self._once(trial, board, OPEN, [name, jump, self.seen(board)])
+        reply = await self._once(trial, board, OPEN, [name, jump, self.seen(board), LEASE_TTL_MS])
         if not reply:
             raise Unavailable(what=f"board {board}", reason="it is being made")
         head = read_head(reply)

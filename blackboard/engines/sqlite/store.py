@@ -289,6 +289,7 @@ class SqliteStore:
         file = BoardFile(path, level=self.level, file_bytes_max=self._file_bytes_max)
         try:
             loaded = file.load(name)
+            file.update(loaded)
             if first and not loaded.clean:
                 loaded = file.begin_epoch(loaded, _next_epoch(loaded.state), now_ms)
             file.begin_run()
