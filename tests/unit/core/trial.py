@@ -62,8 +62,9 @@ class Trial:
     def send(self, commit: Commit) -> Outcome:
         """Decide a commit and apply it if it is accepted."""
         outcome = self.decide(commit)
-        made = isinstance(outcome, Committed) and not outcome.duplicate
-        if made and not prolong(self.state, commit, outcome):
+        if not isinstance(outcome, Committed) or outcome.duplicate:
+            return outcome
+        if not prolong(self.state, commit, outcome):
             entry = log_entry(commit, outcome, prepare(commit).digest)
             evolve(self.state, entry)
             self.log.append(entry)
