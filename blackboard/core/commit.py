@@ -295,8 +295,8 @@ class Lease(Struct, frozen=True, gc=False):
 
     `waiters` are in the order in which it will be granted to them. `until_ms`, and those of the
     waiters, are the engine's: a change in the log tells them as they were at its revision.
-    `ttl_ms` is for how long it was granted, or renewed last; an engine's leases have it, those that
-    are told by a result, the log or the wire do not.
+    `ttl_ms` is for how long it was granted, or renewed last; None where a result or a change in the
+    log tells of the lease.
     """
 
     key: Key
