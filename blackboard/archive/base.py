@@ -20,6 +20,7 @@ from typing import Protocol
 
 from blackboard.core.checkpoints import Cut, Difference, Facts, Mark, Point, Stored, Version
 from blackboard.core.commit import Head, LogEntry, Reading
+from blackboard.core.path import Ranges
 from blackboard.types import Key, Milliseconds, Prefix, Revision
 
 Pause = Callable[[], Awaitable[None]]
@@ -120,9 +121,9 @@ class Archive(Protocol):
         """
 
     async def list(
-        self, at: Point, prefix: Prefix, *, after: Key | None = None, limit: int
+        self, at: Point, within: Prefix | Ranges, *, after: Key | None = None, limit: int
     ) -> Reading:
-        """A page of the entries below `prefix` ("" = all) as they were; see `Store.list`."""
+        """A page of the entries within a prefix or ranges as they were; see `Store.list`."""
 
     async def items(self, at: Point) -> Sequence[tuple[Prefix, int]]:
         """The counters of `append` as they were, sorted; after pruning perhaps higher."""
@@ -133,9 +134,16 @@ class Archive(Protocol):
         """Versions of `key` up to the point, the newest first; `before` continues."""
 
     async def differences(
-        self, a: Point, b: Point, *, after: Key | None = None, limit: int
+        self,
+        a: Point,
+        b: Point,
+        within: Prefix | Ranges = "",
+        *,
+        after: Key | None = None,
+        limit: int,
     ) -> Sequence[Difference]:
-        """A page of the keys that `a` and `b` do not hold alike (value or expiry), sorted.
+        """A page of the keys within a prefix or ranges that `a` and `b` do not hold alike (value
+        or expiry), sorted.
 
         A page that is not the last has `limit` items, or PAGE_BYTES_MAX bytes and at least one; an
         empty one is the end. Both belong to one family of branches, else InvalidRequest. The cost

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from sqlalchemy import (
     ColumnElement,
+    TextClause,
     and_,
     bindparam,
     func,
@@ -50,7 +51,7 @@ from blackboard.archive.tables import (
 from blackboard.core import digest
 from blackboard.core.checkpoints import Difference, Mark, Point, Step, Stored
 from blackboard.core.commit import Epoch, LogEntry
-from blackboard.core.path import SYSTEM, namespace_of, range_below
+from blackboard.core.path import SYSTEM, Ranges, namespace_of, ranges_of
 from blackboard.errors import Compacted, Corrupt, FutureRevision, InvalidRequest
 from blackboard.types import LOG_ENTRIES_MAX, PAGE_BYTES_MAX, Key, Prefix, Revision
 
@@ -81,7 +82,7 @@ class Segment:
 _PAGE: Final = text(
     """
     WITH RECURSIVE name(key) AS (
-        SELECT (SELECT MIN(key) FROM version WHERE board = :board AND key > :first AND key < :last)
+        SELECT (SELECT MIN(key) FROM version WHERE board = :board AND key >= :first AND key < :last)
         UNION ALL
         SELECT (SELECT MIN(v.key) FROM version v
                 WHERE v.board = :board AND v.key > name.key AND v.key < :last)
@@ -97,15 +98,17 @@ _PAGE: Final = text(
 )
 
 
-_WRITTEN: Final = text(
-    "SELECT DISTINCT key FROM version"
-    " WHERE board = :span AND revision > :low AND revision <= :high AND key > :after"
-    " ORDER BY key LIMIT :names"
-)
-_WRITTEN_SQLITE: Final = text(
-    _WRITTEN.text.replace("FROM version", f"FROM version INDEXED BY {VERSION_BY_REVISION.name}")
-)
-"""SQLite would rather go through all keys, which are in order."""
+@lru_cache(maxsize=64)
+def _written(ranges: int, *, is_sqlite: bool) -> TextClause:
+    """The keys in so many ranges that were written in a span."""
+    # SQLite would rather go through all keys, which are in order.
+    how = f"INDEXED BY {VERSION_BY_REVISION.name}" if is_sqlite else ""
+    within = " OR ".join(f"key >= :first{n} AND key < :last{n}" for n in range(ranges))
+    return text(
+        f"SELECT DISTINCT key FROM version {how}"
+        f" WHERE board = :span AND revision > :low AND revision <= :high AND ({within})"
+        " ORDER BY key LIMIT :names"
+    )
 
 
 class Past:
@@ -160,11 +163,10 @@ class Past:
                     found[row.key] = row
         return found
 
-    async def page(self, prefix: Prefix, after: Key | None) -> tuple[list[Any], Key | None]:
-        """Versions of some keys below `prefix` after `after`, sorted, removals included, and the
+    async def _page(self, first: str, last: str) -> tuple[list[Any], Key | None]:
+        """Versions of some keys from `first` to before `last`, sorted, removals included, and the
         key to go on after (None at the end)."""
-        first, last = range_below(prefix) if prefix else ("", _AFTER_ALL)
-        given = {"first": max(first, after or ""), "last": last, "step": STEP_KEYS}
+        given = {"first": first, "last": last, "step": STEP_KEYS}
         found: dict[Key, Any] = {}
         horizon: Key | None = None
         for segment in self.segments:
@@ -178,14 +180,16 @@ class Past:
         seen = sorted(key for key in found if horizon is None or key <= horizon)
         return [found[key] for key in seen], horizon
 
-    async def entries(self, prefix: Prefix = "") -> AsyncIterator[list[Any]]:
-        """Pages of the versions of all keys that exist."""
-        after: Key | None = None
-        while True:
-            page, after = await self.page(prefix, after)
+    async def entries(
+        self, within: Prefix | Ranges = "", after: Key | None = None
+    ) -> AsyncIterator[list[Any]]:
+        """Pages of the versions of all keys within, after `after`, that exist."""
+        left = ranges_of(within, after)
+        while left:
+            (first, last), *others = left
+            page, after = await self._page(first, last)
             yield [row for row in page if row.form != ABSENT]
-            if after is None:
-                return
+            left = ranges_of(left, after) if after is not None else tuple(others)
 
     # --- what belongs to a revision ---------------------------------------------------------------
 
@@ -302,7 +306,7 @@ class Past:
         head = Past(
             self.database, self.connection, [Segment(board.id, board.through), *self.segments[1:]]
         )
-        async for keys in changed_keys(self, head, None):
+        async for keys in changed_keys(self, head):
             before, now = await self.newest(keys), await head.newest(keys)
             for key in keys:
                 if namespaces is None or namespace_of(key) in totals:
@@ -413,10 +417,10 @@ async def own_segments(connection: AsyncConnection, row: Any) -> list[Segment]:
 
 
 async def changed_keys(
-    a: Past, b: Past, after: Key | None, wanted: int = CHANGED_KEYS
+    a: Past, b: Past, within: Prefix | Ranges = "", wanted: int = CHANGED_KEYS
 ) -> AsyncIterator[list[Key]]:
-    """The keys after `after` that were written on the way from `a` to `b`, sorted, STEP_KEYS at a
-    time; of two boards none of their `system` namespaces.
+    """The keys within that were written on the way from `a` to `b`, sorted, STEP_KEYS at a time; of
+    two boards none of their `system` namespaces.
 
     `wanted`: how many of them will probably be used; so many names are looked at in one go, from
     STEP_KEYS to CHANGED_KEYS.
@@ -426,13 +430,13 @@ async def changed_keys(
     """
     limit = max(STEP_KEYS, min(wanted, CHANGED_KEYS))
     spans, shared = _way(a, b)
-    while True:
-        found, after = await _changed_keys(a, b, spans, after, limit)
+    left = ranges_of(within)
+    while left:
+        found, after = await _changed_keys(a, b, spans, left, limit)
         keys = sorted(key for key in found if shared or namespace_of(key) != SYSTEM)
         for start in range(0, len(keys), STEP_KEYS):
             yield keys[start : start + STEP_KEYS]
-        if after is None:
-            return
+        left = () if after is None else ranges_of(left, after)
 
 
 def _way(a: Past, b: Past) -> tuple[list[_Span], bool]:
@@ -453,14 +457,14 @@ def _way(a: Past, b: Past) -> tuple[list[_Span], bool]:
 
 
 async def _changed_keys(
-    a: Past, b: Past, spans: Sequence[_Span], after: Key | None, limit: int
+    a: Past, b: Past, spans: Sequence[_Span], ranges: Ranges, limit: int
 ) -> tuple[set[Key], Key | None]:
     """Of the next `limit` names those that may differ, and the name to go on after; None at the
     end."""
     found: set[Key] = set()
     horizon: Key | None = None
     for span in spans:
-        for row in await rows(a.connection, _differing(a, b, span, after, limit)):
+        for row in await rows(a.connection, _differing(a, b, span, ranges, limit)):
             if row.names < 0:
                 found.add(row.key)
             elif row.names == limit:
@@ -468,15 +472,17 @@ async def _changed_keys(
     return {key for key in found if horizon is None or key <= horizon}, horizon
 
 
-def _differing(a: Past, b: Past, span: _Span, after: Key | None, limit: int) -> Any:
+def _differing(a: Past, b: Past, span: _Span, ranges: Ranges, limit: int) -> Any:
     """The keys that may differ of the first `limit` that were written in `span`, in any order; and
     a row with the last of these, and their number.
 
     They are cut off before they are compared, which takes twenty times as long as to find them.
     """
     board, low, high = span
-    given = {"span": board, "low": low, "high": high, "after": after or "", "names": limit}
-    written = _WRITTEN_SQLITE if a.database.is_sqlite else _WRITTEN
+    given: dict[str, Any] = {"span": board, "low": low, "high": high, "names": limit}
+    for number, (first, last) in enumerate(ranges):
+        given |= {f"first{number}": first, f"last{number}": last}
+    written = _written(len(ranges), is_sqlite=a.database.is_sqlite)
     changed = written.bindparams(**given).columns(VERSION.c.key).cte("changed")
     differ = _unlike(a, b, changed).add_columns(literal_column("-1").label("names"))
     return union_all(differ, select(func.max(changed.c.key), func.count(changed.c.key)))

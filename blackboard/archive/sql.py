@@ -34,7 +34,6 @@ from blackboard.archive.history import (
     segments_of,
 )
 from blackboard.archive.tables import (
-    ABSENT,
     BOARD,
     CHECKPOINT,
     COMMIT,
@@ -46,6 +45,7 @@ from blackboard.archive.verify import Verification
 from blackboard.core import history
 from blackboard.core.checkpoints import Difference, Facts, Mark, Point, Stored, Version
 from blackboard.core.commit import Entry, Head, LogEntry, Reading
+from blackboard.core.path import Ranges, ranges_of
 from blackboard.errors import InvalidRequest, NoSuchCheckpoint
 from blackboard.types import (
     BLOB_BYTES,
@@ -244,7 +244,7 @@ class SqlArchive:
             return Reading(at.revision, (await past.epoch()).id, tuple(present))
 
     async def list(
-        self, at: Point, prefix: Prefix, *, after: Key | None = None, limit: int
+        self, at: Point, within: Prefix | Ranges, *, after: Key | None = None, limit: int
     ) -> Reading:
         """As `Archive.list`."""
         limit = min(limit, LIST_ENTRIES_MAX)
@@ -253,19 +253,15 @@ class SqlArchive:
             past = await Past.at(self._database, connection, at)
             epoch = (await past.epoch()).id
             size = 0
-            while True:
-                page, after = await past.page(prefix, after)
+            async for page in past.entries(within, after):
                 for row in page:
-                    if row.form == ABSENT:
-                        continue
                     if len(entries) >= limit or size >= PAGE_BYTES_MAX:
                         return Reading(at.revision, epoch, tuple(entries), entries[-1].key)
                     entry = await archive_rows.entry_at(row, self._blobs)
                     assert entry is not None
                     entries.append(entry)
                     size += len(entry.key) + len(entry.value)
-                if after is None:
-                    return Reading(at.revision, epoch, tuple(entries))
+            return Reading(at.revision, epoch, tuple(entries))
 
     async def items(self, at: Point) -> Sequence[tuple[Prefix, int]]:
         """As `Archive.items`."""
@@ -296,7 +292,13 @@ class SqlArchive:
         return found
 
     async def differences(
-        self, a: Point, b: Point, *, after: Key | None = None, limit: int
+        self,
+        a: Point,
+        b: Point,
+        within: Prefix | Ranges = "",
+        *,
+        after: Key | None = None,
+        limit: int,
     ) -> Sequence[Difference]:
         """As `Archive.differences`."""
         found: list[Difference] = []
@@ -304,7 +306,7 @@ class SqlArchive:
         async with self._database.reading() as connection:
             before = await Past.at(self._database, connection, a)
             now = await Past.at(self._database, connection, b)
-            async for keys in changed_keys(before, now, after, limit):
+            async for keys in changed_keys(before, now, ranges_of(within, after), limit):
                 old, new = await before.newest(keys), await now.newest(keys)
                 for number, key in enumerate(keys):
                     if number % _KEYS_AT_ONCE == 0:

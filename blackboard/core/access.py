@@ -21,10 +21,14 @@ from blackboard.core.lease import is_holder_of
 from blackboard.core.path import (
     SYSTEM,
     Pattern,
+    Ranges,
     barrier_key,
     check_name,
+    joined_ranges,
     namespace_of,
     parse_pattern,
+    range_of,
+    ranges_of,
 )
 from blackboard.errors import AccessDenied, InvalidRequest, LimitExceeded
 from blackboard.types import PATTERNS_MAX, Key, Milliseconds, Prefix
@@ -340,10 +344,14 @@ def _require_op(principal: Principal, op: core.Op) -> None:
             raise AccessDenied(principal.name, "change", path)
         return
     match op:
-        case core.Put() | core.Delete() | core.Increment():
+        case core.Put():
             require(principal, Right.WRITE, op.key)
-        case core.DeletePrefix():
+        case core.Delete() | core.Increment():  # they answer what was there
+            require(principal, Right.WRITE, op.key)
+            require(principal, Right.READ, op.key)
+        case core.DeletePrefix():  # it answers which keys were there
             require_below(principal, Right.WRITE, op.prefix)
+            require_below(principal, Right.READ, op.prefix)
         case core.Append():
             require_below(principal, Right.APPEND, op.prefix)
         case core.PutBack():
@@ -382,6 +390,72 @@ def readable(grants: tuple[Grant, ...]) -> Callable[[Key], bool]:
 def readable_patterns(grants: tuple[Grant, ...]) -> tuple[Pattern, ...]:
     """What may be read, as patterns: the filter lets through what one of them matches."""
     return tuple(parse_pattern(grant.pattern) for grant in grants if Right.READ in grant.rights)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Where the keys lie that somebody may read and that a pattern may match.
+
+    Everything that is looked through for a reader lies in `ranges`: so neither where a page ends
+    nor how much was read for it depends on what others keep elsewhere. `is_exact`: every key in
+    them may be read. It is False only with a grant that has a wildcard in its midst, such as
+    `private/*/shared/**`; of what it does not match there, no answer may tell.
+    """
+
+    ranges: Ranges
+    is_exact: bool
+    readable: Callable[[Key], bool]
+
+
+@lru_cache(maxsize=_ANSWERS_KEPT)
+def reach(grants: tuple[Grant, ...], pattern: str) -> Reach:
+    """Where a principal with `grants` may find keys that `pattern` matches."""
+    whole: list[tuple[str, str]] = []
+    mixed: list[tuple[str, str]] = []
+    for grant in grants:
+        common = _common_path(grant.pattern, pattern) if Right.READ in grant.rights else None
+        if common is None:
+            continue
+        path, is_key = common
+        found = range_of(path) if is_key else ranges_of(path)[0]
+        covered = is_key or covers(grant.pattern, f"{path}/**" if path else "**")
+        (whole if covered else mixed).append(found)
+    exact = joined_ranges(whole)
+    rest = [each for each in mixed if not _is_within(each, exact)]
+    return Reach(joined_ranges([*exact, *rest]), not rest, readable(grants))
+
+
+def _common_path(one: str, other: str) -> tuple[str, bool] | None:
+    """The literal path with which every key begins that both patterns match, and whether it is the
+    key itself; None if they have none in common."""
+    left, right = one.split("/"), other.split("/")
+    path: list[str] = []
+    is_literal = True
+    for place in range(max(len(left), len(right))):
+        a, b = _segment(left, place), _segment(right, place)
+        if a is None or b is None or (a not in _WILD and b not in _WILD and a != b):
+            return None
+        if a in _WILD and b in _WILD:
+            is_literal = False
+            if "**" in (a, b):
+                break
+        elif is_literal:
+            path.append(b if a in _WILD else a)
+    return "/".join(path), is_literal
+
+
+_WILD: Final = ("*", "**")
+
+
+def _segment(pattern: list[str], place: int) -> str | None:
+    """The segment of a pattern at `place`, where a final `**` goes on; None after its end."""
+    if place < len(pattern):
+        return pattern[place]
+    return "**" if pattern[-1] == "**" else None
+
+
+def _is_within(part: tuple[str, str], ranges: Ranges) -> bool:
+    return any(first <= part[0] and part[1] <= last for first, last in ranges)
 
 
 # --- the table ------------------------------------------------------------------------------------

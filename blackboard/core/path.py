@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 from blackboard.errors import InvalidRequest, LimitExceeded
 from blackboard.types import KEY_BYTES_MAX, PATTERNS_MAX, SEGMENT_BYTES_MAX, Key, Prefix
@@ -79,6 +80,42 @@ def range_below(prefix: Prefix) -> tuple[str, str]:
     "/" (0x2f) is directly followed by "0" (0x30), so `p/` <= key < `p0` is "starts with p/".
     """
     return prefix + "/", prefix + "0"
+
+
+Ranges = tuple[tuple[str, str], ...]
+"""Half-open ranges [first, last) of keys: sorted, and apart."""
+EVERYTHING: Final[Ranges] = (("!", "\x7f"),)
+"""The range of all keys: they are printable ASCII without these two."""
+_NEXT: Final = "\x01"  # in no key, and before all that is: nothing lies between a key and key + it
+
+
+def range_of(key: Key) -> tuple[str, str]:
+    """The range that holds `key` alone."""
+    return key, key + _NEXT
+
+
+def ranges_of(within: Prefix | Ranges, after: Key | None = None) -> Ranges:
+    """`within` as ranges, of which only what lies after `after` is left.
+
+    A prefix stands for what is below it, "" for everything.
+    """
+    if isinstance(within, str):
+        within = (range_below(within),) if within else EVERYTHING
+    if after is None:
+        return within
+    begin = after + _NEXT
+    return tuple((max(first, begin), last) for first, last in within if last > begin)
+
+
+def joined_ranges(ranges: Iterable[tuple[str, str]]) -> Ranges:
+    """`ranges`, in any order, as what they hold together."""
+    found: list[tuple[str, str]] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], last)
+        else:
+            found.append((first, last))
+    return tuple(found)
 
 
 def range_watched(prefix: Prefix) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from blackboard.archive.base import Archive, Pause, let_others_run
 from blackboard.core.checkpoints import Difference, Facts, Mark, Point, Stored, Version
 from blackboard.core.commit import Change, Entry, Head, LogEntry, Reading
+from blackboard.core.path import Ranges
 from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.store import Opener
 from blackboard.integrity.envelope import Opened, is_sealed, sealed_form
@@ -101,10 +102,16 @@ class SealedArchive:
         return [dataclasses.replace(v, entry=await self._entry(at.board, v.entry)) for v in found]
 
     async def differences(
-        self, a: Point, b: Point, *, after: Key | None = None, limit: int
+        self,
+        a: Point,
+        b: Point,
+        within: Prefix | Ranges = "",
+        *,
+        after: Key | None = None,
+        limit: int,
     ) -> Sequence[Difference]:
         """As `Archive.differences`: what was sealed anew counts as different."""
-        found = await self.raw.differences(a, b, after=after, limit=limit)
+        found = await self.raw.differences(a, b, within, after=after, limit=limit)
         return [
             Difference(
                 d.key, await self._entry(a.board, d.before), await self._entry(b.board, d.after)
@@ -164,11 +171,11 @@ class SealedArchive:
         await self.raw.aclose()
 
     async def list(
-        self, at: Point, prefix: Prefix, *, after: Key | None = None, limit: int
+        self, at: Point, within: Prefix | Ranges, *, after: Key | None = None, limit: int
     ) -> Reading:
         """As `Archive.list`."""
         return await self._opened(
-            at.board, await self.raw.list(at, prefix, after=after, limit=limit)
+            at.board, await self.raw.list(at, within, after=after, limit=limit)
         )
 
     async def _opened(self, board: str, reading: Reading) -> Reading:

@@ -51,7 +51,7 @@ from blackboard.core.commit import (
     Seed,
 )
 from blackboard.core.model import Outcome
-from blackboard.core.path import namespace_of, range_below
+from blackboard.core.path import Ranges, namespace_of, range_below
 from blackboard.encryption.data_keys import DataKeys
 from blackboard.engines.base import Behind, EngineFacts, Shared, Store, Whispers
 from blackboard.errors import (
@@ -434,11 +434,11 @@ class SealedStore:
         return await self._opened(board, await self.raw.read(board, keys))
 
     async def list(
-        self, board: str, prefix: Prefix, *, after: Key | None = None, limit: int
+        self, board: str, within: Prefix | Ranges, *, after: Key | None = None, limit: int
     ) -> Reading:
         """As `Store.list`. Errors: also Corrupt."""
         return await self._opened(
-            board, await self.raw.list(board, prefix, after=after, limit=limit)
+            board, await self.raw.list(board, within, after=after, limit=limit)
         )
 
     async def due(self, board: str, *, limit: int) -> Reading:

@@ -18,6 +18,7 @@ from typing import Final, Protocol, runtime_checkable
 from blackboard import types as limits
 from blackboard.core.commit import Entry, Head, LogPage, Reading, Seed
 from blackboard.core.model import Outcome
+from blackboard.core.path import Ranges
 from blackboard.errors import LimitExceeded
 from blackboard.types import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
@@ -108,9 +109,10 @@ class Store(Protocol):
         """Up to READ_KEYS_MAX entries, all as of one revision; absent keys are left out."""
 
     async def list(
-        self, board: str, prefix: Prefix, *, after: Key | None = None, limit: int
+        self, board: str, within: Prefix | Ranges, *, after: Key | None = None, limit: int
     ) -> Reading:
-        """Entries below `prefix` ("" = the whole board) in key order, from the first key > `after`.
+        """Entries below a prefix ("" = the whole board), or in ranges of keys, in key order, from
+        the first key > `after`. Nothing else is looked at: what lies elsewhere shows in no page.
 
         A page ends after `limit` entries or PAGE_BYTES_MAX bytes; then `next_key` is its last key.
         Each page is as of one revision, two pages may differ in theirs.

@@ -23,7 +23,7 @@ from blackboard.client.audit_record import AuditRecord
 from blackboard.client.link import Delivery, Link, Stream, WatchRequest
 from blackboard.client.views import Cause, Receipt
 from blackboard.core import access, history
-from blackboard.core.access import Principal, Right
+from blackboard.core.access import Principal, Reach, Right
 from blackboard.core.checkpoints import (
     AUTOMATIC,
     NAMED,
@@ -60,7 +60,7 @@ from blackboard.core.commit import (
 from blackboard.core.documents.keys import check_document, document_prefix
 from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
-from blackboard.core.path import Pattern, check_key, parse_pattern, parse_patterns
+from blackboard.core.path import Pattern, Ranges, check_key, parse_pattern, parse_patterns
 from blackboard.core.watch import Position
 from blackboard.encryption.archive import sealed_entry
 from blackboard.encryption.data_keys import DataKeys
@@ -68,11 +68,13 @@ from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Store
 from blackboard.errors import (
     BlackboardError,
+    Compacted,
     Conflict,
     InvalidRequest,
     LimitExceeded,
     NoSuchBoard,
     Resync,
+    Unavailable,
 )
 from blackboard.integrity.signing import Manifest
 from blackboard.server import provenance
@@ -100,7 +102,6 @@ from blackboard.types import (
     REVISION_MAX,
     Key,
     Milliseconds,
-    Prefix,
     Revision,
 )
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, prepare
@@ -112,8 +113,11 @@ def check_limit(limit: int, maximum: int) -> None:
         raise InvalidRequest(field="limit", reason=f"{limit} is not in 1..{maximum}")
 
 
-_LIST_PAGES_MAX = 16
-"""Pages that one request looks through for matches before it answers with a `next_key`."""
+_LIST_PAGES_MAX: Final = 16
+"""How many times as many keys as were asked for one request looks through for matches, before it
+answers with a `next_key`."""
+_LIST_TRIES: Final = 8
+"""How often a listing begins again, because the board changed between its pages."""
 
 
 class LocalLink:
@@ -225,33 +229,17 @@ class LocalLink:
                 source = _Then(past.archive, await past.point(board, at))
             if parsed.literal:
                 return await self._list_one(source, parsed, after)
-            return await self._list_pages(source, parsed, after, limit)
-
-    async def _list_pages(
-        self, source: "_Source", pattern: Pattern, after: Key | None, limit: int
-    ) -> Reading:
-        """Pages of the engine put together, as long as they are of one revision."""
-        found: list[Entry] = []
-        shown = Reading(0, "")
-        for _ in range(_LIST_PAGES_MAX):
-            page = await source.list(pattern.prefix, after, limit)
-            if shown.epoch and page.revision != shown.revision:
-                break  # also without matches so far: there may be some by now
-            found += [e for e in page.entries if pattern.matches(e.key) and self._readable(e.key)]
-            shown, after = page, page.next_key
-            size = sum(len(entry.value) for entry in found)
-            await asyncio.sleep(0)  # a page of an engine in memory comes without a pause
-            if after is None or len(found) >= limit or size >= PAGE_BYTES_MAX:
-                break
-        if len(found) > limit:
-            found, after = found[:limit], found[limit - 1].key
-        return replace(shown, entries=tuple(found), next_key=after)
+            reach = access.reach(self.principal.grants, pattern)
+            for _ in range(_LIST_TRIES):
+                reading = await _listed(source, reach, _Sieve(parsed, reach, limit), after)
+                if reading is not None:
+                    return reading
+            raise Unavailable(f"board {board}", "it changed between the pages of a listing")
 
     async def _list_one(self, source: "_Source", pattern: Pattern, after: Key | None) -> Reading:
         key = check_key(pattern.text)
-        reading = await source.read([key])
         shown = self._readable(key) and (after is None or after < key)
-        return reading if shown else replace(reading, entries=())
+        return await source.read([key] if shown else [])
 
     async def leases(
         self, board: str, pattern: str, *, after: Key | None = None, limit: int = LIST_ENTRIES_MAX
@@ -282,19 +270,22 @@ class LocalLink:
             check_limit(limit, LOG_ENTRIES_MAX)
             if await self._host.find(board, self._opener) is None:
                 return _NO_LOG
-            page = await Past(self._host).log(board, after, limit)
-            shown: list[LogEntry] = []
-            through = after
-            for entry in page.entries:
-                try:
-                    visible = history.bounded(history.logged(entry, self._readable))
-                except Resync:
-                    if through == after:
-                        raise
-                    break  # first what is before it
-                shown += [visible] if visible is not None else []
-                through = entry.revision
-            return LogPage(page.head, tuple(shown), through)
+            return await self._log_pages(Past(self._host), board, after, limit)
+
+    async def _log_pages(self, past: Past, board: str, after: Revision, limit: int) -> LogPage:
+        """Pages of the engine put together: how large others' commits are ends none early."""
+        gathered = _LogPage(after, limit, self._readable)
+        while True:
+            try:
+                page = await past.log(board, gathered.through, gathered.left)
+                is_whole = gathered.take(page.entries)
+            except (Resync, Compacted):
+                if gathered.through == after:
+                    raise
+                is_whole = True  # first what is before it
+            if is_whole or not page.entries or gathered.through >= page.head.revision:
+                return LogPage(page.head, tuple(gathered.shown), gathered.through)
+            await asyncio.sleep(0)
 
     async def why(self, board: str, key: Key) -> Sequence[Cause]:
         """The commits that led to `key`, as far as they may be read."""
@@ -434,7 +425,8 @@ class LocalLink:
             if request.other is not None:
                 await self._use(request.other)
             check_limit(request.limit, LIST_ENTRIES_MAX)
-            return await Past(self._host).differences(board, request, self._readable)
+            reach = access.reach(self.principal.grants, request.pattern)
+            return await Past(self._host).differences(board, request, reach)
 
     async def history(
         self,
@@ -658,6 +650,94 @@ class LocalLink:
         return error
 
 
+class _LogPage:
+    """What one answer shows of the log: it ends by revisions, and by the bytes that it shows."""
+
+    def __init__(self, after: Revision, limit: int, readable: Callable[[Key], bool]) -> None:
+        self.shown: list[LogEntry] = []
+        self.through = after
+        self.left = limit
+        self._readable = readable
+        self._size = 0
+
+    def take(self, entries: Sequence[LogEntry]) -> bool:
+        """Take in the next entries; True when the answer ends there. Errors: Resync."""
+        for entry in entries:
+            visible = history.bounded(history.logged(entry, self._readable))
+            if visible is not None:
+                self.shown.append(visible)
+                self._size += history.cost_of(visible)
+            self.through = entry.revision
+            self.left -= 1
+            if not self.left or self._size >= PAGE_BYTES_MAX:
+                return True
+        return False
+
+
+class _Sieve:
+    """What one answer shows of the keys that were looked through.
+
+    It goes by nothing but what the reader may read: that alone decides where a page ends.
+    """
+
+    def __init__(self, pattern: Pattern, reach: Reach, limit: int) -> None:
+        self.found: list[Entry] = []
+        self.last: Key | None = None
+        self._pattern = pattern
+        self._readable = reach.readable
+        self.limit = limit
+        self._seen = 0
+        self._size = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the answer ends here, if there is more."""
+        return (
+            len(self.found) >= self.limit
+            or self._size >= PAGE_BYTES_MAX
+            or self._seen >= self.limit * _LIST_PAGES_MAX
+        )
+
+    def take(self, entries: Sequence[Entry]) -> bool:
+        """Look at the next entries; False when it is full, and a readable one is left."""
+        for entry in entries:
+            if not self._readable(entry.key):
+                continue
+            if self.is_full:
+                return False
+            self._seen += 1
+            self.last = entry.key
+            if self._pattern.matches(entry.key):
+                self.found.append(entry)
+                self._size += len(entry.value)
+        return True
+
+
+async def _listed(
+    source: "_Source", reach: Reach, sieve: _Sieve, after: Key | None
+) -> Reading | None:
+    """Pages of the engine put together, as long as they are of one revision.
+
+    None when they are not, and where the last of them ended would tell of what the reader may not
+    read: begin again.
+    """
+    shown: Reading | None = None
+    step = sieve.limit if reach.is_exact else LIST_ENTRIES_MAX
+    while True:
+        page = await source.list(reach.ranges, after, step)
+        if shown is not None and page.revision != shown.revision:
+            if not reach.is_exact:
+                return None
+            break  # also without matches so far: there may be some by now
+        shown, after = page, page.next_key
+        if not sieve.take(page.entries) or (reach.is_exact and after and sieve.is_full):
+            break
+        if after is None:
+            return replace(shown, entries=tuple(sieve.found), next_key=None)
+        await asyncio.sleep(0)  # a page of an engine in memory comes without a pause
+    return replace(shown, entries=tuple(sieve.found), next_key=sieve.last)
+
+
 _NOTHING: Final = Reading(0, "")
 """What is read of a board that there is not."""
 _NO_LOG: Final = LogPage(Head(0, Epoch(0, ""), 1), ())
@@ -691,7 +771,7 @@ class _Source(Protocol):
 
     async def read(self, keys: Sequence[Key]) -> Reading: ...
 
-    async def list(self, prefix: Prefix, after: Key | None, limit: int) -> Reading: ...
+    async def list(self, within: Ranges, after: Key | None, limit: int) -> Reading: ...
 
 
 class _Present:
@@ -702,8 +782,8 @@ class _Present:
     async def read(self, keys: Sequence[Key]) -> Reading:
         return await self._store.read(self._board, keys)
 
-    async def list(self, prefix: Prefix, after: Key | None, limit: int) -> Reading:
-        return await self._store.list(self._board, prefix, after=after, limit=limit)
+    async def list(self, within: Ranges, after: Key | None, limit: int) -> Reading:
+        return await self._store.list(self._board, within, after=after, limit=limit)
 
 
 class _Then:
@@ -714,5 +794,5 @@ class _Then:
     async def read(self, keys: Sequence[Key]) -> Reading:
         return await self._archive.read(self._at, keys)
 
-    async def list(self, prefix: Prefix, after: Key | None, limit: int) -> Reading:
-        return await self._archive.list(self._at, prefix, after=after, limit=limit)
+    async def list(self, within: Ranges, after: Key | None, limit: int) -> Reading:
+        return await self._archive.list(self._at, within, after=after, limit=limit)

@@ -18,6 +18,7 @@ from tests.conformance.rules_board_claim import ClaimRules
 from tests.conformance.rules_board_document import DocumentRules
 from tests.conformance.rules_board_document_peer import DocumentPastRules, DocumentPeerRules
 from tests.conformance.rules_board_lock import FenceRules, LockRules, WaitFreeRules
+from tests.conformance.rules_board_pages import PageRules
 from tests.conformance.rules_board_past import PastRules
 from tests.conformance.rules_board_presence import PresenceRules
 from tests.conformance.rules_board_private import PrivateRules
@@ -60,6 +61,7 @@ class BoardSuite(
     StepRules,
     WatchRules,
     PrivateRules,
+    PageRules,
     LockRules,
     FenceRules,
     WaitFreeRules,

@@ -8,7 +8,7 @@ from blackboard.archive.base import Archive
 from blackboard.core import digest
 from blackboard.core.checkpoints import Point
 from blackboard.core.commit import Entry, LogEntry, Put
-from blackboard.core.path import range_below
+from blackboard.core.path import Ranges, range_below, range_of
 from blackboard.errors import Compacted, FutureRevision, InvalidRequest
 from blackboard.types import Key, Revision
 from blackboard.wire.codec import encode_value
@@ -56,6 +56,11 @@ async def check_digests(archive: Archive, story: Story, at: Point) -> bool:
         "private/nobody": digest.EMPTY_DIGEST,
     }
     return kept is not None
+
+
+def _within(ranges: Ranges, held: dict[Key, Entry]) -> dict[Key, Entry]:
+    """What of `held` lies in `ranges`."""
+    return {k: e for k, e in held.items() if any(first <= k < last for first, last in ranges)}
 
 
 class ReadingRules:
@@ -128,6 +133,31 @@ class ReadingRules:
                 found |= {each.key: (each.before, each.after) for each in page}
                 after = page[-1].key
             assert found == different(story.held[a], story.held[b])
+
+    async def test_ranges_are_listed_and_compared_alone(
+        self, archive: Archive, story: Story, seed: int
+    ) -> None:
+        """At any revision, page by page: what lies between them neither shows nor counts."""
+        await story.archive_into(archive, BOARD)
+        dice = random.Random(seed)
+        ranges = (range_below("inbox/bo"), range_of("public/k1"), range_below("public/list"))
+        for _ in range(4):
+            a, b = dice.randrange(story.head + 1), dice.randrange(story.head + 1)
+            held = [_within(ranges, story.held[revision]) for revision in (a, b)]
+            listed: dict[Key, Entry] = {}
+            after: Key | None = None
+            while len(listed) < len(held[0]):
+                page = await archive.list(Point(BOARD, a), ranges, after=after, limit=3)
+                assert len(page.entries) == min(3, len(held[0]) - len(listed))
+                listed |= {entry.key: entry for entry in page.entries}
+                after = page.next_key
+            assert (listed, after) == (held[0], None)
+            found: dict[Key, tuple[Entry | None, Entry | None]] = {}
+            points = Point(BOARD, a), Point(BOARD, b)
+            while differ := await archive.differences(*points, ranges, after=after, limit=2):
+                found |= {each.key: (each.before, each.after) for each in differ}
+                after = differ[-1].key
+            assert found == different(*held)
 
     async def test_a_key_has_a_history(self, archive: Archive, story: Story) -> None:
         """The newest version first, removals too, continued where it was left."""

@@ -3,6 +3,7 @@
 import pytest
 
 from blackboard.core.commit import Append, Delete, DeletePrefix, Increment, Put
+from blackboard.core.path import range_below, range_of
 from blackboard.engines.base import Store
 from blackboard.types import PAGE_BYTES_MAX, VALUE_BYTES_MAX, VALUE_INLINE_BYTES_MAX
 from tests.conformance.writer import Writer, packed
@@ -87,6 +88,31 @@ class ReadRules:
         assert await listed("public/a/3") == []
         assert await listed("inbox/z/z") == ["public/a/1", "public/a/3"]
         assert await listed("public/b") == []
+
+    async def test_a_listing_of_ranges_holds_what_lies_in_them(
+        self, store: Store, board: str
+    ) -> None:
+        """Page by page; what lies between them neither shows nor counts."""
+        ada = await Writer.open(store, board)
+        keys = [f"public/{name}/{number}" for name in "abcd" for number in range(5)]
+        await ada.commit(*[Put(key, ONE) for key in keys])
+        await ada.commit(Delete("public/b/3"))
+        ranges = (range_below("public/b"), range_of("public/c/2"), range_below("public/d"))
+        expected = [key for key in keys if key[7] in "bd" or key == "public/c/2"]
+        expected.remove("public/b/3")
+        for limit in (1, 4, 9, 10, 11):
+            found: list[str] = []
+            after: str | None = None
+            for _ in range(-(-len(expected) // limit)):
+                page = await store.list(board, ranges, after=after, limit=limit)
+                assert len(page.entries) == min(limit, len(expected) - len(found))
+                found += [entry.key for entry in page.entries]
+                after = page.next_key
+                assert after == (found[-1] if len(found) < len(expected) else None)
+            assert found == expected
+        assert (await store.list(board, ranges, after="public/d/4", limit=9)).entries == ()
+        nothing = await store.list(board, (), limit=9)
+        assert (nothing.revision, nothing.entries, nothing.next_key) == (2, (), None)
 
     async def test_a_page_of_a_listing_ends_by_bytes_too(self, store: Store, board: str) -> None:
         ada = await Writer.open(store, board)

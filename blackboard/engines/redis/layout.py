@@ -13,7 +13,7 @@ import msgpack
 
 from blackboard import types as limits
 from blackboard.core.commit import Entry, Epoch, Head
-from blackboard.core.path import check_name, range_below
+from blackboard.core.path import Ranges, check_name, ranges_of
 from blackboard.core.state import Usage
 from blackboard.errors import Corrupt
 from blackboard.types import Key, Prefix
@@ -26,8 +26,6 @@ _HEADER = struct.Struct(">QQQQBB")
 _LARGE_VALUE = struct.Struct(">IB")
 _USAGE = struct.Struct(">QQ")
 _VALUE, _LARGE = ord("v"), ord("L")
-_FIRST_LETTER = "\2"
-"""Above the sentinel and the tombstones of the index, below every key."""
 
 
 @lru_cache(maxsize=4096)
@@ -48,13 +46,10 @@ def whispers_channel(board: str) -> str:
     return f"{{{board}}}:w"
 
 
-def index_range(prefix: Prefix, after: Key | None) -> tuple[str, str]:
-    """The interval of the index, as ZRANGEBYLEX takes it, of keys below `prefix` and > `after`."""
-    first, last = range_below(prefix) if prefix else (_FIRST_LETTER, "")
-    until = f"({last}" if last else "+"
-    if after is not None and after >= first:
-        return f"({after}", until
-    return f"[{first}", until
+def index_ranges(within: Prefix | Ranges, after: Key | None) -> list[str]:
+    """The intervals of the index, as ZRANGEBYLEX takes them, of keys within and > `after`."""
+    ranges = ranges_of(within, after)
+    return [bound for first, last in ranges for bound in (f"[{first}", f"({last}")]
 
 
 def read_entry(key: bytes, field: bytes, large: bytes | None) -> Entry:

@@ -19,7 +19,7 @@ import anyio
 
 from blackboard.core.commit import Entry, Head, LogPage, Reading, Seed
 from blackboard.core.model import Outcome
-from blackboard.core.path import check_name
+from blackboard.core.path import Ranges, check_name
 from blackboard.engines.base import REPLICA, Behind, EngineFacts, check_hold
 from blackboard.engines.redis.account import Account, read_account
 from blackboard.engines.redis.codec import (
@@ -45,7 +45,7 @@ from blackboard.engines.redis.facts import read_facts
 from blackboard.engines.redis.layout import (
     BOARDS,
     board_keys,
-    index_range,
+    index_ranges,
     log_key,
     read_head,
     whispers_channel,
@@ -208,11 +208,11 @@ class RedisStore:
         return reading
 
     async def list(
-        self, board: str, prefix: Prefix, *, after: Key | None = None, limit: int
+        self, board: str, within: Prefix | Ranges, *, after: Key | None = None, limit: int
     ) -> Reading:
-        """A page of the entries below `prefix`, see `Store.list`. Errors: Unavailable."""
-        first, last = index_range(prefix, after)
-        arguments: list[Argument] = [PAGE_BYTES_MAX, "range", first, last, limit]
+        """A page of the entries within, see `Store.list`. Errors: Unavailable."""
+        ranges = index_ranges(within, after)
+        arguments: list[Argument] = [PAGE_BYTES_MAX, "ranges", limit, *ranges]
         reading, is_cut = await self._read(board, arguments)
         if not is_cut or not reading.entries:
             return reading

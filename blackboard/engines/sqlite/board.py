@@ -25,14 +25,14 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice, starmap
 from typing import Final
 
 from blackboard import types as limits
 from blackboard.core.commit import Committed, Entry, Epoch, Head, LogEntry, LogPage, Reading
 from blackboard.core.lease import dated
 from blackboard.core.model import Outcome, decide, log_entry, prolong
-from blackboard.core.path import range_below
+from blackboard.core.path import Ranges, ranges_of
 from blackboard.core.state import State, evolve
 from blackboard.engines.sqlite.file import BoardFile, Loaded, WriteError, log_entries
 from blackboard.engines.sqlite.rows import Taken, Touched
@@ -531,13 +531,12 @@ class EmbeddedBoard:
         found = tuple(entries[key] for key in keys if key in entries)
         return await self._reading(found, None)
 
-    async def page(self, prefix: Prefix, *, after: Key | None, limit: int) -> Reading:
+    async def page(self, within: Prefix | Ranges, *, after: Key | None, limit: int) -> Reading:
         """As `Store.list`."""
         await self._whole()
         entries = self._state.entries
-        first, last = range_below(prefix) if prefix else (None, None)
-        later = after is not None and (first is None or after >= first)
-        keys = entries.irange(after if later else first, last, inclusive=(not later, False))
+        ranges = ranges_of(within, after)
+        keys = chain.from_iterable(starmap(self._state.between, ranges))
         found: list[Entry] = []
         size = 0
         next_key = None

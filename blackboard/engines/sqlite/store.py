@@ -29,7 +29,7 @@ from blackboard import types as limits
 from blackboard.core.commit import ENGINE, Entry, Epoch, Head, LogPage, Reading, Seed
 from blackboard.core.history import check_seed
 from blackboard.core.model import Outcome
-from blackboard.core.path import check_name
+from blackboard.core.path import Ranges, check_name
 from blackboard.core.state import State
 from blackboard.engines.base import EngineFacts, check_hold
 from blackboard.engines.sqlite.board import EmbeddedBoard, Threads
@@ -138,11 +138,11 @@ class SqliteStore:
         return await (await self._board(board)).read(keys)
 
     async def list(
-        self, board: str, prefix: Prefix, *, after: Key | None = None, limit: int
+        self, board: str, within: Prefix | Ranges, *, after: Key | None = None, limit: int
     ) -> Reading:
         """As `Store.list`."""
         limit = min(limit, limits.LIST_ENTRIES_MAX)
-        return await (await self._board(board)).page(prefix, after=after, limit=limit)
+        return await (await self._board(board)).page(within, after=after, limit=limit)
 
     async def log(
         self, board: str, after: Revision, *, limit: int, wait_ms: Milliseconds = 0

@@ -6,10 +6,11 @@ wait for it, at most ARCHIVE_WAIT_MS.
 Nothing here checks rights: `server/requests.py`, the only way in, does.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from blackboard.archive.base import Archive
+from blackboard.core.access import Reach
 from blackboard.core.checkpoints import (
     NOW,
     Difference,
@@ -44,7 +45,7 @@ from blackboard.types import (
 )
 
 _DIFF_PAGES_MAX: Final = 16
-"""Pages that one request looks through for keys that may be shown."""
+"""How many times as many keys as were asked for one request looks through for matches."""
 
 
 class Past:
@@ -202,27 +203,30 @@ class Past:
 
     # --- differences ------------------------------------------------------------------------------
 
-    async def differences(
-        self, board: str, request: DiffRequest, readable: Callable[[Key], bool]
-    ) -> Differences:
-        """A page of what differs between two moments, may be read, and matches."""
+    async def differences(self, board: str, request: DiffRequest, reach: Reach) -> Differences:
+        """A page of what differs between two moments, may be read, and matches.
+
+        Where it ends follows from what may be read alone.
+        """
         a = await self.point(board, request.a)
         b = await self.point(request.other or board, request.b)
         pattern = parse_pattern(request.pattern)
         found: list[Difference] = []
-        after, size = request.after, 0
-        for _ in range(_DIFF_PAGES_MAX):
-            page = await self.archive.differences(a, b, after=after, limit=request.limit)
-            if not page:
-                return Differences(a.revision, b.revision, tuple(found))
+        after, size, seen = request.after, 0, 0
+        step = request.limit if reach.is_exact else LIST_ENTRIES_MAX
+        while page := await self.archive.differences(a, b, reach.ranges, after=after, limit=step):
             for each in page:
                 after = each.key
-                if pattern.matches(each.key) and _is_content(each.key) and readable(each.key):
+                if not reach.readable(after):
+                    continue
+                seen += 1
+                if pattern.matches(after) and _is_content(after):
                     found.append(each)
                     size += size_of(each)
-                if size >= PAGE_BYTES_MAX or len(found) >= request.limit:
+                is_full = size >= PAGE_BYTES_MAX or len(found) >= request.limit
+                if is_full or seen >= request.limit * _DIFF_PAGES_MAX:
                     return Differences(a.revision, b.revision, tuple(found), after)
-        return Differences(a.revision, b.revision, tuple(found), after)
+        return Differences(a.revision, b.revision, tuple(found))
 
 
 def _is_content(key: Key) -> bool:

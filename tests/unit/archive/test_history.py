@@ -69,8 +69,8 @@ async def test_keys_that_are_alike_again_stay_in_the_database(place: Place) -> N
                 await Past.at(database, connection, Point("main", revision))
                 for revision in (target, target + 1, target + 2)
             ]
-            assert [keys async for keys in changed_keys(then, now, None)] == [["public/k8"]]
-            [changed] = [keys async for keys in changed_keys(then, middle, None)]
+            assert [keys async for keys in changed_keys(then, now)] == [["public/k8"]]
+            [changed] = [keys async for keys in changed_keys(then, middle)]
             assert len(changed) == 10
     finally:
         await database.aclose()

@@ -31,6 +31,7 @@ from blackboard.core.commit import (
     Release,
     Renew,
 )
+from blackboard.core.path import parse_pattern
 from blackboard.core.watch import Position
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import AccessDenied, Conflict, InvalidRequest, LimitExceeded
@@ -99,6 +100,61 @@ def test_grants_only_add_up(
 ) -> None:
     either = access.allows(some, right, key) or access.allows(more, right, key)
     assert access.allows(some + more, right, key) == either
+
+
+@given(GRANTS, PATTERNS, KEYS)
+@example((access.Grant("**", frozenset({Right.READ})),), "**", SECRET)
+@example((access.Grant("private/*/a", frozenset({Right.READ})),), "private/**", "private/ada/a")
+@example((access.Grant("private/*/a", frozenset({Right.READ})),), "*/ada/**", "private/ada/a")
+def test_what_is_reached_holds_all_that_may_be_read(
+    grants: tuple[access.Grant, ...], pattern: str, key: str
+) -> None:
+    """And nothing else, unless it says so."""
+    reach = access.reach(grants, pattern)
+    is_reached = any(first <= key < last for first, last in reach.ranges)
+    may_read = access.allows(grants, Right.READ, key)
+    assert reach.readable(key) == may_read
+    if may_read and parse_pattern(pattern).matches(key):
+        assert is_reached
+    if is_reached and reach.is_exact:
+        assert may_read
+
+
+@given(GRANTS, PATTERNS)
+def test_what_is_reached_is_in_order_and_apart(
+    grants: tuple[access.Grant, ...], pattern: str
+) -> None:
+    bounds = [bound for pair in access.reach(grants, pattern).ranges for bound in pair]
+    assert bounds == sorted(set(bounds))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "ranges"),
+    [
+        ("public/plan/*", (("public/plan/", "public/plan0"),)),
+        ("private/**", (("private/bob/", "private/bob0"),)),
+        ("*/ada/**", (("public/ada/", "public/ada0"),)),
+        ("private/ada/**", ()),
+        ("inbox/*/messages/*", (("inbox/bob/messages/", "inbox/bob/messages0"),)),
+        ("system/*/bob", (("system/barriers/bob", "system/barriers/bob\x01"),)),
+    ],
+)
+def test_an_agent_reaches_its_own(pattern: str, ranges: tuple[tuple[str, str], ...]) -> None:
+    found = access.reach(BOB.grants, pattern)
+    others = [each for each in found.ranges if not each[0].startswith("system/checkpoints/")]
+    assert (tuple(others), found.is_exact) == (ranges, True)
+
+
+@pytest.mark.parametrize("op", [Delete(PUBLIC), Increment(PUBLIC, 0), DeletePrefix("public")])
+def test_what_answers_with_what_was_there_needs_the_right_to_read(op: Op) -> None:
+    """Else `increment` by 0 would tell the counter, and a removal which keys there are."""
+    for rights, expected in (("write", Right.READ), ("read", Right.WRITE)):
+        principal = Principal("bob", (access.parse_grant(f"public/**={rights}"),))
+        with pytest.raises(AccessDenied) as refused:
+            access.require_commit(principal, a_commit(op))
+        assert refused.value.right == expected
+    both = Principal("bob", (access.parse_grant("public/**=read,write"),))
+    access.require_commit(both, a_commit(op))
 
 
 @given(KEYS)

@@ -10,6 +10,7 @@ from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.commit import LogPage, Reading
 from blackboard.core.model import Outcome
+from blackboard.core.path import Ranges
 from blackboard.engines.base import EngineFacts
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.server import service as service_module
@@ -51,10 +52,10 @@ class HookedStore(SqliteStore):
         return outcomes
 
     async def list(
-        self, board: str, prefix: Prefix, *, after: Key | None = None, limit: int
+        self, board: str, within: Prefix | Ranges, *, after: Key | None = None, limit: int
     ) -> Reading:
         """As `Store.list`, with hooks."""
-        reading = await super().list(board, prefix, after=after, limit=limit)
+        reading = await super().list(board, within, after=after, limit=limit)
         await self._at("after list")
         return reading
 

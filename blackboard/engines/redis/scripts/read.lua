@@ -2,7 +2,7 @@
 --   KEYS  see prelude.lua
 --   ARGV  1 bytes after which the reply ends (it holds at least one entry)   2 what is read:
 --         "keys"   3.. the keys; more bytes than allowed are refused, never left out
---         "range"  3 first, 4 last (in the form of ZRANGEBYLEX), 5 most entries
+--         "ranges" 3 most entries, 4.. first and last (in the form of ZRANGEBYLEX) of each range
 --         "due"    3 most entries: what has expired, the longest past first
 -- Reply: {} when the board must be opened first; else {revision, epoch, is_cut, entries}, the
 --        entries flat: key, field of {board}:n, large value or nil. `is_cut` says that there are
@@ -15,9 +15,14 @@ local keys, most = {}, nil
 if what == 'keys' then
   for i = 3, #ARGV do keys[i - 2] = ARGV[i] end
   most = #keys
-elseif what == 'range' then
-  most = tonumber(ARGV[5])
-  keys = call('ZRANGEBYLEX', INDEX, ARGV[3], ARGV[4], 'LIMIT', 0, most + 1)
+elseif what == 'ranges' then
+  most = tonumber(ARGV[3])
+  for i = 4, #ARGV, 2 do
+    if #keys > most then break end
+    local room = most + 1 - #keys
+    local some = call('ZRANGEBYLEX', INDEX, ARGV[i], ARGV[i + 1], 'LIMIT', 0, room)
+    for _, key in ipairs(some) do keys[#keys + 1] = key end
+  end
 else
   most = tonumber(ARGV[3])
   keys = call('ZRANGEBYSCORE', EXPIRY, '-inf', format('%d', now_ms()), 'LIMIT', 0, most)

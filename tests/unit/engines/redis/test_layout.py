@@ -7,10 +7,11 @@ from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from blackboard.core.commit import RESTORE, Entry, Epoch, Head, PutBack
+from blackboard.core.path import Ranges
 from blackboard.core.state import Usage
 from blackboard.engines.redis.layout import (
     board_keys,
-    index_range,
+    index_ranges,
     log_key,
     pack_epoch,
     pack_usage,
@@ -22,6 +23,7 @@ from blackboard.engines.redis.layout import (
 )
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import Corrupt, InvalidRequest
+from blackboard.types import Prefix
 from tests.conformance.writer import Writer
 
 FIELD = struct.pack(">QQQQBB", 7, 3, 1_000, 0, ord("v"), 3) + b"ada"
@@ -43,21 +45,22 @@ def test_a_name_that_would_leave_the_slot_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prefix", "after", "expected"),
+    ("within", "after", "expected"),
     [
-        ("public/a", None, ("[public/a/", "(public/a0")),
-        ("public/a", "public/a/b", ("(public/a/b", "(public/a0")),
-        ("public/a", "inbox/x/1", ("[public/a/", "(public/a0")),
-        ("public/a", "public/b", ("(public/b", "(public/a0")),
-        ("", None, ("[\2", "+")),
-        ("", "public/a", ("(public/a", "+")),
+        ("public/a", None, ["[public/a/", "(public/a0"]),
+        ("public/a", "public/a/b", ["[public/a/b\1", "(public/a0"]),
+        ("public/a", "inbox/x/1", ["[public/a/", "(public/a0"]),
+        ("public/a", "public/b", []),
+        ("", None, ["[!", "(\x7f"]),
+        ("", "public/a", ["[public/a\1", "(\x7f"]),
+        ((("a", "b"), ("c", "e")), "d", ["[d\1", "(e"]),
     ],
 )
-def test_a_listing_is_an_interval_of_the_index(
-    prefix: str, after: str | None, expected: tuple[str, str]
+def test_a_listing_is_intervals_of_the_index(
+    within: Prefix | Ranges, after: str | None, expected: list[str]
 ) -> None:
     """It begins after `after`, but never before the first key below the prefix."""
-    assert index_range(prefix, after) == expected
+    assert index_ranges(within, after) == expected
 
 
 @pytest.mark.parametrize("size", [1, 2_048, 2_049, 100_000])
