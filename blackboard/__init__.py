@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from blackboard.embedded import open  # noqa: A004
     from blackboard.errors import (
         AccessDenied,
+        AgentInterrupted,
         AttemptTooOld,
         BarrierMissed,
         BlackboardError,
@@ -136,6 +137,7 @@ __all__ = [
     "PRESENT",
     "AccessDenied",
     "Agent",
+    "AgentInterrupted",
     "Append",
     "Attachment",
     "AttemptTooOld",

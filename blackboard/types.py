@@ -245,6 +245,21 @@ is its file, two of the journal, and one to read the old log."""
 STRANGER_BYTES_MAX: Final = 128 * 1024
 """Bytes that a connection may send, its handshake included, before it is known whose it is: a token
 is a few kilobytes."""
+REQUEST_HEAD_BYTES_MAX: Final = 32 * 1024
+"""The request line and the headers of one HTTP request: a token has 8 KiB at most, and a browser's
+cookies, which we do not want, some more."""
+REQUEST_HEADERS_MAX: Final = 128
+"""Headers of one HTTP request: each takes many times its bytes, and browsers send twenty."""
+STRANGERS_MAX: Final = 2048
+"""Connections to one service process that have shown no valid token, of every kind. For one more,
+the oldest ends: a client shows its token in its first message, so only those who wait end."""
+STRANGERS_PER_PEER_MAX: Final = 1024
+"""The same of one address: as many as a listening socket hands over at once, when a team that sits
+behind one proxy comes back."""
+UNGREETED_MAX: Final = 256
+"""WebSockets of those that wait for a token in `hello`: each may make us take in one frame."""
+UNGREETED_PER_PEER_MAX: Final = 128
+"""The same of one address."""
 HANDSHAKE_TIMEOUT_MS: Final = 5_000
 """Time for the first message (`hello`) of a connection."""
 REQUEST_TIMEOUT_MS: Final = 30_000

@@ -185,7 +185,7 @@ def _unknown_word(line: str, command: Any) -> str | None:
             return None if words[0].startswith("-") else words[0]
         command = command.commands[words.pop(0)]
     options = {name for p in command.get_params(typer.Context(command)) for name in p.opts}
-    given = (word.partition("=")[0] for word in words if word.startswith("-"))
+    given = (word.partition("=")[0] for word in words if word.startswith("-") and word != "-")
     return next((word for word in given if word not in options), None)
 
 

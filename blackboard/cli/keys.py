@@ -129,7 +129,7 @@ def set_key(
     if flags.as_json:
         show.print_json({"key": key, **show.plain(receipt)})
     else:
-        print(f"{key} is at revision {receipt.revision} ({SURVIVES[receipt.level]})")
+        screen.answer(f"{key} is at revision {receipt.revision} ({SURVIVES[receipt.level]})")
 
 
 SURVIVES = {
@@ -180,7 +180,9 @@ def delete(context: typer.Context, key: Annotated[str, _KEY]) -> None:
     if flags.as_json:
         show.print_json({"key": key, **show.plain(receipt)})
     else:
-        print(f"{key} is gone since revision {receipt.revision} ({SURVIVES[receipt.level]})")
+        screen.answer(
+            f"{key} is gone since revision {receipt.revision} ({SURVIVES[receipt.level]})"
+        )
 
 
 @app.command(

@@ -19,7 +19,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from blackboard.cli import values
-from blackboard.cli.screen import console, counted, safe, say, shortened
+from blackboard.cli.screen import answer, console, counted, safe, safe_lines, say, shortened
 from blackboard.types import Key, Milliseconds, Revision
 from blackboard.wire.codec import decode_value
 
@@ -48,7 +48,7 @@ _GAP: Final = 2
 
 def print_json(document: Any) -> None:
     """One JSON document on one line, flushed: somebody may be waiting for it."""
-    sys.stdout.write(values.compact(document) + "\n")
+    answer(values.compact(document))
     sys.stdout.flush()
 
 
@@ -89,16 +89,22 @@ def print_value(value: Any) -> None:
     out = console()
     text = "\n".join(map(safe, values.pretty(value).split("\n")))
     if out.is_terminal:
-        from rich.json import JSON
+        from rich.highlighter import JSONHighlighter
 
-        out.print(JSON(text, indent=2, ensure_ascii=False), soft_wrap=True)
+        out.print(JSONHighlighter()(Text(text)), soft_wrap=True)
     else:
-        print(text)
+        answer(text)
 
 
 def print_raw(value: Any) -> None:
-    """A value as it is: text and bytes without quotes and without a newline of ours."""
-    if isinstance(value, bytes):
+    """A value as it is: text and bytes without quotes and without a newline of ours.
+
+    On a terminal, what would steer it is made visible all the same.
+    """
+    if console().is_terminal:
+        text = value.decode(errors="replace") if isinstance(value, bytes) else value
+        sys.stdout.write(safe_lines(text if isinstance(text, str) else values.compact(text)))
+    elif isinstance(value, bytes):
         sys.stdout.flush()
         sys.stdout.buffer.write(value)
     else:
@@ -173,13 +179,13 @@ def print_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
             overflow="ellipsis",
         )
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(safe(text)) for text in row))
     out.print(table)
 
 
 def _print_tabbed(rows: Iterable[Sequence[str]]) -> None:
     for row in rows:
-        sys.stdout.write("\t".join(row) + "\n")
+        sys.stdout.write("\t".join(map(safe, row)) + "\n")
 
 
 # --- the log --------------------------------------------------------------------------------------
@@ -314,7 +320,7 @@ def print_taken(checkpoint: "Checkpoint", *, as_json: bool) -> None:
     if as_json:
         print_json(plain(checkpoint))
         return
-    print(f"{checkpoint.name}\t{checkpoint.revision}")
+    answer(f"{checkpoint.name}\t{checkpoint.revision}")
     barrier = checkpoint.barrier
     if barrier is not None and barrier.not_fresh:
         say(f"not fresh: {', '.join(barrier.not_fresh)}")
@@ -372,7 +378,7 @@ def print_pruned(pruned: "Pruned", *, as_json: bool, dry_run: bool) -> None:
         print_json(plain(pruned))
         return
     for name in pruned.removed:
-        print(name)
+        answer(name)
     would = "would remove" if dry_run else "removed"
     count, kept = len(pruned.removed), len(pruned.kept)
     gone = f"{counted(count, 'checkpoint')} and {counted(pruned.versions, 'version')}"
@@ -435,7 +441,7 @@ def print_restored(restored: "Restored", *, as_json: bool) -> None:
     if as_json:
         print_json(plain(restored))
         return
-    print(restored.revision)
+    answer(str(restored.revision))
     say(
         f"the board is as it was at revision {restored.from_revision}:"
         f" {counted(restored.put_back, 'key')} put back, {restored.removed} removed;"

@@ -25,6 +25,14 @@ log = logging.getLogger("blackboard")
 FORMATS: Final = ("text", "json")
 
 
+class TextFormatter(logging.Formatter):
+    """Lines for people. What strangers send is in some of them: it steers no terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record, and below it where it comes from if it is an error of ours."""
+        return screen.safe_lines(super().format(record))
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object per record: time (RFC 3339, UTC), level, logger, message, error."""
 
@@ -39,7 +47,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             told["error"] = self.formatException(record.exc_info)
-        return json.dumps(told, ensure_ascii=False)
+        return screen.safe(json.dumps(told, ensure_ascii=False))
 
 
 def configure(log_format: str) -> None:
@@ -48,7 +56,7 @@ def configure(log_format: str) -> None:
     if log_format == "json":
         handler.setFormatter(JsonFormatter())
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+        handler.setFormatter(TextFormatter("%(asctime)s %(levelname)-7s %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     log.setLevel(logging.INFO)
 
@@ -200,9 +208,12 @@ def serve(
 
 
 def _make_private(directory: Path) -> None:
-    """Make the data directory for this user only; one that exists is left as it is."""
+    """Make the data directory for this user only; one that exists is closed to others."""
+    from blackboard.integrity.private_files import close_tree, make_directory
+
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(directory)
+        close_tree(directory)
     except OSError as error:
         raise wrong_usage(f"--data: {directory} cannot be made: {error.strerror}") from error
 

@@ -193,8 +193,10 @@ def change(directory: Path, how: Callable[[Contexts], Contexts]) -> None:
     """Change what is kept in `directory`; two changes at once both count. Errors: CommandError."""
     from filelock import FileLock
 
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with FileLock(directory / "contexts.lock", timeout=LOCK_TIMEOUT_S):
+    from blackboard.integrity.private_files import DIRECTORY_MODE, FILE_MODE
+
+    directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    with FileLock(directory / "contexts.lock", timeout=LOCK_TIMEOUT_S, mode=FILE_MODE):
         _save(directory, how(load(directory)))
 
 

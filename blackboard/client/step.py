@@ -155,7 +155,8 @@ class Step:
         prefix = parse_pattern(pattern).prefix
         if pattern == f"{prefix}/**" and is_prefix(prefix):
             self._listed.setdefault(prefix, listing.revision)
-            self._covered |= {e.key for e in listing.entries if self._agrees(e)}
+            meant = (e for e in listing.entries if is_meant(pattern, e.key))
+            self._covered |= {e.key for e in meant if self._agrees(e)}
         for entry in listing.entries:
             if is_meant(pattern, entry.key):
                 self._read.setdefault(entry.key, entry.mod_revision)

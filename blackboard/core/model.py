@@ -164,7 +164,7 @@ def _known(state: State, commit: Commit) -> Committed | None:
     if last is None:
         return None
     if last.incarnation != name.incarnation:
-        _check_told_apart(commit, last, state.revision)
+        _check_told_apart(commit, last, state)
         return None
     if name.step == last.step:
         return Committed(last.revision, last.time_ms, last.results, duplicate=True)
@@ -173,9 +173,13 @@ def _known(state: State, commit: Commit) -> Committed | None:
     return None
 
 
-def _check_told_apart(commit: Commit, last: Answer, head: Revision) -> None:
+def _check_told_apart(commit: Commit, last: Answer, state: State) -> None:
     """Ours, if it was applied, was so after what its writer knew: it would be the last answer, or
-    one that was pushed out since."""
+    one that was pushed out since.
+
+    A first attempt of another epoch cannot get in, and is refused for that: the head of this epoch
+    is nothing that its writer has seen.
+    """
     name = commit.id
     if commit.retry_since is not None:
         if last.overwritten > commit.retry_since:
@@ -184,7 +188,9 @@ def _check_told_apart(commit: Commit, last: Answer, head: Revision) -> None:
                 name.agent, name.lane, name.incarnation, name.step, reason, final=True
             )
     elif commit.known is not None and last.overwritten > commit.known:
-        raise AttemptTooOld(name.agent, name.lane, name.incarnation, name.step, commit.known, head)
+        _check_epoch(state, commit)
+        head, known = state.revision, commit.known
+        raise AttemptTooOld(name.agent, name.lane, name.incarnation, name.step, known, head)
 
 
 def _check_epoch(state: State, commit: Commit) -> None:

@@ -14,7 +14,6 @@ A sealed manifest (integrity/signing.py), read: what it says, as nouns.
 
 import base64
 import json
-import os
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -31,6 +30,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 from blackboard.core.checkpoints import Cut, Stored
 from blackboard.core.commit import Epoch
 from blackboard.errors import Corrupt, InvalidRequest
+from blackboard.integrity.private_files import DIRECTORY_MODE, open_new
 from blackboard.types import Milliseconds, Revision
 from blackboard.wire.codec import BYTES_KEY, decode_value
 
@@ -149,10 +149,9 @@ def make_key(path: Path) -> bytes:
 
 
 def _write_key(path: Path) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    with os.fdopen(os.open(draft, flags, 0o600), "w") as file:
+    with open_new(draft) as file:
         file.write(secrets.token_hex(KEY_BYTES) + "\n")
     with suppress(FileExistsError):  # another process was faster: its key counts
         path.hardlink_to(draft)

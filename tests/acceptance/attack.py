@@ -26,7 +26,7 @@ server.run(config.load(json.loads(sys.argv[1])))
 FEW_STRANGERS = """
 from blackboard.server.http import handshake as gate
 from blackboard.wire import session
-gate._STRANGERS_MAX = 8
+gate.UNGREETED_MAX = gate.UNGREETED_PER_PEER_MAX = 8
 session.HANDSHAKE_TIMEOUT_MS = 600_000
 """
 """Before CHILD: so many connections may be open that have not said who they are, for so long."""

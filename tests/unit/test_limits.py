@@ -265,8 +265,14 @@ async def test_waiting_commits_have_an_edge(
 # --- every row ------------------------------------------------------------------------------------
 
 BY_EFFECT = {
+    "REQUEST_HEAD_BYTES_MAX": "test_http_protocol.py::test_the_edge_of_a_head",
+    "REQUEST_HEADERS_MAX": ("test_http_protocol.py::test_the_edge_of_the_number_of_headers"),
+    "STRANGERS_MAX": "test_strangers.py::test_the_edges_of_a_process",
+    "STRANGERS_PER_PEER_MAX": "test_strangers.py::test_the_edges_of_a_process",
+    "UNGREETED_MAX": "test_strangers.py::test_the_edges_of_those_who_have_not_greeted",
+    "UNGREETED_PER_PEER_MAX": ("test_strangers.py::test_the_edges_of_those_who_have_not_greeted"),
     "RENEWALS_PER_TTL": "test_keeper.py::test_it_is_renewed_at_a_third_of_its_time",
-    "OPEN_FILES_MAX": "test_server.py::test_a_service_opens_as_many_files_as_it_may",
+    "OPEN_FILES_MAX": "test_serve.py::test_a_service_opens_as_many_files_as_it_may",
     "SWEEP_INTERVAL_MS": "rules_board_write.py::test_an_entry_expires_and_watchers_are_told",
     "ARCHIVE_WAIT_MS": "test_archiver.py::test_waiting_for_the_archive_is_bounded",
     "ARCHIVE_LEASE_MS": "test_archiver.py::test_one_archives_and_the_other_takes_over",

@@ -25,6 +25,7 @@ Invariants
 import asyncio
 import math
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any, Protocol
@@ -63,6 +64,7 @@ from blackboard.errors import (
 from blackboard.types import (
     CLAIM_LOOK_ENTRIES,
     CLAIM_TAKE_ATTEMPTS_MAX,
+    FINISH_TIMEOUT_MS,
     LEASE_TTL_MS_MIN,
     NOTE_BYTES_MAX,
     READ_KEYS_MAX,
@@ -353,11 +355,12 @@ class Claim:
         assert keeper is not None
         assert task is not None
         keeper.stop()
-        if keeper.lost is None:
-            if error is None:
-                await self._settle(task, keeper)
-            else:
-                await _quietly(self._failed(task, error), error)
+        if keeper.lost is not None:
+            await _quietly(self._lost(task, error or keeper.lost), None)
+        elif error is None:
+            await self._settle(task, keeper)
+        else:
+            await _quietly(self._failed(task, error), error)
         keeper.judge(error)
 
     # --- taking -----------------------------------------------------------------------------------
@@ -478,6 +481,13 @@ class Claim:
             ends = Renew(task.key, task.fence.holder, task.fence.fence, delay_ms)
         wish = Wish((record.at(task.key), ends), note=f"{_RETURNED}: {told}")
         await self._writer.commit(wish, with_held=False)
+
+    async def _lost(self, task: Task, error: BaseException) -> None:
+        """As `_failed`, of a lease that is lost as far as is known here: the board may still have
+        it, and nobody could claim the task until it runs out. Nothing waits long for that."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FINISH_TIMEOUT_MS / 1000):
+                await self._failed(task, error)
 
     async def _bury(self, task: Task, told: str) -> None:
         """Move what the entry holds now to the dead letters; its record goes with it."""

@@ -36,7 +36,14 @@ from blackboard.errors import (
     LeaseHeld,
     SnapshotFirst,
 )
-from blackboard.types import READ_KEYS_MAX, TAKE_OVER_ATTEMPTS_MAX, Key, Milliseconds, Revision
+from blackboard.types import (
+    FINISH_TIMEOUT_MS,
+    READ_KEYS_MAX,
+    TAKE_OVER_ATTEMPTS_MAX,
+    Key,
+    Milliseconds,
+    Revision,
+)
 from blackboard.wire.codec import encode_value
 
 log = logging.getLogger(__name__)
@@ -154,11 +161,20 @@ class Attachment(Lock, Generic[BoardT]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # Nothing is awaited before the renewing ends (`Lock.__aexit__`): a loss that is noticed
+        # after the block must not cancel a task that is on its way out.
         if self._delivering is not None:
             self._delivering.cancel()
-            await asyncio.wait([self._delivering])
             self._writer.deliver = None
         await super().__aexit__(kind, error, trace)
+
+    async def _leave(self) -> Fenced | None:
+        """As a lock; what was being delivered has ended before the identity is given back."""
+        if self._delivering is not None:
+            _, late = await asyncio.wait([self._delivering], timeout=FINISH_TIMEOUT_MS / 1000)
+            if late:
+                log.warning("agent %s: what it was delivering does not end", self.agent)
+        return await super()._leave()
 
     async def _deliver_when_asked(self) -> None:
         """Bring in what this agent knows as soon as a checkpoint asks, without waiting for its next

@@ -52,6 +52,7 @@ from blackboard.engines.sqlite.rows import (
     weigh,
     weight_of,
 )
+from blackboard.engines.sqlite.schema import distrust, foreign_object
 from blackboard.errors import Corrupt, Unavailable
 from blackboard.types import Milliseconds, Revision
 from blackboard.wire.codec import decode_entry, marker_entry
@@ -248,6 +249,9 @@ class BoardFile:
             [found] = cursor.execute(f"PRAGMA {pragma}").fetchone()
             if found != wanted:
                 raise self._corrupt(f"{pragma} is {found}, not {wanted}")
+        foreign = foreign_object(self._writer)
+        if foreign is not None:
+            raise self._corrupt(f"its schema is not that of a board: {foreign}")
 
     def _check_journal(self) -> None:
         """Everything that was synced must have been read. Errors: Corrupt; nothing is changed."""
@@ -444,6 +448,7 @@ def _connect(path: Path, mode: Literal["rw", "ro"] = "rw") -> sqlite3.Connection
         timeout=0,
     )
     try:
+        distrust(connection)
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(f"PRAGMA wal_autocheckpoint={_WAL_PAGES}")
         connection.execute("PRAGMA fullfsync=1")  # macOS: fsync alone does not reach the disk

@@ -10,7 +10,6 @@ import contextlib
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +24,9 @@ from blackboard.engines.sqlite.file import (
 )
 from blackboard.engines.sqlite.owed import insert
 from blackboard.engines.sqlite.rows import ENTRY, NEXT_ITEM, checksum, epoch_row, weigh
+from blackboard.engines.sqlite.schema import schema_text
 from blackboard.errors import Unavailable
+from blackboard.integrity.private_files import make_file
 from blackboard.types import Milliseconds
 
 _DROPPED: Final = ".dropped"
@@ -89,14 +90,14 @@ class NewFile:
             if self._abandoned:
                 return
             self._beside.unlink(missing_ok=True)
-            schema = files("blackboard.engines.sqlite").joinpath("schema.sql").read_text()
+            make_file(self._beside)  # SQLite gives its journals the mode of their file
             self._connection = sqlite3.connect(
                 self._beside, isolation_level=None, check_same_thread=False
             )
             # Without a journal: a file that was not finished is removed, never repaired.
             self._connection.executescript(
                 f"PRAGMA page_size={PAGE_BYTES}; PRAGMA application_id={APPLICATION_ID};"
-                f"PRAGMA user_version={FORMAT}; PRAGMA journal_mode=OFF; BEGIN; {schema}"
+                f"PRAGMA user_version={FORMAT}; PRAGMA journal_mode=OFF; BEGIN; {schema_text()}"
             )
 
     def add(self, entries: Sequence[Entry]) -> None:

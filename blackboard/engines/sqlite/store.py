@@ -36,6 +36,13 @@ from blackboard.engines.sqlite.board import EmbeddedBoard, Threads
 from blackboard.engines.sqlite.file import BoardFile, Level, Loaded, translated
 from blackboard.engines.sqlite.new import NewFile, create, remove, seed_path
 from blackboard.errors import DataDirectoryInUse, InvalidRequest, LimitExceeded, Unavailable
+from blackboard.integrity.private_files import (
+    DIRECTORY_MODE,
+    FILE_MODE,
+    close_tree,
+    make_directory,
+    open_anew,
+)
 from blackboard.types import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
 
@@ -346,13 +353,14 @@ def _check_size(limit: str, size: int, maximum: int) -> None:
 def _take(directory: Path) -> FileLock:
     with translated(directory):
         # Private namespaces lie there: other users of the machine have no business in it.
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (directory / "boards").mkdir(mode=0o700, exist_ok=True)
-        lock = FileLock(directory / "lock", thread_local=False)
+        make_directory(directory)
+        (directory / "boards").mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+        lock = FileLock(directory / "lock", mode=FILE_MODE, thread_local=False)
         try:
             lock.acquire(timeout=0)
         except Timeout as error:
             raise _in_use(directory) from error
+        close_tree(directory)
         _write_owner(directory, None)
         return lock
 
@@ -366,7 +374,8 @@ def _let_go(directory: Path, lock: FileLock) -> None:
 def _write_owner(directory: Path, url: str | None) -> None:
     with translated(directory):
         new = directory / "owner.json.new"
-        new.write_text(json.dumps({"pid": os.getpid(), "url": url}))
+        with open_anew(new) as file:
+            json.dump({"pid": os.getpid(), "url": url}, file)
         new.replace(directory / "owner.json")
 
 

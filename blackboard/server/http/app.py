@@ -29,7 +29,7 @@ from blackboard.errors import (
 )
 from blackboard.server.http.dispatch import call, describe
 from blackboard.server.http.documents import DocumentDoor
-from blackboard.server.http.handshake import Authenticator, Doors, Gate, bearer_token
+from blackboard.server.http.handshake import Authenticator, Doors, Gate, bearer_token, trust_of
 from blackboard.server.http.metrics import Metrics
 from blackboard.server.http.schema import asyncapi
 from blackboard.server.overload.admission import Admission
@@ -59,11 +59,11 @@ def create_app(
         routes=[
             WebSocketRoute("/v1", gate),
             WebSocketRoute("/v1/boards/{board}/docs/{key:path}", DocumentDoor(gate)),
-            Route("/v1/rpc", routes.rpc, methods=["POST"]),
-            Route("/v1/schema", routes.schema),
+            Route("/v1/rpc", routes.behind_doors(routes.rpc), methods=["POST"]),
+            Route("/v1/schema", routes.behind_doors(routes.schema)),
             Route("/healthz", routes.healthz),
-            Route("/readyz", routes.readyz),
-            Route("/metrics", routes.metrics),
+            Route("/readyz", routes.behind_doors(routes.readyz)),
+            Route("/metrics", routes.behind_doors(routes.metrics)),
         ]
     )
     app.state.gate = gate
@@ -83,8 +83,20 @@ class _Routes:
         self._looked_at = 0.0
         self._failure: str | None = None
 
+    def behind_doors(self, answer: Handler) -> Handler:
+        """`answer`, for those who may come in by this Host and Origin; else 403."""
+
+        async def guarded(request: Request) -> Response:
+            unknown = self._gate.doors.refusal(request.scope)
+            if unknown is None:
+                return await answer(request)
+            self._gate.note_refusal(unknown)
+            return JSONResponse({"reason": unknown}, 403)
+
+        return guarded
+
     async def healthz(self, _: Request) -> Response:
-        """The process answers."""
+        """The process answers, under any name: this says no more than that it listens."""
         return JSONResponse({"status": "ok"})
 
     async def readyz(self, _: Request) -> Response:
@@ -111,13 +123,10 @@ class _Routes:
 
     async def rpc(self, request: Request) -> Response:
         """One JSON-RPC request, or a batch of them, which are carried out one after the other."""
-        unknown = self._gate.doors.refusal(request.scope)
-        if unknown is not None:
-            self._gate.note_refusal(unknown)
-            return JSONResponse({"reason": unknown}, 403)
         try:
             await self._gate.ready()
             principal = self._gate.authenticate(bearer_token(request.scope) or "")
+            trust_of(request.scope)(principal.account)
             admission = self._gate.admission(principal)
             body = await _body(request)
             if refusal := admission.over(len(body)):

@@ -260,6 +260,10 @@ class Connection:
             except Unauthenticated as error:
                 self._end(CLOSE_UNAUTHENTICATED, error.reason, flush=True)
 
+    def turn_out(self) -> None:
+        """Close the connection: others have come since, and it has still to say `hello`."""
+        self._end(CLOSE_TRY_LATER, "too many have not said hello yet")
+
     def drain(self) -> None:
         """Take no new requests, answer those in flight, end the watches, close."""
         if self._session.state is State.HELLO:

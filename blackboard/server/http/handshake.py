@@ -3,8 +3,8 @@
 Invariants
 - a handshake is accepted only if its Host and Origin are allowed, its subprotocol is ours, a token
   in its header is valid, the server is not draining, and there is room.
-- at most CONNECTIONS_MAX connections are open, those of documents included, _STRANGERS_MAX of them
-  of nobody known yet, and CONNECTIONS_PER_PRINCIPAL_MAX of one principal and its narrowed tokens.
+- at most CONNECTIONS_MAX connections with a token are open, those of documents included, and
+  CONNECTIONS_PER_PRINCIPAL_MAX of one account; those without come on top, UNGREETED_MAX of them.
 - credentials are a header or the first message, never a cookie or a URL: a web page cannot use
   somebody else's.
 """
@@ -29,11 +29,14 @@ from blackboard.server.http.metrics import Traffic
 from blackboard.server.http.uvicorn_protocol import DIRECT, Trust
 from blackboard.server.overload.admission import Admission
 from blackboard.server.overload.fair_share import HANDSHAKE_US, STRANGERS
+from blackboard.server.overload.strangers import Strangers, peer_of
 from blackboard.server.service import Service
 from blackboard.types import (
     CONNECTIONS_MAX,
     CONNECTIONS_PER_PRINCIPAL_MAX,
     DRAIN_TIMEOUT_MS,
+    UNGREETED_MAX,
+    UNGREETED_PER_PEER_MAX,
 )
 from blackboard.wire.answers import WelcomeMessage
 from blackboard.wire.frames import SUBPROTOCOLS
@@ -48,8 +51,6 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 VERSION: Final = version("agent-blackboard")
-_STRANGERS_MAX: Final = 256
-"""Connections that have not said who they are: each may make us take in one frame until then."""
 _TOLD_LIMITS: Final = (
     "FRAME_BYTES_MAX",
     "MESSAGES_PER_FRAME_MAX",
@@ -109,6 +110,10 @@ class Gate:
         self._open: set[Connection] = set()
         self._visitors: set[Visitor] = set()
         self._known: dict[Connection, str] = {}
+        self._ungreeted = Strangers(UNGREETED_MAX, UNGREETED_PER_PEER_MAX)
+        """Connections that have shown no token, by peer;"""
+        self._greeting = Strangers(CONNECTIONS_MAX, CONNECTIONS_PER_PRINCIPAL_MAX)
+        """those that came with one and have not said `hello`, by account."""
         self._per_account: Counter[str] = Counter()
         self._empty = asyncio.Event()
 
@@ -116,6 +121,10 @@ class Gate:
     def connections(self) -> int:
         """How many are open."""
         return len(self._open) + len(self._visitors)
+
+    @property
+    def _greeted(self) -> int:
+        return len(self._known) + len(self._visitors)
 
     @property
     def waiting_bytes(self) -> int:
@@ -150,9 +159,12 @@ class Gate:
         assert name is not None, "it was admitted"
         session = ServerSession(SUBPROTOCOLS[name], clock_ms())
         socket = _Socket(receive, send, session, trust_of(scope))
-        if principal is not None:
-            socket.trust(principal.account)
         connection = Connection(socket, session, self, principal)
+        if principal is None:
+            self._ungreeted.enter(connection, peer_of(scope.get("client")))
+        else:
+            socket.trust(principal.account)
+            self._greeting.enter(connection, principal.account)
         self._open.add(connection)
         self.traffic.connections += 1
         try:
@@ -167,7 +179,7 @@ class Gate:
 
     def admit(self, scope: Scope) -> Principal | Refusal | None:
         """Whose handshake it is, None if it has still to say so; or why it is refused."""
-        if self.draining or self.connections >= CONNECTIONS_MAX:
+        if self.draining:
             return Refusal(503, "no more connections here now")
         refusal = self.doors.refusal(scope)
         if refusal is not None:
@@ -176,14 +188,15 @@ class Gate:
         if subprotocol(scope) is None:
             return Refusal(400, f"ask for a subprotocol: {', '.join(SUBPROTOCOLS)}")
         token = bearer_token(scope)
-        if token is not None:
-            try:
-                return self.authenticate(token)
-            except Unauthenticated as error:
-                return Refusal(401, error.reason)
-        if len(self._open) - len(self._known) >= _STRANGERS_MAX:
-            return Refusal(503, "too many connections have not said hello yet")
-        return None
+        if token is None:
+            return None
+        try:
+            principal = self.authenticate(token)
+        except Unauthenticated as error:
+            return Refusal(401, error.reason)
+        if self._greeted >= CONNECTIONS_MAX:
+            return Refusal(503, "no more connections here now")
+        return principal
 
     async def _turn_away(self, scope: Scope, send: Send, refusal: Refusal) -> None:
         self.traffic.turned_away[refusal.status] += 1
@@ -249,13 +262,13 @@ class Gate:
     def count_in(self, connection: Connection, principal: Principal) -> None:
         """Note whose connection it is. Errors: LimitExceeded when there are too many."""
         self._enter(principal.account)
+        self._ungreeted.leave(connection)
+        self._greeting.leave(connection)
         self._known[connection] = principal.account
 
     @contextmanager
     def visit(self, visitor: "Visitor", principal: Principal) -> Iterator[None]:
         """Count a connection of another kind while it lasts. Errors: LimitExceeded."""
-        if self.connections >= CONNECTIONS_MAX:
-            raise LimitExceeded("CONNECTIONS_MAX", self.connections + 1, CONNECTIONS_MAX)
         self._enter(principal.account)
         self._visitors.add(visitor)
         try:
@@ -265,6 +278,8 @@ class Gate:
             self._leave(principal.account)
 
     def _enter(self, account: str) -> None:
+        if self._greeted >= CONNECTIONS_MAX:
+            raise LimitExceeded("CONNECTIONS_MAX", self._greeted + 1, CONNECTIONS_MAX)
         count = self._per_account[account] + 1
         if count > CONNECTIONS_PER_PRINCIPAL_MAX:
             limit = "CONNECTIONS_PER_PRINCIPAL_MAX"
@@ -278,6 +293,8 @@ class Gate:
 
     def _count_out(self, connection: Connection) -> None:
         self._open.discard(connection)
+        self._ungreeted.leave(connection)
+        self._greeting.leave(connection)
         account = self._known.pop(connection, None)
         if account is not None:
             self._leave(account)

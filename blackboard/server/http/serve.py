@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
@@ -33,12 +34,16 @@ from starlette.applications import Starlette
 from blackboard.engines.base import EngineFacts
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest
+from blackboard.integrity.private_files import UMASK
 from blackboard.integrity.tokens import verify
 from blackboard.server.assembly import sealed
 from blackboard.server.http.app import create_app
 from blackboard.server.http.handshake import Doors
+from blackboard.server.http.http_protocol import bounded
 from blackboard.server.http.uvicorn_protocol import counting
 from blackboard.server.overload.inbound_budget import Intake
+from blackboard.server.overload.log_thinning import Thinned
+from blackboard.server.overload.strangers import Strangers
 from blackboard.server.redlock_votes import masters_at
 from blackboard.server.service import Service
 from blackboard.server.settings import (
@@ -129,7 +134,11 @@ NO_ARCHIVE: Final = "none (BLACKBOARD_ARCHIVE): nothing can be restored, branche
 
 
 def run(settings: Settings, *, ready: Callable[[Serving], None] | None = None) -> None:
-    """Serve until SIGTERM or SIGINT, on uvloop if it is installed. See `serve`."""
+    """Serve until SIGTERM or SIGINT, on uvloop if it is installed. See `serve`.
+
+    From then on, every file that this process makes is for its owner only.
+    """
+    os.umask(UMASK)
     tune_interpreter()
     raise_file_limit()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -232,14 +241,16 @@ async def serve_app(
     """
     server = _Server(_config(app, settings), app, signals=signals)
     server.on_started = started
-    logging.getLogger("uvicorn.error").addFilter(_is_news)
-    running = asyncio.create_task(server.serve([listener]), name="uvicorn")
-    try:
-        await asyncio.shield(running)
-    except asyncio.CancelledError:
-        server.should_exit = True
-        await running
-        raise
+    errors = logging.getLogger("uvicorn.error")
+    errors.addFilter(_is_news)
+    with Thinned(errors):
+        running = asyncio.create_task(server.serve([listener]), name="uvicorn")
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            server.should_exit = True
+            await running
+            raise
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -302,9 +313,11 @@ def _url(settings: Settings, port: int) -> str:
 
 
 def _config(app: Starlette, settings: Settings) -> uvicorn.Config:
+    strangers = Strangers()
     return uvicorn.Config(
         app,
-        ws=counting(Intake()),
+        http=bounded(strangers),
+        ws=counting(Intake(), strangers),
         ws_max_size=FRAME_BYTES_MAX,
         ws_per_message_deflate=False,
         ws_ping_interval=PING_INTERVAL_MS / 1000,

@@ -20,6 +20,7 @@ from websockets.protocol import State
 
 from blackboard.server.overload.fair_share import STRANGERS
 from blackboard.server.overload.inbound_budget import PIECE_BYTES, Held, Intake
+from blackboard.server.overload.strangers import Strangers, peer_of
 from blackboard.types import MESSAGE_FRAGMENTS_MAX, STRANGER_BYTES_MAX
 
 Trust = Callable[[str], None]
@@ -37,6 +38,8 @@ class DirectProtocol(WebSocketsSansIOProtocol):
 
     intake: Intake
     """What it counts with."""
+    strangers: Strangers
+    """Those that it counts with while it is not known whose it is."""
     _account = STRANGERS
     _left: int | None = STRANGER_BYTES_MAX
     """Bytes that a stranger may still send; None = it is known who it is."""
@@ -60,6 +63,7 @@ class DirectProtocol(WebSocketsSansIOProtocol):
         super().connection_made(transport)
         if hasattr(before, "parser"):
             before.parser = None
+        self.strangers.enter(self, peer_of(transport.get_extra_info("peername")))
 
     def data_received(self, data: bytes) -> None:
         """As uvicorn does, while there may be so much."""
@@ -74,6 +78,7 @@ class DirectProtocol(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """As uvicorn does."""
         super().connection_lost(exc)
+        self.strangers.leave(self)
         self._drop()
 
     def handle_text(self, event: Frame) -> None:
@@ -119,6 +124,13 @@ class DirectProtocol(WebSocketsSansIOProtocol):
             self._shown = self._sizes.popleft()
             self._queued -= self._shown
         return message
+
+    def turn_out(self) -> None:
+        """See `Stranger`."""
+        if self.handshake_complete:
+            self._turn_out(CloseCode.TRY_AGAIN_LATER, "too many have not said who they are")
+        else:
+            self.transport.abort()
 
     def let_go(self) -> None:
         """See `Holder`. Whole messages that nobody has looked at were not answered either."""
@@ -166,6 +178,7 @@ class DirectProtocol(WebSocketsSansIOProtocol):
     def trust(self, account: str) -> None:
         """Take in messages of every size: it is known whose they are."""
         self._left, self._account = None, account
+        self.strangers.leave(self)
         self._note()
 
     async def run_asgi(self) -> None:
@@ -193,9 +206,10 @@ class DirectProtocol(WebSocketsSansIOProtocol):
         return True
 
 
-def counting(intake: Intake) -> type[DirectProtocol]:
-    """The protocol whose connections count with those of `intake`: one per server."""
-    return type(DirectProtocol.__name__, (DirectProtocol,), {"intake": intake})
+def counting(intake: Intake, strangers: Strangers) -> type[DirectProtocol]:
+    """The protocol whose connections count with those of both: one per server."""
+    counted = {"intake": intake, "strangers": strangers}
+    return type(DirectProtocol.__name__, (DirectProtocol,), counted)
 
 
 def _empty(frame: Frame) -> None:

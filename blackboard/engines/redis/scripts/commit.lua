@@ -31,8 +31,8 @@ local function known(c)
   if sub(answer, 34, 33 + size) ~= c.incarnation then
     if c.since >= 0 then
       if overwritten > c.since then refuse('unknown') end
-    elseif c.known >= 0 and overwritten > c.known then
-      refuse('too_old', revision)
+    elseif c.known >= 0 and overwritten > c.known and c.epoch == epoch_id then
+      refuse('too_old', revision)  -- of another epoch: refused for that
     end
     return nil
   end

@@ -15,6 +15,7 @@ from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Unavailable
 from blackboard.server.assembly import archive_beside
 from blackboard.server.http import app
+from blackboard.server.http.handshake import Doors
 from blackboard.server.service import Service
 from blackboard.types import FRAME_BYTES_MAX, MESSAGES_PER_FRAME_MAX
 from tests.serving import Served, serving
@@ -182,6 +183,19 @@ async def test_a_web_page_cannot_post(http: httpx.AsyncClient, post: Post) -> No
     headers = {**post.headers, "Origin": "https://evil.example.org"}
     response = await http.post("/v1/rpc", json={"id": 1, "method": "boards"}, headers=headers)
     assert response.status_code == 403
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/readyz", "/v1/schema", "/healthz"])
+async def test_a_name_that_is_not_ours_learns_nothing(service: Service, path: str) -> None:
+    """A web page that has its own name lead here (DNS rebinding) reads no counts; only that
+    something listens, which it knows."""
+    async with (
+        serving(service, doors=Doors(hosts=("127.0.0.1",))) as served,
+        httpx.AsyncClient(base_url=served.url.replace("ws:", "http:"), trust_env=False) as http,
+    ):
+        assert (await http.get(path)).status_code == 200
+        expected = 200 if path == "/healthz" else 403
+        assert (await http.get(path, headers={"Host": "evil.example"})).status_code == expected
 
 
 async def test_health(http: httpx.AsyncClient, served: Served, post: Post) -> None:

@@ -201,28 +201,55 @@ async def test_msgpack_is_preferred_and_nothing_is_compressed(served: Served) ->
 
 
 async def test_connections_are_limited(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In all, of strangers, and of one principal; whoever leaves makes room."""
-    monkeypatch.setattr(gate, "CONNECTIONS_MAX", 4)
-    monkeypatch.setattr(gate, "_STRANGERS_MAX", 2)
+    """In all, and of one principal; whoever leaves makes room."""
+    monkeypatch.setattr(gate, "CONNECTIONS_MAX", 2)
     monkeypatch.setattr(gate, "CONNECTIONS_PER_PRINCIPAL_MAX", 1)
-    ada, bob = (served.token(access.agent(name)) for name in ("ada", "bob"))
+    ada, bob, eve = (served.token(access.agent(name)) for name in ("ada", "bob", "eve"))
     async with AsyncExitStack() as stack:
-        for _ in range(2):
-            await stack.enter_async_context(talking(served.url, None))
-        with pytest.raises(InvalidStatus, match="503"):  # a third stranger
-            await stack.enter_async_context(talking(served.url, None))
         await stack.enter_async_context(talking(served.url, ada, greeting={}))
         async with talking(served.url, ada) as second:
             answer = await second.ask(1, "hello", {})
             assert answer["error"]["data"]["fields"]["limit"] == "CONNECTIONS_PER_PRINCIPAL_MAX"
             assert await second.closed() == 1013
-        await wait_until(lambda: _is(served, 3))
+        await wait_until(lambda: _is(served, 1))
         await stack.enter_async_context(talking(served.url, bob, greeting={}))
-        with pytest.raises(InvalidStatus, match="503"):  # a fifth of anybody
-            await stack.enter_async_context(talking(served.url, bob))
+        with pytest.raises(InvalidStatus, match="503"):
+            await stack.enter_async_context(talking(served.url, eve))
+        async with talking(served.url, None) as late:  # a stranger is let in, until he is known
+            answer = await late.ask(1, "hello", {"token": eve})
+            assert answer["error"]["data"]["fields"]["limit"] == "CONNECTIONS_MAX"
     await wait_until(lambda: _is(served, 0))
     async with talking(served.url, ada, greeting={}):
         assert served.gate.connections == 1
+
+
+async def test_strangers_make_room_for_strangers(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest goes, not the one that comes: a token in `hello` is as good as one in a header."""
+    monkeypatch.setattr(gate, "UNGREETED_MAX", 2)
+    async with serving(service) as served, AsyncExitStack() as stack:
+        silent = [await stack.enter_async_context(talking(served.url, None)) for _ in range(3)]
+        assert await silent[0].closed() == 1013
+        token = served.token(access.agent("ada"))
+        for _ in range(4):  # who is known counts no longer
+            await stack.enter_async_context(talking(served.url, None, greeting={"token": token}))
+        assert await silent[1].closed() == 1013
+        await wait_until(lambda: _is(served, 5))
+
+
+async def test_who_shows_a_token_and_says_nothing_makes_room_for_his_own(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for the connections of another account, however many of them do the same."""
+    monkeypatch.setattr(gate, "CONNECTIONS_PER_PRINCIPAL_MAX", 2)
+    async with serving(service) as served, AsyncExitStack() as stack:
+        ada, eve = (served.token(access.agent(name)) for name in ("ada", "eve"))
+        mine = await stack.enter_async_context(talking(served.url, ada))
+        silent = [await stack.enter_async_context(talking(served.url, eve)) for _ in range(3)]
+        assert await silent[0].closed() == 1013
+        assert "result" in await mine.ask(1, "hello", {})
+        assert "result" in await silent[1].ask(1, "hello", {})
 
 
 async def _is(served: Served, count: int) -> bool:

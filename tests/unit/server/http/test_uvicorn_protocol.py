@@ -18,6 +18,7 @@ from blackboard.server.http.serve import listen
 from blackboard.server.http.uvicorn_protocol import DIRECT, DirectProtocol, counting
 from blackboard.server.overload import inbound_budget as intake_module
 from blackboard.server.overload.inbound_budget import PIECE_BYTES, Intake
+from blackboard.server.overload.strangers import Strangers
 from blackboard.types import INTAKE_SMALL_BYTES, MESSAGE_FRAGMENTS_MAX, STRANGER_BYTES_MAX
 from tests.waiting import TIMEOUT_S, wait_until
 
@@ -57,7 +58,7 @@ async def served(writer: Application, intake: Intake | None = None) -> AsyncIter
     listener = listen("127.0.0.1", 0)
     config = uvicorn.Config(
         writer,
-        ws=counting(intake or Intake()),
+        ws=counting(intake or Intake(), Strangers()),
         lifespan="off",
         log_config=None,
         ws_per_message_deflate=False,

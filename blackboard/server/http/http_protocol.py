@@ -1,0 +1,273 @@
+"""uvicorn's HTTP protocol, with a bound on what it takes in before anybody is known.
+
+uvicorn has two parsers, and keeps whatever comes until a request's head is whole. Here the end of
+the head is looked for before the parser sees it: a head has REQUEST_HEAD_BYTES_MAX bytes and
+REQUEST_HEADERS_MAX lines at most, whichever parser runs. What comes after it waits, unparsed and
+with the socket paused, until the application asks for the body, which it does for a valid token.
+
+A request that is sent before the last one was answered (pipelining, which no client does) is not
+looked at, and the connection ends after the answer; so it does if the body was not wanted. A client
+may send that request again: it was not carried out (RFC 9112, section 9.3.2).
+
+Invariants
+- a parser is given REQUEST_HEAD_BYTES_MAX of a head at most, and a body only if it was asked for.
+- a connection counts among the strangers, but while a request with a valid token is carried out.
+"""
+
+import contextlib
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import h11
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from blackboard.server.http.uvicorn_protocol import DIRECT
+from blackboard.server.overload.strangers import Strangers, peer_of
+from blackboard.types import (
+    FRAME_BYTES_MAX,
+    REQUEST_HEAD_BYTES_MAX,
+    REQUEST_HEADERS_MAX,
+    STRANGER_BYTES_MAX,
+)
+
+_END: Final = re.compile(rb"\n\r?\n")
+_OVERLAP: Final = 2  # bytes of the end of a head that may have come before the others
+_BODY_BYTES_MAX: Final = 2 * FRAME_BYTES_MAX
+"""Of a body as it travels: in chunks it is longer than what is in them."""
+_TOO_LARGE: Final = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"connection: close\r\ncontent-length: 0\r\n\r\n"
+)
+
+
+class Head:
+    """Where the head of a request ends, found in the bytes as they come."""
+
+    def __init__(self) -> None:
+        self._size = self._lines = 0
+        self._has_begun = False  # empty lines before it belong to it, and end nothing
+        self._last = b""
+
+    def take(self, data: bytes) -> int | None:
+        """How many bytes of `data` belong to the head, if it ends there; None if it goes on.
+
+        Errors: OverflowError when it has too many bytes or lines.
+        """
+        start = 0 if self._has_begun else len(data) - len(data.lstrip(b"\r\n"))
+        self._has_begun = start < len(data)
+        seen = self._last + data[start:]
+        found = _END.search(seen)
+        end = None if found is None else found.end() - len(self._last) + start
+        part = data if end is None else data[:end]
+        self._size += len(part)
+        self._lines += part.count(b"\n")
+        self._last = seen[-_OVERLAP:]
+        # A request line comes first, and an empty one last.
+        if self._size > REQUEST_HEAD_BYTES_MAX or self._lines > REQUEST_HEADERS_MAX + 2:
+            raise OverflowError
+        return end
+
+
+class _Flow(FlowControl):
+    """Calls `wanted` when the application asks for what was sent."""
+
+    def __init__(self, transport: Any, wanted: Callable[[], None]) -> None:
+        super().__init__(transport)
+        self.wanted = wanted
+
+    def resume_reading(self) -> None:
+        """As uvicorn does."""
+        self.wanted()
+        super().resume_reading()
+
+
+_Uvicorn: Any = object
+"""Stands for either protocol of uvicorn, which a class below adds."""
+
+
+class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
+    """What both parsers have in common; servers use what `bounded` returns."""
+
+    strangers: Strangers
+    """Those that it counts with."""
+    _head: Head | None = None
+    """Set while the head of a request comes, or is waited for."""
+    _rest: bytes | None = None
+    """What came after a head, while nobody has asked for it."""
+    _body_left = 0
+    """Bytes of the body that may still come."""
+    _is_last = False
+    """Whether the connection ends with the answer."""
+    _unheard: int | None = None
+    """Bytes that may still come for nobody; set once all was said."""
+
+    def connection_made(self, transport: Any) -> None:
+        """As uvicorn does."""
+        super().connection_made(transport)
+        self._head = Head()
+        self.flow: Any = _Flow(transport, self._on_wanted)
+        self.strangers.enter(self, peer_of(transport.get_extra_info("peername")))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """As uvicorn does."""
+        super().connection_lost(exc)
+        self._leave()
+
+    def data_received(self, data: bytes) -> None:
+        """As uvicorn does, while there may be so much."""
+        if self.transport.is_closing():
+            return
+        if self._unheard is not None:
+            self._unheard -= len(data)
+            if self._unheard < 0:
+                self.transport.abort()
+        elif self._head is not None:
+            self._take_head(self._head, data)
+        elif self._rest is not None:
+            self._rest += data  # what was read before the socket was paused
+        elif not self.cycle.more_body:
+            self._is_last = True
+            self.flow.pause_reading()
+        else:
+            self._take_body(data)
+
+    def _take_head(self, head: Head, data: bytes) -> None:
+        try:
+            end = head.take(data)
+        except OverflowError:
+            self.logger.warning("A request's head is too large.")
+            self.transport.write(_TOO_LARGE)
+            self._linger()
+            return
+        before = self.cycle
+        super().data_received(data if end is None else data[:end])
+        if self.transport.get_protocol() is not self:
+            self._leave()  # it is a WebSocket now
+        elif self.cycle is not before:
+            self._begin(b"" if end is None else data[end:])
+        elif end is not None and not self.transport.is_closing():
+            # No parser takes for whole what the other one does not: only a bad request.
+            self.logger.warning("Invalid HTTP request received.")
+            super().send_400_response("Invalid HTTP request received.")
+
+    def _begin(self, rest: bytes) -> None:
+        """A request is carried out from here on."""
+        self._head, self._rest, self._body_left = None, rest, _BODY_BYTES_MAX
+        extensions: Any = {DIRECT: {"trust": self._trust}}
+        self.cycle.scope["extensions"] = extensions
+        self.flow.pause_reading()
+
+    def _trust(self, _account: str) -> None:
+        self.strangers.leave(self)
+
+    def _on_wanted(self) -> None:
+        rest, self._rest = self._rest, None
+        if rest and not self.cycle.response_complete:
+            self.data_received(rest)
+
+    def _take_body(self, data: bytes) -> None:
+        self._body_left -= len(data)
+        if self._body_left < 0:
+            self.transport.abort()
+        else:
+            super().data_received(data)
+
+    def send_400_response(self, msg: str) -> None:
+        """As uvicorn does; what comes after a whole request, its answer under way, is no error."""
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        if not is_answering:
+            super().send_400_response(msg)
+        elif self.cycle.more_body:
+            self.transport.abort()
+        else:
+            self._is_last = True
+
+    def on_response_complete(self) -> None:
+        """As uvicorn does, and wait for the next request; or end."""
+        is_last = self._is_last or bool(self._rest) or self.cycle.more_body or self._has_more()
+        self._rest = None
+        self.cycle.scope.pop("extensions", None)
+        if self.transport.is_closing():
+            return
+        self.strangers.enter(self, peer_of(self.client))
+        if is_last:
+            self._linger()
+        else:
+            self._head = Head()
+            super().on_response_complete()
+
+    def _linger(self) -> None:
+        """End, and let the peer read why: closed at once while it still sends, the connection would
+        be reset, and what was said lost. uvicorn's timer, or ours (`Idle`), closes it."""
+        self._unheard = STRANGER_BYTES_MAX
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self.flow.resume_reading()
+        else:  # over TLS
+            self.transport.close()
+
+    def _has_more(self) -> bool:
+        """Whether the parser keeps bytes of another request."""
+        return False
+
+    def turn_out(self) -> None:
+        """See `Stranger`."""
+        self.transport.abort()
+
+    def _leave(self) -> None:
+        """Part what holds this object and is held by it: the collector comes to what is old once in
+        days."""
+        self.strangers.leave(self)
+        self._head = None
+        if isinstance(self.flow, _Flow):
+            self.flow.wanted = _nothing
+        if self.cycle is not None:
+            self.cycle.scope.pop("extensions", None)
+
+
+def _nothing() -> None:
+    """Nobody takes it in any more."""
+
+
+class _WithH11(BoundedProtocol, H11Protocol):
+    """With the parser that is always there."""
+
+    def connection_made(self, transport: Any) -> None:
+        """As uvicorn does. h11 has a bound of its own, which is lower."""
+        super().connection_made(transport)
+        self.conn = h11.Connection(h11.SERVER, REQUEST_HEAD_BYTES_MAX)
+
+    def _has_more(self) -> bool:
+        return bool(self.conn.trailing_data[0])
+
+
+PROTOCOLS: list[type[BoundedProtocol]] = [_WithH11]
+"""One for each parser that is installed; the last one is the fastest."""
+
+with contextlib.suppress(ImportError):
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+    class _WithHttptools(BoundedProtocol, HttpToolsProtocol):
+        """With the parser of the extra `fast`."""
+
+        def on_message_begin(self) -> None:
+            """As uvicorn does, for the request that is its turn."""
+            if self._head is None:
+                raise ValueError("a request before the last one was answered")
+            super().on_message_begin()
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            """As uvicorn does; what comes after a body is nobody's."""
+            if self._head is not None:
+                super().on_header(name, value)
+
+    PROTOCOLS.append(_WithHttptools)
+
+
+def bounded(
+    strangers: Strangers, protocol: type[BoundedProtocol] = PROTOCOLS[-1]
+) -> type[BoundedProtocol]:
+    """The protocol whose connections count with `strangers`: one per server."""
+    return type(protocol.__name__, (protocol,), {"strangers": strangers})
