@@ -40,6 +40,20 @@ class Mark:
     chain: bytes
     origin: Point | None = None
     """Where the board branched off, None if it did not."""
+    called: str = ""
+    """The name that it was archived under, if it has another one by now; see `Archive.join`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What a board's engine lost and its archive has: revisions after `survived`, up to `through`.
+
+    The board went on at revision `went_on`, with what it held at `survived`.
+    """
+
+    survived: Revision
+    through: Revision
+    went_on: Revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +88,8 @@ class Stored:
     manifest: bytes
     signature: bytes
     pinned: bool = False
+    lost: bool = False
+    """Whether the board's engine lost its revision; the archive has it."""
 
 
 Step = tuple[Revision, str, int, int]

@@ -150,7 +150,7 @@ class Caller:
         if self.dice.random() < 0.02:
             self.pair.both("HSET", board_keys(BOARD)[0], "run", "another")
         name = f"e{self.pair.calls['OPEN']}"
-        head = self.pair.run("OPEN", name, EPOCH_JUMP, self.revision, LEASE_TTL_MS)
+        head = self.pair.run("OPEN", name, EPOCH_JUMP, self.revision, "", 0, LEASE_TTL_MS)
         if head:
             self.revision, self.epoch = head[0], read_epoch(head[2])
 

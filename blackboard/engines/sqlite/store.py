@@ -125,6 +125,30 @@ class SqliteStore:
         """As `Store.open`."""
         return (await self._board(board, create=True)).head
 
+    async def begin_epoch(self, board: str, head: Head, *, above: Revision) -> Head:
+        """As `Store.begin_epoch`. Cancellation: it has begun, or it has not."""
+        check_name(board, "board")
+        if not await self.exists(board):
+            raise InvalidRequest(field="board", reason=f"there is no board {board!r}")
+        async with self._alone(board):
+            await self._let_go_of(board)
+            await self._step(partial(self._begin_in_file, board, head, above))
+        return await self.open(board)
+
+    def _begin_in_file(self, name: str, head: Head, above: Revision) -> None:
+        """In a thread: the marker of an epoch, if the file of a closed board stands at `head`."""
+        file = BoardFile(self._path(name), level=self.level, file_bytes_max=self._file_bytes_max)
+        try:
+            loaded = file.load(name)
+            state = loaded.state
+            if (state.revision, state.epoch.id) == (head.revision, head.epoch.id):
+                epoch = _next_epoch(state, above)
+                file.begin_epoch(loaded, epoch, self._now_ms())
+        except BaseException:
+            file.abandon()
+            raise
+        file.close()
+
     async def exists(self, board: str) -> bool:
         """As `Store.exists`."""
         check_name(board, "board")
@@ -200,10 +224,7 @@ class SqliteStore:
         """As `Store.drop`. Errors: Unavailable, also to those who use the board meanwhile."""
         check_name(board, "board")
         async with self._alone(board):
-            old = self._boards.pop(board, None)
-            if old is not None:
-                with contextlib.suppress(Unavailable):
-                    await old.aclose()
+            await self._let_go_of(board)
             self._seen.discard(board)
             await self._step(partial(remove, self._path(board)))
 
@@ -271,11 +292,15 @@ class SqliteStore:
         done, _ = await asyncio.wait([loading])
         return done.pop().result()
 
-    async def _load(self, name: str, path: Path) -> EmbeddedBoard:
+    async def _let_go_of(self, name: str) -> None:
+        """Close a board, if it is open: what was decided of it is written first, or failed."""
         old = self._boards.pop(name, None)
         if old is not None:
-            with contextlib.suppress(Unavailable):  # its file is opened anew just now
+            with contextlib.suppress(Unavailable):  # what happens to its file is up to the caller
                 await old.aclose()
+
+    async def _load(self, name: str, path: Path) -> EmbeddedBoard:
+        await self._let_go_of(name)
         first = name not in self._seen
         run = asyncio.get_running_loop().run_in_executor
         file, loaded = await run(self._threads.writers, self._load_file, name, path, first)
@@ -298,7 +323,7 @@ class SqliteStore:
             loaded = file.load(name)
             file.update(loaded)
             if first and not loaded.clean:
-                loaded = file.begin_epoch(loaded, _next_epoch(loaded.state), now_ms)
+                loaded = file.begin_epoch(loaded, _next_epoch(loaded.state, 0), now_ms)
             file.begin_run()
         except BaseException:
             file.abandon()
@@ -326,15 +351,15 @@ class SqliteStore:
         return self._clock_ns() // 1_000_000
 
 
-def _next_epoch(state: State) -> Epoch:
-    """The epoch that begins when the engine came back and may have lost commits."""
+def _next_epoch(state: State, above: Revision) -> Epoch:
+    """The epoch that begins when the engine came back and may have lost commits, or has."""
     return replace(
         state.epoch,
         number=state.epoch.number + 1,
         id=uuid.uuid4().hex,
         cause=ENGINE,
         from_revision=state.revision,
-        revision=state.revision + limits.EPOCH_JUMP,
+        revision=max(state.revision, above) + limits.EPOCH_JUMP,
     )
 
 
