@@ -140,6 +140,7 @@ class SqliteStore:
         file = BoardFile(self._path(name), level=self.level, file_bytes_max=self._file_bytes_max)
         try:
             loaded = file.load(name)
+            file.update(loaded)
             state = loaded.state
             if (state.revision, state.epoch.id) == (head.revision, head.epoch.id):
                 epoch = _next_epoch(state, above)
