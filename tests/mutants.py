@@ -219,6 +219,27 @@ MUTANTS = (
         "tests/faults/test_power_sqlite.py -k acknowledged",
     ),
     Mutant(
+        "a journal that is found is believed",
+        "blackboard/engines/sqlite/store.py",
+        "                    suspect.trust_journal(path)\n",
+        "",
+        "tests/faults/test_failed_sync.py",
+    ),
+    Mutant(
+        "a board goes on after a failed sync",
+        "blackboard/engines/sqlite/board.py",
+        "        if failure.is_last:\n",
+        "        if False:\n",
+        f"{UNIT}/engines/sqlite/test_suspect.py",
+    ),
+    Mutant(
+        "SQLite copies the journal and keeps to itself that a sync failed",
+        "blackboard/engines/sqlite/file.py",
+        "            if suspect.is_failed_sync(error):\n",
+        "            if False:\n",
+        f"{UNIT}/engines/sqlite/test_suspect.py",
+    ),
+    Mutant(
         "it is told before it is written",
         "blackboard/engines/sqlite/board.py",
         "        self._writers.submit(self._write, group, taken)\n",

@@ -23,7 +23,7 @@ import msgpack
 from msgspec.structs import replace
 
 from blackboard import types as limits
-from blackboard.core import lease
+from blackboard.core import entry_digest, lease
 from blackboard.core.commit import (
     ABSENT,
     PRESENT,
@@ -567,8 +567,9 @@ def _expiry(now_ms: Milliseconds, ttl_ms: Milliseconds | None) -> Milliseconds |
 
 
 def log_entry(commit: Commit, committed: Committed, digest: bytes) -> LogEntry:
-    """The log entry of a commit that took effect; `digest` is that of its encoded form."""
-    return LogEntry(
+    """The log entry of a commit that took effect; `digest` is that of its encoded form, and counts
+    if it has no salt."""
+    entry = LogEntry(
         revision=committed.revision,
         time_ms=committed.time_ms,
         id=commit.id,
@@ -578,4 +579,6 @@ def log_entry(commit: Commit, committed: Committed, digest: bytes) -> LogEntry:
         note=commit.note,
         epoch=commit.begins,
         results=committed.results,
+        salt=commit.salt,
     )
+    return replace(entry, digest=entry_digest.digest_of(entry)) if commit.salt else entry

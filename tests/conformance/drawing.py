@@ -157,6 +157,7 @@ class Drawing:
             note=self.pick(("", "", "why")),
             retry_since=self.since() if self.one_in(8) else None,
             known=self.since() if self.one_in(2) else None,
+            salt=self.pick((b"", b"0123456789abcdef")),
         )
 
     def commit_of(self, agent: str, *ops: Op) -> Commit:

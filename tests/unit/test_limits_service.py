@@ -91,7 +91,9 @@ DEFAULTS: list[tuple[str, Callable[..., Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "call", "parameter"), DEFAULTS, ids=lambda x: str(x)[:40])
+@pytest.mark.parametrize(
+    ("name", "call", "parameter"), DEFAULTS, ids=lambda x: getattr(x, "__qualname__", None)
+)
 def test_a_default_is_that_of_the_table(
     name: str, call: Callable[..., Any], parameter: str
 ) -> None:
