@@ -400,6 +400,7 @@ class LocalLink:
                     if self._readable(declared_key(agent))
                 },
                 manifest.key.hex(),
+                manifest.memory,
             )
 
     async def pin(self, board: str, name: str, *, pinned: bool) -> None:
