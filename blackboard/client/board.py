@@ -22,6 +22,7 @@ from blackboard.client import merge_patch as merge
 from blackboard.client.diff import Diff, KeyChange
 from blackboard.client.diff_pages import difference_pages, differences_by_key
 from blackboard.client.documents.document import Document
+from blackboard.client.documents.inverse import document_at
 from blackboard.client.export import Exported, export_board
 from blackboard.client.leases import claim as attempts
 from blackboard.client.leases.claim import Claim, Claimed, Terms
@@ -135,6 +136,14 @@ class Board:
         """The entry at `key` with its revisions and author, or None when it is absent."""
         return (await self.entries([key], at=at)).get(key)
 
+    async def document_entry(self, key: Key, *, at: When | None = None) -> Entry | None:
+        """The document at `key` as an entry: its value is the content by root; None without one.
+
+        A reading of all of it, for people and reports; `document` joins it to edit.
+        Errors: AccessDenied; Corrupt; Unavailable when it changes faster than it can be read.
+        """
+        return await document_at(self._link, self.name, key, optional_moment(at))
+
     async def entries(self, keys: Sequence[Key], *, at: When | None = None) -> dict[Key, Entry]:
         """Up to READ_KEYS_MAX entries, all as of one revision; absent keys are left out."""
         reading = await self._link.read(self.name, keys, at=optional_moment(at))
@@ -179,22 +188,34 @@ class Board:
         return head
 
     async def log(
-        self, *, after: Revision = 0, limit: int = LOG_ENTRIES_MAX
+        self,
+        *,
+        after: Revision = 0,
+        limit: int = LOG_ENTRIES_MAX,
+        pattern: str | None = None,
+        author: str | None = None,
     ) -> tuple[Revised, ...]:
         """Revisions after `after`, oldest first, with what you may see of each.
 
+        With `pattern` those that changed a key or a lease that matches, with these changes only,
+        and those that began an epoch; with `author` those that this agent committed.
         What the log no longer has comes from the archive; of a branch, also what was before it.
-        Errors: Compacted when neither reaches back to `after`.
+        Work: one request for LOG_ENTRIES_MAX revisions that are looked through.
+        Errors: Compacted when neither reaches back to `after`; InvalidRequest.
         """
         found: list[Revised] = []
+        is_filtered = pattern is not None or author is not None
         while len(found) < limit:
-            page = await self._link.log(self.name, after, limit=limit - len(found))
+            most = LOG_ENTRIES_MAX if is_filtered else limit - len(found)
+            page = await self._link.log(
+                self.name, after, limit=most, pattern=pattern, author=author
+            )
             found += [Revised.of(entry) for entry in page.entries]
             self._writer.saw(page.through, page.head.epoch.id)
             if page.through <= after or page.through >= page.head.revision:
                 break
             after = page.through
-        return tuple(found)
+        return tuple(found[:limit])
 
     async def why(self, key: Key) -> Sequence[Cause]:
         """The commits that led to what `key` holds, nearest first."""

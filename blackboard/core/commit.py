@@ -72,6 +72,7 @@ class Renew(Struct, frozen=True, gc=False):
     """Prolong lease `key` to `ttl_ms` from now; Fenced unless (fence, holder) is current.
 
     With fence 0: prolong the ticket of the waiting `holder`; Fenced if it does not wait.
+    A commit of nothing else makes no revision, unless it changes a time to live.
     """
 
     key: Key
@@ -174,6 +175,8 @@ class Commit(Struct, frozen=True, gc=False):
     A commit that `begins` an epoch is a restore: it takes effect only as `begins.revision`, that
     is if nobody committed since its operations (PutBack, Delete) were computed, voids all leases,
     and no other commit of an older epoch is accepted after it.
+
+    `salt` is drawn by the service: it keeps the digest of the entry from telling what it is over.
     """
 
     id: CommitId
@@ -186,6 +189,7 @@ class Commit(Struct, frozen=True, gc=False):
     retry_since: Revision | None = None
     begins: "Epoch | None" = None
     known: Revision | None = None
+    salt: bytes = b""
 
 
 Result = int | str | tuple[str | int, ...] | None
@@ -197,6 +201,8 @@ lease as it is then (core/lease.py `to_result`), () when nobody has it; put, put
 class Committed(Struct, frozen=True, gc=False):
     """The commit took effect as `revision` at `time_ms`; `results` has one item per operation.
 
+    A commit that only prolonged leases made no revision: `revision` is the newest one then, and
+    `time_ms` the moment from which they were prolonged.
     `duplicate` says that this very commit had been applied before and nothing happened now.
     `level` is what it survives if that is more than its engine promises for all, else empty.
     """
@@ -242,10 +248,12 @@ class Change(Struct, frozen=True, gc=False):
 class LogEntry(Struct, frozen=True, gc=False):
     """One revision of a board.
 
-    `digest` is the SHA-256 of the encoded commit as its service sent it. An entry with `epoch` set
-    begins that epoch. A restore's has the changes that lead back to `epoch.from_revision`; any
-    other is a marker without changes, whose revision may be far above the one before. Every other
-    entry follows its predecessor without a gap.
+    `digest` is over salted hashes of its changes (core/entry_digest.py); without a `salt`, which no
+    reader is shown, it is the SHA-256 of the encoded commit as its service sent it.
+
+    An entry with `epoch` set begins that epoch. A restore's has the changes that lead back to
+    `epoch.from_revision`; any other is a marker without changes, whose revision may be far above
+    the one before. Every other entry follows its predecessor without a gap.
     """
 
     revision: Revision
@@ -257,6 +265,7 @@ class LogEntry(Struct, frozen=True, gc=False):
     note: str = ""
     epoch: "Epoch | None" = None
     results: tuple[Result, ...] = ()
+    salt: bytes = b""
 
     @property
     def author(self) -> str:
@@ -290,7 +299,10 @@ class Waiter(Struct, frozen=True, gc=False):
 class Lease(Struct, frozen=True, gc=False):
     """A granted lease. `until_ms` only decides when somebody else may take over.
 
-    `waiters` are in the order in which it will be granted to them.
+    `waiters` are in the order in which it will be granted to them. `until_ms`, and those of the
+    waiters, are the engine's: a change in the log tells them as they were at its revision.
+    `ttl_ms` is for how long it was granted, or renewed last; None where a result or a change in the
+    log tells of the lease.
     """
 
     key: Key
@@ -298,6 +310,7 @@ class Lease(Struct, frozen=True, gc=False):
     fence: Fence
     until_ms: Milliseconds
     waiters: tuple[Waiter, ...] = ()
+    ttl_ms: Milliseconds | None = None
 
 
 class Epoch(Struct, frozen=True, gc=False):

@@ -129,7 +129,7 @@ def test_a_grant_is_fenced_by_its_revision(trial: Trial) -> None:
     """And held until its time has run out, to the millisecond."""
     trial.commit(Put(A, ONE))
     assert trial.commit(Grant(LEASE, "ada", 100)).results == (("ada", 2, 1_100),)
-    assert trial.state.leases[LEASE] == Lease(LEASE, "ada", 2, 1_100)
+    assert trial.state.leases[LEASE] == Lease(LEASE, "ada", 2, 1_100, (), 100)
     trial.now_ms = 1_099
     assert trial.refuses(LeaseHeld(LEASE, "ada", 2, 1_100), Grant(LEASE, "bob", 100))
     trial.now_ms = 1_100
@@ -276,7 +276,7 @@ def test_what_changes_nothing_has_no_effect(trial: Trial) -> None:
 
 def test_a_log_entry_keeps_what_the_commit_said(trial: Trial) -> None:
     """Who, on which grounds, with which note and results."""
-    made = replace(trial.make(Increment(A, 1)), based_on=((B, 7),), note="because")
+    made = replace(trial.make(Increment(A, 1)), based_on=((B, 7),), note="because", salt=b"")
     outcome = trial.decide(made)
     assert isinstance(outcome, Committed)
     entry = log_entry(made, outcome, b"digest")
