@@ -185,7 +185,7 @@ MUTANTS = (
     Mutant(
         "a barrier ignores late writers",
         MODEL,
-        "            _check_barrier(commit, asked, now_ms)\n",
+        "            _check_barrier(state, commit, now_ms)\n",
         "            pass\n",
         "tests/conformance/test_store_sqlite.py -k who_is_waited_for",
     ),
@@ -256,7 +256,7 @@ MUTANTS = (
     Mutant(
         "blobs are left to the kernel",
         "blackboard/archive/blobs.py",
-        "    for synced in (file, file.parent, directory):\n",
+        "    for synced in (file.parent, directory):\n",
         "    for synced in ():\n",
         f"{UNIT}/archive/test_blobs.py -k outlives",
     ),

@@ -370,6 +370,7 @@ def print_manifest(shown: "Shown") -> None:
     ]
     rows += [("digest", f"{digest}  {name}") for name, digest in sorted(shown.digests.items())]
     rows += [("agent", f"{name} at {at}") for name, at in sorted(shown.steps.items())]
+    rows += [("memory", f"{name} at {at}") for name, at in sorted(shown.memory.items())]
     rows += [
         ("declared", f"{name}: {safe(values.compact(decode_value(value)))}")
         for name, value in sorted(shown.declared.items())
