@@ -78,7 +78,7 @@ from blackboard.errors import (
 )
 from blackboard.integrity.signing import Manifest
 from blackboard.server import provenance
-from blackboard.server.boards import Host, OpenBoard
+from blackboard.server.boards import Host, OpenBoard, salted
 from blackboard.server.checkpoints.branch import Branches
 from blackboard.server.checkpoints.reader import Past
 from blackboard.server.checkpoints.restore import Restores
@@ -175,7 +175,7 @@ class LocalLink:
         with self._audited("commit", board):
             self._check(board)
             access.require_commit(self.principal, commit)
-            prepared = prepare(commit)
+            prepared = prepare(salted(commit))
             self._take_log(prepared.size)
             return self._host.opened(board).queue.submit(prepared, self._permit())
 
@@ -386,6 +386,7 @@ class LocalLink:
                     if self._readable(declared_key(agent))
                 },
                 manifest.key.hex(),
+                manifest.memory,
             )
 
     async def pin(self, board: str, name: str, *, pinned: bool) -> None:
