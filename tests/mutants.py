@@ -358,10 +358,10 @@ MUTANTS = (
         f"{BOARD} -k shows_each_what_it_may_read",
     ),
     Mutant(
-        "a role file cannot redefine a built-in role",
+        "a role file cannot redefine the role of agents",
         "blackboard/server/settings.py",
         "    if role in found:\n",
-        "    if role in found and role not in (AGENT, *_BUILT_IN):\n",
+        "    if role in found and role != AGENT:\n",
         f"{UNIT}/server/test_roles.py",
     ),
     # --- what nobody frees, and who is not woken --------------------------------------------------
@@ -399,6 +399,86 @@ MUTANTS = (
         "self._read_to = max(self._read_to, revision)",
         "self._read_to = revision",
         f"{UNIT}/client/test_writer.py -k two_epochs",
+    ),
+    # --- commits ----------------------------------------------------------------------------------
+    Mutant(
+        "a step that was superseded is applied",
+        MODEL,
+        "    if name.step < last.step:\n",
+        "    if False:\n",
+        f"{UNIT}/core/test_model.py",
+    ),
+    Mutant(
+        "a commit of another epoch is applied",
+        MODEL,
+        "        _check_epoch(state, commit)\n        _check_limits(commit)\n",
+        "        _check_limits(commit)\n",
+        f"{UNIT}/core/test_model.py",
+    ),
+    Mutant(
+        "a prefix condition overlooks removals",
+        MODEL,
+        "        if state.tombstones[key].revision > since:\n",
+        "        if False:\n",
+        f"{UNIT}/core/test_model.py",
+    ),
+    Mutant(
+        "what was compacted counts as unchanged",
+        MODEL,
+        "    if since < state.oldest - 1:\n",
+        "    if False:\n",
+        f"{UNIT}/core/test_model.py",
+    ),
+    Mutant(
+        "a restore follows another head",
+        MODEL,
+        "    if begins.revision != state.revision + 1:\n",
+        "    if False:\n",
+        f"{UNIT}/core/test_model_restore.py",
+    ),
+    # --- leases -----------------------------------------------------------------------------------
+    Mutant(
+        "a held lease passes to who waits when another asks",
+        "blackboard/core/lease.py",
+        "    if lease is not None and lease.until_ms <= now_ms:\n",
+        "    if lease is not None:\n",
+        f"{UNIT}/core/test_lease.py {UNIT}/core/test_model_operations.py",
+    ),
+    Mutant(
+        "a waiter whose ticket is over is granted the lease",
+        "blackboard/core/lease.py",
+        "        if waiter.until_ms > now_ms:\n",
+        "        if True:\n",
+        f"{UNIT}/core/test_lease.py {UNIT}/core/test_model_operations.py",
+    ),
+    Mutant(
+        "a lease is ended before its time",
+        "blackboard/core/lease.py",
+        "    if held.until_ms > now_ms:\n",
+        "    if False:\n",
+        f"{UNIT}/core/test_lease.py {UNIT}/core/test_model_operations.py",
+    ),
+    Mutant(
+        "who waits behind the next one is forgotten",
+        "blackboard/core/lease.py",
+        "            rest = lease.waiters[index + 1 :]\n",
+        "            rest = ()\n",
+        f"{UNIT}/core/test_lease.py {UNIT}/core/test_model_operations.py",
+    ),
+    # --- watches ----------------------------------------------------------------------------------
+    Mutant(
+        "a loss is not told to who has seen more",
+        "blackboard/core/watch.py",
+        "if entry.epoch.cause != RESTORE and self.position.revision > survived:",
+        "if False:",
+        f"{UNIT}/core/test_watch.py",
+    ),
+    Mutant(
+        "a watch begins in a log that was cut",
+        "blackboard/core/watch.py",
+        "    if after < head.oldest - 1:\n",
+        "    if False:\n",
+        f"{UNIT}/core/test_watch.py",
     ),
 )
 
