@@ -38,6 +38,8 @@ from blackboard.core.checkpoints import (
     Point,
     Policy,
     Pruned,
+    Recovered,
+    RecoverWish,
     Restored,
     RestoreWish,
     Shown,
@@ -81,6 +83,7 @@ from blackboard.server import provenance
 from blackboard.server.boards import Host, OpenBoard
 from blackboard.server.checkpoints.branch import Branches
 from blackboard.server.checkpoints.reader import Past
+from blackboard.server.checkpoints.recover import Recoveries
 from blackboard.server.checkpoints.restore import Restores
 from blackboard.server.checkpoints.schedule import Retention
 from blackboard.server.checkpoints.take import Checkpoints
@@ -407,6 +410,13 @@ class LocalLink:
             check_note(wish.note)
             return await Restores(self._host).restore(board, wish, self.principal)
 
+    async def recover(self, board: str, wish: RecoverWish) -> Recovered:
+        """Let a board that its engine lost begin again as what the archive has."""
+        with self._audited("recover", board, wish):
+            await self._check_whole(board, Right.ADMIN)
+            check_note(wish.note)
+            return await Recoveries.of(self._host).recover(board, wish)
+
     async def branch(self, board: str, wish: BranchWish) -> Head:
         """Make a board that begins as this one was."""
         with self._audited("branch", board, wish):
@@ -485,6 +495,8 @@ class LocalLink:
             await self._check_whole(board, Right.ADMIN)
             check_note(wish.note)
             await self._host.check_new(board)
+            if await self._host.exists(board):
+                raise InvalidRequest(field="board", reason=f"there is a board {board!r}")
             await self._host.imports.begin(board, wish, self.principal.name)
 
     async def import_page(

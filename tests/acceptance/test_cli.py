@@ -444,6 +444,7 @@ EXAMPLES_ELSEWHERE = (
     "blackboard checkpoint",
     "blackboard restore",
     "blackboard rewind",
+    "blackboard recover",
     "blackboard branch",
     "blackboard replay",
     "blackboard approve ",

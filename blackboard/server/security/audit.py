@@ -146,6 +146,7 @@ WHOLE: Final = frozenset(
         "pin",
         "prune",
         "restore",
+        "recover",
         "branch",
         "verify",
         "export",
