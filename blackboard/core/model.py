@@ -22,7 +22,7 @@ import msgpack
 from msgspec.structs import replace
 
 from blackboard import types as limits
-from blackboard.core import lease
+from blackboard.core import entry_digest, lease
 from blackboard.core.commit import (
     ABSENT,
     PRESENT,
@@ -50,7 +50,14 @@ from blackboard.core.commit import (
     Renew,
     Result,
 )
-from blackboard.core.path import barrier_key, item_key, namespace_of, range_below, range_watched
+from blackboard.core.path import (
+    barrier_key,
+    cut_key,
+    item_key,
+    namespace_of,
+    range_below,
+    range_watched,
+)
 from blackboard.core.state import UNUSED, Answer, State, evolve, size_of
 from blackboard.errors import (
     AttemptTooOld,
@@ -135,8 +142,8 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
         _check_limits(commit)
         if commit.begins is not None:
             _check_begins(state, commit, commit.begins)
-        elif (asked := state.entries.get(barrier_key(commit.id.agent))) is not None:
-            _check_barrier(commit, asked, now_ms)
+        else:
+            _check_barrier(state, commit, now_ms)
         for fence in commit.fences:
             lease.check_fence(state.leases.get(fence.key), fence)
         looked = _Looked()
@@ -227,12 +234,21 @@ def _check_begins(state: State, commit: Commit, begins: Epoch) -> None:
         raise HeadMoved(begins.revision - 1, state.revision)
 
 
-def _check_barrier(commit: Commit, asked: Entry, now_ms: Milliseconds) -> None:
-    """An agent that a checkpoint waits for may only deliver, and keep its leases."""
-    is_over = asked.expires_at_ms is not None and asked.expires_at_ms <= now_ms
-    only_leases = all(isinstance(op, Grant | Renew | Release | Expire) for op in commit.ops)
-    if not (is_over or only_leases or Delete(asked.key) in commit.ops):
-        raise SnapshotFirst(commit.id.agent, asked.key, asked.mod_revision)
+def _check_barrier(state: State, commit: Commit, now_ms: Milliseconds) -> None:
+    """An agent that was asked for its state by a checkpoint may only deliver, and keep its leases:
+    until the cut, so that no state of it is in the cut without the memory that belongs to it."""
+    agent = commit.id.agent
+    asked = _living(state, barrier_key(agent), now_ms) or _living(state, cut_key(agent), now_ms)
+    if asked is None or Delete(barrier_key(agent)) in commit.ops:
+        return
+    if not all(isinstance(op, Grant | Renew | Release | Expire) for op in commit.ops):
+        raise SnapshotFirst(agent, barrier_key(agent), asked.mod_revision)
+
+
+def _living(state: State, key: Key, now_ms: Milliseconds) -> Entry | None:
+    entry = state.entries.get(key)
+    is_over = entry and entry.expires_at_ms is not None and entry.expires_at_ms <= now_ms
+    return None if is_over else entry
 
 
 def _check_size(limit: str, value: int, maximum: int, where: str | None) -> None:
@@ -532,8 +548,9 @@ def _expiry(now_ms: Milliseconds, ttl_ms: Milliseconds | None) -> Milliseconds |
 
 
 def log_entry(commit: Commit, committed: Committed, digest: bytes) -> LogEntry:
-    """The log entry of a commit that took effect; `digest` is that of its encoded form."""
-    return LogEntry(
+    """The log entry of a commit that took effect; `digest` is that of its encoded form, and counts
+    if it has no salt."""
+    entry = LogEntry(
         revision=committed.revision,
         time_ms=committed.time_ms,
         id=commit.id,
@@ -543,4 +560,6 @@ def log_entry(commit: Commit, committed: Committed, digest: bytes) -> LogEntry:
         note=commit.note,
         epoch=commit.begins,
         results=committed.results,
+        salt=commit.salt,
     )
+    return replace(entry, digest=entry_digest.digest_of(entry)) if commit.salt else entry

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from blackboard.archive.base import Archive
 from blackboard.core.checkpoints import Lost
 from blackboard.core.commit import Commit, CommitId, Committed, Condition, Head, Op
+from blackboard.core.entry_digest import SALT_BYTES
 from blackboard.core.model import Outcome
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import EngineFacts, Store, VoteCounts
@@ -264,7 +265,7 @@ class Host:
         """
         opened = await self.use(board, opener)
         try:
-            return await quorum.submit(opened.queue, commit, self.lock_masters, permit)
+            return await quorum.submit(opened.queue, salted(commit), self.lock_masters, permit)
         finally:
             if self.archiver is not None:
                 self.archiver.poke(board)
@@ -341,6 +342,11 @@ class Host:
             await self.archiver.aclose()
             await self.archiver.archive.aclose()
         await self.store.aclose()
+
+
+def salted(commit: Commit) -> Commit:
+    """A commit on its way to an engine: with a salt of its own, whoever sent it."""
+    return replace(commit, salt=secrets.token_bytes(SALT_BYTES))
 
 
 SYSTEM_TRIES: Final = 5

@@ -80,7 +80,7 @@ from blackboard.errors import (
 )
 from blackboard.integrity.signing import Manifest
 from blackboard.server import provenance
-from blackboard.server.boards import Host, OpenBoard
+from blackboard.server.boards import Host, OpenBoard, salted
 from blackboard.server.checkpoints.branch import Branches
 from blackboard.server.checkpoints.reader import Past
 from blackboard.server.checkpoints.recover import Recoveries
@@ -178,7 +178,7 @@ class LocalLink:
         with self._audited("commit", board):
             self._check(board)
             access.require_commit(self.principal, commit)
-            prepared = prepare(commit)
+            prepared = prepare(salted(commit))
             self._take_log(prepared.size)
             return self._host.opened(board).queue.submit(prepared, self._permit())
 
@@ -389,6 +389,7 @@ class LocalLink:
                     if self._readable(declared_key(agent))
                 },
                 manifest.key.hex(),
+                manifest.memory,
             )
 
     async def pin(self, board: str, name: str, *, pinned: bool) -> None:

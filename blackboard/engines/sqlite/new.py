@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from blackboard.core.commit import Entry, Epoch, Seed
+from blackboard.engines.disk import sync_path
+from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.file import (
     APPLICATION_ID,
     FORMAT,
     INSERT_EPOCH,
     PAGE_BYTES,
-    sync_path,
     translated,
 )
 from blackboard.engines.sqlite.owed import insert
@@ -30,8 +31,6 @@ from blackboard.integrity.private_files import make_file
 from blackboard.types import Milliseconds
 
 _DROPPED: Final = ".dropped"
-_INDEXES: Final = ("-wal", "-shm")
-"""What SQLite keeps beside a file. They must never meet another file than their own."""
 
 
 def seed_path(path: Path) -> Path:
@@ -60,13 +59,14 @@ def remove(path: Path) -> None:
             path.replace(dropped)  # first, so that no board is found with a part of its log
             sync_path(path.parent)
         _remove_beside(path)
+        suspect.forget(path)
         for gone in (dropped, seed_path(path)):
             gone.unlink(missing_ok=True)
         sync_path(path.parent)
 
 
 def _remove_beside(path: Path) -> None:
-    for suffix in _INDEXES:
+    for suffix in suspect.BESIDE:
         path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
 
 
@@ -124,8 +124,17 @@ class NewFile:
             self._close()
             sync_path(self._beside)
             _remove_beside(self._path)  # of a board of that name that was removed
+            suspect.forget(self._path)
             self._beside.replace(self._path)
+            self._sync_name()
+
+    def _sync_name(self) -> None:
+        """Where that fails there is no board, rather than one that a power loss takes away."""
+        try:
             sync_path(self._path.parent)
+        except BaseException:
+            self._path.unlink(missing_ok=True)
+            raise
 
     def abandon(self) -> None:
         """Remove what is there of it, if it did not become whole."""

@@ -4,7 +4,9 @@ Invariants
 - One process owns the directory, from `SqliteStore.at` to `aclose`: `lock` is locked by it, and
   `owner.json` says who it is.
 - `boards/<board>.db` exists once the board does; a board is created whole or not at all.
-- A board whose file could not be written is loaded again from it before it answers anything.
+- A board whose file could not be written is loaded again from it before it answers anything; one
+  of which a sync failed is Unavailable for the rest of this process, and written again by the next
+  (engines/sqlite/suspect.py).
 - The directory is let go only after the last transaction ended.
 """
 
@@ -15,7 +17,7 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -32,8 +34,17 @@ from blackboard.core.model import Outcome
 from blackboard.core.path import Ranges, check_name
 from blackboard.core.state import State
 from blackboard.engines.base import EngineFacts, check_hold
+from blackboard.engines.disk import SyncError
+from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.board import EmbeddedBoard, Threads
-from blackboard.engines.sqlite.file import BoardFile, Level, Loaded, translated
+from blackboard.engines.sqlite.file import (
+    DISTRUSTED,
+    BoardFile,
+    Level,
+    Loaded,
+    look_at_journal,
+    translated,
+)
 from blackboard.engines.sqlite.new import NewFile, create, remove, seed_path
 from blackboard.errors import (
     DataDirectoryInUse,
@@ -82,6 +93,7 @@ class SqliteStore:
         self._busy: set[str] = set()  # boards that are being made or removed
         self._steps: set[asyncio.Future[Any]] = set()
         self._seen: set[str] = set()  # boards that this process opened before
+        self._distrusted: dict[str, str] = {}  # boards of which a sync failed, and why
         self._closing: asyncio.Task[None] | None = None
         self._threads = threads or Threads(
             writers=ThreadPoolExecutor(_WRITERS, thread_name_prefix="board-writer"),
@@ -123,7 +135,10 @@ class SqliteStore:
         _write_owner(self.directory, url)
 
     async def facts(self) -> EngineFacts:
-        """As `Store.facts`."""
+        """As `Store.facts`. Errors: Unavailable once a sync of a board's file failed."""
+        if self._distrusted:
+            names = ", ".join(sorted(self._distrusted))
+            raise Unavailable(what=f"board {names}", reason=DISTRUSTED)
         where = str(self.directory)
         return EngineFacts("sqlite", sqlite3.sqlite_version, location=where, level=self.level)
 
@@ -143,17 +158,13 @@ class SqliteStore:
 
     def _begin_in_file(self, name: str, head: Head, above: Revision) -> None:
         """In a thread: the marker of an epoch, if the file of a closed board stands at `head`."""
-        file = BoardFile(self._path(name), level=self.level, file_bytes_max=self._file_bytes_max)
-        try:
+        with self._opened(name, self._path(name)) as file:
             loaded = file.load(name)
             state = loaded.state
             if (state.revision, state.epoch.id) == (head.revision, head.epoch.id):
                 epoch = _next_epoch(state, above)
                 file.begin_epoch(loaded, epoch, self._now_ms())
-        except BaseException:
-            file.abandon()
-            raise
-        file.close()
+            file.close()
 
     async def exists(self, board: str) -> bool:
         """As `Store.exists`."""
@@ -252,6 +263,7 @@ class SqliteStore:
         async with self._alone(board):
             await self._let_go_of(board)
             self._seen.discard(board)
+            self._distrusted.pop(board, None)
             await self._step(partial(remove, self._path(board)))
 
     async def boards(self) -> Sequence[str]:
@@ -305,6 +317,7 @@ class SqliteStore:
         path = self._path(name)
         if name in self._busy:
             raise _unfinished(name)
+        self._check_trusted(name)
         if not create and not await asyncio.to_thread(path.exists):
             raise InvalidRequest(field="board", reason=f"there is no board {name!r}")
         if name in self._busy:
@@ -317,6 +330,11 @@ class SqliteStore:
         # Whoever asks may be cancelled; the others still get the board.
         done, _ = await asyncio.wait([loading])
         return done.pop().result()
+
+    def _check_trusted(self, name: str) -> None:
+        """Errors: Unavailable once a sync of a board's file failed."""
+        if name in self._distrusted:
+            raise Unavailable(what=f"board {name}", reason=self._distrusted[name])
 
     async def _let_go_of(self, name: str) -> None:
         """Close a board, if it is open: what was decided of it is written first, or failed."""
@@ -332,7 +350,12 @@ class SqliteStore:
         file, loaded = await run(self._threads.writers, self._load_file, name, path, first)
         self._seen.add(name)
         board = EmbeddedBoard(
-            name, file=file, loaded=loaded, threads=self._threads, now_ms=self._now_ms
+            name,
+            file=file,
+            loaded=loaded,
+            threads=self._threads,
+            now_ms=self._now_ms,
+            distrusted=lambda: self.distrust(name),
         )
         self._boards[name] = board
         return board
@@ -344,16 +367,62 @@ class SqliteStore:
             if seed_path(path).exists():
                 raise _unfinished(name)
             create(path, name, Epoch(1, uuid.uuid4().hex), now_ms)
-        file = BoardFile(path, level=self.level, file_bytes_max=self._file_bytes_max)
-        try:
+        with self._opened(name, path) as file:
             loaded = file.load(name)
             if first and not loaded.clean:
                 loaded = file.begin_epoch(loaded, _next_epoch(loaded.state, 0), now_ms)
             file.begin_run()
+        return file, loaded
+
+    @contextlib.contextmanager
+    def _opened(self, name: str, path: Path) -> Iterator[BoardFile]:
+        """In a thread: the file of a board that is not open, given up if the block fails."""
+        self._check_trusted(name)
+        self._make_sure(name, path)
+        file = BoardFile(path, level=self.level, file_bytes_max=self._file_bytes_max)
+        try:
+            yield file
+        except BaseException:
+            if file.suspect:
+                self.distrust(name)
+            file.abandon()
+            raise
+
+    def _make_sure(self, name: str, path: Path) -> None:
+        """In a thread, before a file is read: let all that a read returns be on the disk.
+
+        Where a sync of it failed it is written again, and an epoch begins: what was answered or
+        seen before may be gone, and its revisions are not given to anything else.
+        """
+        with translated(path):
+            if not suspect.is_marked(path):
+                with contextlib.suppress(SyncError):  # it is marked then
+                    suspect.trust_journal(path)
+                    return
+            try:
+                suspect.write_again(
+                    path, partial(look_at_journal, path), partial(self._begin_again, name)
+                )
+            except (OSError, sqlite3.Error, Unavailable) as error:
+                # Each attempt copies all of it: the next one is made by the next process.
+                self.distrust(name, f"{DISTRUSTED} (it could not be written again: {error})")
+                raise
+
+    def _begin_again(self, name: str, path: Path) -> None:
+        """Check a copy of a board's file, and begin an epoch in it."""
+        file = BoardFile(path, level="disk")
+        try:
+            loaded = file.load(name)
+            file.begin_epoch(loaded, _next_epoch(loaded.state, 0), self._now_ms())
+            file.begin_run()
         except BaseException:
             file.abandon()
             raise
-        return file, loaded
+        file.close()
+
+    def distrust(self, name: str, reason: str = DISTRUSTED) -> None:
+        """Refuse a board until this store is closed: a sync of its file failed."""
+        self._distrusted.setdefault(name, reason)
 
     async def _close(self) -> None:
         errors: list[Unavailable] = []
@@ -433,7 +502,10 @@ def _in_use(directory: Path) -> DataDirectoryInUse:
     """Who has the directory, as far as they said so."""
     try:
         owner = json.loads((directory / "owner.json").read_text())
-        return DataDirectoryInUse(str(directory), pid=owner["pid"], url=owner["url"])
+        pid = owner["pid"]
+        return DataDirectoryInUse(
+            str(directory), pid=pid, url=owner["url"], is_this_process=pid == os.getpid()
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return DataDirectoryInUse(str(directory), pid=None, url=None)
 

@@ -69,7 +69,7 @@ from blackboard.errors import (
 )
 from blackboard.integrity.digest_check import ENTRIES_AT_ONCE, Sums
 from blackboard.server.archiver import check_archived
-from blackboard.server.boards import Host, system_id
+from blackboard.server.boards import Host, salted, system_id
 from blackboard.server.checkpoints.reader import Past
 from blackboard.server.checkpoints.take import Checkpoints
 from blackboard.server.security.revocations import Permit
@@ -272,7 +272,7 @@ class _Attempt:
             begins=epoch,
             known=head.revision,
         )
-        committed = await self._send(commit)
+        committed = await self._send(salted(commit))
         return _restored(told, committed.revision, committed.time_ms)
 
     async def _send(self, commit: Commit) -> Committed:
