@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as with_fields
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec.structs import replace
 
@@ -52,7 +52,6 @@ from blackboard.wire.codec import SYSTEM_AGENT, Prepared
 
 if TYPE_CHECKING:
     from blackboard.engines.redis.redlock import LockMasters
-    from blackboard.server.checkpoints.recover import Recoveries
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +84,13 @@ class ServiceStatistics:
     sweeper: SweeperStatistics = SweeperStatistics()
     votes: VoteCounts | None = None
     """None without lock masters."""
+
+
+class Closing(Protocol):
+    """What a host ends with itself."""
+
+    async def aclose(self) -> None:
+        """Give up what is under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +128,8 @@ class Host:
         if isinstance(self.store, SealedStore):
             self.store.keys.made = partial(self.audit.note_service, "make_key")
         self.imports = Imports(self.store)
-        self.recoveries: Recoveries | None = None
-        """Those that this process was asked for; None until it was."""
+        self.recoveries: Closing | None = None
+        """Those that this process was asked for (`Recoveries.of`); None until it was."""
         self.archiver = None if self.archive is None else Archiver(self.store, self.archive)
         """What feeds the archive."""
         self.documents: Documents | None = None

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from blackboard.archive.base import Archive
 from blackboard.client.audit_record import AuditRecord
-from blackboard.client.link import Delivery, Link, Stream, WatchRequest
+from blackboard.client.link import Link, Stream, WatchRequest
 from blackboard.client.views import Cause, Receipt
 from blackboard.core import access, history
 from blackboard.core.access import Principal, Reach, Right
@@ -63,7 +63,6 @@ from blackboard.core.documents.keys import check_document, document_prefix
 from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
 from blackboard.core.path import Pattern, Ranges, check_key, parse_pattern, parse_patterns
-from blackboard.core.watch import Position
 from blackboard.encryption.archive import sealed_entry
 from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.store import SealedStore
@@ -88,7 +87,7 @@ from blackboard.server.checkpoints.restore import Restores
 from blackboard.server.checkpoints.schedule import Retention
 from blackboard.server.checkpoints.take import Checkpoints
 from blackboard.server.documents.session import Session
-from blackboard.server.feed import View, Watcher
+from blackboard.server.feed import Permitted, View
 from blackboard.server.overload.rate_limits import clock_ms
 from blackboard.server.security.audit import Audited
 from blackboard.server.security.revocations import Permit
@@ -319,7 +318,7 @@ class LocalLink:
             if self.principal.credential is None:
                 yield watcher
             else:
-                yield _Permitted(watcher, self._check_token)
+                yield Permitted(watcher, self._check_token)
 
     def document(self, board: str, key: Key) -> AbstractAsyncContextManager[Session]:
         """Join the document at `key`. See `Documents.join`."""
@@ -754,29 +753,6 @@ async def _listed(
 _NOTHING: Final = Reading(0, "")
 """What is read of a board that there is not."""
 _NO_LOG: Final = LogPage(Head(0, Epoch(0, ""), 1), ())
-
-
-class _Permitted:
-    """A watcher that ends as soon as its token does: `check` raises why."""
-
-    def __init__(self, watcher: Watcher, check: Callable[[], None]) -> None:
-        self._watcher = watcher
-        self._check = check
-
-    @property
-    def position(self) -> Position:
-        return self._watcher.position
-
-    async def request_progress(self) -> None:
-        await self._watcher.request_progress()
-
-    def __aiter__(self) -> AsyncIterator[Delivery]:
-        return self
-
-    async def __anext__(self) -> Delivery:
-        delivery = await anext(self._watcher)
-        self._check()
-        return delivery
 
 
 class _Source(Protocol):

@@ -2,7 +2,8 @@
 -- of them the board cannot be opened: the field `seed` holds the name of the call of `Store.seed`
 -- whose it is, and what another one left there is removed by the first call.
 --   KEYS  see prelude.lua
---   ARGV  1 "begin"   2 the name   3 and 4, if a board is to be replaced: its revision, its epoch's id
+--   ARGV  1 "begin"   2 the name   3 and 4, if a board is to be replaced: its revision, and the
+--                     id of its epoch
 --         1 "page"    2 the name   3.. msgpack lists, flat, of what to write: fields of {board}:n,
 --                     scores and members of {board}:k and of {board}:x, fields of {board}:m
 --         1 "end"     2 the name   3 epoch, msgpack   4 its id   5 its revision   6 time in ms
