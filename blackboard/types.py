@@ -121,6 +121,8 @@ RESTORE_HOLDS_MAX: Final = 5
 """Times that a restore makes others wait, before it gives up."""
 RESTORE_KEPT_MS: Final = 24 * 3600 * 1000
 """Time for which the answer to a restore is kept, so that a retry of it is recognised."""
+RECOVER_WAIT_MS: Final = 5_000
+"""Time after which a recovery that goes on tells how far it is: the board is away meanwhile."""
 DIFF_KEYS_MAX: Final = 10_000
 """Keys that one `Board.diff` gathers; `differences` goes through any number, page by page."""
 TEXT_DIFF_LINES_MAX: Final = 2_000

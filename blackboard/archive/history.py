@@ -50,7 +50,7 @@ from blackboard.archive.tables import (
 )
 from blackboard.core import digest
 from blackboard.core.checkpoints import Difference, Lost, Mark, Point, Step, Stored
-from blackboard.core.commit import Epoch, LogEntry
+from blackboard.core.commit import RECOVER, Epoch, LogEntry
 from blackboard.core.path import SYSTEM, Ranges, namespace_of, ranges_of
 from blackboard.errors import Compacted, Corrupt, FutureRevision, InvalidRequest
 from blackboard.types import LOG_ENTRIES_MAX, PAGE_BYTES_MAX, Key, Prefix, Revision
@@ -457,10 +457,12 @@ async def lost(connection: AsyncConnection, row: Any) -> Lost | None:
     survived = row.origin_revision
     if row.origin != before.id:  # it went on from an earlier one again
         survived = max([survived, *(each.through for each in earlier)])
-    if survived >= before.through:
-        return None
     query = select(func.min(COMMIT.c.revision)).where(COMMIT.c.board == row.id)
     [[begins]] = await rows(connection, query)
+    first = select(EPOCH.c.cause).where(EPOCH.c.board == row.id, EPOCH.c.revision == begins)
+    causes = [each.cause for each in await rows(connection, first)]
+    if survived >= before.through or causes == [RECOVER]:
+        return None
     return Lost(survived, before.through, row.oldest if begins is None else begins)
 
 

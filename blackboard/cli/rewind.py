@@ -1,4 +1,4 @@
-"""restore, rewind, branch, history: the team taken back, or sent another way."""
+"""restore, rewind, recover, branch, history: the team taken back, or sent another way."""
 
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -11,10 +11,11 @@ from blackboard.types import REVISION_MAX
 
 if TYPE_CHECKING:
     from blackboard.client.board import Board
+    from blackboard.client.client import Client
     from blackboard.client.moment import When
     from blackboard.client.preview import RestorePreview
     from blackboard.client.views import Version
-    from blackboard.core.checkpoints import Restored
+    from blackboard.core.checkpoints import Recovered, Restored
 
 _PANEL: Final = "Checkpoints"
 _YES = typer.Option("--yes", "-y", help="Do not ask.")
@@ -126,6 +127,55 @@ def _ask(flags: Flags, to: "When", *, keep_calls: bool) -> None:
     if not sys.stdin.isatty():
         raise wrong_usage("nobody is here to be asked", "Say --yes.")
     typer.confirm("Take the board back?", abort=True, err=True)
+
+
+@app.command(
+    cls=ReadCommand,
+    rich_help_panel=_PANEL,
+    epilog="""\
+blackboard recover main  # as it was before its engine lost it
+blackboard recover main --at before-plan --note "Redis was emptied\"""",
+)
+def recover(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="BOARD", help="Which board.", show_default=False)],
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at",
+            metavar="MOMENT",
+            help="A checkpoint, a revision, or a time. Default: the newest.",
+        ),
+    ] = None,
+    note: Annotated[
+        str, typer.Option("--note", metavar="TEXT", help="Why; the audit keeps it.")
+    ] = "",
+) -> None:
+    """Bring a board back that its engine lost, as the archive has it.
+
+    Everything, with its revisions. What was written since stays readable. To do it again, also
+    after it was killed in the middle, does no harm.
+    """
+    from blackboard.cli import render as shown
+    from blackboard.cli import session, values
+
+    async def work(client: "Client") -> "Recovered":
+        moment = None if at is None else values.parse_moment(at)
+        return await client.board(name).recover(moment, note=note, progress=_tell_progress)
+
+    flags = Flags.of(context)
+    with screen.busy("recovering"):
+        recovered = session.with_client(flags, work)
+    if flags.as_json:
+        told = {"board": name, "revision": recovered.revision, "epoch": recovered.epoch}
+        shown.print_json(told | {"from_revision": recovered.from_revision})
+    else:
+        past = f"is again as it was at revision {recovered.from_revision}"
+        screen.say(f"board {name} {past}, and goes on from revision {recovered.revision}")
+
+
+def _tell_progress(entries: int) -> None:
+    screen.say(f"{entries} entries are back")
 
 
 @app.command(

@@ -47,6 +47,8 @@ from blackboard.core.checkpoints import (
     Origin,
     Policy,
     Pruned,
+    Recovered,
+    RecoverWish,
     Restored,
     RestoreWish,
     Shown,
@@ -636,6 +638,34 @@ class Board:
         # Nobody is asked where the board is now: that could fail, and the restore took effect.
         self._take(restored.epoch, restored.revision)
         return restored
+
+    async def recover(
+        self,
+        at: When | None = None,
+        *,
+        note: str = "",
+        progress: Callable[[int], None] | None = None,
+    ) -> Recovered:
+        """Bring the board back that its engine lost, as its archive has it: at the newest revision
+        that was lost, or at the archived moment `at` (a revision, a checkpoint, a time).
+
+        Everything, with its revisions, as it was; in a new epoch, in which nobody holds a lease.
+        What was written since the loss is archived first, and stays readable. `progress` is called
+        now and then with the number of entries that the engine has. Asked again after it was done,
+        or after whoever did it was killed, it answers the same, or does the rest.
+
+        Errors: AccessDenied without the admin right on the whole board; NoSuchBoard when nothing is
+        archived of it; InvalidRequest when its engine has all that is archived; Corrupt when the
+        archive does not hold what was sealed. Cancellation: it goes on in the service.
+        """
+        wish = RecoverWish(None if at is None else moment_of(at), note)
+        while True:
+            recovered = await self._link.recover(self.name, wish)
+            if recovered.done:
+                await self.refresh()
+                return recovered
+            if progress is not None:
+                progress(recovered.entries)
 
     async def rewind(
         self,

@@ -23,6 +23,8 @@ from blackboard.core.checkpoints import (
     Moment,
     Policy,
     Pruned,
+    Recovered,
+    RecoverWish,
     Restored,
     RestoreWish,
     Shown,
@@ -186,6 +188,10 @@ class Link(Protocol):
 
     async def restore(self, board: str, wish: RestoreWish) -> Restored:
         """Bring back the content of a moment; the same request again gets the same answer."""
+
+    async def recover(self, board: str, wish: RecoverWish) -> Recovered:
+        """Let a board that its engine lost begin again as what the archive has; to be asked again
+        until it is done."""
 
     async def branch(self, board: str, wish: BranchWish) -> Head:
         """Make a board that begins as this one was; the same request again changes nothing."""

@@ -501,6 +501,7 @@ METHODS: dict[str, Checked] = {
     "pin": Checked.WHOLE_CHECKPOINT,
     "prune": Checked.WHOLE_ADMIN,
     "restore": Checked.WHOLE_RESTORE,
+    "recover": Checked.WHOLE_ADMIN,
     "branch": Checked.WHOLE_CHECKPOINT,
     "differences": Checked.FILTERED,
     "history": Checked.EACH_KEY,

@@ -300,6 +300,31 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
+class RecoverWish:
+    """A recovery that is asked for: to which archived moment (None: the newest that was lost), and
+    why."""
+
+    at: Moment | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A board whose engine holds again what the archive has of `from_revision`, since `revision`,
+    which begins `epoch`.
+
+    While it is not `done`, revision and epoch are those that it is to have, 0 and "" if that is not
+    known yet. `entries` were put into the engine by now.
+    """
+
+    done: bool
+    entries: int
+    from_revision: Revision
+    revision: Revision
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
 class BranchWish:
     """A branch that is asked for: a new board, from which moment, under which assumption."""
 

@@ -335,6 +335,8 @@ ENGINE = "engine"
 RESTORE = "restore"
 BRANCH = "branch"
 """The board began as another one's content (a branch, an import)."""
+RECOVER = "recover"
+"""The board began again as what its archive had, after its engine had lost it."""
 
 
 class Head(Struct, frozen=True, gc=False):

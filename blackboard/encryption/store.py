@@ -494,7 +494,14 @@ class SealedStore:
 
     # --- branches ---------------------------------------------------------------------------------
 
-    async def seed(self, board: str, seed: Seed, pages: AsyncIterator[Sequence[Entry]]) -> Head:
+    async def seed(
+        self,
+        board: str,
+        seed: Seed,
+        pages: AsyncIterator[Sequence[Entry]],
+        *,
+        replaces: Head | None = None,
+    ) -> Head:
         """As `Store.seed`. Sealed values stay as they are: the board gets the keys they need."""
         ids: set[bytes] = set()
 
@@ -505,7 +512,7 @@ class SealedStore:
                 await self.keys.adopt(board, ids - before)
                 yield found
 
-        return await self.raw.seed(board, seed, sealed())
+        return await self.raw.seed(board, seed, sealed(), replaces=replaces)
 
     async def _seeded(self, board: str, entry: Entry, ids: set[bytes]) -> Entry:
         kept = sealed_form(entry.value)

@@ -104,11 +104,21 @@ class Store(Protocol):
         Errors: LimitExceeded, Unavailable.
         """
 
-    async def seed(self, board: str, seed: Seed, pages: AsyncIterator[Sequence[Entry]]) -> Head:
+    async def seed(
+        self,
+        board: str,
+        seed: Seed,
+        pages: AsyncIterator[Sequence[Entry]],
+        *,
+        replaces: Head | None = None,
+    ) -> Head:
         """Make a board that begins with the entries of `pages`, sorted by key, as they are.
 
         It exists whole or not at all: until then `open` says Unavailable, and what a crash left is
-        removed by the next `seed` of that name. Errors: InvalidRequest when the board exists.
+        removed by the next `seed` of that name. With `replaces` a board that stands there is
+        removed first; after a failure there may be neither.
+        Errors: InvalidRequest when the board exists; HeadMoved when it stands elsewhere than at
+        `replaces`: it is as it was.
         """
 
     async def drop(self, board: str) -> None:

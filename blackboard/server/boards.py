@@ -16,11 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as with_fields
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec.structs import replace
 
 from blackboard.archive.base import Archive
+from blackboard.core.checkpoints import Lost
 from blackboard.core.commit import Commit, CommitId, Committed, Condition, Head, Op
 from blackboard.core.entry_digest import SALT_BYTES
 from blackboard.core.model import Outcome
@@ -39,7 +40,7 @@ from blackboard.server import redlock_votes as quorum
 from blackboard.server.archiver import Archiver, ArchiveStatistics
 from blackboard.server.checkpoints.imports import Imports
 from blackboard.server.commit_queue import CommitQueue, Load
-from blackboard.server.continuity import go_above
+from blackboard.server.continuity import go_above, told
 from blackboard.server.documents.rooms import Documents
 from blackboard.server.feed import Feed
 from blackboard.server.overload.fair_share import Shares
@@ -85,6 +86,13 @@ class ServiceStatistics:
     """None without lock masters."""
 
 
+class Closing(Protocol):
+    """What a host ends with itself."""
+
+    async def aclose(self) -> None:
+        """Give up what is under way."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpenBoard:
     """A board that this process serves."""
@@ -107,6 +115,7 @@ class Host:
     _boards: dict[str, OpenBoard] = field(default_factory=dict)
     _openers: dict[str, str | None] = field(default_factory=dict)
     _facts: EngineFacts | None = None
+    _lost: dict[str, Lost] = field(default_factory=dict)
     _refused: EngineRefused | None = None
 
     def __post_init__(self) -> None:
@@ -120,6 +129,8 @@ class Host:
             self.store.keys.made = partial(self.audit.note_service, "make_key")
             self.store.keys.scrubbed = self._note_scrub
         self.imports = Imports(self.store)
+        self.recoveries: Closing | None = None
+        """Those that this process was asked for (`Recoveries.of`); None until it was."""
         self.archiver = None if self.archive is None else Archiver(self.store, self.archive)
         """What feeds the archive."""
         self.documents: Documents | None = None
@@ -139,6 +150,21 @@ class Host:
         self._refused = None
         found = () if self.lock_masters is None else await self.lock_masters.check()
         self._facts = with_fields(facts, warnings=facts.warnings + found)
+        await self._look_for_lost()
+
+    async def _look_for_lost(self) -> None:
+        """Find the boards that are archived and that the engine does not have at all."""
+        if self.archive is None:
+            return
+        try:
+            there = set(await self.store.boards())
+            for name in await self.archive.boards():
+                if name not in there and await self.archive.holds(name):
+                    mark = await self.archive.mark(name)
+                    through = 0 if mark is None else mark.revision
+                    self._lost.setdefault(name, Lost(0, through, through))
+        except BlackboardError as error:
+            log.warning("the archive cannot be compared with the engine: %s", error)
 
     def note_start(self) -> None:
         """Have it in the audit with which master key this service works, if it has one."""
@@ -152,7 +178,12 @@ class Host:
     def facts(self) -> EngineFacts:
         """What the engine said of itself when it was last asked."""
         assert self._facts is not None, "the service was not started"
-        return self._facts
+        lost = tuple(told(name, found) for name, found in sorted(self._lost.items()))
+        return with_fields(self._facts, warnings=self._facts.warnings + lost)
+
+    def note_recovered(self, name: str) -> None:
+        """Nothing of this board is lost any more."""
+        self._lost.pop(name, None)
 
     def check_serving(self) -> None:
         """Errors: Unavailable while stopping; EngineRefused when the engine would lose data."""
@@ -226,6 +257,8 @@ class Host:
             return
         try:
             await go_above(self.store, self.archive, name)
+            if (lost := await self.archive.lost(name)) is not None:
+                self._lost[name] = lost
         except BlackboardError as error:
             log.warning("board %s cannot be compared with its archive: %s", name, error)
 
@@ -309,6 +342,8 @@ class Host:
         await self.revocations.aclose()
         await self.audit.aclose()
         await self.imports.aclose()
+        if self.recoveries is not None:
+            await self.recoveries.aclose()
         for board in self._boards.values():
             await board.queue.aclose()
             await board.feed.aclose()

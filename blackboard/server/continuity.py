@@ -87,5 +87,5 @@ def told(board: str, lost: Lost) -> str:
     """What people are told of a loss."""
     return (
         f"board {board}: the engine lost revisions {lost.survived + 1} to {lost.through}, which the"
-        f" archive has: they can be read and restored; the board goes on at {lost.went_on}"
+        f" archive has; `blackboard recover {board}` brings them back"
     )

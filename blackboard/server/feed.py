@@ -487,3 +487,28 @@ class Watcher:
 
     def _mark_is_due(self, now_s: float) -> bool:
         return self._is_answered() or (now_s - self._told_at) * 1000 >= PROGRESS_INTERVAL_MS
+
+
+class Permitted:
+    """A watcher that ends as soon as its token does: `check` raises why."""
+
+    def __init__(self, watcher: Watcher, check: Callable[[], None]) -> None:
+        self._watcher = watcher
+        self._check = check
+
+    @property
+    def position(self) -> Position:
+        """As `Watcher.position`."""
+        return self._watcher.position
+
+    async def request_progress(self) -> None:
+        """As `Watcher.request_progress`."""
+        await self._watcher.request_progress()
+
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        delivery = await anext(self._watcher)
+        self._check()
+        return delivery

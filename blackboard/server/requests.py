@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from blackboard.archive.base import Archive
 from blackboard.client.audit_record import AuditRecord
-from blackboard.client.link import Delivery, Link, Stream, WatchRequest
+from blackboard.client.link import Link, Stream, WatchRequest
 from blackboard.client.views import Cause, Receipt
 from blackboard.core import access, history
 from blackboard.core.access import Principal, Reach, Right
@@ -39,6 +39,8 @@ from blackboard.core.checkpoints import (
     Point,
     Policy,
     Pruned,
+    Recovered,
+    RecoverWish,
     Restored,
     RestoreWish,
     Shown,
@@ -61,7 +63,6 @@ from blackboard.core.documents.keys import check_document, document_prefix
 from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
 from blackboard.core.path import Pattern, Ranges, check_key, parse_pattern, parse_patterns
-from blackboard.core.watch import Position
 from blackboard.encryption.archive import sealed_entry
 from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.store import SealedStore
@@ -81,11 +82,12 @@ from blackboard.server import provenance
 from blackboard.server.boards import Host, OpenBoard, salted
 from blackboard.server.checkpoints.branch import Branches
 from blackboard.server.checkpoints.reader import Past
+from blackboard.server.checkpoints.recover import Recoveries
 from blackboard.server.checkpoints.restore import Restores
 from blackboard.server.checkpoints.schedule import Retention
 from blackboard.server.checkpoints.take import Checkpoints
 from blackboard.server.documents.session import Session
-from blackboard.server.feed import View, Watcher
+from blackboard.server.feed import Permitted, View
 from blackboard.server.overload.rate_limits import clock_ms
 from blackboard.server.security.audit import Audited
 from blackboard.server.security.revocations import Permit
@@ -330,7 +332,7 @@ class LocalLink:
             if self.principal.credential is None:
                 yield watcher
             else:
-                yield _Permitted(watcher, self._check_token)
+                yield Permitted(watcher, self._check_token)
 
     def document(self, board: str, key: Key) -> AbstractAsyncContextManager[Session]:
         """Join the document at `key`. See `Documents.join`."""
@@ -422,6 +424,13 @@ class LocalLink:
             check_note(wish.note)
             return await Restores(self._host).restore(board, wish, self.principal)
 
+    async def recover(self, board: str, wish: RecoverWish) -> Recovered:
+        """Let a board that its engine lost begin again as what the archive has."""
+        with self._audited("recover", board, wish):
+            await self._check_whole(board, Right.ADMIN)
+            check_note(wish.note)
+            return await Recoveries.of(self._host).recover(board, wish)
+
     async def branch(self, board: str, wish: BranchWish) -> Head:
         """Make a board that begins as this one was."""
         with self._audited("branch", board, wish):
@@ -500,6 +509,8 @@ class LocalLink:
             await self._check_whole(board, Right.ADMIN)
             check_note(wish.note)
             await self._host.check_new(board)
+            if await self._host.exists(board):
+                raise InvalidRequest(field="board", reason=f"there is a board {board!r}")
             await self._host.imports.begin(board, wish, self.principal.name)
 
     async def import_page(
@@ -732,29 +743,6 @@ async def _listed(
 _NOTHING: Final = Reading(0, "")
 """What is read of a board that there is not."""
 _NO_LOG: Final = LogPage(Head(0, Epoch(0, ""), 1), ())
-
-
-class _Permitted:
-    """A watcher that ends as soon as its token does: `check` raises why."""
-
-    def __init__(self, watcher: Watcher, check: Callable[[], None]) -> None:
-        self._watcher = watcher
-        self._check = check
-
-    @property
-    def position(self) -> Position:
-        return self._watcher.position
-
-    async def request_progress(self) -> None:
-        await self._watcher.request_progress()
-
-    def __aiter__(self) -> AsyncIterator[Delivery]:
-        return self
-
-    async def __anext__(self) -> Delivery:
-        delivery = await anext(self._watcher)
-        self._check()
-        return delivery
 
 
 class _Source(Protocol):

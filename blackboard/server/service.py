@@ -75,13 +75,13 @@ class Service:
         sweeper = self._sweeper
 
         async def trim() -> None:
-            await sweeper.trim(self._log_kept_revisions)
+            await sweeper.trim_due(self._log_kept_revisions)
 
         self._tasks = [
             asyncio.create_task(
                 _every(SWEEP_INTERVAL_MS, sweeper.sweep, SWEEP_INTERVAL_MS // 4), name="sweeper"
             ),
-            asyncio.create_task(_every(ENGINE_CHECK_INTERVAL_MS, trim), name="log trimmer"),
+            asyncio.create_task(_every(SWEEP_INTERVAL_MS, trim), name="log trimmer"),
             asyncio.create_task(_every(ENGINE_CHECK_INTERVAL_MS, self.host.look), name="look"),
         ]
         if self._automatic.repeats:

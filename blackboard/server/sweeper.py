@@ -16,7 +16,13 @@ from blackboard.core import history
 from blackboard.core.commit import Commit, CommitId, Delete, Entry, Expire, KeyAt, Lease, Op
 from blackboard.errors import BlackboardError
 from blackboard.server.boards import Host, SweeperStatistics
-from blackboard.types import LANES_MAX, LOG_ENTRIES_MAX, REVISION_MAX, SWEEP_ENTRIES_MAX
+from blackboard.types import (
+    ENGINE_CHECK_INTERVAL_MS,
+    LANES_MAX,
+    LOG_ENTRIES_MAX,
+    REVISION_MAX,
+    SWEEP_ENTRIES_MAX,
+)
 from blackboard.wire.codec import SYSTEM_AGENT
 
 log = logging.getLogger(__name__)
@@ -37,6 +43,7 @@ class Sweeper:
         self.refused = 0
         """Those that it came too late for."""
         self._rounds = 0
+        self._trimmed_at: dict[str, float] = {}
 
     def statistics(self) -> SweeperStatistics:
         """What it did until now."""
@@ -82,6 +89,18 @@ class Sweeper:
             self.refused += 1
         else:
             self.expired += 1
+
+    async def trim_due(self, kept: int) -> None:
+        """As `trim`, of the boards that were opened since the last call, and of those that were not
+        looked at for ENGINE_CHECK_INTERVAL_MS: so a process that does not live that long trims too.
+        """
+        now_s = asyncio.get_running_loop().time()
+        for board in self._host.boards():
+            last_s = self._trimmed_at.get(board)
+            if last_s is None or now_s - last_s >= ENGINE_CHECK_INTERVAL_MS / 1000:
+                self._trimmed_at[board] = now_s
+                with _told(board):
+                    await self._trim(board, kept)
 
     async def trim(self, kept: int) -> None:
         """Compact each open board's log that is well above `kept` entries, page by page.

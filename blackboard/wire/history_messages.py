@@ -19,6 +19,7 @@ from blackboard.core.checkpoints import (
     Instant,
     Moment,
     Pruned,
+    Recovered,
     Restored,
     Shown,
     Verified,
@@ -90,6 +91,17 @@ class RestoredMessage(TypedDict):
     put_back: int
     removed: int
     before: str
+
+
+class RecoveredMessage(TypedDict):
+    """Result of `recover`: how many entries the engine has by now; if it is not `done`, ask again.
+    `epoch` is the id of the one that begins."""
+
+    done: bool
+    entries: int
+    from_revision: int
+    revision: int
+    epoch: str
 
 
 class DifferenceMessage(TypedDict):
@@ -212,6 +224,17 @@ def write_restored(restored: Restored) -> RestoredMessage:
         "put_back": restored.put_back,
         "removed": restored.removed,
         "before": restored.before,
+    }
+
+
+def write_recovered(recovered: Recovered) -> RecoveredMessage:
+    """A recovery as a message."""
+    return {
+        "done": recovered.done,
+        "entries": recovered.entries,
+        "from_revision": recovered.from_revision,
+        "revision": recovered.revision,
+        "epoch": recovered.epoch,
     }
 
 
@@ -346,6 +369,18 @@ def read_restored(message: Any) -> Restored:
             reading.read_int(message, "put_back"),
             reading.read_int(message, "removed"),
             reading.read_str(message, "before"),
+        )
+
+
+def read_recovered(message: Any) -> Recovered:
+    """Errors: RemoteProtocolError."""
+    with from_peer("recover"):
+        return Recovered(
+            bool(message["done"]),
+            reading.read_int(message, "entries"),
+            reading.read_int(message, "from_revision"),
+            reading.read_int(message, "revision"),
+            reading.read_str(message, "epoch"),
         )
 
 

@@ -276,6 +276,15 @@ class Restore(_BoardParams):
     keep_calls: bool = False
 
 
+class Recover(_BoardParams):
+    """Let a board whose engine lost it begin again as what its archive has, of the newest revision
+    that was lost or of the moment `at`; ask again until it is done."""
+
+    method = "recover"
+    at: Moment | None = None
+    note: Note = ""
+
+
 class Branch(_BoardParams):
     """Make board `new`, which begins as this one was."""
 
@@ -418,6 +427,7 @@ METHODS: Final[dict[str, type[Params]]] = {
         Pin,
         Prune,
         Restore,
+        Recover,
         Branch,
         Differences,
         History,

@@ -461,6 +461,7 @@ EXAMPLES_ELSEWHERE = (
     "blackboard checkpoint",
     "blackboard restore",
     "blackboard rewind",
+    "blackboard recover",
     "blackboard branch",
     "blackboard replay",
     "blackboard approve ",

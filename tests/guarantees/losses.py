@@ -18,13 +18,15 @@ from typing import Final, Self
 
 from redis import Redis
 
+from blackboard.archive.sql import SqlArchive
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.engines.base import Store
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.server.assembly import archive_beside
+from blackboard.integrity.signing import Seal, make_key
+from blackboard.server.assembly import archive_url
 from blackboard.server.service import Service
 
 BOARD: Final = "main"
@@ -35,9 +37,12 @@ REDIS: Final = ("older copy", "flushed", "flushed while served")
 class Site:
     """A service with an archive over an engine, in `directory`; over Redis at `url`, if given."""
 
-    def __init__(self, directory: Path, url: str | None = None) -> None:
+    def __init__(
+        self, directory: Path, url: str | None = None, *, archive: type[SqlArchive] = SqlArchive
+    ) -> None:
         self.directory = directory
-        self._url = url
+        self.url = url
+        self._archive = archive
         self._service: Service | None = None
         self._dumps: dict[bytes, bytes] = {}
 
@@ -72,7 +77,10 @@ class Site:
     async def start(self) -> None:
         """Start a service on what is there."""
         self.directory.mkdir(exist_ok=True)
-        archive = await archive_beside(self.directory)
+        seal, blobs = Seal(make_key(self.directory / "signing_key")), self.directory / "blobs"
+        archive = await self._archive.open(
+            archive_url(self.directory), blobs=str(blobs), sealer=seal
+        )
         service = Service(await self._store(), archive=archive)
         self._service = await service.__aenter__()
 
@@ -83,8 +91,8 @@ class Site:
             await service.__aexit__(None, None, None)
 
     async def _store(self) -> Store:
-        if self._url is not None:
-            return RedisStore.connect(self._url)
+        if self.url is not None:
+            return RedisStore.connect(self.url)
         return await SqliteStore.at(self.directory / "data")
 
     # --- losses -----------------------------------------------------------------------------------
@@ -95,8 +103,8 @@ class Site:
 
     def copy(self) -> None:
         """Take the documented backup of the board, to which `lose("older copy")` goes back."""
-        if self._url is not None:
-            with Redis.from_url(self._url) as server:
+        if self.url is not None:
+            with Redis.from_url(self.url) as server:
                 self._dumps = {key: server.dump(key) for key in server.keys("*")}
             return
         with (
@@ -104,6 +112,10 @@ class Site:
             contextlib.closing(sqlite3.connect(self.directory / "copy.db")) as target,
         ):
             source.backup(target)
+
+    def forget_copy(self) -> None:
+        """Have no backup any more."""
+        self._dumps = {}
 
     async def archived(self) -> None:
         """Wait until everything is archived."""
@@ -121,7 +133,7 @@ class Site:
             self._flush()
             return
         await self.stop()
-        if self._url is not None:
+        if self.url is not None:
             self._flush()
         elif how == "file gone":
             self._file.unlink()
@@ -130,8 +142,8 @@ class Site:
         await self.start()
 
     def _flush(self) -> None:
-        assert self._url is not None
-        with Redis.from_url(self._url) as server:
+        assert self.url is not None
+        with Redis.from_url(self.url) as server:
             server.flushall()
             for key, dump in self._dumps.items():
                 server.restore(key, 0, dump)

@@ -1,7 +1,9 @@
 """Recoverable: what is archived is never deleted because an engine has less."""
 
+import asyncio
 import contextlib
 import sqlite3
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,14 @@ from typing import Any
 import pytest
 
 from blackboard.client.board import Board
-from blackboard.errors import Compacted, FutureRevision, NoSuchCheckpoint
+from blackboard.errors import (
+    AccessDenied,
+    Compacted,
+    FutureRevision,
+    InvalidRequest,
+    NoSuchBoard,
+    NoSuchCheckpoint,
+)
 from tests.guarantees.losses import EMBEDDED, REDIS, Site
 
 TABLES = ("version", "commit_log", "epoch", "checkpoint")
@@ -165,6 +174,108 @@ class LossRules:
         assert await saved.get("public/k1") == 29
         assert await saved.get("public/k1", at=15) == 15
         assert (await saved.verify()).findings == ()
+
+    async def test_the_whole_board_is_recovered(self, lost: Lost) -> None:
+        """At its newest archived revision, every namespace as it was; and once, however often."""
+        board = lost.board
+        written = await board.put("public/since", "the loss")
+        before = await everything(board, lost.head)
+        told: list[int] = []
+        done = await board.recover(progress=told.append)
+        assert (done.done, done.from_revision) == (True, lost.head)
+        assert done.revision > written.revision
+        assert await everything(board, None) == before
+        head = await board.head()
+        assert (head.revision, head.epoch.cause) == (done.revision, "recover")
+        again = await board.recover()
+        assert (again.revision, again.from_revision) == (done.revision, lost.head)
+        key = await board.append("inbox/ada", {"to": "ada", "again": True})
+        assert key == "inbox/ada/0000000001"
+        assert await board.get("public/since", at=written.revision) == "the loss"
+        assert [(c.name, c.note) for c in await board.checkpoints()] == [("precious", "keep me")]
+        assert await board.get("public/k1", at="precious") == 29
+        assert (await board.verify()).findings == ()
+        await lost.site.stop()
+        await lost.site.start()
+        assert await everything(lost.board, done.revision) == before
+        assert await lost.board.get("public/k5") == 40
+
+    async def test_it_is_recovered_at_a_checkpoint(self, lost: Lost) -> None:
+        """Or at a revision; then what came after that stays readable, too."""
+        board = lost.board
+        before = await everything(board, lost.at_checkpoint)
+        done = await board.recover("precious")
+        assert done.from_revision == lost.at_checkpoint
+        assert await everything(board, None) == before
+        assert await board.get("public/k5", at=lost.head) == 40
+        with pytest.raises(InvalidRequest, match="has all that is archived"):
+            await board.recover(13)
+
+    async def test_the_past_is_one_after_a_recovery(self, lost: Lost) -> None:
+        """Writers go on, what they write is archived, and the next loss is recovered as well."""
+        await lost.board.recover()
+        for number in range(41, 61):
+            await lost.board.put(f"public/k{number % 7}", number)
+        await lost.board.checkpoint("later")
+        head = (await lost.board.head()).revision
+        again = "flushed" if lost.how in REDIS else "file gone"
+        lost.site.forget_copy()
+        await lost.site.lose(again)
+        done = await lost.board.recover()
+        assert done.from_revision == head
+        assert await lost.board.get("public/k4") == 60
+        assert await lost.board.get("public/k1", at="precious") == 29
+        assert [c.name for c in await lost.board.checkpoints()] == ["precious", "later"]
+        assert (await lost.board.verify()).findings == ()
+
+
+async def everything(board: Board, at: int | None) -> dict[str, Any]:
+    """Every entry that the board holds, as it is kept, but for the records of the service."""
+    found = {entry.key: entry async for entry in board.scan("**", at=at)}
+    return {key: entry for key, entry in found.items() if not key.startswith("system/")}
+
+
+async def is_done_again(lost: Lost) -> None:
+    """Recover, be killed in the middle, and let another process recover."""
+    before = await everything(lost.board, lost.head)
+    await lost.site.archived()
+    await lost.site.stop()
+    arguments = [str(lost.site.directory), *([lost.site.url] if lost.site.url else [])]
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.guarantees.recover_child", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    assert await child.stdout.readline() == b"making\n"
+    child.kill()
+    await child.wait()
+    await lost.site.start()
+    assert (await lost.board.recover()).from_revision == lost.head
+    assert await everything(lost.board, None) == before
+    assert (await lost.board.verify()).findings == ()
+
+
+async def test_a_recovery_that_is_killed_is_done_again(embedded: Site) -> None:
+    """By another process: the board is there then, whole."""
+    await is_done_again(await Lost.of(embedded, "older copy"))
+
+
+async def test_a_killed_recovery_of_redis_is_done_again(redis: Site) -> None:
+    """There it leaves a board that is neither there nor not."""
+    await is_done_again(await Lost.of(redis, "flushed"))
+
+
+async def test_a_board_that_lost_nothing_is_not_recovered(embedded: Site) -> None:
+    """It is as far as its archive; of an unknown one nothing is archived."""
+    board = embedded.board()
+    await board.put("public/a", 1)
+    await embedded.archived()
+    with pytest.raises(InvalidRequest, match="has all that is archived"):
+        await board.recover()
+    with pytest.raises(NoSuchBoard):
+        await embedded.board(board="unknown").recover()
+    with pytest.raises(AccessDenied):
+        await embedded.board("ada").recover()
 
 
 class TestEmbedded(LossRules):

@@ -39,6 +39,8 @@ from blackboard.core.checkpoints import (
     Moment,
     Policy,
     Pruned,
+    Recovered,
+    RecoverWish,
     Restored,
     RestoreWish,
     Shown,
@@ -296,6 +298,12 @@ class RemoteLink:
             **({"keep_calls": True} if wish.keep_calls else {}),
         }
         return past.read_restored(await self._do("restore", params, LONG_REQUEST_TIMEOUT_MS))
+
+    async def recover(self, board: str, wish: RecoverWish) -> Recovered:
+        """As `Link.recover`."""
+        at = None if wish.at is None else moment_out(wish.at)
+        params = {"board": board, "at": at, "note": wish.note}
+        return past.read_recovered(await self._ask("recover", params, LONG_REQUEST_TIMEOUT_MS))
 
     async def branch(self, board: str, wish: BranchWish) -> Head:
         """As `Link.branch`."""

@@ -16,14 +16,14 @@ from typing import Final
 import anyio
 import msgpack
 
-from blackboard.core.commit import Entry, Seed
+from blackboard.core.commit import Entry, Head, Seed
 from blackboard.core.history import check_seed
 from blackboard.core.path import namespace_of
 from blackboard.core.state import Usage
 from blackboard.engines.redis.driver import Argument
 from blackboard.engines.redis.layout import pack_epoch, pack_usage, write_entry
 from blackboard.engines.redis.lua import Scripts
-from blackboard.errors import BlackboardError, InvalidRequest, Unavailable
+from blackboard.errors import BlackboardError, HeadMoved, InvalidRequest, Unavailable
 
 _STEP_ENTRIES: Final = 500
 _STEP_BYTES: Final = 1024 * 1024
@@ -62,24 +62,33 @@ class _Step:
 
 
 async def make_board(
-    scripts: Scripts, board: str, seed: Seed, pages: AsyncIterator[Sequence[Entry]]
+    scripts: Scripts,
+    board: str,
+    seed: Seed,
+    pages: AsyncIterator[Sequence[Entry]],
+    replaces: Head | None = None,
 ) -> None:
-    """Make `board` of the entries of `pages`. Errors: InvalidRequest, Unavailable: not made."""
-    await _Making(scripts, board, seed).run(pages)
+    """Make `board` of the entries of `pages`, in place of the one that stands at `replaces`.
+
+    Errors: InvalidRequest, HeadMoved, Unavailable: not made.
+    """
+    await _Making(scripts, board, seed, replaces).run(pages)
 
 
 class _Making:
     """One call of `Store.seed` for one board."""
 
-    def __init__(self, scripts: Scripts, board: str, seed: Seed) -> None:
+    def __init__(self, scripts: Scripts, board: str, seed: Seed, replaces: Head | None) -> None:
         self._scripts = scripts
         self._board = board
         self._seed = seed
+        self._replaces = replaces
         self._name = secrets.token_urlsafe(_NAME_BYTES)
         self._usage: dict[str, Usage] = {}
 
     async def run(self, pages: AsyncIterator[Sequence[Entry]]) -> None:
-        await self._call("begin")
+        old = self._replaces
+        await self._call("begin", *(() if old is None else (old.revision, old.epoch.id)))
         try:
             step, after = _Step(), ""
             async for page in pages:
@@ -115,6 +124,9 @@ class _Making:
 
     async def _call(self, step: str, *arguments: Argument) -> None:
         answer = await self._scripts.make(self._board, [step, self._name, *arguments])
+        if answer.startswith(b"at "):
+            assert self._replaces is not None
+            raise HeadMoved(self._replaces.revision, int(answer[3:]))
         if answer == b"exists":
             raise InvalidRequest(field="board", reason=f"there is a board {self._board!r}")
         if answer == b"lost":

@@ -277,14 +277,21 @@ class RedisStore:
         check_hold(hold_ms)
         await self._scripts.run(board, HOLD, [hold_ms])
 
-    async def seed(self, board: str, seed: Seed, pages: AsyncIterator[Sequence[Entry]]) -> Head:
+    async def seed(
+        self,
+        board: str,
+        seed: Seed,
+        pages: AsyncIterator[Sequence[Entry]],
+        *,
+        replaces: Head | None = None,
+    ) -> Head:
         """Make a board, see `Store.seed`: what the server does at once is bounded.
 
         Errors: InvalidRequest; Unavailable, also when somebody else makes or removes it meanwhile.
         Cancellation: leaves nothing, unless the engine cannot be reached any more.
         """
         check_name(board, "board")
-        await make_board(self._scripts, board, seed, pages)
+        await make_board(self._scripts, board, seed, pages, replaces)
         return await self.open(board)
 
     async def drop(self, board: str) -> None:

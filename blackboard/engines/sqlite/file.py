@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Literal
 
 from blackboard import types as limits
-from blackboard.core.commit import BRANCH, ENGINE, RESTORE, Epoch, LogEntry
+from blackboard.core.commit import BRANCH, ENGINE, RECOVER, RESTORE, Epoch, LogEntry
 from blackboard.core.state import State, evolve
 from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.owed import Owed, insert
@@ -205,7 +205,7 @@ class Loaded:
 
 def _follow(epochs: Sequence[Epoch]) -> bool:
     """Whether these are all epochs of a board, from its first one on."""
-    if not epochs or (epochs[0].number != 1 and epochs[0].cause != BRANCH):
+    if not epochs or (epochs[0].number != 1 and epochs[0].cause not in (BRANCH, RECOVER)):
         return False
     return all(later.number == epoch.number + 1 for epoch, later in pairwise(epochs))
 

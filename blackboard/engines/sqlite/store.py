@@ -46,7 +46,13 @@ from blackboard.engines.sqlite.file import (
     translated,
 )
 from blackboard.engines.sqlite.new import NewFile, create, remove, seed_path
-from blackboard.errors import DataDirectoryInUse, InvalidRequest, LimitExceeded, Unavailable
+from blackboard.errors import (
+    DataDirectoryInUse,
+    HeadMoved,
+    InvalidRequest,
+    LimitExceeded,
+    Unavailable,
+)
 from blackboard.integrity.private_files import (
     DIRECTORY_MODE,
     FILE_MODE,
@@ -212,13 +218,23 @@ class SqliteStore:
         check_hold(hold_ms)
         await (await self._board(board)).hold(hold_ms)
 
-    async def seed(self, board: str, seed: Seed, pages: AsyncIterator[Sequence[Entry]]) -> Head:
-        """As `Store.seed`: the file is made beside its place. Cancellation leaves nothing."""
+    async def seed(
+        self,
+        board: str,
+        seed: Seed,
+        pages: AsyncIterator[Sequence[Entry]],
+        *,
+        replaces: Head | None = None,
+    ) -> Head:
+        """As `Store.seed`: what is replaced stays in its place until the new file is whole."""
         check_name(board, "board")
         path = self._path(board)
         async with self._alone(board):
             if await asyncio.to_thread(path.exists):
-                raise InvalidRequest(field="board", reason=f"there is a board {board!r}")
+                if replaces is None:
+                    raise InvalidRequest(field="board", reason=f"there is a board {board!r}")
+                await self._let_go_of(board)
+                await self._step(partial(self._check_head, board, replaces))
             new = NewFile(path, seed_path(path))
             try:
                 await self._step(new.begin)
@@ -231,6 +247,16 @@ class SqliteStore:
                 with anyio.CancelScope(shield=True):
                     await asyncio.to_thread(new.abandon)
         return await self.open(board)
+
+    def _check_head(self, name: str, head: Head) -> None:
+        """In a thread: Errors: HeadMoved unless the file of a closed board stands at `head`."""
+        file = BoardFile(self._path(name), level=self.level, file_bytes_max=self._file_bytes_max)
+        try:
+            state = file.load(name).state
+        finally:
+            file.close()
+        if (state.revision, state.epoch.id) != (head.revision, head.epoch.id):
+            raise HeadMoved(head.revision, state.revision)
 
     async def drop(self, board: str) -> None:
         """As `Store.drop`. Errors: Unavailable, also to those who use the board meanwhile."""

@@ -14,6 +14,7 @@ import asyncio
 import secrets
 import zlib
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from blackboard.archive.base import Archive
@@ -21,19 +22,52 @@ from blackboard.client.cancellation import finish
 from blackboard.core.checkpoints import ORIGIN_KEY, BranchWish, Mark, Point, check_request
 from blackboard.core.commit import BRANCH, Entry, Epoch, Head, Seed
 from blackboard.core.path import check_name
-from blackboard.errors import Corrupt, InvalidRequest, Unavailable
+from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
 from blackboard.integrity.digest_check import Sums
 from blackboard.server.boards import Host
 from blackboard.server.checkpoints.imports import origin_entry
 from blackboard.server.checkpoints.reader import Past
-from blackboard.types import ENGINE_RETRY_MS
 from blackboard.wire.codec import decode_value
 
 _SLOT: Final = "~branches.{}"
 _SLOTS: Final = 64
 """Leases on which the makers of branches take turns, by the name of the new board."""
-_ALONE_MS: Final = 60_000
+_ALONE_MS: Final = 10_000
+"""Time after which it is the turn of another one, if who had it died."""
+_ALONE_WAIT_MS: Final = 3 * _ALONE_MS // 2
 _PAUSE_MS: Final = 50
+
+
+@asynccontextmanager
+async def alone(archive: Archive, board: str) -> AsyncIterator[None]:
+    """In this block nobody else makes a board of that name, in whichever process.
+
+    Errors: Unavailable when somebody else is at it.
+    """
+    slot = _SLOT.format(zlib.crc32(board.encode()) % _SLOTS)
+    owner = secrets.token_hex(8)
+    for _ in range(_ALONE_WAIT_MS // _PAUSE_MS):
+        fence = await archive.take(slot, owner, _ALONE_MS)
+        if fence is not None:
+            break
+        await asyncio.sleep(_PAUSE_MS / 1000)
+    else:
+        raise Unavailable(what=f"board {board}", reason="somebody else is making it")
+    keeping = asyncio.create_task(_keep(archive, slot, owner), name=f"making {board}")
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        await archive.give_up(slot, fence)
+
+
+async def _keep(archive: Archive, slot: str, owner: str) -> None:
+    """Keep the turn: what is made may take long."""
+    while True:
+        await asyncio.sleep(_ALONE_MS / 3000)
+        with suppress(BlackboardError):
+            await archive.take(slot, owner, _ALONE_MS)
 
 
 class Branches:
@@ -61,24 +95,10 @@ class Branches:
 
     async def _make_alone(self, wish: BranchWish, origin: Point, by: str) -> Head:
         """Make the branch while nobody else makes one of that name, in whichever process."""
-        archive = self._past.archive
-        slot = _SLOT.format(zlib.crc32(wish.new.encode()) % _SLOTS)
-        fence = await self._take(archive, slot, wish)
-        try:
+        async with alone(self._past.archive, wish.new):
             if await self._exists(wish.new):
                 return await self._asked_before(wish)
             return await self._make(wish, origin, by)
-        finally:
-            await archive.give_up(slot, fence)
-
-    async def _take(self, archive: Archive, slot: str, wish: BranchWish) -> int:
-        owner = secrets.token_hex(8)
-        for _ in range(ENGINE_RETRY_MS // _PAUSE_MS):
-            fence = await archive.take(slot, owner, _ALONE_MS)
-            if fence is not None:
-                return fence
-            await asyncio.sleep(_PAUSE_MS / 1000)
-        raise Unavailable(what=f"board {wish.new}", reason="somebody else is making it")
 
     async def _make(self, wish: BranchWish, origin: Point, by: str) -> Head:
         store = self._host.store
@@ -123,7 +143,7 @@ class Branches:
         yield (told,)
 
     async def _exists(self, board: str) -> bool:
-        return board in await self._host.store.boards()
+        return await self._host.exists(board)
 
     async def _asked_before(self, wish: BranchWish) -> Head:
         """The board's head, if this very request made it. Errors: InvalidRequest."""

@@ -25,7 +25,7 @@ from blackboard.core.checkpoints import (
     check_checkpoint,
     checkpoint_key,
 )
-from blackboard.core.commit import ENGINE, Entry, Head, LogPage, Reading
+from blackboard.core.commit import ENGINE, RECOVER, Entry, Head, LogPage, Reading
 from blackboard.core.path import SYSTEM, namespace_of, parse_pattern
 from blackboard.errors import (
     Compacted,
@@ -106,7 +106,9 @@ class Past:
             return ()
         epoch = (await self._host.store.open(board)).epoch
         # The archive may not have been told yet what the engine went on from.
-        gone = range(epoch.from_revision + 1, epoch.revision if epoch.cause == ENGINE else 0)
+        gone = range(
+            epoch.from_revision + 1, epoch.revision if epoch.cause in (ENGINE, RECOVER) else 0
+        )
         return [c for c in reversed(found) if c.lost or c.revision in gone]
 
     async def mark(self, board: str) -> Mark | None:

@@ -42,7 +42,6 @@ from blackboard.core.checkpoints import (
 )
 from blackboard.core.commit import (
     ABSENT,
-    ENGINE,
     RESTORE,
     Commit,
     Committed,
@@ -445,7 +444,7 @@ class _Attempt:
         while True:
             page = await self.host.store.log(self.board, self._through, limit=LOG_ENTRIES_MAX)
             for entry in page.entries:
-                if entry.epoch is not None and entry.epoch.cause == ENGINE:
+                if entry.epoch is not None and entry.epoch.cause != RESTORE:
                     raise Compacted(self._through, entry.revision)  # it goes on from before
             await self._look_up(await self._take(page.entries))
             if page.entries:

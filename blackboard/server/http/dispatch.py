@@ -19,6 +19,7 @@ from blackboard.core.checkpoints import (
     Instant,
     Moment,
     Policy,
+    RecoverWish,
     RestoreWish,
 )
 from blackboard.core.commit import Entry
@@ -68,6 +69,7 @@ DEEDS = (
     messages.Pin,
     messages.Prune,
     messages.Restore,
+    messages.Recover,
     messages.Branch,
     messages.Verify,
     messages.ImportBegin,
@@ -92,6 +94,10 @@ async def call_deed(link: Link, params: messages.Params) -> Any:
             to = moment_in(params.to)
             wish = RestoreWish(to, params.request, params.note, params.keep_calls)
             return past.write_restored(await link.restore(params.board, wish))
+        case messages.Recover():
+            at = None if params.at is None else moment_in(params.at)
+            recovered = await link.recover(params.board, RecoverWish(at, params.note))
+            return past.write_recovered(recovered)
         case messages.Branch():
             branch = BranchWish(params.new, moment_in(params.at), params.request, params.note)
             return answers.write_head(await link.branch(params.board, branch))

@@ -37,6 +37,7 @@ RESULTS: Final[dict[str, Any]] = {
     "pin": None,
     "prune": past.PrunedMessage,
     "restore": past.RestoredMessage,
+    "recover": past.RecoveredMessage,
     "branch": answers.HeadMessage,
     "differences": past.DifferencesMessage,
     "history": list[past.VersionMessage],

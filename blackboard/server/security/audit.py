@@ -154,6 +154,7 @@ WHOLE: Final = frozenset(
         "pin",
         "prune",
         "restore",
+        "recover",
         "branch",
         "verify",
         "export",

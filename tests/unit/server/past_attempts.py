@@ -13,9 +13,10 @@ from blackboard.core.checkpoints import (
     DiffRequest,
     ImportWish,
     Policy,
+    RecoverWish,
     RestoreWish,
 )
-from blackboard.errors import Corrupt, InvalidRequest
+from blackboard.errors import Corrupt, InvalidRequest, NoSuchBoard
 from blackboard.server.requests import LocalLink
 
 SECRET = "private/ada/secret"
@@ -86,6 +87,12 @@ async def _import_page(link: LocalLink) -> list[str]:
     return [SECRET]
 
 
+async def _recover(link: LocalLink) -> list[str]:
+    with contextlib.suppress(InvalidRequest, NoSuchBoard):  # its engine has everything
+        await link.recover("main", RecoverWish())
+    return [SECRET]
+
+
 async def _import_end(link: LocalLink) -> list[str]:
     with contextlib.suppress(InvalidRequest):
         await link.import_end("main", REQUEST)
@@ -99,6 +106,7 @@ PAST: dict[str, Callable[[LocalLink], Awaitable[list[str]]]] = {
     "pin": _pin,
     "prune": _prune,
     "restore": _restore,
+    "recover": _recover,
     "branch": _branch,
     "differences": _differences,
     "history": _history,

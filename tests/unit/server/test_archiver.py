@@ -20,6 +20,7 @@ from blackboard.core.commit import Entry, LogEntry, Put
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Unavailable
 from blackboard.server import archiver as archiver_module
+from blackboard.server import sweeper as sweeper_module
 from blackboard.server.archiver import _LOOK_MS, Archiver
 from blackboard.server.assembly import archive_beside
 from blackboard.server.boards import Host
@@ -232,6 +233,25 @@ async def test_the_log_is_cut_only_behind_the_archive(host: Host) -> None:
     assert (head.oldest, head.log_entries) == (51, 10)
     log = await whole_log(host.archive, BOARD)
     assert [entry.revision for entry in log] == list(range(1, 61))
+
+
+async def test_a_log_is_cut_at_the_first_look(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service that is started again more often than once a minute trims, too; then once each."""
+    board, sweeper = client(host), Sweeper(host, "ab")
+    assert host.archiver is not None
+    for number in range(30):
+        await board.put("public/a", number)
+    await host.archiver.reached(BOARD, 30)
+    await sweeper.trim_due(10)
+    assert (await host.store.open(BOARD)).log_entries == 10
+    for number in range(30):
+        await board.put("public/a", number)
+    await host.archiver.reached(BOARD, 60)
+    await sweeper.trim_due(10)
+    assert (await host.store.open(BOARD)).log_entries == 40
+    monkeypatch.setattr(sweeper_module, "ENGINE_CHECK_INTERVAL_MS", 0)
+    await sweeper.trim_due(10)
+    assert (await host.store.open(BOARD)).log_entries == 10
 
 
 async def test_an_error_that_nobody_foresaw_does_not_end_it(

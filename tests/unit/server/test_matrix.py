@@ -159,6 +159,7 @@ WHOLE: dict[str, set[str]] = {
     "branch": {"operator", "keeper"},
     "restore": {"operator", "keeper"},
     "prune": {"operator"},
+    "recover": {"operator"},
     "verify": {"operator"},
     "export": {"operator"},
     "import_begin": {"operator"},

@@ -2,12 +2,14 @@
 -- of them the board cannot be opened: the field `seed` holds the name of the call of `Store.seed`
 -- whose it is, and what another one left there is removed by the first call.
 --   KEYS  see prelude.lua
---   ARGV  1 "begin"   2 the name
+--   ARGV  1 "begin"   2 the name   3 and 4, if a board is to be replaced: its revision, and the
+--                     id of its epoch
 --         1 "page"    2 the name   3.. msgpack lists, flat, of what to write: fields of {board}:n,
 --                     scores and members of {board}:k and of {board}:x, fields of {board}:m
 --         1 "end"     2 the name   3 epoch, msgpack   4 its id   5 its revision   6 time in ms
 --         1 "undo"    2 the name
--- Reply: "ok"; "exists": there is such a board; "lost": somebody else is making or has removed it.
+-- Reply: "ok"; "exists": there is such a board; "at <revision>": the one that is to be replaced
+-- stands elsewhere; "lost": somebody else is making or has removed it.
 local step, name = ARGV[1], ARGV[2]
 
 local function send(command, key, arguments)
@@ -17,7 +19,9 @@ local function send(command, key, arguments)
 end
 
 local function begin()
-  if call('HEXISTS', META, 'rev') == 1 then return 'exists' end
+  local m = call('HMGET', META, 'rev', 'epoch')
+  if m[1] and not ARGV[3] then return 'exists' end
+  if m[1] and (m[1] ~= ARGV[3] or m[2] ~= ARGV[4]) then return 'at ' .. m[1] end
   call('UNLINK', unpack(KEYS))
   call('HSET', META, 'seed', name)
   return 'ok'

@@ -1,0 +1,221 @@
+"""Recovery: a board whose engine lost it begins again as what its archive has.
+
+The engine's board, however much is left of it, is replaced by one that is made of the archive, page
+by page, and exists whole or not at all: with every entry as it was, its revisions among it, the
+checkpoints and the counters of `append`. Leases end with the epoch.
+
+Invariants
+- what the engine still has is archived before it is replaced, and it is replaced only as it stood
+  then; so a recovery loses nothing either.
+- the archive is compared with its digests before anything is replaced.
+- the board stands above everything that was archived afterwards, too.
+- whoever is killed in the middle leaves a board that is there or is not: the next recovery does it.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import Final, Self
+
+from blackboard.client.cancellation import finish
+from blackboard.core.checkpoints import Instant, Moment, Point, Recovered, RecoverWish
+from blackboard.core.commit import RECOVER, Entry, Epoch, Head, Seed
+from blackboard.core.path import barrier_key
+from blackboard.errors import (
+    BlackboardError,
+    HeadMoved,
+    InvalidRequest,
+    NoSuchBoard,
+    NoSuchCheckpoint,
+    Unavailable,
+)
+from blackboard.integrity.digest_check import Sums
+from blackboard.server.archiver import check_archived
+from blackboard.server.boards import Host
+from blackboard.server.checkpoints.branch import alone
+from blackboard.types import ARCHIVE_LEASE_MS, HOLD_MS_MAX, LIST_ENTRIES_MAX, RECOVER_WAIT_MS, Key
+
+_BARRIERS: Final = barrier_key("")
+_ARCHIVED_MS: Final = 3 * ARCHIVE_LEASE_MS
+"""Time for the archive to have something: perhaps its archiver was killed just now."""
+_TRIES: Final = 5
+"""Times that it begins again because somebody committed meanwhile."""
+
+
+class Recoveries:
+    """The recoveries of one process."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._running: dict[str, _Recovery] = {}
+
+    @classmethod
+    def of(cls, host: Host) -> Self:
+        """Those of a host."""
+        if host.recoveries is None:
+            host.recoveries = cls(host)
+        assert isinstance(host.recoveries, cls)
+        return host.recoveries
+
+    async def recover(self, board: str, wish: RecoverWish) -> Recovered:
+        """Begin to recover a board, or look how far it is; waits RECOVER_WAIT_MS for the end.
+
+        A board that was recovered already, and nothing was lost since, gets the same answer.
+        Errors: NoSuchBoard when nothing is archived of it; InvalidRequest when its engine has all
+        that is archived; as `Archive.read` for a moment that is not archived; Corrupt when what is
+        archived is not what was sealed: the board is as it was; Unavailable: ask again.
+        Cancellation: it goes on.
+        """
+        running = self._running.get(board)
+        if running is None:
+            running = self._running[board] = _Recovery(self._host, board, wish)
+            running.task.add_done_callback(lambda _: self._running.pop(board, None))
+        await asyncio.wait([running.task], timeout=RECOVER_WAIT_MS / 1000)
+        return running.task.result() if running.task.done() else running.so_far
+
+    async def aclose(self) -> None:
+        """Give up what is under way: it is done again when it is asked for."""
+        tasks = [running.task for running in self._running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Recovery:
+    """One recovery, and how far it is."""
+
+    def __init__(self, host: Host, board: str, wish: RecoverWish) -> None:
+        self._host = host
+        self._board = board
+        self._wish = wish
+        self._archiver = check_archived(host.archiver)
+        self._archive = self._archiver.archive
+        self.so_far = Recovered(False, 0, 0, 0, "")
+        self.task = asyncio.create_task(self._run(), name=f"recovery of {board}")
+        self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def _run(self) -> Recovered:
+        if not await self._archive.holds(self._board):
+            raise NoSuchBoard(self._board)
+        async with alone(self._archive, self._board):
+            for _ in range(_TRIES):
+                try:
+                    recovered = await self._try()
+                    self._host.note_recovered(self._board)
+                    return recovered
+                except HeadMoved as error:
+                    failure = error
+            raise Unavailable(f"board {self._board}", f"not recovered: {failure}")
+
+    async def _try(self) -> Recovered:
+        """Errors: HeadMoved when somebody committed meanwhile."""
+        head = await self._stands()
+        target = await self._target(head)
+        if target is None:
+            assert head is not None
+            epoch = head.epoch
+            return Recovered(True, 0, epoch.from_revision, epoch.revision, epoch.id)
+        last = await self._archive.mark_at(target)
+        await self._check(target)
+        try:
+            if head is not None:
+                await self._host.store.hold(self._board, HOLD_MS_MAX)
+                head = await self._stands()
+            return await finish(self._make(target, head, last.epoch.number))
+        finally:
+            with suppress(BlackboardError):  # a hold ends by itself
+                if head is not None:
+                    await self._host.store.hold(self._board, 0)
+
+    async def _stands(self) -> Head | None:
+        """Where the engine's board stands, once it is archived up to there.
+
+        None when there is none but what a recovery left that was killed.
+        """
+        try:
+            await self._host.use(self._board)
+        except Unavailable:
+            if await self._host.store.exists(self._board):
+                raise
+            return None
+        head = await self._host.store.open(self._board)
+        await self._archiver.reached(self._board, head.revision, _ARCHIVED_MS)
+        return head
+
+    async def _target(self, head: Head | None) -> Point | None:
+        """To which moment; None when it was recovered before. Errors: InvalidRequest."""
+        lost = await self._archive.lost(self._board)
+        wanted = None if self._wish.at is None else await self._resolve(self._wish.at)
+        if lost is None and head is not None:
+            if head.epoch.cause == RECOVER and wanted in (None, head.epoch.from_revision):
+                return None
+            reason = "its engine has all that is archived; `restore` brings back an earlier moment"
+            raise InvalidRequest(field="board", reason=reason)
+        if wanted is None and lost is not None:
+            wanted = lost.through
+        if wanted is None:
+            mark = await self._archive.mark(self._board)
+            assert mark is not None
+            wanted = mark.revision
+        return Point(self._board, wanted)
+
+    async def _resolve(self, moment: Moment) -> int:
+        """The revision that a moment is, as far as the archive knows."""
+        if isinstance(moment, Instant):
+            return await self._archive.at_time(self._board, moment.time_ms)
+        if isinstance(moment, int):
+            return moment
+        for found in reversed(await self._archive.checkpoints(self._board)):
+            if found.name == moment:
+                return found.revision
+        raise NoSuchCheckpoint(self._board, moment)
+
+    async def _check(self, target: Point) -> None:
+        """Errors: Corrupt unless the archive has what was sealed."""
+        sums = Sums()
+        async for page in self._pages(target):
+            await sums.add_all(page)
+        digests = (await self._archive.facts_at(target)).digests
+        await sums.check(digests, f"board {target.board} at revision {target.revision}")
+
+    async def _make(self, target: Point, head: Head | None, number: int) -> Recovered:
+        mark = await self._archive.mark(self._board)
+        assert mark is not None
+        if head is not None:
+            number = max(number, head.epoch.number)
+            if mark.revision != head.revision:
+                raise HeadMoved(head.revision, mark.revision)
+        revision = mark.revision + 1
+        name = secrets.token_hex(8)
+        epoch = Epoch(max(number, mark.epoch.number) + 1, name, RECOVER, target.revision, revision)
+        items = tuple(await self._archive.items(target))
+        time_ms = time.time_ns() // 1_000_000 if head is None else head.time_ms
+        seed = Seed(epoch, time_ms, items)
+        self.so_far = Recovered(False, 0, target.revision, revision, name)
+        store = self._host.store
+        await store.seed(self._board, seed, self._counted(target), replaces=head)
+        self._archiver.poke(self._board)
+        await self._archiver.reached(self._board, revision, _ARCHIVED_MS)
+        done = self.so_far
+        return Recovered(True, done.entries, target.revision, revision, name)
+
+    async def _counted(self, target: Point) -> AsyncIterator[Sequence[Entry]]:
+        async for page in self._pages(target):
+            yield page
+            old = self.so_far
+            count = old.entries + len(page)
+            self.so_far = Recovered(False, count, old.from_revision, old.revision, old.epoch)
+
+    async def _pages(self, target: Point) -> AsyncIterator[Sequence[Entry]]:
+        """All that the board held, but for who was asked for a checkpoint then."""
+        after: Key | None = None
+        while True:
+            page = await self._archive.list(target, "", after=after, limit=LIST_ENTRIES_MAX)
+            found = [e for e in page.entries if not e.key.startswith(_BARRIERS)]
+            if found:
+                yield found
+            after = page.next_key
+            if after is None:
+                return

@@ -1,0 +1,37 @@
+"""A lost board is recovered by the command line: real processes, a real service, a deleted file."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.shell import Shell
+from tests.acceptance.test_cli import all_examples
+
+
+def _lose(shell: Shell) -> None:
+    """What a careless cleaner leaves of board `main`, with the service stopped."""
+    for file in (Path(shell.home) / "data" / "boards").glob("main.db*"):
+        file.unlink()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_examples_in_the_help_work(shell: Shell, number: int) -> None:
+    """The service warns at its start, and `doctor` too; afterwards everything is as it was."""
+    line = [line for line in all_examples() if line.startswith("blackboard recover")][number]
+    with shell.service():
+        shell.run("set", "public/plan", '"good"')
+        shell.run("set", "private/ada/draft", "page 1", "--as", "ada")
+        shell.run("checkpoint", "create", "before-plan")
+        shell.run("checkpoint", "verify", "now")  # all of it is archived then
+    _lose(shell)
+    with shell.service():
+        assert "blackboard recover main" in shell.run("doctor").stdout
+        with shell.script(line) as script:
+            code, _, said = script.end()
+        assert code == 0, said
+        assert "board main is again as it was at revision" in said
+        assert shell.json("get", "public/plan")["value"] == "good"
+        assert shell.json("get", "private/ada/draft")["value"] == "page 1"
+        again = shell.json("recover", "main")
+        assert again["board"] == "main"
+        assert shell.error("recover", "unknown", code=4)["code"] == "no_such_board"
