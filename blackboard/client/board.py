@@ -18,6 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from msgspec.structs import replace
+
 from blackboard.client import merge_patch as merge
 from blackboard.client.diff import Diff, KeyChange
 from blackboard.client.diff_pages import difference_pages, differences_by_key
@@ -62,9 +64,11 @@ from blackboard.core.commit import (
     Increment,
     KeyAt,
     Lease,
+    LogPage,
     Op,
     Put,
 )
+from blackboard.core.entry_digest import is_proved
 from blackboard.core.path import check_name
 from blackboard.core.watch import Position
 from blackboard.errors import Conflict, Corrupt, InvalidRequest
@@ -179,17 +183,22 @@ class Board:
         return head
 
     async def log(
-        self, *, after: Revision = 0, limit: int = LOG_ENTRIES_MAX
+        self, *, after: Revision = 0, limit: int = LOG_ENTRIES_MAX, verify: bool = False
     ) -> tuple[Revised, ...]:
         """Revisions after `after`, oldest first, with what you may see of each.
 
         What the log no longer has comes from the archive; of a branch, also what was before it.
-        Errors: Compacted when neither reaches back to `after`.
+        With `verify` it is computed that the digest of each is over what is shown of it, and those
+        of which that is so are `verified`: all but markers of an epoch, what was committed before
+        digests had salts, and very large restores.
+        Errors: Compacted when neither reaches back to `after`; Corrupt when a digest is over
+        something else.
         """
         found: list[Revised] = []
         while len(found) < limit:
-            page = await self._link.log(self.name, after, limit=limit - len(found))
-            found += [Revised.of(entry) for entry in page.entries]
+            wanted = limit - len(found)
+            page = await self._link.log(self.name, after, limit=wanted, proofs=verify)
+            found += _verified(page) if verify else map(Revised.of, page.entries)
             self._writer.saw(page.through, page.head.epoch.id)
             if page.through <= after or page.through >= page.head.revision:
                 break
@@ -698,6 +707,17 @@ class Board:
 
     def __repr__(self) -> str:
         return f"<Board {self.name!r} as {self.agent!r}>"
+
+
+def _verified(page: LogPage) -> list[Revised]:
+    """The revisions of a page with proofs. Errors: Corrupt."""
+    found: list[Revised] = []
+    for entry, proof in zip(page.entries, page.proofs, strict=True):
+        if proof is not None and not is_proved(entry, proof):
+            reason = "its digest is not over what is shown of it"
+            raise Corrupt(what=f"revision {entry.revision}", reason=reason)
+        found.append(replace(Revised.of(entry), verified=proof is not None))
+    return found
 
 
 def _expect(key: Key, expected: Revision | None) -> Sequence[Condition]:

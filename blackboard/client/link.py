@@ -147,8 +147,11 @@ class Link(Protocol):
     ) -> Reading:
         """A page of the leases whose keys match `pattern` and may be read, in key order."""
 
-    async def log(self, board: str, after: Revision, *, limit: int) -> LogPage:
-        """A page of the log after revision `after`, with what may be read of each entry."""
+    async def log(
+        self, board: str, after: Revision, *, limit: int, proofs: bool = False
+    ) -> LogPage:
+        """A page of the log after revision `after`, with what may be read of each entry, and with
+        what it takes to compute their digests, if `proofs` are wanted."""
 
     async def why(self, board: str, key: Key) -> Sequence[Cause]:
         """The commits that led to `key`, breadth first."""

@@ -172,11 +172,12 @@ class Leases(_BoardParams):
 
 
 class Log(_BoardParams):
-    """A page of the log after revision `after`."""
+    """A page of the log after revision `after`; with `proofs`, one for each revision."""
 
     method = "log"
     after: RevisionNumber = 0
     limit: Annotated[int, Field(ge=1, le=limits.LOG_ENTRIES_MAX)] = limits.LOG_ENTRIES_MAX
+    proofs: bool = False
 
 
 class Why(_BoardParams):

@@ -191,9 +191,12 @@ class RemoteLink:
         params = {"board": board, "pattern": pattern, "after": after, "limit": limit}
         return reading.read_leases(await self._ask("leases", params))
 
-    async def log(self, board: str, after: Revision, *, limit: int) -> LogPage:
+    async def log(
+        self, board: str, after: Revision, *, limit: int, proofs: bool = False
+    ) -> LogPage:
         """As `Link.log`."""
         params = {"board": board, "after": after, "limit": limit}
+        params |= {"proofs": True} if proofs else {}
         return reading.read_log(await self._ask("log", params), MSGPACK)
 
     async def why(self, board: str, key: Key) -> Sequence[Cause]:
