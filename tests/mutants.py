@@ -185,7 +185,7 @@ MUTANTS = (
     Mutant(
         "a barrier ignores late writers",
         MODEL,
-        "            _check_barrier(commit, asked, now_ms)\n",
+        "            _check_barrier(state, commit, now_ms)\n",
         "            pass\n",
         "tests/conformance/test_store_sqlite.py -k who_is_waited_for",
     ),

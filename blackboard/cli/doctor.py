@@ -338,8 +338,8 @@ def _get(url: str, path: str, ca: str | None) -> Any:
     """The answer of the service at `url` to a plain GET; on this machine no proxy is asked."""
     from urllib.request import BaseHandler, HTTPSHandler, ProxyHandler, build_opener
 
+    from blackboard.client.contexts import CA_VARIABLE
     from blackboard.client.remote.connect import Address
-    from blackboard.client.remote.link import CA_VARIABLE
 
     parts = urlsplit(url)
     scheme = "https" if parts.scheme in ("wss", "https") else "http"

@@ -20,6 +20,7 @@ from rich.tree import Tree
 
 from blackboard.cli import values
 from blackboard.cli.screen import answer, console, counted, safe, safe_lines, say, shortened
+from blackboard.core.documents.keys import document_of
 from blackboard.types import Key, Milliseconds, Revision
 from blackboard.wire.codec import decode_value
 
@@ -208,8 +209,14 @@ class LogPrinter:
             epoch = revised.epoch
             words = f"epoch {epoch.number} begins ({epoch.cause}) after {epoch.from_revision}"
             self._line(revised, "epoch", words, "")
+        edited: set[Key] = set()
         for change in revised.changes:
-            self._line(revised, change.kind, change.key, self._detail(change))
+            document = document_of(change.key)
+            if document is None:
+                self._line(revised, change.kind, change.key, self._detail(change))
+            elif document not in edited:
+                edited.add(document)
+                self._line(revised, "edit", document, "a document")
 
     def state(self, revision: Revision, entries: Sequence["Entry"]) -> None:
         """What there was at `revision`, before any change."""
@@ -363,6 +370,7 @@ def print_manifest(shown: "Shown") -> None:
     ]
     rows += [("digest", f"{digest}  {name}") for name, digest in sorted(shown.digests.items())]
     rows += [("agent", f"{name} at {at}") for name, at in sorted(shown.steps.items())]
+    rows += [("memory", f"{name} at {at}") for name, at in sorted(shown.memory.items())]
     rows += [
         ("declared", f"{name}: {safe(values.compact(decode_value(value)))}")
         for name, value in sorted(shown.declared.items())

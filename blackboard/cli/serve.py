@@ -179,7 +179,8 @@ def serve(
 ) -> None:
     """Run the service, until Ctrl-C.
 
-    On this machine it is remembered as context "local", so that the other commands find it. Each
+    On this machine it is remembered as context "local", so that the other commands find it; a
+    second service beside it as "local-PORT", until it stops. Each
     setting can also be a variable (BLACKBOARD_PORT, BLACKBOARD_LOG_KEPT_REVISIONS ...), or a line
     of the TOML file that BLACKBOARD_CONFIG names.
     """
@@ -194,9 +195,14 @@ def serve(
     if settings.engine == "sqlite" or settings.is_loopback:  # there the token of the operator is
         _make_private(settings.data)
 
+    other = places.answering(places.load(places.config_directory()).by_name.get(places.LOCAL))
+    name = places.LOCAL
+
     def greet(serving: "Serving") -> None:
+        nonlocal name
         if settings.is_loopback:
-            steps = _steps_here(_remember(serving, settings.data))
+            name = f"{places.LOCAL}-{_port(serving.url)}" if other else places.LOCAL
+            steps = _steps_here(name, _remember(name, serving, settings.data))
         else:
             steps = _steps_elsewhere(serving.url)
         if log_format == "json":
@@ -204,7 +210,11 @@ def serve(
         else:
             _print_banner(serving, steps)
 
-    server.run(settings, ready=greet)
+    try:
+        server.run(settings, ready=greet)
+    finally:
+        if name != places.LOCAL:
+            places.change(places.config_directory(), lambda known: known.without(name))
 
 
 def _make_private(directory: Path) -> None:
@@ -218,12 +228,18 @@ def _make_private(directory: Path) -> None:
         raise wrong_usage(f"--data: {directory} cannot be made: {error.strerror}") from error
 
 
-def _remember(serving: "Serving", data: Path) -> str | None:
-    """Write the context `local`; returns the name of the one that is in use now."""
+def _port(url: str) -> int | None:
+    from urllib.parse import urlsplit
+
+    return urlsplit(url).port
+
+
+def _remember(name: str, serving: "Serving", data: Path) -> str | None:
+    """Write the context `name`; returns the name of the one that is in use now."""
     token_file = None if serving.token_path is None else str(serving.token_path.resolve())
     remembered = places.Context(serving.url, token_file=token_file, data=str(data.resolve()))
     directory = places.config_directory()
-    places.change(directory, lambda known: known.adding(places.LOCAL, remembered))
+    places.change(directory, lambda known: known.adding(name, remembered))
     return places.load(directory).chosen
 
 
@@ -258,9 +274,9 @@ def _print_banner(serving: "Serving", steps: Iterable[tuple[str, str]]) -> None:
     out.print(Text("\n Ctrl-C stops it.\n", "dim"))
 
 
-def _steps_here(in_use: str | None) -> Iterator[tuple[str, str]]:
-    if in_use not in (None, places.LOCAL):
-        yield "blackboard context use local", f"{in_use} is in use now"
+def _steps_here(name: str, in_use: str | None) -> Iterator[tuple[str, str]]:
+    if in_use not in (None, name):
+        yield f"blackboard context use {name}", f"{in_use} is in use now"
     yield "blackboard watch", "see changes as they happen"
     yield "blackboard set public/hello world", "make one"
     yield "blackboard token create researcher", "let an agent in"

@@ -24,6 +24,7 @@ from blackboard.client import merge_patch as merge
 from blackboard.client.diff import Diff, KeyChange
 from blackboard.client.diff_pages import difference_pages, differences_by_key
 from blackboard.client.documents.document import Document
+from blackboard.client.documents.inverse import document_at
 from blackboard.client.export import Exported, export_board
 from blackboard.client.leases import claim as attempts
 from blackboard.client.leases.claim import Claim, Claimed, Terms
@@ -139,6 +140,14 @@ class Board:
         """The entry at `key` with its revisions and author, or None when it is absent."""
         return (await self.entries([key], at=at)).get(key)
 
+    async def document_entry(self, key: Key, *, at: When | None = None) -> Entry | None:
+        """The document at `key` as an entry: its value is the content by root; None without one.
+
+        A reading of all of it, for people and reports; `document` joins it to edit.
+        Errors: AccessDenied; Corrupt; Unavailable when it changes faster than it can be read.
+        """
+        return await document_at(self._link, self.name, key, optional_moment(at))
+
     async def entries(self, keys: Sequence[Key], *, at: When | None = None) -> dict[Key, Entry]:
         """Up to READ_KEYS_MAX entries, all as of one revision; absent keys are left out."""
         reading = await self._link.read(self.name, keys, at=optional_moment(at))
@@ -183,27 +192,39 @@ class Board:
         return head
 
     async def log(
-        self, *, after: Revision = 0, limit: int = LOG_ENTRIES_MAX, verify: bool = False
+        self,
+        *,
+        after: Revision = 0,
+        limit: int = LOG_ENTRIES_MAX,
+        pattern: str | None = None,
+        author: str | None = None,
+        verify: bool = False,
     ) -> tuple[Revised, ...]:
         """Revisions after `after`, oldest first, with what you may see of each.
 
+        With `pattern` those that changed a key or a lease that matches, with these changes only,
+        and those that began an epoch; with `author` those that this agent committed.
         What the log no longer has comes from the archive; of a branch, also what was before it.
         With `verify` it is computed that the digest of each is over what is shown of it, and those
         of which that is so are `verified`: all but markers of an epoch, what was committed before
         digests had salts, and very large restores.
+        Work: one request for LOG_ENTRIES_MAX revisions that are looked through.
         Errors: Compacted when neither reaches back to `after`; Corrupt when a digest is over
-        something else.
+        something else; InvalidRequest, also for `verify` with a pattern.
         """
         found: list[Revised] = []
+        is_filtered = pattern is not None or author is not None
         while len(found) < limit:
-            wanted = limit - len(found)
-            page = await self._link.log(self.name, after, limit=wanted, proofs=verify)
+            most = LOG_ENTRIES_MAX if is_filtered else limit - len(found)
+            page = await self._link.log(
+                self.name, after, limit=most, pattern=pattern, author=author, proofs=verify
+            )
             found += _verified(page) if verify else map(Revised.of, page.entries)
             self._writer.saw(page.through, page.head.epoch.id)
             if page.through <= after or page.through >= page.head.revision:
                 break
             after = page.through
-        return tuple(found)
+        return tuple(found[:limit])
 
     async def why(self, key: Key) -> Sequence[Cause]:
         """The commits that led to what `key` holds, nearest first."""

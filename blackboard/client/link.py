@@ -148,10 +148,20 @@ class Link(Protocol):
         """A page of the leases whose keys match `pattern` and may be read, in key order."""
 
     async def log(
-        self, board: str, after: Revision, *, limit: int, proofs: bool = False
+        self,
+        board: str,
+        after: Revision,
+        *,
+        limit: int,
+        pattern: str | None = None,
+        author: str | None = None,
+        proofs: bool = False,
     ) -> LogPage:
-        """A page of the log after revision `after`, with what may be read of each entry, and with
-        what it takes to compute their digests, if `proofs` are wanted."""
+        """A page of the log after revision `after`, with what may be read of each entry.
+
+        Of `limit` entries, those are shown that match the pattern and are by the author, if asked;
+        with `proofs`, which go with no pattern, what it takes to compute their digests.
+        """
 
     async def why(self, board: str, key: Key) -> Sequence[Cause]:
         """The commits that led to `key`, breadth first."""

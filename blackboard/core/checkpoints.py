@@ -249,7 +249,8 @@ class Shown:
     `digests` are those of the namespaces that you may read as a whole, `steps` the revision of each
     agent's last commit, `declared` what agents said of themselves (as JSON). `chain` seals the
     whole history up to the checkpoint, `previous` is the hash of the manifest before this one;
-    `signed_by` names the key.
+    `signed_by` names the key. `memory` has, if there was a barrier, each agent that delivered, with
+    the revision up to which what it had in memory is in the checkpoint.
     """
 
     checkpoint: Checkpoint
@@ -260,6 +261,7 @@ class Shown:
     steps: Mapping[str, Revision]
     declared: Mapping[str, Any] = field(default_factory=dict)
     signed_by: str = ""
+    memory: Mapping[str, Revision] = field(default_factory=dict)
 
 
 # --- restore, branch ------------------------------------------------------------------------------

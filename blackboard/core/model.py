@@ -7,7 +7,8 @@ side by side.
 Invariants
 - `decide` changes nothing; a refusal therefore never leaves anything half applied.
 - The same state, commit and time give the same answer: there is no other input.
-- `decide` -> `log_entry` -> `evolve` (core/state.py) is the whole life of a commit.
+- `decide` -> `log_entry` -> `evolve` (core/state.py) is the whole life of a commit; of one that
+  only prolongs leases, `decide` -> `prolong`.
 
 The only thing that a rule reads inside a value: whether it is an integer, and which.
 
@@ -50,7 +51,14 @@ from blackboard.core.commit import (
     Renew,
     Result,
 )
-from blackboard.core.path import barrier_key, item_key, namespace_of, range_below, range_watched
+from blackboard.core.path import (
+    barrier_key,
+    cut_key,
+    item_key,
+    namespace_of,
+    range_below,
+    range_watched,
+)
 from blackboard.core.state import UNUSED, Answer, State, evolve, size_of
 from blackboard.errors import (
     AttemptTooOld,
@@ -106,7 +114,7 @@ def write_integer(number: int) -> bytes:
     return encoded
 
 
-__all__ = ["Outcome", "State", "conflict", "decide", "effects", "evolve", "log_entry"]
+__all__ = ["Outcome", "State", "conflict", "decide", "effects", "evolve", "log_entry", "prolong"]
 
 Outcome = Committed | Rejected | OutcomeUnknown
 """What an engine answers to one commit."""
@@ -135,8 +143,8 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
         _check_limits(commit)
         if commit.begins is not None:
             _check_begins(state, commit, commit.begins)
-        elif (asked := state.entries.get(barrier_key(commit.id.agent))) is not None:
-            _check_barrier(commit, asked, now_ms)
+        else:
+            _check_barrier(state, commit, now_ms)
         for fence in commit.fences:
             lease.check_fence(state.leases.get(fence.key), fence)
         looked = _Looked()
@@ -153,7 +161,8 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
             draft.check_quotas()
     except (Rejected, OutcomeUnknown) as refusal:
         return refusal
-    return Committed(revision=state.revision + 1, time_ms=now_ms, results=results)
+    revision = state.revision if draft.only_prolongs(commit) else state.revision + 1
+    return Committed(revision=revision, time_ms=now_ms, results=results)
 
 
 def _known(state: State, commit: Commit) -> Committed | None:
@@ -227,12 +236,21 @@ def _check_begins(state: State, commit: Commit, begins: Epoch) -> None:
         raise HeadMoved(begins.revision - 1, state.revision)
 
 
-def _check_barrier(commit: Commit, asked: Entry, now_ms: Milliseconds) -> None:
-    """An agent that a checkpoint waits for may only deliver, and keep its leases."""
-    is_over = asked.expires_at_ms is not None and asked.expires_at_ms <= now_ms
-    only_leases = all(isinstance(op, Grant | Renew | Release | Expire) for op in commit.ops)
-    if not (is_over or only_leases or Delete(asked.key) in commit.ops):
-        raise SnapshotFirst(commit.id.agent, asked.key, asked.mod_revision)
+def _check_barrier(state: State, commit: Commit, now_ms: Milliseconds) -> None:
+    """An agent that was asked for its state by a checkpoint may only deliver, and keep its leases:
+    until the cut, so that no state of it is in the cut without the memory that belongs to it."""
+    agent = commit.id.agent
+    asked = _living(state, barrier_key(agent), now_ms) or _living(state, cut_key(agent), now_ms)
+    if asked is None or Delete(barrier_key(agent)) in commit.ops:
+        return
+    if not all(isinstance(op, Grant | Renew | Release | Expire) for op in commit.ops):
+        raise SnapshotFirst(agent, barrier_key(agent), asked.mod_revision)
+
+
+def _living(state: State, key: Key, now_ms: Milliseconds) -> Entry | None:
+    entry = state.entries.get(key)
+    is_over = entry and entry.expires_at_ms is not None and entry.expires_at_ms <= now_ms
+    return None if is_over else entry
 
 
 def _check_size(limit: str, value: int, maximum: int, where: str | None) -> None:
@@ -415,6 +433,18 @@ class _Draft:
         self.leases[key] = held
         return lease.to_result(held)
 
+    def only_prolongs(self, commit: Commit) -> bool:
+        """Whether `commit` leaves nothing to tell: it moved deadlines, which no log keeps."""
+        only_renewals = all(isinstance(op, Renew) for op in commit.ops)
+        return (
+            only_renewals
+            and commit.begins is None
+            and all(
+                lease.is_prolonged(self.state.leases.get(key), held)
+                for key, held in self.leases.items()
+            )
+        )
+
     def check_quotas(self) -> None:
         """Refuse growth beyond a quota; what shrinks a namespace always passes."""
         for namespace, (keys, size) in _growth(self.state, self.values).items():
@@ -468,10 +498,17 @@ def effects(commit: Commit, committed: Committed) -> tuple[Change, ...]:
         for change in _effect(op, result, committed):
             slot = (change.lease is not None, change.key)
             before = changes.pop(slot, None)
-            if before is not None and before.item is not None:
-                change = replace(change, item=before.item)
-            changes[slot] = change
+            changes[slot] = change if before is None else _after(before, change)
     return tuple(changes.values())
+
+
+def _after(before: Change, change: Change) -> Change:
+    """`change`, with what only the one before it in its commit tells of the same thing."""
+    if before.item is not None:
+        return replace(change, item=before.item)
+    if (before.kind, change.kind) == (ChangeKind.RENEW, ChangeKind.WAIT):
+        return replace(change, kind=ChangeKind.RENEW)  # which tells the queue as well
+    return change
 
 
 def _effects_of_restore(commit: Commit, committed: Committed) -> tuple[Change, ...]:
@@ -525,6 +562,20 @@ def _lease_change(
         return Change(ChangeKind.GRANT, op.key, lease=after)
     is_renewal = isinstance(op, Renew) and op.fence > 0
     return Change(ChangeKind.RENEW if is_renewal else ChangeKind.WAIT, op.key, lease=after)
+
+
+def prolong(state: State, commit: Commit, committed: Committed) -> bool:
+    """Whether `commit`, which `decide` answered with `committed`, only prolongs leases of `state`;
+    if so, they are prolonged now, and there is no log entry."""
+    if committed.revision > state.revision:
+        return False
+    for op, result in zip(commit.ops, committed.results, strict=True):
+        assert isinstance(op, Renew)
+        assert isinstance(result, tuple)
+        held = lease.from_result(op.key, result)
+        assert held is not None
+        state.leases[op.key] = replace(held, ttl_ms=state.leases[op.key].ttl_ms)
+    return True
 
 
 def _expiry(now_ms: Milliseconds, ttl_ms: Milliseconds | None) -> Milliseconds | None:

@@ -28,7 +28,7 @@ from anyio.abc import ByteReceiveStream, Process
 from pydantic import BaseModel, ConfigDict
 
 from blackboard.client.board import Board
-from blackboard.client.remote.link import TOKEN_VARIABLE
+from blackboard.client.contexts import TOKEN_VARIABLE
 from blackboard.errors import BlackboardError, InvalidRequest
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.run import Rest

@@ -5,19 +5,15 @@ key that the reader may read (docs/decisions/0035-readable-ranges.md).
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from msgspec.structs import replace
 
-from blackboard.core import entry_digest, history
 from blackboard.core.access import Reach
-from blackboard.core.commit import Entry, LogEntry, Proof, Reading
-from blackboard.core.digest import content_of
-from blackboard.core.entry_digest import HASH_BYTES
+from blackboard.core.commit import Entry, Reading
 from blackboard.core.path import Pattern, Ranges
-from blackboard.integrity.envelope import sealed_form
-from blackboard.types import LIST_ENTRIES_MAX, PAGE_BYTES_MAX, Key, Revision
+from blackboard.types import LIST_ENTRIES_MAX, PAGE_BYTES_MAX, Key
 
 _LIST_PAGES_MAX: Final = 16
 """How many times as many keys as were asked for one request looks through for matches, before it
@@ -30,48 +26,6 @@ class Source(Protocol):
     async def read(self, keys: Sequence[Key]) -> Reading: ...
 
     async def list(self, within: Ranges, after: Key | None, limit: int) -> Reading: ...
-
-
-class LogGathering:
-    """What one answer shows of the log: it ends by revisions, and by the bytes that it shows."""
-
-    def __init__(
-        self, after: Revision, limit: int, readable: Callable[[Key], bool], *, proves: bool
-    ) -> None:
-        self.shown: list[LogEntry] = []
-        self.proofs: list[Proof | None] = []
-        self._proves = proves
-        self.through = after
-        self.left = limit
-        self._readable = readable
-        self._size = 0
-
-    def take(self, entries: Sequence[LogEntry]) -> bool:
-        """Take in the next entries; True when the answer ends there. Errors: Resync."""
-        for entry in entries:
-            visible = history.bounded(history.logged(entry, self._readable))
-            if visible is not None:
-                self.shown.append(visible)
-                self._size += history.cost_of(visible)
-                self._prove(entry)
-            self.through = entry.revision
-            self.left -= 1
-            if not self.left or self._size >= PAGE_BYTES_MAX:
-                return True
-        return False
-
-    def _prove(self, entry: LogEntry) -> None:
-        if not self._proves:
-            return
-        proof = entry_digest.proof_of(entry, self._readable, _content_of)
-        self.proofs.append(proof)
-        if proof is not None:
-            self._size += 2 * HASH_BYTES * len(proof.leaves)
-
-
-def _content_of(value: bytes) -> bytes:
-    """The SHA-256 of a value as it is kept."""
-    return content_of(sealed_form(value))
 
 
 class Sieve:

@@ -14,6 +14,7 @@ import carry everything, private namespaces included, and need the admin right o
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -22,7 +23,7 @@ from blackboard.archive.base import Archive
 from blackboard.client.audit_record import AuditRecord
 from blackboard.client.link import Delivery, Link, Stream, WatchRequest
 from blackboard.client.views import Cause, Receipt
-from blackboard.core import access
+from blackboard.core import access, entry_digest, history
 from blackboard.core.access import Principal, Right
 from blackboard.core.checkpoints import (
     AUTOMATIC,
@@ -53,9 +54,12 @@ from blackboard.core.commit import (
     Entry,
     Epoch,
     Head,
+    LogEntry,
     LogPage,
+    Proof,
     Reading,
 )
+from blackboard.core.digest import content_of
 from blackboard.core.documents.keys import check_document, document_prefix
 from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
@@ -75,6 +79,7 @@ from blackboard.errors import (
     Resync,
     Unavailable,
 )
+from blackboard.integrity.envelope import sealed_form
 from blackboard.integrity.signing import Manifest
 from blackboard.server import provenance
 from blackboard.server.boards import Host, OpenBoard, salted
@@ -86,7 +91,7 @@ from blackboard.server.checkpoints.take import Checkpoints
 from blackboard.server.documents.session import Session
 from blackboard.server.feed import View, Watcher
 from blackboard.server.overload.rate_limits import clock_ms
-from blackboard.server.pages import LogGathering, Sieve, Source, listed
+from blackboard.server.pages import Sieve, Source, listed
 from blackboard.server.security.audit import Audited
 from blackboard.server.security.revocations import Permit
 from blackboard.server.validation import check_commit, check_note
@@ -265,18 +270,31 @@ class LocalLink:
         after: Revision,
         *,
         limit: int = LOG_ENTRIES_MAX,
+        pattern: str | None = None,
+        author: str | None = None,
         proofs: bool = False,
     ) -> LogPage:
-        """A page of the log, with what may be read of each entry; hidden ones are left out."""
+        """A page of the log, with what may be read of each entry; hidden ones are left out.
+
+        Work: `limit` entries are looked through, however few of them match.
+        """
         with self._audited("log", board, after):
             self._check(board)
             check_limit(limit, LOG_ENTRIES_MAX)
+            wanted = None if pattern is None else parse_pattern(pattern)
+            if proofs and wanted is not None:
+                raise InvalidRequest("proofs", "they are of all that may be read: no pattern")
+            show = partial(history.logged, readable=self._readable, pattern=wanted, author=author)
             if await self._host.find(board, self._opener) is None:
                 return _NO_LOG
-            gathered = LogGathering(after, limit, self._readable, proves=proofs)
+            prove = self._proof if proofs else None
+            gathered = history.Gathered(after, limit, show, prove)
             return await self._log_pages(Past(self._host), board, gathered)
 
-    async def _log_pages(self, past: Past, board: str, gathered: LogGathering) -> LogPage:
+    def _proof(self, entry: LogEntry) -> Proof | None:
+        return entry_digest.proof_of(entry, self._readable, _content_of)
+
+    async def _log_pages(self, past: Past, board: str, gathered: history.Gathered) -> LogPage:
         """Pages of the engine put together: how large others' commits are ends none early."""
         after = gathered.through
         while True:
@@ -391,6 +409,7 @@ class LocalLink:
                     if self._readable(declared_key(agent))
                 },
                 manifest.key.hex(),
+                manifest.memory,
             )
 
     async def pin(self, board: str, name: str, *, pinned: bool) -> None:
@@ -653,6 +672,11 @@ class LocalLink:
         if error.current is not None:
             error.current = decode_value(error.current)
         return error
+
+
+def _content_of(value: bytes) -> bytes:
+    """The SHA-256 of a value as it is kept."""
+    return content_of(sealed_form(value))
 
 
 _NOTHING: Final = Reading(0, "")

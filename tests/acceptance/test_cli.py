@@ -19,6 +19,7 @@ from blackboard.core import access
 from blackboard.engines.redis.process import RedisProcess, RedisSettings
 from blackboard.integrity.tokens import issue
 from tests.acceptance.shell import COMMAND, TIMEOUT_S, Running, Shell
+from tests.ports import free_port
 
 VALUATION = '{"usd_bn": 2900}'
 
@@ -76,6 +77,22 @@ def test_every_answer_has_a_form_for_programs(shell: Shell) -> None:
     assert shell.json("why", "public/a")["causes"][0]["revision"] == 1
     lines = shell.out("log", "--json").splitlines()
     assert [json.loads(line)["revision"] for line in lines] == [1, 2]
+
+
+@pytest.mark.usefixtures("service")
+def test_the_log_shows_what_matches_and_what_one_agent_committed(shell: Shell) -> None:
+    """Both options at once, too."""
+    shell.run("set", "public/plan/a", "1", "--as", "ada")
+    shell.run("set", "public/plan/b", "2")
+    shell.run("set", "public/n", "3")
+
+    def revisions(*options: str) -> list[int]:
+        lines = shell.out("log", "--json", *options).splitlines()
+        return [json.loads(line)["revision"] for line in lines]
+
+    assert revisions("--limit", "1", "--pattern", "public/plan/*") == [2]
+    assert revisions("--author", "ada") == [1]
+    assert revisions("--after", "0", "--pattern", "public/**", "--author", "operator") == [2, 3]
 
 
 @pytest.mark.usefixtures("service")
@@ -188,8 +205,8 @@ def test_of_two_at_once_one_wins(shell: Shell) -> None:
 
 def test_a_killed_service_comes_back_with_everything(shell: Shell) -> None:
     """What was answered is there after kill -9, and a watch goes on by itself."""
-    with shell.service() as first:
-        port = first.port
+    port = free_port()
+    with shell.service(port=port) as first:
         shell.run("set", "public/a", "1")
         with shell.start("watch", "--json") as watch:
             watch.wait_for_note("watching")

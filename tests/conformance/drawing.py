@@ -38,7 +38,7 @@ from blackboard.core.commit import (
     Release,
     Renew,
 )
-from blackboard.core.path import barrier_key, item_key
+from blackboard.core.path import barrier_key, cut_key, item_key
 from blackboard.core.state import State
 from blackboard.types import INTEGER_MAX, Key, Revision
 from blackboard.wire.codec import encode_value
@@ -58,7 +58,7 @@ LIMITS = {
 }
 """Rows of blackboard/types.py as they are while a machine runs: near enough to be reached."""
 
-BARRIERS = (barrier_key("ada"), barrier_key("bob"))
+BARRIERS = (barrier_key("ada"), barrier_key("bob"), cut_key("ada"), cut_key("bob"))
 KEYS = (
     "public/a",
     "public/b",

@@ -51,10 +51,28 @@ MUTANTS = (
     Mutant("the queue is endless", "waiting >= LIMIT.LEASE_WAITERS_MAX", "waiting > 1e6"),
     Mutant(
         "the next one keeps the fence",
-        "{lease[at], revision + 1, time_ms + lease[at + 1]}",
-        "{lease[at], lease[FENCE], time_ms + lease[at + 1]}",
+        "{lease[at], revision + 1, time_ms + lease[at + 1], lease[at + 1]}",
+        "{lease[at], lease[FENCE], time_ms + lease[at + 1], lease[at + 1]}",
     ),
-    Mutant("a ticket is not prolonged", "at = place_of(held, key, holder) + 2", "at = UNTIL"),
+    Mutant("a ticket is not prolonged", "ends, lasts = at + 2, at + 1", ""),
+    Mutant("a renewal makes a revision", "  if only_prolongs(c) then", "  if false then"),
+    Mutant(
+        "a renewal moves no deadline",
+        "if only_prolongs(c) then\n    merge_leases()",
+        "if only_prolongs(c) then",
+    ),
+    Mutant(
+        "another time to live makes no revision",
+        "if not is_deadline and before[i]",
+        "if i < TTL and before[i]",
+    ),
+    Mutant(
+        "what comes with a renewal is lost",
+        "    if op[1] ~= 'n' then return false end\n",
+        "    if op[1] ~= 'n' and op[1] ~= 'p' then return false end\n",
+    ),
+    Mutant("a grant makes no revision", "if op[1] ~= 'n' then", "if op[1] == 'p' then"),
+    Mutant("a restore of nothing makes no revision", "return not c.begins", "return true"),
     Mutant("a released lease stays", "call('HDEL', LEASES, key)", ""),
     Mutant(
         "leases are not counted",
@@ -126,12 +144,17 @@ MUTANTS = (
     ),
     # --- barriers ---------------------------------------------------------------------------------
     Mutant(
-        "barriers are not checked", "elseif entries[c.barrier] then check_barrier(c) end", "end"
+        "barriers are not checked",
+        "elseif entries[c.barrier] or entries[c.cut] then check_barrier(c) end",
+        "end",
     ),
+    Mutant("who has delivered is free", "or asked_at(entries[c.cut])", ""),
     Mutant(
-        "a barrier outlives its time", "expires_at_ms > 0 and expires_at_ms <= time_ms", "false"
+        "a barrier outlives its time",
+        "if expires_at_ms == 0 or expires_at_ms > time_ms then return asked end",
+        "return asked",
     ),
-    Mutant("a barrier that stays is over", "expires_at_ms > 0 and expires_at_ms", "expires_at_ms"),
+    Mutant("a barrier that stays is over", "expires_at_ms == 0 or expires_at_ms", "expires_at_ms"),
     Mutant("any removal delivers", "op[1] == 'd' and op[2] == c.barrier", "op[1] == 'd'"),
     Mutant("a barrier stops renewals", "string.find('gnre', op[1], 1, true)", "false"),
     Mutant(
@@ -139,13 +162,13 @@ MUTANTS = (
     ),
     Mutant(
         "a restore waits for agents",
-        "check_begins(c) elseif entries[c.barrier]",
+        "check_begins(c)\n  elseif entries[c.barrier]",
         "check_begins(c) end if entries[c.barrier]",
     ),
     Mutant(
         "a barrier that was removed stops",
-        "if not is_live(raw) then return end\n  local asked",
-        "if not raw then return end\n  local asked",
+        "if not is_live(raw) then return nil end\n  local asked",
+        "if not raw then return nil end\n  local asked",
     ),
     # --- writes -----------------------------------------------------------------------------------
     Mutant("no tombstone is written", "raw = head_of .. 't' .. author", "raw = false"),

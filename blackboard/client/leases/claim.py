@@ -480,7 +480,7 @@ class Claim:
             delay_ms = max(task.delay_ms, LEASE_TTL_MS_MIN)
             ends = Renew(task.key, task.fence.holder, task.fence.fence, delay_ms)
         wish = Wish((record.at(task.key), ends), note=f"{_RETURNED}: {told}")
-        await self._writer.commit(wish, with_held=False)
+        await self._writer.commit(wish, with_held=False, brings=True)
 
     async def _lost(self, task: Task, error: BaseException) -> None:
         """As `_failed`, of a lease that is lost as far as is known here: the board may still have
@@ -500,13 +500,13 @@ class Claim:
             ops += [Delete(task.key), Put(dead, encode_value(entry.value)), record.at(dead)]
             conditions = [KeyAt(task.key, entry.mod_revision)]
         wish = Wish(tuple(ops), tuple(conditions), note=f"{_DEAD}: {told}")
-        await self._writer.commit(wish, with_held=False)
+        await self._writer.commit(wish, with_held=False, brings=True)
 
     async def _undo(self, task: Task) -> None:
         """As if `task` had not been taken."""
         key = tries_key(task.key)
         was = Put(key, encode_value(self._before.value)) if self._before else Delete(key)
-        await self._writer.commit(Wish((was, _release(task.fence))), with_held=False)
+        await self._writer.commit(Wish((was, _release(task.fence))), with_held=False, brings=True)
 
 
 def frees(pattern: str, revised: Revised) -> bool:

@@ -134,7 +134,7 @@ class Checkpoints:
         await self._check_room(board)
         if wish.barrier_ms is None:
             return await self._put(board, wish, by, None)
-        async with Barrier(self._host, board, wish.barrier_ms) as barrier:
+        async with Barrier(self._host, board, wish.request, wish.barrier_ms) as barrier:
             answers = await barrier.answers()
             if answers.not_fresh and not wish.stale_ok:
                 raise BarrierMissed(list(answers.not_fresh), wish.barrier_ms)
@@ -255,6 +255,7 @@ def _record(wish: CheckpointWish, by: str, answers: Answers | None) -> dict[str,
         "delivered": list(answers.delivered),
         "not_fresh": list(answers.not_fresh),
         "left": list(answers.left),
+        "until_cut": True,  # from delivering to the cut each commit brought the memory with it
     }
     return {
         "kind": wish.kind,

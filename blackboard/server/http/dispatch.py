@@ -186,7 +186,12 @@ async def call(link: Link, params: messages.Params | CommitParams, encoding: Enc
             return answers.write_leases(found)
         case messages.Log():
             page = await link.log(
-                params.board, params.after, limit=params.limit, proofs=params.proofs
+                params.board,
+                params.after,
+                limit=params.limit,
+                pattern=params.pattern,
+                author=params.author,
+                proofs=params.proofs,
             )
             return answers.write_log(page, encoding)
         case messages.Why():

@@ -118,6 +118,7 @@ async def test_closing_archives_to_the_end(tmp_path: Path) -> None:
     await archive.aclose()
 
 
+@pytest.mark.slow
 async def test_a_board_that_is_older_than_the_archive_is_joined(
     store: SqliteStore, archive: Archive
 ) -> None:

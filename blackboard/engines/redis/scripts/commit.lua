@@ -8,7 +8,9 @@
 --        first, {-1, access number of the board ('' = none)} when ARGV[3] does not reach that, {ms}
 --        when it is held for so long; else {revision, time_ms, outcome of each commit ...}, where
 --        an outcome is
---        {1, revision, results?}        committed; results only if an operation computed something
+--        {1, revision, results?}        committed; results only if an operation computed something;
+--                                       of a commit that only prolongs leases the revision is the
+--                                       newest one: it has no log entry and no answer that is kept
 --        {2, revision, time_ms, results} the same commit was applied before
 --        {0, code, field ...}           refused, nothing was written
 -- An error reply means that the log and the state disagree (a right is missing, a bug): the log is
@@ -67,12 +69,18 @@ local function check_begins(c)
   if begins[5] ~= revision + 1 then refuse('moved', begins[5] - 1, revision) end
 end
 
--- An agent that a checkpoint waits for may only deliver, and keep its leases.
-local function check_barrier(c)
-  local raw = entries[c.barrier]
-  if not is_live(raw) then return end
+-- When the checkpoint asked that `raw` tells of; nothing if there is none, or its time is over.
+local function asked_at(raw)
+  if not is_live(raw) then return nil end
   local asked, _, _, expires_at_ms = unpack_integers('>I8I8I8I8', raw)
-  if expires_at_ms > 0 and expires_at_ms <= time_ms then return end
+  if expires_at_ms == 0 or expires_at_ms > time_ms then return asked end
+end
+
+-- An agent that a checkpoint asked for its state may only deliver, and keep its leases, until the
+-- cut: so no state of it is in the cut without the memory that belongs to it.
+local function check_barrier(c)
+  local asked = asked_at(entries[c.barrier]) or asked_at(entries[c.cut])
+  if not asked then return end
   local only_leases = true
   for _, op in ipairs(c.ops) do
     if op[1] == 'd' and op[2] == c.barrier then return end
@@ -256,7 +264,18 @@ local function change_lease(code, key, op)
   end
   local after = LEASE_OPERATIONS[code](held, key, op[3], op[4], op[5])
   set_lease(key, after)
-  return after or {}
+  return after and without(after, TTL, 1) or {}
+end
+
+-- Whether the commit leaves nothing to tell: it moved deadlines, which no log keeps.
+local function only_prolongs(c)
+  for _, op in ipairs(c.ops) do
+    if op[1] ~= 'n' then return false end
+  end
+  for key, lease in pairs(draft.leases) do
+    if not is_prolonged(lease_of(key), lease) then return false end
+  end
+  return not c.begins
 end
 
 -- Apply one operation to the draft; what it computed, or false.
@@ -446,7 +465,8 @@ local function decide(c)
   if answer then return answer end
   if c.epoch ~= epoch_id then refuse('epoch', epoch, revision) end
   check_limits(c)
-  if c.begins then check_begins(c) elseif entries[c.barrier] then check_barrier(c) end
+  if c.begins then check_begins(c)
+  elseif entries[c.barrier] or entries[c.cut] then check_barrier(c) end
   for i = 1, #c.fences, 3 do
     local key = c.fences[i]
     check_fence(lease_of(key), key, c.fences[i + 1], c.fences[i + 2])
@@ -468,6 +488,10 @@ local function decide(c)
   if not c.begins then check_quotas(sums) end
   check_writable(frees)
   local packed = cmsgpack.pack(is_computed and results or #results)
+  if only_prolongs(c) then
+    merge_leases()
+    return {1, revision, packed}
+  end
   log(c, packed)
   merge(c, sums, packed)
   if is_computed then return {1, revision, packed} end
