@@ -18,6 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from msgspec.structs import replace
+
 from blackboard.client import merge_patch as merge
 from blackboard.client.diff import Diff, KeyChange
 from blackboard.client.diff_pages import difference_pages, differences_by_key
@@ -66,9 +68,11 @@ from blackboard.core.commit import (
     Increment,
     KeyAt,
     Lease,
+    LogPage,
     Op,
     Put,
 )
+from blackboard.core.entry_digest import is_proved
 from blackboard.core.path import check_name
 from blackboard.core.watch import Position
 from blackboard.errors import Conflict, Corrupt, InvalidRequest
@@ -197,23 +201,28 @@ class Board:
         limit: int = LOG_ENTRIES_MAX,
         pattern: str | None = None,
         author: str | None = None,
+        verify: bool = False,
     ) -> tuple[Revised, ...]:
         """Revisions after `after`, oldest first, with what you may see of each.
 
         With `pattern` those that changed a key or a lease that matches, with these changes only,
         and those that began an epoch; with `author` those that this agent committed.
         What the log no longer has comes from the archive; of a branch, also what was before it.
+        With `verify` it is computed that the digest of each is over what is shown of it, and those
+        of which that is so are `verified`: all but markers of an epoch, what was committed before
+        digests had salts, and very large restores.
         Work: one request for LOG_ENTRIES_MAX revisions that are looked through.
-        Errors: Compacted when neither reaches back to `after`; InvalidRequest.
+        Errors: Compacted when neither reaches back to `after`; Corrupt when a digest is over
+        something else; InvalidRequest, also for `verify` with a pattern.
         """
         found: list[Revised] = []
         is_filtered = pattern is not None or author is not None
         while len(found) < limit:
             most = LOG_ENTRIES_MAX if is_filtered else limit - len(found)
             page = await self._link.log(
-                self.name, after, limit=most, pattern=pattern, author=author
+                self.name, after, limit=most, pattern=pattern, author=author, proofs=verify
             )
-            found += [Revised.of(entry) for entry in page.entries]
+            found += _verified(page) if verify else map(Revised.of, page.entries)
             self._writer.saw(page.through, page.head.epoch.id)
             if page.through <= after or page.through >= page.head.revision:
                 break
@@ -770,6 +779,17 @@ class Board:
 
     def __repr__(self) -> str:
         return f"<Board {self.name!r} as {self.agent!r}>"
+
+
+def _verified(page: LogPage) -> list[Revised]:
+    """The revisions of a page with proofs. Errors: Corrupt."""
+    found: list[Revised] = []
+    for entry, proof in zip(page.entries, page.proofs, strict=True):
+        if proof is not None and not is_proved(entry, proof):
+            reason = "its digest is not over what is shown of it"
+            raise Corrupt(what=f"revision {entry.revision}", reason=reason)
+        found.append(replace(Revised.of(entry), verified=proof is not None))
+    return found
 
 
 def _expect(key: Key, expected: Revision | None) -> Sequence[Condition]:

@@ -62,6 +62,7 @@ class Revised(Struct, frozen=True):
     """One revision as you may see it: who did it, when, why, and all its visible changes together.
 
     `position` is the resume token directly after it. `epoch` is set on a revision that begins one.
+    `verified` says that the digest was computed from this (`Board.log`).
     """
 
     revision: Revision
@@ -72,6 +73,7 @@ class Revised(Struct, frozen=True):
     note: str = ""
     epoch: core.Epoch | None = None
     position: str = ""
+    verified: bool = False
 
     @staticmethod
     def of(entry: core.LogEntry, position: str = "") -> "Revised":

@@ -379,13 +379,27 @@ class Reading(Struct, frozen=True, gc=False):
     leases: tuple[Lease, ...] = ()
 
 
+class Proof(Struct, frozen=True, gc=False):
+    """What it takes, besides what is shown of a log entry, to compute its digest.
+
+    `salts` has one for each change that is shown, `contents` the SHA-256 of each of their values
+    that is kept in another form than it is shown in, `leaves` stand for all else.
+    """
+
+    salts: tuple[bytes, ...]
+    contents: tuple[bytes | None, ...]
+    leaves: tuple[bytes, ...]
+
+
 class LogPage(Struct, frozen=True, gc=False):
     """Log entries after a revision, and where the board stood when they were read.
 
     An engine's page has consecutive entries; one for a principal leaves out what it may not see,
-    and `through` is then the revision up to which the log was looked through.
+    and `through` is then the revision up to which the log was looked through. `proofs`, if they
+    were asked for, has one for each entry; None where there is none (core/entry_digest.py).
     """
 
     head: Head
     entries: tuple[LogEntry, ...]
     through: Revision = 0
+    proofs: tuple[Proof | None, ...] = ()

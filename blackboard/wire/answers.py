@@ -17,6 +17,7 @@ from blackboard.core.commit import (
     Lease,
     LogEntry,
     LogPage,
+    Proof,
     Reading,
     Result,
 )
@@ -122,12 +123,27 @@ class RevisionMessage(TypedDict):
     epoch: NotRequired[EpochMessage]
 
 
+class ProofMessage(TypedDict):
+    """What it takes, besides what you are shown of a revision, to compute its digest: the `salts`
+    of its changes, the SHA-256 of each value that is kept sealed in `contents`, and the `leaves` of
+    all else; in hexadecimal.
+    """
+
+    salts: list[str]
+    contents: list[str | None]
+    leaves: list[str]
+
+
 class LogMessage(TypedDict):
-    """Result of `log`: what you may see of the entries up to `through`, and the board's head."""
+    """Result of `log`: what you may see of the entries up to `through`, and the board's head.
+
+    `proofs`, if they were asked for, has one for each revision; null where there is none.
+    """
 
     head: HeadMessage
     revisions: list[RevisionMessage]
     through: int
+    proofs: NotRequired[list[ProofMessage | None]]
 
 
 ResultMessage = int | str | list[str | int] | None
@@ -377,10 +393,23 @@ def write_results(results: Sequence[Result]) -> list[ResultMessage]:
 
 def write_log(page: LogPage, encoding: Encoding) -> LogMessage:
     """A page of the log as a message."""
-    return {
+    message: LogMessage = {
         "head": write_head(page.head),
         "revisions": [write_revision(entry, encoding) for entry in page.entries],
         "through": page.through,
+    }
+    if page.proofs:
+        message["proofs"] = [_write_proof(proof) for proof in page.proofs]
+    return message
+
+
+def _write_proof(proof: Proof | None) -> ProofMessage | None:
+    if proof is None:
+        return None
+    return {
+        "salts": [salt.hex() for salt in proof.salts],
+        "contents": [None if each is None else each.hex() for each in proof.contents],
+        "leaves": [leaf.hex() for leaf in proof.leaves],
     }
 
 

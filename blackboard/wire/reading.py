@@ -29,6 +29,7 @@ from blackboard.core.commit import (
     Lease,
     LogEntry,
     LogPage,
+    Proof,
     Reading,
     Result,
     Waiter,
@@ -92,7 +93,8 @@ def read_log(message: Any, encoding: Encoding) -> LogPage:
     """Result of `log`. Errors: RemoteProtocolError."""
     with from_peer("log"):
         entries = tuple([_revision(m, encoding) for m in _list(message, "revisions")])
-        return LogPage(_head(message["head"]), entries, _int(message, "through"))
+        proofs = tuple([_proof(m) for m in _list(message, "proofs")] if "proofs" in message else ())
+        return LogPage(_head(message["head"]), entries, _int(message, "through"), proofs)
 
 
 def read_results(message: Any) -> tuple[Result, ...]:
@@ -241,6 +243,18 @@ def _revision(message: Any, encoding: Encoding) -> LogEntry:
         _str(message, "note") if "note" in message else "",
         _epoch(message["epoch"]) if "epoch" in message else None,
     )
+
+
+def _proof(message: Any) -> Proof | None:
+    if message is None:
+        return None
+    hashes = [_list(message, name) for name in ("salts", "contents", "leaves")]
+    salts, contents, leaves = [
+        tuple([None if part is None else bytes.fromhex(part) for part in parts]) for parts in hashes
+    ]
+    if None in salts or None in leaves:
+        raise TypeError("a proof has salts and leaves")
+    return Proof(tuple(filter(None, salts)), contents, tuple(filter(None, leaves)))
 
 
 def _change(message: Any, encoding: Encoding) -> Change:
