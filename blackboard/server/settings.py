@@ -37,7 +37,7 @@ from pydantic_settings import (
 
 from blackboard.core import access
 from blackboard.core.access import Grant, operator
-from blackboard.core.path import check_name
+from blackboard.core.path import DECISIONS, check_name
 from blackboard.engines.base import Store
 from blackboard.errors import InvalidRequest
 from blackboard.integrity.tokens import AUDIENCE, check_secret, issue, new_secret
@@ -353,9 +353,11 @@ def _draft(path: Path, text: str) -> Path:
 
 AGENT: Final = "agent"
 READER: Final = "reader"
+APPROVER: Final = "approver"
 OPERATOR: Final = "operator"
 _BUILT_IN: Final[Mapping[str, Sequence[str]]] = {
     READER: ["public/**=read"],
+    APPROVER: ["public/**=read", f"{DECISIONS}/**=approve"],
     OPERATOR: ["**=all"],
 }
 

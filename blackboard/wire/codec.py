@@ -7,8 +7,9 @@ Invariants
   the digest covers, and what every engine stores, so that a board is the same bytes everywhere.
 
 The body of a commit is msgpack *without* the `bin` type, because Redis' cmsgpack refuses it:
-`[agent, lane, incarnation, step, based_on, note, ops]`, `based_on` flat (key, revision, ...); a
-commit that begins an epoch adds it: `[number, id, cause, from_revision, revision]`.
+`[author, lane, incarnation, step, based_on, note, ops]`, `author` a signature (core/commit.py),
+`based_on` flat (key, revision, ...); a commit that begins an epoch adds it: `[number, id, cause,
+from_revision, revision]`.
 An operation is an array that begins with its code (`_OPS`); values above VALUE_INLINE_BYTES_MAX
 stand outside the body, in `large`, and the operation (its code in upper case) holds their number.
 """
@@ -41,6 +42,8 @@ from blackboard.core.commit import (
     Release,
     Renew,
     Result,
+    name_of,
+    narrowed_from,
 )
 from blackboard.core.model import log_entry
 from blackboard.errors import Corrupt, InvalidRequest, LimitExceeded
@@ -174,7 +177,7 @@ def prepare(commit: Commit) -> Prepared:
     name = commit.id
     based_on = [part for pair in commit.based_on for part in pair]
     ops = [_encode_op(op, large) for op in commit.ops]
-    header = [name.agent, name.lane, name.incarnation, name.step, based_on, commit.note, ops]
+    header = [commit.author, name.lane, name.incarnation, name.step, based_on, commit.note, ops]
     if commit.begins is not None:
         header.append(_encode_epoch(commit.begins))
     pack = _pack if commit.begins is None else _pack_alone  # a restore may be huge, in a thread
@@ -206,14 +209,16 @@ def decode_entry(
     """
     try:
         header = msgpack.unpackb(body, raw=True)
-        agent, lane, incarnation, step, flat, note, ops, *begins = header
+        signed, lane, incarnation, step, flat, note, ops, *begins = header
+        author = signed.decode()
         commit = Commit(
-            id=CommitId(agent.decode(), lane, incarnation.decode(), step),
+            id=CommitId(name_of(author), lane, incarnation.decode(), step),
             epoch="",
             ops=tuple(_decode_op(op, large) for op in ops),
             based_on=tuple((k.decode(), r) for k, r in zip(flat[::2], flat[1::2], strict=True)),
             note=note.decode(),
             begins=_decode_epoch(*begins) if begins else None,
+            account=narrowed_from(author),
         )
         committed = Committed(revision, time_ms, decode_results(results))
         return log_entry(commit, committed, _digest(body, large))
