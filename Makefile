@@ -11,10 +11,20 @@ PYTHON_FOLDERS := $(foreach folder,blackboard agents demos bench tests tools,\
 RUN := .venv/bin/
 STAMP := .venv/.installed
 
-.PHONY: help venv servers demo lint types test check versions chaos mutants proof audit bench constraints clean
+# Tests wait for servers, disks and processes more than they compute.
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+WORKERS ?= $(shell echo $$((2 * $(CORES))))
+# A hang that no signal ends has a bound of its own here, where no test takes as long: it tells where
+# each thread is, and exits.
+PYTEST := $(RUN)pytest -n $(WORKERS) --dist worksteal \
+	-o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
+# Tests start processes by the hundred: each would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help venv servers demo lint types check test test-all versions chaos mutants proof audit bench constraints clean
 
 help: ## List the verbs
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 $(STAMP): pyproject.toml constraints.txt tools/make_venv.sh
 	@tools/make_venv.sh
@@ -36,13 +46,18 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(RUN)mypy --strict $(PYTHON_FOLDERS)
 
-# A hang that no signal ends has a bound of its own here, where no test takes as long: it tells where
-# each thread is, and exits.
-test: $(STAMP) servers lint types ## Check everything, as CI does
-	$(RUN)pytest -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
+# Which tests belong to which of these three: tests/tiers.py.
+check: $(STAMP) lint types ## Check what needs no server: style, types, rules, units: two minutes
+	@echo "check: the quick tests, $(WORKERS) at a time"
+	@$(PYTEST) -q -m quick
 
-check: $(STAMP) lint types ## Check what is quick: style, types, floors, unit tests without a server
-	$(RUN)pytest -q tests/test_*.py tests/unit -m "not redis and not slow"
+test: $(STAMP) servers lint types ## Check all behaviour, on each engine and transport: ten minutes
+	@echo "test: each behaviour once, $(WORKERS) tests at a time"
+	@$(PYTEST) -m "not long"
+
+test-all: $(STAMP) servers lint types ## Check everything, as CI does: the long forms, too
+	@echo "test-all: every test, $(WORKERS) at a time"
+	@$(PYTEST)
 
 versions: servers ## Run the quick checks under every Python that is here (WHOLE=1 for all tests)
 	@tools/versions.sh

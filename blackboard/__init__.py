@@ -9,11 +9,11 @@
 
 Five files tell the whole story:
 
-1. `client/board.py`            what people and agents use
-2. `core/model.py`               what a commit means
+1. `client/board.py`                     what people and agents use
+2. `core/model.py`                       what a commit means
 3. `engines/redis/scripts/commit.lua`    the same, inside Redis
-4. `core/watch.py`               who is told what, and when they are told that they cannot be
-5. `server/checkpoints/restore.py`          how a whole team is taken back
+4. `core/watch.py`                       what a watcher gets, and when it cannot be served any more
+5. `server/checkpoints/restore.py`       how a whole team is taken back
 
 Names are loaded when they are first used, so that importing the package costs nothing.
 """
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from blackboard.embedded import open  # noqa: A004
     from blackboard.errors import (
         AccessDenied,
+        AgentInterrupted,
         AttemptTooOld,
         BarrierMissed,
         BlackboardError,
@@ -136,6 +137,7 @@ __all__ = [
     "PRESENT",
     "AccessDenied",
     "Agent",
+    "AgentInterrupted",
     "Append",
     "Attachment",
     "AttemptTooOld",

@@ -1,30 +1,30 @@
 """The whole service inside this process: no port, no set-up, one directory."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from blackboard.client.client import Client
-from blackboard.core import access
+from blackboard.client.client import Client, Opening
 from blackboard.encryption.master_key import LocalWrapper
 from blackboard.engines.sqlite.file import Level
 from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.errors import InvalidRequest
 from blackboard.server.assembly import archive_beside, sealed
 from blackboard.server.redlock_votes import masters_at
 from blackboard.server.service import Service
 
 
-@asynccontextmanager
-async def open(  # noqa: A001 - `blackboard.open` reads like the built-in that it resembles
+def open(  # noqa: A001 - `blackboard.open` reads like the built-in that it resembles
     path: str | PathLike[str],
     *,
     level: Level = "disk",
     agent: str | None = None,
     lock_masters: Sequence[str] = (),
     master_key: str | None = None,
-) -> AsyncIterator[Client]:
+) -> Opening:
     """Open the boards kept in directory `path`, which is made if it does not exist.
+
+    Await it, or use it as an async context manager: see `Opening`.
 
     `level` is what an acknowledged commit survives: "disk" (power loss; one fsync per group of
     commits) or "memory" (a crash of this process). You are the operator, or `agent` if given.
@@ -32,27 +32,40 @@ async def open(  # noqa: A001 - `blackboard.open` reads like the built-in that i
     (32 bytes in hexadecimal, one key a line) what is private is sealed wherever it is kept.
 
     Errors: DataDirectoryInUse, naming the process that owns the directory and how to connect to it;
-    Corrupt when a file there is not what was written; InvalidRequest for lock masters that are
-    none.
+    Corrupt when a file there is not what was written; InvalidRequest for a URL
+    in place of a directory, and for lock masters that are none.
     """
-    masters = masters_at(lock_masters)
-    store = await SqliteStore.at(path, level)
-    try:
-        archive = await archive_beside(Path(path))
-    except BaseException:
-        await store.aclose()
-        raise
-    try:
-        wrapper = None if master_key is None else LocalWrapper.of(master_key)
-        front, sealing = await sealed(store, archive, wrapper)
-    except BaseException:
-        await archive.aclose()
-        await store.aclose()
-        raise
-    async with Service(front, lock_masters=masters, archive=sealing) as service:
-        link = service.link(access.acting_as(access.operator(), agent))
-        client = Client(link)
+    directory = _directory(path)
+
+    async def begin() -> Client:
+        masters = masters_at(lock_masters)
+        store = await SqliteStore.at(directory, level)
         try:
-            yield client
-        finally:
-            await client.aclose()
+            archive = await archive_beside(directory)
+        except BaseException:
+            await store.aclose()
+            raise
+        try:
+            wrapper = None if master_key is None else LocalWrapper.of(master_key)
+            front, sealing = await sealed(store, archive, wrapper)
+        except BaseException:
+            await archive.aclose()
+            await store.aclose()
+            raise
+        service = Service(front, lock_masters=masters, archive=sealing)
+        await service.__aenter__()
+        return service.client(agent=agent, close=service.aclose)
+
+    return Opening(begin)
+
+
+def _directory(path: str | PathLike[str]) -> Path:
+    """Errors: InvalidRequest for a URL: a directory of that name would be made."""
+    text = str(path)
+    if "://" in text:
+        reason = (
+            f"{text.partition('://')[0]}://... is no directory. To use a Redis engine, run"
+            " `blackboard serve --engine URL` and blackboard.connect() to it"
+        )
+        raise InvalidRequest(field="path", reason=reason)
+    return Path(path)

@@ -15,7 +15,10 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from redis import Redis
 
+from blackboard.engines.redis import process as redis_process
 from blackboard.engines.redis.process import RedisProcess, find_redis_server
+from tests import tiers
+from tests.ports import free_port
 from tests.postgres import Postgres, postgres_directory
 from tests.redis_accounts import make_account
 from tests.s3 import S3
@@ -51,9 +54,14 @@ hypothesis.settings.load_profile("blackboard")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Give hypothesis the run's seed, unless the command line gave another one."""
+    """Give hypothesis the run's seed, unless the command line gave another one.
+
+    And servers take ports that nobody gets while they are down (tests/ports.py).
+    """
     if config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(SEED)
+    os.environ["BLACKBOARD_TEST_SEED"] = str(SEED)  # for the workers of pytest-xdist
+    pytest.MonkeyPatch().setattr(redis_process, "free_port", free_port)
 
 
 def pytest_report_header() -> str:
@@ -72,7 +80,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by the servers that they use."""
+    """Mark tests by the servers that they use, and by the tiers that they belong to."""
     for item in items:
         names = getattr(item, "fixturenames", ())
         if "redis_binary" in names:
@@ -81,6 +89,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("cluster")
         if "postgres" in names:
             item.add_marker("postgres")
+    tiers.mark(items)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_remembered_service(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What the developer's own services left on this machine means nothing to a test."""
+    os.environ["BLACKBOARD_CONFIG_DIR"] = str(tmp_path_factory.mktemp("contexts"))
 
 
 @pytest.fixture(scope="session")

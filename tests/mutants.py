@@ -185,7 +185,7 @@ MUTANTS = (
     Mutant(
         "a barrier ignores late writers",
         MODEL,
-        "            _check_barrier(commit, asked, now_ms)\n",
+        "            _check_barrier(state, commit, now_ms)\n",
         "            pass\n",
         "tests/conformance/test_store_sqlite.py -k who_is_waited_for",
     ),
@@ -217,6 +217,27 @@ MUTANTS = (
         'connection.execute("PRAGMA synchronous=FULL")',
         'connection.execute("PRAGMA synchronous=NORMAL")',
         "tests/faults/test_power_sqlite.py -k acknowledged",
+    ),
+    Mutant(
+        "a journal that is found is believed",
+        "blackboard/engines/sqlite/store.py",
+        "                    suspect.trust_journal(path)\n",
+        "",
+        "tests/faults/test_failed_sync.py",
+    ),
+    Mutant(
+        "a board goes on after a failed sync",
+        "blackboard/engines/sqlite/board.py",
+        "        if failure.is_last:\n",
+        "        if False:\n",
+        f"{UNIT}/engines/sqlite/test_suspect.py",
+    ),
+    Mutant(
+        "SQLite copies the journal and keeps to itself that a sync failed",
+        "blackboard/engines/sqlite/file.py",
+        "            if suspect.is_failed_sync(error):\n",
+        "            if False:\n",
+        f"{UNIT}/engines/sqlite/test_suspect.py",
     ),
     Mutant(
         "it is told before it is written",

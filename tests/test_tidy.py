@@ -16,6 +16,7 @@ FOLDER_FILES_MAX = 16
 FOLDERS_OF_COMMANDS = {"blackboard/cli": 25, "blackboard/runtime": 25}
 PARAMETERS_MAX = 6
 COLUMNS_MAX = 100
+PASS_ARGUMENTS_ON = {("blackboard/runtime/context.py", "tool")}
 VAGUE_NAMES = {"common", "helper", "helpers", "manager", "managers", "misc", "util", "utils"}
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b(?!.*https?://)")
 MACHINE_PATH = re.compile(r"(?<![\w.~/-])/(?:work|root|tmp|home|Users|opt)/\w")
@@ -73,11 +74,11 @@ def wide_lines(source: Source) -> list[str]:
 
 
 def catch_all_parameters(source: Source) -> list[str]:
-    """Functions that take whatever keywords they are given."""
+    """Functions that take whatever keywords they are given, but for those that pass them on."""
     return [
         f"{source.path}:{node.lineno}: {node.name} takes **{node.args.kwarg.arg}"
         for node in functions(source.tree)
-        if node.args.kwarg
+        if node.args.kwarg and (source.path, node.name) not in PASS_ARGUMENTS_ON
     ]
 
 

@@ -7,8 +7,10 @@ cd "$(dirname "$0")/.."
 folder=${1:-.venv}
 constraints=${2:-constraints.txt}
 
+say() { echo "make_venv: $1" >&2; }
+
 fail() {
-    echo "make_venv: $1" >&2
+    say "$1"
     exit 1
 }
 
@@ -43,10 +45,22 @@ if ! can_make_environments "$python"; then
 fi
 
 if ! "$folder/bin/python" -c 'import pip' 2>/dev/null; then
+    say "creating $folder with $("$python" --version)"
     rm -rf "$folder"
     "$python" -m venv "$folder"
 fi
-pip=("$folder"/bin/python -m pip --disable-pip-version-check install --quiet)
-# The build tools first, at pinned versions too: an isolated build would take the newest ones.
-"${pip[@]}" --constraint "$constraints" hatchling editables
-"${pip[@]}" --constraint "$constraints" --no-build-isolation --editable ".[dev]"
+
+# What pip has to say is shown if it fails: its warnings are many, and about the machine.
+install() {
+    local told
+    told=$("$folder/bin/python" -m pip --disable-pip-version-check install --quiet \
+        --constraint "$constraints" "$@" 2>&1) || { echo "$told" >&2 && fail "pip failed: $*"; }
+}
+
+count=$(grep -c == "$constraints" || true)
+say "installing the build tools"
+# At pinned versions, too: an isolated build would take the newest ones.
+install hatchling editables
+say "installing packages ($count are pinned in $constraints): this takes a minute or two"
+install --no-build-isolation --editable ".[dev]"
+say "$folder is ready"

@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Run the tests under every Python that the package supports and this machine has: the quick ones,
-# or with WHOLE=1 all of them. VERSIONS="3.13" picks. Each version gets an environment of its own,
-# .venv-3.13 and so on; a version that is missing is told.
+# Run the tests under every Python that the package supports and this machine has: those of
+# `make check`, or with WHOLE=1 all of them. VERSIONS="3.13" picks. Each version gets an environment
+# of its own, .venv-3.13 and so on; a version that is missing is told.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-quick=(tests/test_layers.py tests/test_tidy.py tests/unit tests/simulation
-    -m "not redis and not slow")
-[ -n "${WHOLE:-}" ] && tests=() || tests=("${quick[@]}")
+workers=${WORKERS:-$((2 * $(getconf _NPROCESSORS_ONLN)))}
+[ -n "${WHOLE:-}" ] && tier="quick or not quick" || tier=quick
 
 is_python() { # a file, a version
     [ "$("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" = "$2" ]
@@ -31,7 +30,8 @@ check() { # a version; how it went is left in $verdict
     python=$(find_python "$1") || { verdict="NOT CHECKED: no python$1 on this machine" && return; }
     echo "versions: $1 is $python"
     PYTHON=$python tools/make_venv.sh ".venv-$1" &&
-        ".venv-$1/bin/python" -m pytest -q -p no:cacheprovider ${tests[@]+"${tests[@]}"} &&
+        ".venv-$1/bin/python" -m pytest -q -p no:cacheprovider \
+            -n "$workers" --dist worksteal -m "$tier" &&
         verdict=passed || verdict=FAILED
 }
 

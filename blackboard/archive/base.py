@@ -5,8 +5,8 @@ answers for every revision up to r: what the board held then, who changed what, 
 
 What every archive promises (`tests/conformance/rules_archive.py`)
 - A revision is archived whole, once, after all before it; whoever appends out of turn is refused.
-- What was answered for a revision never changes afterwards. (What an engine lost was no revision of
-  the board: it goes when the engine's epoch marker comes.)
+- What was answered for a revision never changes afterwards, and no revision goes but by `prune`.
+  Those that an engine lost stay revisions of the board, though none that came later follows them.
 - A branch shares the past of the board that it came from: reading it at a revision before it began
   reads that board.
 - A checkpoint's manifest is written with the revision that takes it, or neither is.
@@ -18,7 +18,16 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from blackboard.core.checkpoints import Cut, Difference, Facts, Mark, Point, Stored, Version
+from blackboard.core.checkpoints import (
+    Cut,
+    Difference,
+    Facts,
+    Lost,
+    Mark,
+    Point,
+    Stored,
+    Version,
+)
 from blackboard.core.commit import Head, LogEntry, Reading
 from blackboard.core.path import Ranges
 from blackboard.types import Key, Milliseconds, Prefix, Revision
@@ -57,6 +66,17 @@ class Archive(Protocol):
     async def boards(self) -> Sequence[str]:
         """Names of the boards that it knows, sorted."""
 
+    async def holds(self, board: str) -> bool:
+        """Whether anything is archived of the board itself: of a branch that was not made to the
+        end there is a mark, but nothing."""
+
+    async def lost(self, board: str) -> Lost | None:
+        """What the board's engine lost the last time, unless it was recovered; None: nothing."""
+
+    async def digest_at(self, at: Point) -> bytes | None:
+        """The digest of the log entry that is the point's revision; None if there is none.
+        Errors: as `read`."""
+
     # --- writing: the archiver's ------------------------------------------------------------------
 
     async def take(self, board: str, owner: str, ttl_ms: Milliseconds) -> int | None:
@@ -76,21 +96,25 @@ class Archive(Protocol):
         pages: AsyncIterator[Reading],
         *,
         items: Sequence[tuple[Prefix, int]] = (),
+        apart: bool = False,
     ) -> Mark:
-        """Begin the archive of a board where its log stands at `head`, or anew.
+        """Begin the archive of a board where its log stands at `head`.
 
         `pages` are listings of the whole board, each as of `head` or later; once the log up to the
         newest of them was appended, revisions from that one on are known exactly. `items` are the
-        counters of `append`, as far as they are known. Whole or not at all; replaces what an
-        earlier board of that name left. Errors: Fenced.
+        counters of `append`, as far as they are known. Whole or not at all.
+
+        What the archive has under that name stays. If it ends below `head`, these are revisions of
+        the board from before a gap. Otherwise, or with `apart`, it is another history: it is kept
+        under a name of its own, `<board>~1` or the next number that is free. Errors: Fenced.
         """
 
     async def branch(self, board: str, origin: Point) -> Mark:
         """Begin the archive of a board that shares the past of another one up to `origin`.
 
         Costs what changed since `origin`, not what there is. To be called before the board is made,
-        so that nobody archives it as a stranger. Replaces what an earlier board of that name left.
-        Errors: as `read`.
+        so that nobody archives it as a stranger. What the archive has of another board of that name
+        is kept under a name of its own, as by `join`. Errors: as `read`.
         """
 
     async def append(

@@ -9,6 +9,7 @@ Invariants
 import asyncio
 import hashlib
 import os
+import secrets
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,8 +20,9 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, ObjectStore, from_url
 
-from blackboard.engines.sqlite.file import sync_path
+from blackboard.engines.disk import sync_path
 from blackboard.errors import Corrupt, InvalidRequest, Unavailable
+from blackboard.integrity.private_files import make_directory, open_new_binary
 from blackboard.types import BLOB_CALLS_MAX, BLOB_GRACE_MS, ENGINE_RETRY_MS, ENGINE_TIMEOUT_MS
 
 _TIMEOUT: Final = timedelta(milliseconds=ENGINE_TIMEOUT_MS)
@@ -47,7 +49,7 @@ class Blobs:
             parts = urlsplit(url)
             if parts.scheme in ("", "file"):
                 path = Path(unquote(parts.path))
-                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_directory(path)
                 return cls(LocalStore(path), str(path), path)
             # Options of ours would hide this one of the environment, which a local server needs.
             plain = os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true"
@@ -70,9 +72,10 @@ class Blobs:
         name = hashlib.sha256(value).digest()
         try:
             async with self._calls:
-                await obstore.put_async(self._store, _path(name), value)
-                if self._directory is not None:
-                    await asyncio.to_thread(_sync, self._directory, _path(name))
+                if self._directory is None:
+                    await obstore.put_async(self._store, _path(name), value)
+                else:
+                    await asyncio.to_thread(_write, self._directory, _path(name), value)
         except (BaseError, OSError, ValueError) as error:
             raise self._unavailable(error) from error
         return name
@@ -117,10 +120,23 @@ class Blobs:
         return Unavailable(what=f"blobs at {self._where}", reason=reason)
 
 
-def _sync(directory: Path, path: str) -> None:
-    """A local file is only handed to the kernel: sync it, and the directories that name it."""
+def _write(directory: Path, path: str, value: bytes) -> None:
+    """Put a file into its place, whole, on the disk and for its owner only. Errors: OSError.
+
+    The object store would do the first of these only.
+    """
     file = directory / path
-    for synced in (file, file.parent, directory):
+    draft = file.with_name(f"{file.name}.{secrets.token_hex(8)}")
+    make_directory(file.parent)
+    try:
+        with open_new_binary(draft) as out:
+            out.write(value)
+        sync_path(draft)
+        draft.replace(file)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    for synced in (file.parent, directory):
         sync_path(synced)
 
 

@@ -1,13 +1,14 @@
 """The rows of boards: who has a name, who may append, where a board began.
 
 Invariants
-- A name belongs to one board at a time. Who takes it over gets a new row; the old one goes, unless
-  others branched off it.
+- A name belongs to one row at a time. Who takes it over gets a new row, and the old one stays with
+  all that it holds: a row that goes was empty.
 - Nothing is written to a board but under its lock, with its current fence.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from itertools import count
+from typing import Any, Final
 
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -17,12 +18,15 @@ from blackboard.archive.append import agent_row
 from blackboard.archive.database import add, rows
 from blackboard.archive.fold import digest_row
 from blackboard.archive.history import Past, board_row
-from blackboard.archive.tables import AGENT, BOARD, DIGEST, OF_A_BOARD, TOTAL, VERSION
+from blackboard.archive.tables import AGENT, BOARD, COMMIT, DIGEST, OF_A_BOARD, TOTAL, VERSION
 from blackboard.core import digest
 from blackboard.core.commit import Entry
 from blackboard.core.path import SYSTEM, namespace_of
 from blackboard.errors import Fenced
-from blackboard.types import Revision
+from blackboard.types import SEGMENT_BYTES_MAX, Revision
+
+_NAME_KEPT: Final = SEGMENT_BYTES_MAX - 16
+"""Of a name to which a number is added."""
 
 
 def vacant(board: str) -> dict[str, Any]:
@@ -58,25 +62,57 @@ def out_of_turn(board: str, fence: int, row: Any) -> Fenced:
 
 
 async def replace(
-    connection: AsyncConnection, old: Any, *, fence: int | None = None, forget: bool = True
+    connection: AsyncConnection, old: Any, *, fence: int | None = None, apart: bool = False
 ) -> int:
-    """Give the name of a board to a new one, and return its id.
+    """Give the name of a board to a new row, and return its id.
 
-    It keeps its archiver, unless a new `fence` is given. The old one goes, unless it is the origin
-    of others or is not to be forgotten.
+    It keeps its archiver, unless a new `fence` is given. The old row stays, without a name; with
+    `apart` under another one, by which it can be read and recovered. One that holds nothing goes.
     """
-    await connection.execute(update(BOARD).where(BOARD.c.id == old.id), {"name": None})
-    children = await rows(connection, select(BOARD.c.id).where(BOARD.c.origin == old.id))
-    if forget and not children:
-        for table in OF_A_BOARD:
-            await connection.execute(delete(table).where(table.c.board == old.id))
-        await connection.execute(delete(BOARD).where(BOARD.c.id == old.id))
+    is_empty = not await holds(connection, old)
+    name = None if is_empty or not apart else await _free_name(connection, old.called)
+    freed = {"name": name, "owner": None, "until_ms": 0}
+    await connection.execute(update(BOARD).where(BOARD.c.id == old.id), freed)
+    if is_empty:
+        await _remove_empty(connection, old)
     new = vacant(old.name) | {"fence": fence}
+    if not apart and old.through is not None:
+        new["called"] = old.called
     if fence is None:
         new |= {"owner": old.owner, "fence": old.fence, "until_ms": old.until_ms}
     await connection.execute(insert(BOARD), new)
     number: int = (await board_row(connection, old.name)).id
     return number
+
+
+async def holds(connection: AsyncConnection, row: Any) -> bool:
+    """Whether anything is archived of the board with `row` that is not its origin's."""
+    if row is None or row.through is None:
+        return False
+    if row.continues:
+        return True
+    for table in (COMMIT, VERSION):
+        query = select(table.c.revision).where(table.c.board == row.id).limit(1)
+        if await rows(connection, query):
+            return True
+    return False
+
+
+async def _remove_empty(connection: AsyncConnection, row: Any) -> None:
+    children = await rows(connection, select(BOARD.c.id).where(BOARD.c.origin == row.id))
+    if not children:
+        for table in OF_A_BOARD:
+            await connection.execute(delete(table).where(table.c.board == row.id))
+        await connection.execute(delete(BOARD).where(BOARD.c.id == row.id))
+
+
+async def _free_name(connection: AsyncConnection, called: str) -> str:
+    """A name for what is set apart: no board has it."""
+    for number in count(1):
+        name = f"{called[:_NAME_KEPT]}~{number}"
+        if await board_row(connection, name) is None:
+            return name
+    raise AssertionError("numbers do not end")
 
 
 async def adopt(
@@ -108,7 +144,7 @@ async def keep_totals(
 async def fork(
     connection: AsyncConnection, number: int, past: Past, *, continues: bool = False
 ) -> None:
-    """Let the empty board `number` go on from `past`; `continues` if that is its own."""
+    """Let the empty row `number` go on from `past`; `continues` if that is its own."""
     totals = await past.totals()
     if not continues:
         totals.pop(SYSTEM, None)
@@ -124,4 +160,10 @@ async def fork(
         "origin_revision": segment.upto,
         "continues": continues,
     }
+    await connection.execute(update(BOARD).where(BOARD.c.id == number), begun)
+
+
+async def go_on(connection: AsyncConnection, number: int, old: Any) -> None:
+    """Let the row `number` be the board of the row `old`, of which its engine kept nothing."""
+    begun = {"origin": old.id, "origin_revision": 0, "continues": True}
     await connection.execute(update(BOARD).where(BOARD.c.id == number), begun)

@@ -33,6 +33,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from blackboard.archive.tables import METADATA
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
+from blackboard.integrity.private_files import make_file
 from blackboard.types import ENGINE_TIMEOUT_MS, Key, Milliseconds
 
 _DRIVERS: Final = {
@@ -68,7 +69,7 @@ class Database:
         Errors: InvalidRequest for another URL; Unavailable; Corrupt.
         """
         place = _url(url)
-        _check_directory(place)
+        await asyncio.to_thread(_make_file, place)
         database = cls(_engine(place))
         try:
             async with database.writing() as connection:
@@ -76,6 +77,8 @@ class Database:
                     await connection.execute(
                         text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _SCHEMA_LOCK}
                     )
+                else:
+                    await _check_passive(connection, database.name)
                 await connection.run_sync(METADATA.create_all)
         except BaseException:
             await database.aclose()
@@ -211,11 +214,16 @@ def translated(what: str) -> Iterator[None]:
         raise Unavailable(what=f"archive {what}", reason=reason) from error
 
 
+_ACTIVE: Final = text(
+    "SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'view')"
+    " OR sql LIKE 'CREATE VIRTUAL%' OR sql LIKE '%GENERATED ALWAYS%' OR sql LIKE '% AS (%' LIMIT 1"
+)
 _SQLITE_NOW: Final = text("SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)")
 _POSTGRES_NOW: Final = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)")
 
 
 _SETTINGS: Final = (
+    "trusted_schema=OFF",  # nothing that a file's schema says calls a function that has effects
     f"page_size={_PAGE_BYTES}",  # before journal_mode, which makes the file
     "journal_mode=WAL",
     "synchronous=NORMAL",  # `sync` is called before the log is trimmed
@@ -236,13 +244,25 @@ def _url(given: str) -> URL:
     return url.set(drivername=driver)
 
 
-def _check_directory(url: URL) -> None:
-    """SQLite would say only that it cannot open the file."""
-    if url.drivername == _DRIVERS["sqlite"]:
-        directory = Path(url.database or "").parent
-        if not directory.is_dir():
-            what = f"archive {url.render_as_string(hide_password=True)}"
-            raise Unavailable(what=what, reason=f"there is no directory {directory}")
+async def _check_passive(connection: AsyncConnection, what: str) -> None:
+    """A file may bring along code that SQLite would run with our rights. Errors: Corrupt."""
+    found = (await connection.execute(_ACTIVE)).first()
+    if found is not None:
+        reason = f"its schema is not that of an archive: {found[0]} {found[1]!r}"
+        raise Corrupt(what=f"archive {what}", reason=reason)
+
+
+def _make_file(url: URL) -> None:
+    """Make SQLite's file, if it is missing, for its owner only; its journals get the same mode."""
+    if url.drivername != _DRIVERS["sqlite"]:
+        return
+    file, what = Path(url.database or ""), f"archive {url.render_as_string(hide_password=True)}"
+    if not file.parent.is_dir():  # SQLite would say only that it cannot open the file
+        raise Unavailable(what=what, reason=f"there is no directory {file.parent}")
+    try:
+        make_file(file)
+    except OSError as error:
+        raise Unavailable(what=what, reason=str(error)) from error
 
 
 def _engine(url: URL) -> AsyncEngine:

@@ -10,7 +10,7 @@ Invariants
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -65,15 +65,15 @@ class Fold:
 
         Not done before the last step.
         """
-        canonical: list[list[Any]] = []
+        link = archive_rows.Link(entry)
         for position, change in enumerate(entry.changes):
             hashed = None if change.value is None else hashlib.sha256(change.value).digest()
-            canonical.append(archive_rows.canonical_change(change, hashed))
+            link.add(change, hashed)
             if change.lease is None:
                 self._change(entry, position, change, hashed)
             if position % STEP_CHANGES == STEP_CHANGES - 1:
                 yield
-        self.chain = archive_rows.next_chain(self.chain, entry, canonical)
+        self.chain = link.after(self.chain)
         self.commits.append(archive_rows.commit_row(self.board, entry, self.chain))
         if entry.epoch is not None:
             self.epochs.append(archive_rows.epoch_row(self.board, entry.epoch))

@@ -49,7 +49,7 @@ from blackboard.archive.tables import (
     VERSION_BY_REVISION,
 )
 from blackboard.core import digest
-from blackboard.core.checkpoints import Difference, Mark, Point, Step, Stored
+from blackboard.core.checkpoints import Difference, Lost, Mark, Point, Step, Stored
 from blackboard.core.commit import Epoch, LogEntry
 from blackboard.core.path import SYSTEM, Ranges, namespace_of, ranges_of
 from blackboard.errors import Compacted, Corrupt, FutureRevision, InvalidRequest
@@ -128,6 +128,7 @@ class Past:
         through = -1 if row is None or row.through is None else row.through
         if row is None or at.revision > through:
             raise FutureRevision(at.revision, max(through, 0))
+        row = await _holder(connection, row, at.revision)
         while row.origin is not None and at.revision <= row.origin_revision:
             row = await board_by_id(connection, row.origin)
         if at.revision < row.oldest:
@@ -408,12 +409,82 @@ async def mark_of(past: Past, row: Any) -> Mark:
     if child.origin is not None:
         parent = await board_by_id(past.connection, child.origin)
         origin = Point(parent.called, child.origin_revision)
-    return Mark(row.oldest, past.revision, await past.epoch(), await past.chain(), origin)
+    called = "" if row.name in (None, row.called) else row.called
+    return Mark(row.oldest, past.revision, await past.epoch(), await past.chain(), origin, called)
+
+
+async def line_of(connection: AsyncConnection, row: Any) -> list[Any]:
+    """The rows of a board up to `row`, the oldest first: one more for each time that its engine
+    lost revisions. Each begins above all that was archived before, so their revisions ascend."""
+    if not row.continues:
+        return [row]
+    query = (
+        select(BOARD)
+        .where(BOARD.c.called == row.called, BOARD.c.id <= row.id, BOARD.c.through.is_not(None))
+        .order_by(BOARD.c.id)
+    )
+    roots: dict[int, int] = {}
+    found = await rows(connection, query)
+    for each in found:
+        roots[each.id] = roots[each.origin] if each.continues else each.id
+    return [each for each in found if roots[each.id] == roots[row.id]]
+
+
+async def _holder(connection: AsyncConnection, row: Any, revision: Revision) -> Any:
+    """The row of a board's line that has `revision`, be it one that its engine lost.
+
+    Errors: Compacted for what lies between what is archived and where the board went on.
+    """
+    line = await line_of(connection, row)
+    found = next(each for each in line if revision <= each.through)
+    if found.continues and found.oldest == found.origin_revision < revision:
+        query = select(func.min(COMMIT.c.revision)).where(COMMIT.c.board == found.id)
+        [[begins]] = await rows(connection, query)
+        if revision < begins:
+            raise Compacted(revision, begins)
+    return found
 
 
 async def own_segments(connection: AsyncConnection, row: Any) -> list[Segment]:
-    """The segments of a board's whole past that are not another board's."""
-    return [s for s in await segments_of(connection, row, row.through) if s.own]
+    """All that is archived of a board and is not another board's, the newest first; what its engine
+    lost is among it."""
+    return [Segment(each.id, each.through) for each in reversed(await line_of(connection, row))]
+
+
+async def lost(connection: AsyncConnection, row: Any) -> Lost | None:
+    """What the engine of the board with `row` lost when that row began, if it did."""
+    *earlier, before, _ = await line_of(connection, row)
+    survived = row.origin_revision
+    if row.origin != before.id:  # it went on from an earlier one again
+        survived = max([survived, *(each.through for each in earlier)])
+    if survived >= before.through:
+        return None
+    query = select(func.min(COMMIT.c.revision)).where(COMMIT.c.board == row.id)
+    [[begins]] = await rows(connection, query)
+    return Lost(survived, before.through, row.oldest if begins is None else begins)
+
+
+async def lost_ends(past: "Past") -> list["Past"]:
+    """The ends of what a board's engine lost before it came to `past`."""
+    ends = {segment.board: segment.upto for segment in past.segments}
+    found = []
+    for segment in await told_segments(past):
+        if segment.own and segment.upto > ends.get(segment.board, -1):
+            row = await board_by_id(past.connection, segment.board)
+            segments = await segments_of(past.connection, row, segment.upto)
+            found.append(Past(past.database, past.connection, segments))
+    return found
+
+
+async def told_segments(past: "Past") -> list[Segment]:
+    """As `past.segments`, with what the board's engine lost before."""
+    [nearest, *_] = past.segments
+    row = await board_by_id(past.connection, nearest.board)
+    own = [
+        Segment(each.board, min(each.upto, nearest.upto))
+        for each in await own_segments(past.connection, row)
+    ]
+    return own + [segment for segment in past.segments if not segment.own]
 
 
 async def changed_keys(

@@ -2,7 +2,7 @@
 
 Invariants
 - `entry_of(commit_row(e), versions of e) == e`: the log comes out as it went in.
-- `canonical` covers every field of a log entry, large values by their hash: whoever changes one
+- the chain covers every field of a log entry, large values by their hash: whoever changes one
   changes the chain from there on.
 """
 
@@ -27,6 +27,8 @@ from blackboard.core.commit import (
     name_of,
     narrowed_from,
 )
+from blackboard.core.entry_digest import Leaves
+from blackboard.core.entry_digest import content_of as content_hash
 from blackboard.core.lease import from_result, to_result
 from blackboard.errors import Corrupt
 from blackboard.types import BLOB_BYTES, VALUE_BYTES_MAX
@@ -187,16 +189,18 @@ def _details(entry: LogEntry) -> bytes:
         for position, change in enumerate(entry.changes)
         if change.lease is not None
     ]
-    if not leases and not entry.based_on and entry.results.count(None) == len(entry.results):
+    is_plain = not leases and not entry.based_on and not entry.salt
+    if is_plain and entry.results.count(None) == len(entry.results):
         return _plain_details(len(entry.results))
     grounds = [part for pair in entry.based_on for part in pair]
-    packed: bytes = msgpack.packb([grounds, encode_results(entry.results), leases])
+    details: list[Any] = [grounds, encode_results(entry.results), leases]
+    packed: bytes = msgpack.packb([*details, entry.salt] if entry.salt else details)
     return packed
 
 
 @lru_cache(maxsize=64)
 def _plain_details(results: int) -> bytes:
-    """Those of most commits: neither grounds nor results nor leases."""
+    """Those of most commits without a salt: neither grounds nor results nor leases."""
     packed: bytes = msgpack.packb([[], encode_results((None,) * results), []])
     return packed
 
@@ -214,7 +218,7 @@ async def entry_of(
         kind = ChangeKind.DELETE if value is None else ChangeKind.PUT
         changes[row.position] = Change(kind, row.key, value, row.expires_at_ms, row.item)
     try:
-        grounds, results, leases = msgpack.unpackb(commit.details)
+        grounds, results, leases, *salt = msgpack.unpackb(commit.details)
         for position, kind, key, flat in leases:
             changes[position] = Change(ChangeKind(kind), key, lease=from_result(key, flat))
         return LogEntry(
@@ -227,6 +231,7 @@ async def entry_of(
             note=commit.note,
             epoch=epoch,
             results=decode_results(results),
+            salt=salt[0] if salt else b"",
             account=narrowed_from(commit.agent),
         )
     except (TypeError, ValueError, msgpack.UnpackException) as error:
@@ -289,18 +294,43 @@ def unpack_manifest(packed: bytes) -> bytes:
 # --- the chain ------------------------------------------------------------------------------------
 
 
-def next_chain(chain: bytes, entry: LogEntry, changes: Sequence[list[Any]] | None = None) -> bytes:
-    """The hash chain after `entry`: SHA-256 over the one before and the canonical log entry."""
-    return hashlib.sha256(chain + canonical(entry, changes)).digest()
+class Link:
+    """The next link of the hash chain: SHA-256 over the one before and what `entry` says.
 
-
-def canonical(entry: LogEntry, changes: Sequence[list[Any]] | None = None) -> bytes:
-    """Everything that a log entry says, as bytes; values by their SHA-256.
-
-    `changes` are its changes by `canonical_change`, if they are at hand.
+    Its changes are added one after the other, for a restore has many. With a salt, what it says is
+    its digest, once as it came and once as it follows from the changes.
     """
-    if changes is None:
-        changes = [canonical_change(change, _hash_in(change)) for change in entry.changes]
+
+    def __init__(self, entry: LogEntry) -> None:
+        self._entry = entry
+        self._leaves = Leaves(entry) if entry.salt else None
+        self._changes: list[list[Any]] = []
+
+    def add(self, change: Change, hashed: bytes | None) -> None:
+        """Take in the next change; `hashed` is the SHA-256 of its value."""
+        if self._leaves is not None:
+            self._leaves.add(change, hashed)
+        else:
+            self._changes.append(_canonical_change(change, hashed))
+
+    def after(self, chain: bytes) -> bytes:
+        """The chain after the entry."""
+        if self._leaves is None:
+            return hashlib.sha256(chain + _canonical(self._entry, self._changes)).digest()
+        both = self._entry.digest + self._leaves.digest()
+        return hashlib.sha256(chain + both).digest()
+
+
+def next_chain(chain: bytes, entry: LogEntry) -> bytes:
+    """The hash chain after `entry`."""
+    link = Link(entry)
+    for change in entry.changes:
+        link.add(change, content_hash(change))
+    return link.after(chain)
+
+
+def _canonical(entry: LogEntry, changes: Sequence[list[Any]]) -> bytes:
+    """Everything that a log entry without a salt says, as bytes; values by their SHA-256."""
     name, epoch = entry.id, entry.epoch
     said: list[Any] = [
         entry.revision,
@@ -317,11 +347,7 @@ def canonical(entry: LogEntry, changes: Sequence[list[Any]] | None = None) -> by
     return packed
 
 
-def canonical_change(change: Change, hashed: bytes | None) -> list[Any]:
+def _canonical_change(change: Change, hashed: bytes | None) -> list[Any]:
     """Everything that a change says; `hashed` is the SHA-256 of its value."""
     lease = None if change.lease is None else to_result(change.lease)
     return [change.kind.value, change.key, hashed, change.expires_at_ms, change.item, lease]
-
-
-def _hash_in(change: Change) -> bytes | None:
-    return None if change.value is None else digest.content_of(change.value)

@@ -9,6 +9,7 @@ Invariants
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Self
 
 from sqlalchemy import and_, func, insert, select, update
@@ -32,6 +33,7 @@ from blackboard.archive.history import (
     mark_of,
     own_segments,
     segments_of,
+    told_segments,
 )
 from blackboard.archive.tables import (
     BOARD,
@@ -43,7 +45,7 @@ from blackboard.archive.tables import (
 )
 from blackboard.archive.verify import Verification
 from blackboard.core import history
-from blackboard.core.checkpoints import Difference, Facts, Mark, Point, Stored, Version
+from blackboard.core.checkpoints import Difference, Facts, Lost, Mark, Point, Stored, Version
 from blackboard.core.commit import Entry, Head, LogEntry, Reading
 from blackboard.core.path import Ranges, ranges_of
 from blackboard.errors import InvalidRequest, NoSuchCheckpoint
@@ -110,6 +112,27 @@ class SqlArchive:
         async with self._database.reading() as connection:
             return [row.name for row in await rows(connection, known.order_by(BOARD.c.name))]
 
+    async def holds(self, board: str) -> bool:
+        """As `Archive.holds`."""
+        async with self._database.reading() as connection:
+            return await archive_boards.holds(connection, await board_row(connection, board))
+
+    async def lost(self, board: str) -> Lost | None:
+        """As `Archive.lost`."""
+        async with self._database.reading() as connection:
+            row = await board_row(connection, board)
+            if row is None or not row.continues:
+                return None
+            return await archive_log.lost(connection, row)
+
+    async def digest_at(self, at: Point) -> bytes | None:
+        """As `Archive.digest_at`."""
+        async with self._database.reading() as connection:
+            past = await Past.at(self._database, connection, at)
+            commit = await past.commit()
+            is_there = commit is not None and commit.revision == at.revision
+            return bytes(commit.digest) if is_there else None
+
     # --- writing ----------------------------------------------------------------------------------
 
     async def take(self, board: str, owner: str, ttl_ms: Milliseconds) -> int | None:
@@ -142,11 +165,14 @@ class SqlArchive:
         pages: AsyncIterator[Reading],
         *,
         items: Sequence[tuple[Prefix, int]] = (),
+        apart: bool = False,
     ) -> Mark:
         """As `Archive.join`."""
         async with self._database.writing() as connection:
             old = await archive_boards.owned(connection, board, fence)
-            number = await archive_boards.replace(connection, old)
+            is_known = await archive_boards.holds(connection, old)
+            apart = apart or (is_known and head.revision <= old.through)
+            number = await archive_boards.replace(connection, old, apart=apart)
             totals: dict[str, int] = {}
             oldest = head.revision
             async for page in pages:
@@ -161,6 +187,8 @@ class SqlArchive:
             chain = archive_rows.CHAIN_START
             joined = {"oldest": oldest, "through": head.revision, "chain": chain}
             await connection.execute(update(BOARD).where(BOARD.c.id == number), joined)
+            if is_known and not apart:
+                await archive_boards.go_on(connection, number, old)
             return Mark(oldest, head.revision, head.epoch, chain)
 
     async def branch(self, board: str, origin: Point) -> Mark:
@@ -173,7 +201,8 @@ class SqlArchive:
             if old is None:
                 await connection.execute(insert(BOARD), archive_boards.vacant(board))
                 old = await board_row(connection, board)
-            number = await archive_boards.replace(connection, old, fence=old.fence + 1)
+            fence = old.fence + 1
+            number = await archive_boards.replace(connection, old, fence=fence, apart=True)
             await archive_boards.fork(connection, number, past)
             row = await board_by_id(connection, number)
             segments = await segments_of(connection, row, origin.revision)
@@ -213,10 +242,17 @@ class SqlArchive:
     async def _go_back(self, connection: AsyncConnection, row: Any, revision: Revision) -> Any:
         """The engine lost what came after `revision`: go on from there.
 
-        What it lost stays as a history without a name, for the branches that began in it.
+        What it lost stays readable, as revisions of the board that no later one follows.
         """
+        if not revision:
+            number = await archive_boards.replace(connection, row)
+            chain = archive_rows.CHAIN_START
+            begun = {"oldest": 0, "through": 0, "chain": chain}
+            await connection.execute(update(BOARD).where(BOARD.c.id == number), begun)
+            await archive_boards.go_on(connection, number, row)
+            return await board_by_id(connection, number)
         past = await Past.at(self._database, connection, Point(row.name, revision))
-        number = await archive_boards.replace(connection, row, forget=False)
+        number = await archive_boards.replace(connection, row)
         await archive_boards.fork(connection, number, past, continues=True)
         return await board_by_id(connection, number)
 
@@ -276,7 +312,7 @@ class SqlArchive:
         found: list[Version] = []
         async with self._database.reading() as connection:
             past = await Past.at(self._database, connection, at)
-            for segment in past.segments:
+            for segment in await told_segments(past):
                 upto = segment.upto if before is None else min(segment.upto, before - 1)
                 query = (
                     select(VERSION)
@@ -344,7 +380,9 @@ class SqlArchive:
             row = await board_row(connection, board)
             if row is None or row.through is None:
                 return 0
-            for segment in await segments_of(connection, row, row.through):
+            segments = await segments_of(connection, row, row.through)
+            past = Past(self._database, connection, segments)
+            for segment in await told_segments(past):
                 query = (
                     select(COMMIT.c.revision)
                     .where(COMMIT.c.board == segment.board, COMMIT.c.revision <= segment.upto)
@@ -384,9 +422,12 @@ class SqlArchive:
             row = await board_row(connection, board)
             if row is None or row.through is None:
                 return ()
+            kept = await segments_of(connection, row, row.through)
+            ends = {segment.board: segment.upto for segment in kept}
             for segment in await own_segments(connection, row):
-                kept = await rows(connection, _checkpoints(segment))
-                found += [archive_log.stored(board, each) for each in kept]
+                for each in await rows(connection, _checkpoints(segment)):
+                    is_lost = each.revision > ends.get(segment.board, -1)
+                    found.append(replace(archive_log.stored(board, each), lost=is_lost))
         return sorted(found, key=lambda stored: (stored.revision, stored.name))
 
     async def pin(self, board: str, name: str, *, pinned: bool) -> None:
@@ -434,9 +475,13 @@ class SqlArchive:
         """As `Archive.verify`."""
         async with self._database.reading() as connection:
             past = await Past.at(self._database, connection, at)
-            verification = Verification(past, at, self._blobs, self._sealer)
-            async for finding in verification.findings():
-                yield finding
+            seen: set[str] = set()
+            for each in [past, *await archive_log.lost_ends(past)]:
+                verification = Verification(each, at, self._blobs, self._sealer)
+                async for finding in verification.findings():
+                    if finding not in seen:
+                        seen.add(finding)
+                        yield finding
 
     async def aclose(self) -> None:
         """As `Archive.aclose`."""

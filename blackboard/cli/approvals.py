@@ -142,7 +142,9 @@ def _answer(flags: Flags, agent: str, name: str, said: tuple[bool, int | None, s
         show.print_json(told)
     else:
         verb = "approved" if approved else "rejected"
-        print(f"{verb}: {screen.safe(one.request.question)} ({agent}, revision {receipt.revision})")
+        screen.answer(
+            f"{verb}: {screen.safe(one.request.question)} ({agent}, revision {receipt.revision})"
+        )
 
 
 def _meant(found: "Sequence[Pending]", agent: str, name: str, revision: int | None) -> "Pending":

@@ -175,9 +175,9 @@ def verify(
         shown.print_json({**shown.plain(found), "ok": found.ok})
     else:
         for finding in found.findings:
-            print(screen.safe(finding))
+            screen.answer(screen.safe(finding))
         for namespace in found.erased:
-            print(f"{namespace}: erased, its data key was destroyed")
+            screen.answer(f"{namespace}: erased, its data key was destroyed")
     if not found.ok:
         count = screen.counted(len(found.findings), "finding")
         more = " and more" if found.more else ""

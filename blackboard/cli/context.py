@@ -52,7 +52,7 @@ def add(
         return added.using(name) if use else added
 
     places.change(places.config_directory(), change)
-    print(f"{name} is {url}" + (", and in use" if use else ""))
+    screen.answer(f"{name} is {url}" + (", and in use" if use else ""))
     if not use:
         screen.say(f"use it with: blackboard context use {name}")
 
@@ -65,7 +65,7 @@ def _absolute(path: str | None) -> str | None:
 def use(name: Annotated[str, _NAME]) -> None:
     """Choose the service that commands talk to."""
     places.change(places.config_directory(), lambda known: known.using(name))
-    print(f"{name} is in use")
+    screen.answer(f"{name} is in use")
 
 
 @app.command(cls=Command, epilog="blackboard context ls")
@@ -103,4 +103,4 @@ def _token(found: places.Context) -> str:
 def rm(name: Annotated[str, _NAME]) -> None:
     """Forget a service. Nothing happens to the service itself."""
     places.change(places.config_directory(), lambda known: known.removing(name))
-    print(f"{name} is forgotten")
+    screen.answer(f"{name} is forgotten")

@@ -132,13 +132,25 @@ def directory(path: Path) -> Iterator[Finding]:
     if not os.access(place, os.W_OK | os.X_OK):
         yield Finding("data", Status.FAIL, f"{place} is not writable", f"chown or chmod {place}")
         return
-    if place == path and place.stat().st_mode & 0o077:
-        fix = f"chmod 700 {path}"
-        yield Finding("data", Status.WARN, f"{path} can be read by other users here", fix)
-    else:
-        yield _ok("data", f"{path} is writable" + ("" if place == path else ", not made yet"))
+    yield _privacy(path) if place == path else _ok("data", f"{path} is writable, not made yet")
     yield _room(place)
     yield _speed(place)
+
+
+def _privacy(path: Path) -> Finding:
+    """Whether other users of this machine have any right to what is in the data directory."""
+    from blackboard.integrity.private_files import exposed
+
+    try:
+        found = exposed(path)
+    except OSError as error:
+        return Finding("data", Status.FAIL, f"{path} cannot be listed: {error.strerror}")
+    if not found:
+        return _ok("data", f"{path} is writable, and other users here read nothing in it")
+    first = f"{found[0]}" if len(found) == 1 else f"{found[0]} and {len(found) - 1} more"
+    text = f"{first} can be opened by other users here"
+    fix = f"chmod -R go-rwx {path}  (a service does so when it starts)"
+    return Finding("data", Status.WARN, text, fix)
 
 
 def _room(place: Path) -> Finding:
@@ -326,8 +338,8 @@ def _get(url: str, path: str, ca: str | None) -> Any:
     """The answer of the service at `url` to a plain GET; on this machine no proxy is asked."""
     from urllib.request import BaseHandler, HTTPSHandler, ProxyHandler, build_opener
 
+    from blackboard.client.contexts import CA_VARIABLE
     from blackboard.client.remote.connect import Address
-    from blackboard.client.remote.link import CA_VARIABLE
 
     parts = urlsplit(url)
     scheme = "https" if parts.scheme in ("wss", "https") else "http"
@@ -427,8 +439,8 @@ def _findings(settings: "Settings", flags: Flags, *, asked_for_engine: bool) -> 
 def _of_this_machine(settings: "Settings") -> list["Finding"]:
     import anyio
 
-    found = anyio.run(engine, settings)
-    return [*found, *directory(settings.data), open_files()]
+    here = [*directory(settings.data)]  # before the engine opens, and thereby mends it
+    return [*anyio.run(engine, settings), *here, open_files()]
 
 
 def _of_the_service(target: "Target") -> list["Finding"]:

@@ -25,7 +25,7 @@ def new_key(context: typer.Context) -> None:
     if Flags.of(context).as_json:
         show.print_json({"master_key": key})
     else:
-        print(key)
+        screen.answer(key)
 
 
 @app.command(

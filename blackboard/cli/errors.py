@@ -99,6 +99,7 @@ EXIT_OF: Mapping[str, Exit] = {
     "schema_too_new": Exit.ERROR,
     "migration_failed": Exit.ERROR,
     "invalid_state": Exit.ERROR,
+    "agent_interrupted": Exit.ERROR,
     "corrupt": Exit.ERROR,
     "engine_refused": Exit.ERROR,
     "data_directory_in_use": Exit.UNAVAILABLE,
@@ -382,6 +383,6 @@ def complain(error: CommandError, *, as_json: bool) -> None:
         from blackboard.wire.frames import JSON
 
         told = {"code": error.code, "message": error.message, **error.fields}
-        print(JSON.pack({"error": told}).decode(), file=sys.stderr)
+        screen.answer_error(JSON.pack({"error": told}).decode())
     else:
         screen.say_error(error.message, error.fix)

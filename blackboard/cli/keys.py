@@ -11,8 +11,11 @@ from blackboard.cli.errors import not_found, wrong_usage
 from blackboard.cli.options import Flags, ReadCommand, WriteCommand
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from blackboard.client.board import Board
     from blackboard.client.client import Client
+    from blackboard.client.moment import When
     from blackboard.client.views import Entry, Receipt
     from blackboard.core.commit import Head
 
@@ -47,7 +50,7 @@ def get(
     ] = False,
     at: Annotated[str | None, _AT] = None,
 ) -> None:
-    """Print the value of a key, as JSON."""
+    """Print the value of a key, as JSON; of a document, its content by root."""
     from blackboard.cli import render as show
     from blackboard.cli import session, values
 
@@ -57,7 +60,7 @@ def get(
     moment = None if at is None else values.parse_moment(at)
 
     async def read(client: "Client", board: "Board") -> "Entry":
-        found = await board.entry(key, at=moment)
+        found = await board.entry(key, at=moment) or await board.document_entry(key, at=moment)
         if found is None:
             raise await session.absent(client, board, key)
         return found
@@ -129,7 +132,7 @@ def set_key(
     if flags.as_json:
         show.print_json({"key": key, **show.plain(receipt)})
     else:
-        print(f"{key} is at revision {receipt.revision} ({SURVIVES[receipt.level]})")
+        screen.answer(f"{key} is at revision {receipt.revision} ({SURVIVES[receipt.level]})")
 
 
 SURVIVES = {
@@ -180,7 +183,9 @@ def delete(context: typer.Context, key: Annotated[str, _KEY]) -> None:
     if flags.as_json:
         show.print_json({"key": key, **show.plain(receipt)})
     else:
-        print(f"{key} is gone since revision {receipt.revision} ({SURVIVES[receipt.level]})")
+        screen.answer(
+            f"{key} is gone since revision {receipt.revision} ({SURVIVES[receipt.level]})"
+        )
 
 
 @app.command(
@@ -206,7 +211,11 @@ def ls(
     ] = None,
     at: Annotated[str | None, _AT] = None,
 ) -> None:
-    """List the keys that match a pattern, with their values."""
+    """List the keys that match a pattern, with their values.
+
+    A document is one key. What the service and the runtime keep for themselves (below a segment
+    that begins with ~) is listed only if the pattern names it.
+    """
     from blackboard.cli import render as show
     from blackboard.cli import session, values
     from blackboard.types import LIST_ENTRIES_MAX
@@ -215,15 +224,16 @@ def ls(
     moment = None if at is None else values.parse_moment(at)
 
     async def read(client: "Client", board: "Board") -> tuple[list["Entry"], str | None]:
-        found: list[Entry] = []
+        shown = Shown(board, pattern, moment)
         last = after
         while True:
-            room = min(limit - len(found), LIST_ENTRIES_MAX)
+            room = min(limit - len(shown.entries), LIST_ENTRIES_MAX)
             page = await board.list(pattern, after=last, limit=room, at=moment)
-            found += page.entries
+            await shown.take(page.entries)
             last = page.next_key
-            if last is None or len(found) >= limit:
+            if last is None or len(shown.entries) >= limit:
                 break
+        found = shown.entries
         if not found and not await session.has_begun(board):
             await session.tell_no_commits(client, board)
         return found, last
@@ -238,6 +248,34 @@ def ls(
         screen.say(f"nothing matches {pattern}")
     if next_key is not None:
         screen.say(f"there are more: --after {next_key}, or a higher --limit")
+
+
+class Shown:
+    """What a listing shows of the entries that it finds: documents as one, books if they are meant.
+
+    `entries` grows with each page that it takes.
+    """
+
+    def __init__(self, board: "Board", pattern: str, at: "When | None") -> None:
+        self.entries: list[Entry] = []
+        self._board = board
+        self._pattern = pattern
+        self._at = at
+        self._document: str | None = None
+
+    async def take(self, page: "Sequence[Entry]") -> None:
+        """Add what is to be shown of a page."""
+        from blackboard.core.documents.keys import RESERVED, document_of
+        from blackboard.core.path import is_meant
+
+        for entry in page:
+            document = None if RESERVED in self._pattern else document_of(entry.key)
+            if document is None:
+                self.entries += [entry] if is_meant(self._pattern, entry.key) else []
+            elif document != self._document:
+                self._document = document
+                whole = await self._board.document_entry(document, at=self._at)
+                self.entries += [] if whole is None else [whole]
 
 
 @app.command(

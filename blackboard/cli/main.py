@@ -23,7 +23,7 @@ from blackboard.cli import (
 )
 from blackboard.cli.errors import MEANING
 from blackboard.cli.options import Group
-from blackboard.cli.screen import console, print_examples
+from blackboard.cli.screen import answer, console, print_examples
 
 _EXAMPLES = """\
 blackboard serve  # start a service; the others talk to it
@@ -60,7 +60,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        print(f"blackboard {version('agent-blackboard')}")
+        answer(f"blackboard {version('agent-blackboard')}")
         raise typer.Exit
 
 

@@ -19,7 +19,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from blackboard.cli import values
-from blackboard.cli.screen import console, counted, safe, say, shortened
+from blackboard.cli.screen import answer, console, counted, safe, safe_lines, say, shortened
+from blackboard.core.documents.keys import document_of
 from blackboard.types import Key, Milliseconds, Revision
 from blackboard.wire.codec import decode_value
 
@@ -48,7 +49,7 @@ _GAP: Final = 2
 
 def print_json(document: Any) -> None:
     """One JSON document on one line, flushed: somebody may be waiting for it."""
-    sys.stdout.write(values.compact(document) + "\n")
+    answer(values.compact(document))
     sys.stdout.flush()
 
 
@@ -89,16 +90,22 @@ def print_value(value: Any) -> None:
     out = console()
     text = "\n".join(map(safe, values.pretty(value).split("\n")))
     if out.is_terminal:
-        from rich.json import JSON
+        from rich.highlighter import JSONHighlighter
 
-        out.print(JSON(text, indent=2, ensure_ascii=False), soft_wrap=True)
+        out.print(JSONHighlighter()(Text(text)), soft_wrap=True)
     else:
-        print(text)
+        answer(text)
 
 
 def print_raw(value: Any) -> None:
-    """A value as it is: text and bytes without quotes and without a newline of ours."""
-    if isinstance(value, bytes):
+    """A value as it is: text and bytes without quotes and without a newline of ours.
+
+    On a terminal, what would steer it is made visible all the same.
+    """
+    if console().is_terminal:
+        text = value.decode(errors="replace") if isinstance(value, bytes) else value
+        sys.stdout.write(safe_lines(text if isinstance(text, str) else values.compact(text)))
+    elif isinstance(value, bytes):
         sys.stdout.flush()
         sys.stdout.buffer.write(value)
     else:
@@ -178,13 +185,13 @@ def print_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
             overflow="ellipsis",
         )
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(safe(text)) for text in row))
     out.print(table)
 
 
 def _print_tabbed(rows: Iterable[Sequence[str]]) -> None:
     for row in rows:
-        sys.stdout.write("\t".join(row) + "\n")
+        sys.stdout.write("\t".join(map(safe, row)) + "\n")
 
 
 # --- the log --------------------------------------------------------------------------------------
@@ -207,8 +214,14 @@ class LogPrinter:
             epoch = revised.epoch
             words = f"epoch {epoch.number} begins ({epoch.cause}) after {epoch.from_revision}"
             self._line(revised, "epoch", words, "")
+        edited: set[Key] = set()
         for change in revised.changes:
-            self._line(revised, change.kind, change.key, self._detail(change))
+            document = document_of(change.key)
+            if document is None:
+                self._line(revised, change.kind, change.key, self._detail(change))
+            elif document not in edited:
+                edited.add(document)
+                self._line(revised, "edit", document, "a document")
 
     def state(self, revision: Revision, entries: Sequence["Entry"]) -> None:
         """What there was at `revision`, before any change."""
@@ -319,7 +332,7 @@ def print_taken(checkpoint: "Checkpoint", *, as_json: bool) -> None:
     if as_json:
         print_json(plain(checkpoint))
         return
-    print(f"{checkpoint.name}\t{checkpoint.revision}")
+    answer(f"{checkpoint.name}\t{checkpoint.revision}")
     barrier = checkpoint.barrier
     if barrier is not None and barrier.not_fresh:
         say(f"not fresh: {', '.join(barrier.not_fresh)}")
@@ -362,6 +375,7 @@ def print_manifest(shown: "Shown") -> None:
     ]
     rows += [("digest", f"{digest}  {name}") for name, digest in sorted(shown.digests.items())]
     rows += [("agent", f"{name} at {at}") for name, at in sorted(shown.steps.items())]
+    rows += [("memory", f"{name} at {at}") for name, at in sorted(shown.memory.items())]
     rows += [
         ("declared", f"{name}: {safe(values.compact(decode_value(value)))}")
         for name, value in sorted(shown.declared.items())
@@ -377,7 +391,7 @@ def print_pruned(pruned: "Pruned", *, as_json: bool, dry_run: bool) -> None:
         print_json(plain(pruned))
         return
     for name in pruned.removed:
-        print(name)
+        answer(name)
     would = "would remove" if dry_run else "removed"
     count, kept = len(pruned.removed), len(pruned.kept)
     gone = f"{counted(count, 'checkpoint')} and {counted(pruned.versions, 'version')}"
@@ -440,7 +454,7 @@ def print_restored(restored: "Restored", *, as_json: bool) -> None:
     if as_json:
         print_json(plain(restored))
         return
-    print(restored.revision)
+    answer(str(restored.revision))
     say(
         f"the board is as it was at revision {restored.from_revision}:"
         f" {counted(restored.put_back, 'key')} put back, {restored.removed} removed;"

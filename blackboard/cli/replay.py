@@ -306,14 +306,13 @@ def _check_steps(runs: "Sequence[Run]", rewind: str | None, trace: Path) -> None
 
 def _replayed(trace: Path, runs: int | None, rewind: str | None, keep: Path | None) -> Report:
     import anyio
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     found = [run for number, run in enumerate(load(trace)) if runs is None or number < runs]
     _check_steps(found, rewind, trace)
     report, goals = Report(), _goals(rewind)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
+    with Progress(*columns, TimeElapsedColumn(), console=screen.notes()) as progress:
         bar = progress.add_task("replaying", total=sum(len(run.steps) for run in found))
 
         async def work() -> None:

@@ -1,24 +1,69 @@
-"""The terminal: where words go, and what may not reach it. NO_COLOR is respected (by Rich)."""
+"""The terminal: where words go, and what may not reach it. NO_COLOR is respected (by Rich).
+
+Invariants
+- every word that a command prints goes through here, or through `render.print_raw`.
+- nothing that an agent or a service chose steers the terminal or turns lines around: what would is
+  shown as an escape, which in JSON means the same. What goes to a pipe is treated alike, since a
+  pipe often ends at a terminal.
+"""
 
 import errno
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
+_RANGES: Final = (
+    (0x00, 0x1F),  # C0: escape, bell, carriage return, ...
+    (0x7F, 0x9F),  # delete, and C1: CSI and OSC in one character
+    (0xAD, 0xAD),  # soft hyphen
+    (0x061C, 0x061C),  # Arabic letter mark
+    (0x180E, 0x180E),  # Mongolian vowel separator
+    (0x200B, 0x200B),  # zero-width space; its neighbours join letters and emoji, and stay
+    (0x200E, 0x200F),  # left-to-right and right-to-left mark
+    (0x2028, 0x202E),  # line and paragraph separator, embeddings and overrides
+    (0x2060, 0x206F),  # word joiner, isolates, and what they replaced
+    (0xD800, 0xDFFF),  # surrogates: no text, and no UTF-8
+    (0xFEFF, 0xFEFF),  # zero-width no-break space
+    (0xFFF9, 0xFFFB),  # annotations
+    (0xE0000, 0xE007F),  # tags: text that nobody sees
+)
+
+
+def _escape(code: int) -> str:
+    """As JSON writes it: beyond U+FFFF in two halves."""
+    units = chr(code).encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
 _STEERING: Final = {
-    code: f"\\u{code:04x}"
-    for codes in (range(0x20), range(0x7F, 0xA0), range(0x200E, 0x2010), range(0x2028, 0x202F))
-    for code in (*codes, *range(0x2066, 0x206A))
+    code: _escape(code) for first, last in _RANGES for code in range(first, last + 1)
 }
-"""Control characters of both kinds, line separators, and marks that change the direction."""
+"""Characters of control and of format, which are not seen but change how others look."""
+_BESIDE_LINES: Final = {code: text for code, text in _STEERING.items() if code != ord("\n")}
 
 
 class _Answers(Console):
-    """Rich ends the process with 1 when its reader is gone; exits.py has a code for that."""
+    """A console through which nothing steers the terminal but its own styles.
+
+    Rich ends the process with 1 when its reader is gone; cli/errors.py has a code for that.
+    """
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """As Rich renders it, with what steers the terminal made visible."""
+        for segment in super().render(renderable, options):
+            if segment.control is None:
+                shown = segment.text.translate(_BESIDE_LINES)
+                yield segment if shown == segment.text else Segment(shown, segment.style)
+            else:
+                yield segment
 
     def on_broken_pipe(self) -> None:
         """Let it be known."""
@@ -30,9 +75,24 @@ def console() -> Console:
     return _Answers(highlight=False)
 
 
+def answer(text: str) -> None:
+    """Lines of an answer, on stdout."""
+    sys.stdout.write(text.translate(_BESIDE_LINES) + "\n")
+
+
+def answer_error(text: str) -> None:
+    """Lines for a program that reads stderr."""
+    sys.stderr.write(text.translate(_BESIDE_LINES) + "\n")
+
+
 def say(text: str) -> None:
     """A note for people, on stderr."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(Text(text, style="dim"))
+    notes(soft_wrap=True).print(Text(text, style="dim"))
+
+
+def notes(*, soft_wrap: bool = False) -> Console:
+    """Where notes for people go: stderr."""
+    return _Answers(stderr=True, highlight=False, soft_wrap=soft_wrap)
 
 
 def counted(number: float | str, noun: str) -> str:
@@ -43,7 +103,7 @@ def counted(number: float | str, noun: str) -> str:
 @contextmanager
 def busy(what: str) -> Iterator[None]:
     """While the block runs, tell a terminal that something is being done."""
-    out = Console(stderr=True, highlight=False)
+    out = notes()
     if not out.is_terminal:
         yield
         return
@@ -53,7 +113,7 @@ def busy(what: str) -> Iterator[None]:
 
 def say_error(message: str, fix: str) -> None:
     """What is wrong and what to do next, on stderr."""
-    err = Console(stderr=True, highlight=False, soft_wrap=True)
+    err = notes(soft_wrap=True)
     err.print(Text.assemble(("error: ", "bold red"), safe(message)))
     if fix:
         err.print(Text(f"  {safe(fix)}", style="dim"))
@@ -73,11 +133,16 @@ def print_examples(lines: str) -> None:
 
 
 def safe(text: str) -> str:
-    """`text` with what steers a terminal, or turns lines around, made visible.
+    """`text` as one line, with what steers a terminal, or turns lines around, made visible.
 
     Notes and values are written by agents. In JSON the visible form means the same.
     """
     return text.translate(_STEERING)
+
+
+def safe_lines(text: str) -> str:
+    """As `safe`, of a text that may have several lines, and tabs."""
+    return text.translate({**_BESIDE_LINES, ord("\t"): "\t"})
 
 
 def shortened(text: str, width: int) -> str:

@@ -25,6 +25,14 @@ log = logging.getLogger("blackboard")
 FORMATS: Final = ("text", "json")
 
 
+class TextFormatter(logging.Formatter):
+    """Lines for people. What strangers send is in some of them: it steers no terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record, and below it where it comes from if it is an error of ours."""
+        return screen.safe_lines(super().format(record))
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object per record: time (RFC 3339, UTC), level, logger, message, error."""
 
@@ -39,7 +47,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             told["error"] = self.formatException(record.exc_info)
-        return json.dumps(told, ensure_ascii=False)
+        return screen.safe(json.dumps(told, ensure_ascii=False))
 
 
 def configure(log_format: str) -> None:
@@ -48,7 +56,7 @@ def configure(log_format: str) -> None:
     if log_format == "json":
         handler.setFormatter(JsonFormatter())
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+        handler.setFormatter(TextFormatter("%(asctime)s %(levelname)-7s %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     log.setLevel(logging.INFO)
 
@@ -171,7 +179,8 @@ def serve(
 ) -> None:
     """Run the service, until Ctrl-C.
 
-    On this machine it is remembered as context "local", so that the other commands find it. Each
+    On this machine it is remembered as context "local", so that the other commands find it; a
+    second service beside it as "local-PORT", until it stops. Each
     setting can also be a variable (BLACKBOARD_PORT, BLACKBOARD_LOG_KEPT_REVISIONS ...), or a line
     of the TOML file that BLACKBOARD_CONFIG names.
     """
@@ -186,9 +195,14 @@ def serve(
     if settings.engine == "sqlite" or settings.is_loopback:  # there the token of the operator is
         _make_private(settings.data)
 
+    other = places.answering(places.load(places.config_directory()).by_name.get(places.LOCAL))
+    name = places.LOCAL
+
     def greet(serving: "Serving") -> None:
+        nonlocal name
         if settings.is_loopback:
-            steps = _steps_here(_remember(serving, settings.data))
+            name = f"{places.LOCAL}-{_port(serving.url)}" if other else places.LOCAL
+            steps = _steps_here(name, _remember(name, serving, settings.data))
         else:
             steps = _steps_elsewhere(serving.url)
         if log_format == "json":
@@ -196,23 +210,36 @@ def serve(
         else:
             _print_banner(serving, steps)
 
-    server.run(settings, ready=greet)
+    try:
+        server.run(settings, ready=greet)
+    finally:
+        if name != places.LOCAL:
+            places.change(places.config_directory(), lambda known: known.without(name))
 
 
 def _make_private(directory: Path) -> None:
-    """Make the data directory for this user only; one that exists is left as it is."""
+    """Make the data directory for this user only; one that exists is closed to others."""
+    from blackboard.integrity.private_files import close_tree, make_directory
+
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(directory)
+        close_tree(directory)
     except OSError as error:
         raise wrong_usage(f"--data: {directory} cannot be made: {error.strerror}") from error
 
 
-def _remember(serving: "Serving", data: Path) -> str | None:
-    """Write the context `local`; returns the name of the one that is in use now."""
+def _port(url: str) -> int | None:
+    from urllib.parse import urlsplit
+
+    return urlsplit(url).port
+
+
+def _remember(name: str, serving: "Serving", data: Path) -> str | None:
+    """Write the context `name`; returns the name of the one that is in use now."""
     token_file = None if serving.token_path is None else str(serving.token_path.resolve())
     remembered = places.Context(serving.url, token_file=token_file, data=str(data.resolve()))
     directory = places.config_directory()
-    places.change(directory, lambda known: known.adding(places.LOCAL, remembered))
+    places.change(directory, lambda known: known.adding(name, remembered))
     return places.load(directory).chosen
 
 
@@ -247,9 +274,9 @@ def _print_banner(serving: "Serving", steps: Iterable[tuple[str, str]]) -> None:
     out.print(Text("\n Ctrl-C stops it.\n", "dim"))
 
 
-def _steps_here(in_use: str | None) -> Iterator[tuple[str, str]]:
-    if in_use not in (None, places.LOCAL):
-        yield "blackboard context use local", f"{in_use} is in use now"
+def _steps_here(name: str, in_use: str | None) -> Iterator[tuple[str, str]]:
+    if in_use not in (None, name):
+        yield f"blackboard context use {name}", f"{in_use} is in use now"
     yield "blackboard watch", "see changes as they happen"
     yield "blackboard set public/hello world", "make one"
     yield "blackboard token create researcher", "let an agent in"

@@ -89,7 +89,7 @@ def create(
     if flags.as_json:
         show.print_json({"token": token, **claims_of(token)})
         return
-    print(token)
+    screen.answer(token)
     where = "on " + ", ".join(sorted(principal.boards)) if principal.boards else "on every board"
     screen.say(f"{name}, {where}, for {screen.counted(f'{ttl_hours:g}', 'hour')}:")
     for one in principal.grants:
@@ -211,7 +211,7 @@ def narrow(
     if flags.as_json:
         show.print_json({"token": made, **claims_of(made)})
     else:
-        print(made)
+        screen.answer(made)
 
 
 @app.command(
@@ -305,7 +305,7 @@ def show_token(
     token = _token(flags, None)
     claims = claims_of(token)
     if reveal:
-        print(token)
+        screen.answer(token)
     else:
         _print_claims(claims, as_json=flags.as_json)
 
@@ -317,13 +317,13 @@ def _print_claims(claims: dict[str, Any], *, as_json: bool) -> None:
         show.print_json(claims)
         return
     now = show.now_ms()
-    print(f"name     {claims['principal']}")
-    print(f"boards   {', '.join(claims['boards']) or 'all'}")
+    screen.answer(f"name     {claims['principal']}")
+    screen.answer(f"boards   {', '.join(claims['boards']) or 'all'}")
     expired = "  (expired)" if claims["expires_at_ms"] <= now else ""
-    print(f"expires  {show.clock(claims['expires_at_ms'], now)}{expired}")
-    print(f"id       {claims['ids'][-1]}")
+    screen.answer(f"expires  {show.clock(claims['expires_at_ms'], now)}{expired}")
+    screen.answer(f"id       {claims['ids'][-1]}")
     for pattern, rights in claims["grants"]:
-        print(f"grant    {pattern}  {', '.join(rights)}")
+        screen.answer(f"grant    {pattern}  {', '.join(rights)}")
 
 
 def claims_of(token: str) -> dict[str, Any]:
@@ -385,6 +385,6 @@ def grants(
     if flags.as_json:
         show.print_json({"principal": found.name, "boards": sorted(found.boards), "grants": rows})
         return
-    print(f"{found.name}, on {', '.join(sorted(found.boards)) or 'every board'}")
+    screen.answer(f"{found.name}, on {', '.join(sorted(found.boards)) or 'every board'}")
     for pattern, rights in rows:
-        print(f"  {pattern}  {', '.join(rights) or 'nothing'}")
+        screen.answer(f"  {pattern}  {', '.join(rights) or 'nothing'}")

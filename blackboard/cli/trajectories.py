@@ -79,7 +79,7 @@ def trajectories(
         with _opened(output) as out:
             async for found in trajectories(board, agent=name):
                 if is_wanted(found):
-                    out.write(found.model_dump_json() + "\n")
+                    out.write(screen.safe(found.model_dump_json()) + "\n")
                     count += 1
         return count
 
@@ -89,11 +89,13 @@ def trajectories(
 
 @contextlib.contextmanager
 def _opened(output: Path | None) -> Iterator[TextIO]:
+    from blackboard.integrity.private_files import open_anew
+
     if output is None:
         yield sys.stdout
         return
     try:
-        file = output.open("w", encoding="utf-8")
+        file = open_anew(output)
     except OSError as error:
         raise not_found(f"{output} cannot be written: {error.strerror}") from error
     with file:
@@ -146,7 +148,7 @@ def retrace(
     if flags.as_json:
         show.print_json({"agents": [_plain(one) for one in found]})
     for one in () if flags.as_json else found:
-        print(screen.safe(_told(one)))
+        screen.answer(screen.safe(_told(one)))
     if any(one.difference for one in found):
         raise typer.Exit(Exit.ERROR)
 

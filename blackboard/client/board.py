@@ -22,6 +22,7 @@ from blackboard.client import merge_patch as merge
 from blackboard.client.diff import Diff, KeyChange
 from blackboard.client.diff_pages import difference_pages, differences_by_key
 from blackboard.client.documents.document import Document
+from blackboard.client.documents.inverse import document_at
 from blackboard.client.export import Exported, export_board
 from blackboard.client.leases import claim as attempts
 from blackboard.client.leases.claim import Claim, Claimed, Terms
@@ -136,6 +137,14 @@ class Board:
     async def entry(self, key: Key, *, at: When | None = None) -> Entry | None:
         """The entry at `key` with its revisions and author, or None when it is absent."""
         return (await self.entries([key], at=at)).get(key)
+
+    async def document_entry(self, key: Key, *, at: When | None = None) -> Entry | None:
+        """The document at `key` as an entry: its value is the content by root; None without one.
+
+        A reading of all of it, for people and reports; `document` joins it to edit.
+        Errors: AccessDenied; Corrupt; Unavailable when it changes faster than it can be read.
+        """
+        return await document_at(self._link, self.name, key, optional_moment(at))
 
     async def entries(self, keys: Sequence[Key], *, at: When | None = None) -> dict[Key, Entry]:
         """Up to READ_KEYS_MAX entries, all as of one revision; absent keys are left out."""

@@ -34,6 +34,16 @@ async def finish(work: Coroutine[Any, Any, T]) -> T:
     raise cancelled
 
 
+def cancellations() -> int:
+    """How often the running task was asked to end and was not released from that again.
+
+    A CancelledError that arrives while this is what it was before is one that nobody asked for: of
+    a task that was awaited, say. To take it for a wish to end would lose who is still wanted.
+    """
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
 def heed_cancellation() -> None:
     """Raise the cancellation of this task that something below it has swallowed, if one was.
 

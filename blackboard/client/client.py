@@ -1,7 +1,8 @@
 """The way to one service: its boards, who I am there, and, for admins, tokens and keys."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from pathlib import Path
+from types import TracebackType
 
 from blackboard.client.audit_record import AuditRecord
 from blackboard.client.board import Board
@@ -16,9 +17,16 @@ DEFAULT_BOARD = "main"
 class Client:
     """A way to the boards of one service, as one principal."""
 
-    def __init__(self, link: Link, *, board: str = DEFAULT_BOARD) -> None:
+    def __init__(
+        self,
+        link: Link,
+        *,
+        board: str = DEFAULT_BOARD,
+        close: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self.link = link
         self._board = board
+        self._close = close or link.aclose
 
     def board(self, name: str | None = None) -> Board:
         """The board `name` (None = the one meant by default). Reading begins none."""
@@ -81,5 +89,39 @@ class Client:
         return await self.link.revoke(tokens=tokens, principal=principal, until_ms=until_ms)
 
     async def aclose(self) -> None:
-        """Close the way and every watch on it."""
-        await self.link.aclose()
+        """Close every watch, and what the client opened: a connection, or an embedded service.
+
+        Commits that are under way are carried out. Everything asked afterwards is Unavailable. A
+        second call does nothing.
+        """
+        await self._close()
+
+
+class Opening:
+    """What `open` and `connect` return: a client to be.
+
+        client = await blackboard.open("data")            # a notebook: `await client.aclose()` ends
+        async with blackboard.open("data") as client:     # a program: the block ends it
+
+    The client lives until it is closed, in whatever task that happens.
+    """
+
+    def __init__(self, begin: Callable[[], Awaitable[Client]]) -> None:
+        self._begin = begin
+        self._client: Client | None = None
+
+    def __await__(self) -> Generator[object, None, Client]:
+        return self._begin().__await__()
+
+    async def __aenter__(self) -> Client:
+        self._client = await self._begin()
+        return self._client
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._client is not None:
+            await self._client.aclose()

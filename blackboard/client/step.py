@@ -32,6 +32,9 @@ from blackboard.errors import LocalProtocolError, TypeMismatch
 from blackboard.types import BASED_ON_MAX, Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import decode_value, encode_value
 
+Ground = tuple[Key, Revision]
+"""A key, and the revision of it that was read: what a commit is based on."""
+
 
 class StepBoard(Protocol):
     """What a step needs of a Board."""
@@ -52,7 +55,7 @@ class StepBoard(Protocol):
         *,
         conditions: Sequence[Condition],
         fences: Sequence[HeldFence],
-        based_on: Sequence[tuple[Key, Revision]],
+        based_on: Sequence[Ground],
         note: str,
     ) -> Receipt:
         """Carry out `ops`."""
@@ -80,6 +83,7 @@ class Step:
         self._conditions: list[Condition] = []
         self._fences: list[HeldFence] = []
         self._covered: set[Key] = set()
+        self._grounds: dict[Key, Revision] = {}
         self._open = False
 
     @property
@@ -155,7 +159,8 @@ class Step:
         prefix = parse_pattern(pattern).prefix
         if pattern == f"{prefix}/**" and is_prefix(prefix):
             self._listed.setdefault(prefix, listing.revision)
-            self._covered |= {e.key for e in listing.entries if self._agrees(e)}
+            meant = (e for e in listing.entries if is_meant(pattern, e.key))
+            self._covered |= {e.key for e in meant if self._agrees(e)}
         for entry in listing.entries:
             if is_meant(pattern, entry.key):
                 self._read.setdefault(entry.key, entry.mod_revision)
@@ -207,6 +212,11 @@ class Step:
         self._check_open()
         self._conditions += conditions
 
+    def rest_on(self, *grounds: Ground) -> None:
+        """Add to what `why` will show of this step, without a condition: it may have changed."""
+        self._check_open()
+        self._grounds |= dict(grounds)
+
     def rely_on(self, *fences: HeldFence) -> None:
         """Add leases without which the commit must not happen."""
         self._check_open()
@@ -234,7 +244,8 @@ class Step:
         if self._validate:
             conditions += [PrefixUnchanged(p, since) for p, since in self._listed.items()]
             conditions += [KeyAt(k, at) for k, at in self._read.items() if k not in self._covered]
-        grounds = [(key, at) for key, at in self._read.items() if at != ABSENT]
+        seen = self._grounds | self._read
+        grounds = [(key, at) for key, at in seen.items() if at != ABSENT]
         return await self._board.commit(
             self._ops,
             conditions=conditions,

@@ -9,8 +9,9 @@ Invariants
   that cannot be had, its outcome is unknown.
 - a commit is sent again under a new epoch only if nothing that this writer saw was lost.
 - what began before the writer took the board as it is now (`take`) does not thereby get in.
-- a commit that was refused because a checkpoint waits for this agent is sent again only after what
-  the agent had to bring was committed.
+- a commit that meets the barrier of a checkpoint brings in, as one commit, what the agent knows
+  beside it. Once the agent has delivered, it is asked again only if that takes no waiting; else the
+  commit waits for the cut: nobody calls a model twice for one checkpoint.
 
 How long to wait before something is tried again.
 """
@@ -18,16 +19,18 @@ How long to wait before something is tried again.
 import asyncio
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from blackboard.client.leases import ambient as held
-from blackboard.client.link import Link
+from blackboard.client.link import Link, WatchRequest
 from blackboard.client.views import Receipt
+from blackboard.client.watch import Watch
 from blackboard.core.commit import (
     ENGINE,
     Commit,
@@ -38,7 +41,7 @@ from blackboard.core.commit import (
     HeldFence,
     Op,
 )
-from blackboard.core.path import superseding_key
+from blackboard.core.path import cut_key, superseding_key
 from blackboard.engines.base import LOCK_MASTERS
 from blackboard.errors import (
     AttemptTooOld,
@@ -52,9 +55,12 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.types import (
+    BARRIER_GRACE_MS,
+    BARRIER_MS_MAX,
     DELIVERIES_MAX,
     LANES_MAX,
     LOG_ENTRIES_MAX,
+    OPERATIONS_MAX,
     REQUEST_TIMEOUT_MS,
     Key,
     Milliseconds,
@@ -75,7 +81,11 @@ def pause_s(failure: Exception, usual_ms: Milliseconds) -> float:
 
 
 Deliver = Callable[[], Awaitable[Sequence[Op]]]
-"""Tells what an agent knows that is not on the board yet, as operations that put it there."""
+"""Tells what an agent knows that is not on the board yet, as operations that put it there.
+
+Until the cut it is called again with each further commit, provided that it did not have to wait for
+anything before: one that asks a model is asked once.
+"""
 
 _BACKOFF_MS = (10, 30, 100, 300, 1_000)
 """Pauses between attempts; the last one repeats. See `pause_s`."""
@@ -124,6 +134,8 @@ class Writer:
         self.deliver: Deliver | None = None
         """Asked when a checkpoint waits for this agent; None: its commits are refused instead."""
         self._brought: Revision = 0
+        self._deliver_waits = False
+        """Whether `deliver` had to wait for something when it was asked last."""
         self._bringing = asyncio.Lock()
 
     async def epoch(self) -> str:
@@ -199,10 +211,14 @@ class Writer:
         if epoch and epoch == self._read_in:
             self._read_to = max(self._read_to, revision)
 
-    async def commit(self, wish: Wish, *, with_held: bool = True) -> Receipt:
+    async def commit(
+        self, wish: Wish, *, with_held: bool = True, brings: bool | None = None
+    ) -> Receipt:
         """Carry out `wish`, exactly once.
 
-        It relies on its own fences and, `with_held`, on all that the running task holds.
+        It relies on its own fences and, `with_held`, on all that the running task holds. If a
+        checkpoint waits for this agent, it brings what `deliver` tells with it (`brings`: by
+        default, with_held), or waits for the cut.
 
         Errors: a Rejected: nothing changed. Unavailable: certainly not applied. OutcomeUnknown:
         perhaps applied; nobody could be reached for REQUEST_TIMEOUT_MS to find out.
@@ -212,9 +228,11 @@ class Writer:
             try:
                 return await self._carry_out(wish, with_held=with_held)
             except SnapshotFirst as asked:
-                if self.deliver is None or not with_held:
+                if self.deliver is None or not (with_held if brings is None else brings):
                     raise
-                await self.bring(asked.since, asked.key)
+                receipt = await self._bring_with(wish, asked, with_held=with_held)
+                if receipt is not None:
+                    return receipt
         return await self._carry_out(wish, with_held=with_held)
 
     async def bring(self, since: Revision, key: Key) -> None:
@@ -225,9 +243,52 @@ class Writer:
         assert self.deliver is not None
         async with self._bringing:
             if self._brought < since:
-                ops = tuple(await self.deliver())
+                ops = await self._delivered()
                 receipt = await self._carry_out(Wish((*ops, Delete(key))), with_held=True)
                 self._brought = receipt.revision
+
+    async def _delivered(self) -> tuple[Op, ...]:
+        """What `deliver` tells now."""
+        assert self.deliver is not None
+        telling = _Noticing(self.deliver())
+        ops = tuple(await telling)
+        self._deliver_waits = telling.waited
+        return ops
+
+    async def _bring_with(
+        self, wish: Wish, asked: SnapshotFirst, *, with_held: bool
+    ) -> Receipt | None:
+        """Carry out `wish` together with what `deliver` tells; None when it is to be sent again by
+        itself, after the cut."""
+        async with self._bringing:
+            if self._brought < asked.since or not self._deliver_waits:
+                brought = (*await self._delivered(), Delete(asked.key))
+                fits = len(wish.ops) + len(brought) <= OPERATIONS_MAX
+                both = replace(wish, ops=(*wish.ops, *brought)) if fits else Wish(brought)
+                receipt = await self._carry_out(both, with_held=with_held)
+                self._brought = receipt.revision
+                if fits:
+                    return replace(receipt, results=receipt.results[: len(wish.ops)])
+        await self._cut(asked)
+        return None
+
+    async def _cut(self, asked: SnapshotFirst) -> None:
+        """Return when the checkpoint that asked is taken, or given up.
+
+        Errors: `asked`, if that takes longer than any barrier stands.
+        """
+        key = cut_key(self.link.agent)
+        request, patience_s = WatchRequest((key,)), (BARRIER_MS_MAX + BARRIER_GRACE_MS) / 1000
+        watch = Watch(self.link, self.board, request, revision=None, snapshot=True, saw=self.saw)
+        try:
+            async with asyncio.timeout(patience_s), watch:
+                while key in watch.state:
+                    revised = await anext(watch)
+                    gone = any(change.kind == "delete" for change in revised.changes)
+                    if gone or revised.epoch is not None:
+                        return
+        except TimeoutError:
+            raise asked from None
 
     async def _carry_out(self, wish: Wish, *, with_held: bool) -> Receipt:
         fences = wish.fences
@@ -353,6 +414,31 @@ class Writer:
             raise error
         self._epoch = Epoch(error.number, error.current, error.cause, error.from_revision)
         return error.current
+
+
+class _Noticing:
+    """Awaits something, and notices whether that had to wait."""
+
+    def __init__(self, work: Awaitable[Sequence[Op]]) -> None:
+        self.waited = False
+        self._work = work
+
+    def __await__(self) -> Generator[Any, Any, Sequence[Op]]:
+        running = self._work.__await__()
+        resume: Callable[[Any], Any] = running.send
+        value: Any = None
+        while True:
+            try:
+                waits = resume(value)
+            except StopIteration as end:
+                found: Sequence[Op] = end.value
+                return found
+            self.waited = True
+            try:
+                value = yield waits
+                resume = running.send
+            except BaseException as error:  # noqa: BLE001 - handed on
+                resume, value = running.throw, error
 
 
 def _is_no_majority(failure: _Failure) -> bool:

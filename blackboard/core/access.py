@@ -24,6 +24,7 @@ from blackboard.core.path import (
     Ranges,
     barrier_key,
     check_name,
+    cut_key,
     is_decision,
     joined_ranges,
     namespace_of,
@@ -142,6 +143,7 @@ def agent(name: str) -> Principal:
             Grant("system/checkpoints/**", frozenset({Right.READ})),
             Grant("system/origin", frozenset({Right.READ})),
             Grant(barrier_key(name), frozenset({Right.READ})),
+            Grant(cut_key(name), frozenset({Right.READ})),
         ),
     )
 

@@ -40,6 +40,20 @@ class Mark:
     chain: bytes
     origin: Point | None = None
     """Where the board branched off, None if it did not."""
+    called: str = ""
+    """The name that it was archived under, if it has another one by now; see `Archive.join`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What a board's engine lost and its archive has: revisions after `survived`, up to `through`.
+
+    The board went on at revision `went_on`, with what it held at `survived`.
+    """
+
+    survived: Revision
+    through: Revision
+    went_on: Revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +88,8 @@ class Stored:
     manifest: bytes
     signature: bytes
     pinned: bool = False
+    lost: bool = False
+    """Whether the board's engine lost its revision; the archive has it."""
 
 
 Step = tuple[Revision, str, int, int]
@@ -233,7 +249,8 @@ class Shown:
     `digests` are those of the namespaces that you may read as a whole, `steps` the revision of each
     agent's last commit, `declared` what agents said of themselves (as JSON). `chain` seals the
     whole history up to the checkpoint, `previous` is the hash of the manifest before this one;
-    `signed_by` names the key.
+    `signed_by` names the key. `memory` has, if there was a barrier, each agent that delivered, with
+    the revision up to which what it had in memory is in the checkpoint.
     """
 
     checkpoint: Checkpoint
@@ -244,6 +261,7 @@ class Shown:
     steps: Mapping[str, Revision]
     declared: Mapping[str, Any] = field(default_factory=dict)
     signed_by: str = ""
+    memory: Mapping[str, Revision] = field(default_factory=dict)
 
 
 # --- restore, branch ------------------------------------------------------------------------------

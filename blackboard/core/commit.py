@@ -209,6 +209,8 @@ class Commit(Struct, frozen=True, gc=False):
     A commit that `begins` an epoch is a restore: it takes effect only as `begins.revision`, that
     is if nobody committed since its operations (PutBack, Delete) were computed, voids all leases,
     and no other commit of an older epoch is accepted after it.
+
+    `salt` is drawn by the service: it keeps the digest of the entry from telling what it is over.
     """
 
     id: CommitId
@@ -221,6 +223,7 @@ class Commit(Struct, frozen=True, gc=False):
     retry_since: Revision | None = None
     begins: "Epoch | None" = None
     known: Revision | None = None
+    salt: bytes = b""
     account: str = ""
 
     @property
@@ -283,10 +286,12 @@ class Change(Struct, frozen=True, gc=False):
 class LogEntry(Struct, frozen=True, gc=False):
     """One revision of a board.
 
-    `digest` is the SHA-256 of the encoded commit as its service sent it. An entry with `epoch` set
-    begins that epoch. A restore's has the changes that lead back to `epoch.from_revision`; any
-    other is a marker without changes, whose revision may be far above the one before. Every other
-    entry follows its predecessor without a gap.
+    `digest` is over salted hashes of its changes (core/entry_digest.py); without a `salt`, which no
+    reader is shown, it is the SHA-256 of the encoded commit as its service sent it.
+
+    An entry with `epoch` set begins that epoch. A restore's has the changes that lead back to
+    `epoch.from_revision`; any other is a marker without changes, whose revision may be far above
+    the one before. Every other entry follows its predecessor without a gap.
     """
 
     revision: Revision
@@ -298,6 +303,7 @@ class LogEntry(Struct, frozen=True, gc=False):
     note: str = ""
     epoch: "Epoch | None" = None
     results: tuple[Result, ...] = ()
+    salt: bytes = b""
     account: str = ""
 
     @property

@@ -92,15 +92,6 @@ def visible(
     return shown(entry, changes, readable)
 
 
-def is_visible(
-    entry: LogEntry, patterns: tuple[Pattern, ...], readable: Callable[[Key], bool]
-) -> bool:
-    """Whether `visible` leaves anything of `entry`."""
-    return entry.epoch is not None or any(
-        _is_told(change.key, patterns, readable) for change in entry.changes
-    )
-
-
 def _is_told(key: Key, patterns: tuple[Pattern, ...], readable: Callable[[Key], bool]) -> bool:
     return any(pattern.matches(key) for pattern in patterns) and readable(key)
 
@@ -126,6 +117,7 @@ def shown(
         based_on=tuple(ground for ground in entry.based_on if readable(ground[0])),
         id=CommitId(entry.author, 0, "", 0),
         results=(),
+        salt=b"",
     )
 
 

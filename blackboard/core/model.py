@@ -22,7 +22,7 @@ import msgpack
 from msgspec.structs import replace
 
 from blackboard import types as limits
-from blackboard.core import lease
+from blackboard.core import entry_digest, lease
 from blackboard.core.commit import (
     ABSENT,
     PRESENT,
@@ -51,7 +51,14 @@ from blackboard.core.commit import (
     Result,
     name_of,
 )
-from blackboard.core.path import barrier_key, item_key, namespace_of, range_below, range_watched
+from blackboard.core.path import (
+    barrier_key,
+    cut_key,
+    item_key,
+    namespace_of,
+    range_below,
+    range_watched,
+)
 from blackboard.core.state import UNUSED, Answer, State, evolve, size_of
 from blackboard.errors import (
     AttemptTooOld,
@@ -136,8 +143,8 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
         _check_limits(commit)
         if commit.begins is not None:
             _check_begins(state, commit, commit.begins)
-        elif (asked := state.entries.get(barrier_key(commit.id.agent))) is not None:
-            _check_barrier(commit, asked, now_ms)
+        else:
+            _check_barrier(state, commit, now_ms)
         for fence in commit.fences:
             lease.check_fence(state.leases.get(fence.key), fence)
         looked = _Looked()
@@ -163,7 +170,7 @@ def _known(state: State, commit: Commit) -> Committed | None:
     if last is None:
         return None
     if last.incarnation != name.incarnation:
-        _check_told_apart(commit, last, state.revision)
+        _check_told_apart(commit, last, state)
         return None
     if name.step == last.step:
         return Committed(last.revision, last.time_ms, last.results, duplicate=True)
@@ -172,9 +179,13 @@ def _known(state: State, commit: Commit) -> Committed | None:
     return None
 
 
-def _check_told_apart(commit: Commit, last: Answer, head: Revision) -> None:
+def _check_told_apart(commit: Commit, last: Answer, state: State) -> None:
     """Ours, if it was applied, was so after what its writer knew: it would be the last answer, or
-    one that was pushed out since."""
+    one that was pushed out since.
+
+    A first attempt of another epoch cannot get in, and is refused for that: the head of this epoch
+    is nothing that its writer has seen.
+    """
     name = commit.id
     if commit.retry_since is not None:
         if last.overwritten > commit.retry_since:
@@ -183,7 +194,9 @@ def _check_told_apart(commit: Commit, last: Answer, head: Revision) -> None:
                 name.agent, name.lane, name.incarnation, name.step, reason, final=True
             )
     elif commit.known is not None and last.overwritten > commit.known:
-        raise AttemptTooOld(name.agent, name.lane, name.incarnation, name.step, commit.known, head)
+        _check_epoch(state, commit)
+        head, known = state.revision, commit.known
+        raise AttemptTooOld(name.agent, name.lane, name.incarnation, name.step, known, head)
 
 
 def _check_epoch(state: State, commit: Commit) -> None:
@@ -222,12 +235,21 @@ def _check_begins(state: State, commit: Commit, begins: Epoch) -> None:
         raise HeadMoved(begins.revision - 1, state.revision)
 
 
-def _check_barrier(commit: Commit, asked: Entry, now_ms: Milliseconds) -> None:
-    """An agent that a checkpoint waits for may only deliver, and keep its leases."""
-    is_over = asked.expires_at_ms is not None and asked.expires_at_ms <= now_ms
-    only_leases = all(isinstance(op, Grant | Renew | Release | Expire) for op in commit.ops)
-    if not (is_over or only_leases or Delete(asked.key) in commit.ops):
-        raise SnapshotFirst(commit.id.agent, asked.key, asked.mod_revision)
+def _check_barrier(state: State, commit: Commit, now_ms: Milliseconds) -> None:
+    """An agent that was asked for its state by a checkpoint may only deliver, and keep its leases:
+    until the cut, so that no state of it is in the cut without the memory that belongs to it."""
+    agent = commit.id.agent
+    asked = _living(state, barrier_key(agent), now_ms) or _living(state, cut_key(agent), now_ms)
+    if asked is None or Delete(barrier_key(agent)) in commit.ops:
+        return
+    if not all(isinstance(op, Grant | Renew | Release | Expire) for op in commit.ops):
+        raise SnapshotFirst(agent, barrier_key(agent), asked.mod_revision)
+
+
+def _living(state: State, key: Key, now_ms: Milliseconds) -> Entry | None:
+    entry = state.entries.get(key)
+    is_over = entry and entry.expires_at_ms is not None and entry.expires_at_ms <= now_ms
+    return None if is_over else entry
 
 
 def _check_size(limit: str, value: int, maximum: int, where: str | None) -> None:
@@ -527,8 +549,9 @@ def _expiry(now_ms: Milliseconds, ttl_ms: Milliseconds | None) -> Milliseconds |
 
 
 def log_entry(commit: Commit, committed: Committed, digest: bytes) -> LogEntry:
-    """The log entry of a commit that took effect; `digest` is that of its encoded form."""
-    return LogEntry(
+    """The log entry of a commit that took effect; `digest` is that of its encoded form, and counts
+    if it has no salt."""
+    entry = LogEntry(
         revision=committed.revision,
         time_ms=committed.time_ms,
         id=commit.id,
@@ -538,5 +561,7 @@ def log_entry(commit: Commit, committed: Committed, digest: bytes) -> LogEntry:
         note=commit.note,
         epoch=commit.begins,
         results=committed.results,
+        salt=commit.salt,
         account=commit.account,
     )
+    return replace(entry, digest=entry_digest.digest_of(entry)) if commit.salt else entry

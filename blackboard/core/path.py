@@ -159,6 +159,12 @@ def barrier_key(agent: str) -> Key:
     return f"{SYSTEM}/barriers/{agent}"
 
 
+@lru_cache(maxsize=4_096)
+def cut_key(agent: str) -> Key:
+    """What stands from when a checkpoint asked `agent` for its state until the cut."""
+    return f"{barrier_key(agent)}/cut"
+
+
 @dataclass(frozen=True, slots=True)
 class Pattern:
     """A parsed pattern. `matches(key)` says whether a key is meant by it."""

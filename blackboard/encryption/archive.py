@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from blackboard.archive.base import Archive, Pause, let_others_run
-from blackboard.core.checkpoints import Difference, Facts, Mark, Point, Stored, Version
+from blackboard.core.checkpoints import Difference, Facts, Lost, Mark, Point, Stored, Version
 from blackboard.core.commit import Change, Entry, Head, LogEntry, Reading
 from blackboard.core.path import Ranges
 from blackboard.encryption.data_keys import DataKeys
@@ -39,6 +39,18 @@ class SealedArchive:
         """As `Archive.boards`."""
         return await self.raw.boards()
 
+    async def holds(self, board: str) -> bool:
+        """As `Archive.holds`."""
+        return await self.raw.holds(board)
+
+    async def lost(self, board: str) -> Lost | None:
+        """As `Archive.lost`."""
+        return await self.raw.lost(board)
+
+    async def digest_at(self, at: Point) -> bytes | None:
+        """As `Archive.digest_at`."""
+        return await self.raw.digest_at(at)
+
     async def take(self, board: str, owner: str, ttl_ms: Milliseconds) -> int | None:
         """As `Archive.take`."""
         return await self.raw.take(board, owner, ttl_ms)
@@ -55,6 +67,7 @@ class SealedArchive:
         pages: AsyncIterator[Reading],
         *,
         items: Sequence[tuple[Prefix, int]] = (),
+        apart: bool = False,
     ) -> Mark:
         """As `Archive.join`; values that were opened go in as they were sealed."""
 
@@ -62,7 +75,7 @@ class SealedArchive:
             async for page in pages:
                 yield replace(page, entries=tuple(sealed_entry(entry) for entry in page.entries))
 
-        return await self.raw.join(board, fence, head, sealed(), items=items)
+        return await self.raw.join(board, fence, head, sealed(), items=items, apart=apart)
 
     async def branch(self, board: str, origin: Point) -> Mark:
         """As `Archive.branch`."""
@@ -192,7 +205,10 @@ class SealedArchive:
     async def _family(self, board: str) -> "Sequence[str]":
         """A board, and those that it came from, whose keys its past may need."""
         found = [board]
-        while (mark := await self.raw.mark(found[-1])) is not None and mark.origin is not None:
+        while (mark := await self.raw.mark(found[-1])) is not None:
+            found += [mark.called] if mark.called else []
+            if mark.origin is None:
+                break
             found.append(mark.origin.board)
         return found
 

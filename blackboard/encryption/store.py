@@ -231,6 +231,10 @@ class SealedStore:
         """As `Store.open`."""
         return await self.raw.open(board)
 
+    async def begin_epoch(self, board: str, head: Head, *, above: Revision) -> Head:
+        """As `Store.begin_epoch`."""
+        return await self.raw.begin_epoch(board, head, above=above)
+
     async def exists(self, board: str) -> bool:
         """As `Store.exists`."""
         return await self.raw.exists(board)

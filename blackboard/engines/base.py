@@ -79,6 +79,15 @@ class Store(Protocol):
         The first contact with an engine run that may have lost revisions begins a new epoch.
         """
 
+    async def begin_epoch(self, board: str, head: Head, *, above: Revision) -> Head:
+        """Begin an epoch above revision `above`, if the board still stands at `head`; returns where
+        it stands then.
+
+        For a board that was found to hold less than was acknowledged.
+        Errors: InvalidRequest when there is no such board; Unavailable, also to those who commit
+        meanwhile.
+        """
+
     async def exists(self, board: str) -> bool:
         """Whether there is such a board, made to the end; nothing is made by asking."""
 

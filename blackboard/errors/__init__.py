@@ -35,6 +35,7 @@
     |-- CallFailed            a tool of an agent failed, as often as it may be tried
     |-- CallInterrupted       a call that may be made once only was begun, and its end is unknown
     |-- Diverged              an agent that was replayed did something else than is recorded
+    |-- AgentInterrupted      an agent was cancelled though nobody had asked for that
     |-- SchemaTooNew          the state of an agent was written by newer code
     |-- MigrationFailed       the state of an agent cannot be brought to the version of the code
     |-- InvalidState          the state of an agent is not one that its code accepts
@@ -53,6 +54,7 @@ from dataclasses import fields
 from typing import Any
 
 from blackboard.errors.agents import (
+    AgentInterrupted,
     CallFailed,
     CallInterrupted,
     Diverged,
@@ -103,6 +105,7 @@ from blackboard.errors.root import BlackboardError
 __all__ = [
     "BY_CODE",
     "AccessDenied",
+    "AgentInterrupted",
     "AttemptTooOld",
     "BarrierMissed",
     "BlackboardError",

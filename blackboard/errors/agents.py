@@ -50,6 +50,18 @@ class Diverged(BlackboardError):
 
 
 @dataclass(eq=False)
+class AgentInterrupted(BlackboardError):
+    """Something cancelled the work of `agent` though nobody asked for that: `reason`.
+
+    It counts as a crash: what the step had not committed did not happen.
+    """
+
+    code: ClassVar[str] = "agent_interrupted"
+    agent: str
+    reason: str
+
+
+@dataclass(eq=False)
 class SchemaTooNew(BlackboardError):
     """The state of `agent` has schema version `stored`; this code knows versions up to `known`."""
 

@@ -113,13 +113,22 @@ class EngineRefused(BlackboardError):
 
 @dataclass(eq=False)
 class DataDirectoryInUse(BlackboardError):
-    """Process `pid` owns the data directory `path`; connect to it at `url` instead."""
+    """Process `pid` owns the data directory `path`; connect to it at `url` instead.
+
+    With `is_this_process` the owner is a client of the caller's own: use it, or close it first.
+    """
 
     code: ClassVar[str] = "data_directory_in_use"
     path: str
     pid: int | None
     url: str | None
+    is_this_process: bool = False
 
     def __str__(self) -> str:
+        if self.is_this_process:
+            return (
+                f"data directory {self.path} is open in this process already: use that client, or"
+                " aclose() it first"
+            )
         how = f"connect to it: blackboard.connect({self.url!r})" if self.url else "stop it first"
         return f"data directory {self.path} is in use by process {self.pid}; {how}"

@@ -144,7 +144,8 @@ class AttemptTooOld(Rejected):
 
     Since `known`, the board's revision that its writer knew, another process of `agent` pushed an
     answer out of this lane; it may have been this commit's. Whoever never sent another attempt of
-    it sends it again with `head` as what is known; for everybody else the outcome is unknown.
+    it sends it again with `head`, of the epoch that it named, as what is known; for everybody else
+    the outcome is unknown.
     """
 
     code: ClassVar[str] = "attempt_too_old"

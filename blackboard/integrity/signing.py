@@ -14,7 +14,6 @@ A sealed manifest (integrity/signing.py), read: what it says, as nouns.
 
 import base64
 import json
-import os
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -28,9 +27,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PublicKey,
 )
 
-from blackboard.core.checkpoints import Cut, Stored
+from blackboard.core.checkpoints import Cut, Step, Stored
 from blackboard.core.commit import Epoch
 from blackboard.errors import Corrupt, InvalidRequest
+from blackboard.integrity.private_files import DIRECTORY_MODE, open_new
 from blackboard.types import Milliseconds, Revision
 from blackboard.wire.codec import BYTES_KEY, decode_value
 
@@ -95,8 +95,20 @@ def manifest_of(cut: Cut, public: bytes) -> bytes:
         "record": decode_value(cut.record),
         "previous": cut.previous.hex(),
     }
+    memory = _memory(said["record"], cut.facts.steps)
+    if memory is not None:
+        said["memory"] = memory
     text = json.dumps(said, sort_keys=True, separators=(",", ":"), default=_wrapped)
     return text.encode()
+
+
+def _memory(record: Any, steps: Mapping[str, Step]) -> dict[str, Revision] | None:
+    """Up to which revision the memory of each agent that delivered is in the cut: that of its last
+    commit. None for a checkpoint without a barrier, or whose barrier ended before the cut."""
+    barrier = record.get("barrier") if isinstance(record, dict) else None
+    if not isinstance(barrier, dict) or not barrier.get("until_cut"):
+        return None
+    return {name: steps[name][0] for name in barrier["delivered"] if name in steps}
 
 
 def _wrapped(value: bytes) -> dict[str, str]:
@@ -149,10 +161,9 @@ def make_key(path: Path) -> bytes:
 
 
 def _write_key(path: Path) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    with os.fdopen(os.open(draft, flags, 0o600), "w") as file:
+    with open_new(draft) as file:
         file.write(secrets.token_hex(KEY_BYTES) + "\n")
     with suppress(FileExistsError):  # another process was faster: its key counts
         path.hardlink_to(draft)
@@ -174,6 +185,7 @@ class Manifest:
     steps: Mapping[str, Revision]
     declared: Mapping[str, Any]
     key: bytes
+    memory: Mapping[str, Revision]
 
     @staticmethod
     def read(manifest: bytes) -> "Manifest":
@@ -193,6 +205,7 @@ class Manifest:
                 steps={name: int(step[0]) for name, step in said["agents"].items()},
                 declared=dict(said["declared"]),
                 key=bytes.fromhex(said["key"]),
+                memory={name: int(at) for name, at in said.get("memory", {}).items()},
             )
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise Corrupt(what="manifest", reason=repr(error)) from error

@@ -26,6 +26,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from blackboard.client.board import Board
+from blackboard.client.step import Ground
 from blackboard.client.views import Entry, Receipt
 from blackboard.core.access import names_above
 from blackboard.core.commit import ABSENT, Condition, Delete, KeyAt, Op, Put
@@ -95,20 +96,36 @@ class Answer(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An answer that counts; true if it was approved. `facts` are the values it was based on."""
+    """An answer that counts; true if it was approved. `facts` are the values it was based on.
+
+    `grounds` are the request, the answer and the facts, each with its revision: a step that acts on
+    the decision rests on them, so that `why` leads to the person.
+    """
 
     approved: bool
     by: str
     reason: str = ""
     facts: Mapping[Key, Any] = field(default_factory=dict)
+    grounds: tuple[Ground, ...] = ()
 
     def __bool__(self) -> bool:
         return self.approved
 
     def plain(self) -> dict[str, Any]:
         """As the journal keeps it."""
-        facts = dict(self.facts)
-        return {"approved": self.approved, "by": self.by, "reason": self.reason, "facts": facts}
+        return {
+            "approved": self.approved,
+            "by": self.by,
+            "reason": self.reason,
+            "facts": dict(self.facts),
+            "grounds": [list(ground) for ground in self.grounds],
+        }
+
+    @classmethod
+    def of(cls, kept: Mapping[str, Any]) -> "Decision":
+        """What `plain` made; a journal of before grounds were kept has none."""
+        grounds = tuple((key, revision) for key, revision in kept.get("grounds", ()))
+        return cls(**{**kept, "grounds": grounds})
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +169,10 @@ async def answer(board: Board, asked: Pending, *, approved: bool, reason: str = 
     return await board.commit(
         [Put(f"{decisions_of(asked.agent)}/{asked.id}", encode_value(value))],
         conditions=[KeyAt(f"{requests_of(asked.agent)}/{asked.id}", asked.revision)],
+        based_on=[
+            (f"{requests_of(asked.agent)}/{asked.id}", asked.revision),
+            *((fact.key, fact.revision) for fact in asked.request.facts if fact.revision),
+        ],
         note=f"{'approved' if approved else 'rejected'}: {asked.request.question}"[:200],
     )
 
@@ -230,7 +251,11 @@ class Case:
         if entry.owner == request.owner or not _may_answer(asked.approvers, entry):
             return None
         facts = {key: self.found[key].value if key in self.found else None for key in self.facts}
-        return Decision(answer.approved, entry.author, answer.reason, facts)
+        return Decision(answer.approved, entry.author, answer.reason, facts, self.grounds())
+
+    def grounds(self) -> tuple[Ground, ...]:
+        """Request, answer and facts, as they were read."""
+        return tuple((key, entry.mod_revision) for key, entry in self.found.items())
 
     def shown(self) -> tuple[Fact, ...]:
         """The facts as a request shows them."""

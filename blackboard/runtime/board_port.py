@@ -11,12 +11,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from blackboard.client.board import Board
 from blackboard.client.step import StepBoard
 from blackboard.client.views import Entry, Listing, Receipt
 from blackboard.core.commit import Condition, Delete, HeldFence, Op
 from blackboard.errors import SnapshotFirst, StaleEpoch
-from blackboard.types import LIST_ENTRIES_MAX, STEP_ATTEMPTS_MAX, Key, Revision
+from blackboard.types import LIST_ENTRIES_MAX, Key, Revision
 
 log = logging.getLogger(__name__)
 
@@ -90,17 +92,20 @@ class BoardDesk:
         based_on: Sequence[tuple[Key, Revision]] = (),
         note: str = "",
     ) -> Receipt:
-        """As `Board.commit`. A checkpoint that waits for this agent is answered first."""
-        for attempt in range(STEP_ATTEMPTS_MAX):
-            try:
-                return await self.board.commit(
-                    ops, conditions=conditions, fences=fences, based_on=based_on, note=note
-                )
-            except SnapshotFirst as asked:
-                if attempt == STEP_ATTEMPTS_MAX - 1:
-                    raise
-                await self.board.commit([Delete(asked.key)], note="brought in for a checkpoint")
-        raise AssertionError("the last attempt returns or raises")
+        """As `Board.commit`. A checkpoint that waits for this agent is answered by the same commit:
+        all that the agent knows is in what it commits."""
+
+        async def commit(*more: Op) -> Receipt:
+            together = [*ops, *more]
+            return await self.board.commit(
+                together, conditions=conditions, fences=fences, based_on=based_on, note=note
+            )
+
+        try:
+            return await commit()
+        except SnapshotFirst as asked:
+            receipt = await commit(Delete(asked.key))
+            return replace(receipt, results=receipt.results[: len(ops)])
 
     async def renew(self, error: StaleEpoch) -> None:
         """Accept the board as it is now."""

@@ -5,8 +5,11 @@ is finished, or abandoned after the grace period, the identity is given back, th
 """
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from operator import attrgetter
 from typing import Any
@@ -14,7 +17,7 @@ from typing import Any
 from blackboard.client.remote.link import connect
 from blackboard.errors import InvalidRequest
 from blackboard.runtime.agent import Agent
-from blackboard.runtime.processes import Order
+from blackboard.runtime.processes import Order, rest_line
 from blackboard.runtime.supervisor import Care, Life, ended_by_signals
 
 
@@ -32,10 +35,18 @@ async def _live(order: Order) -> int:
     agent = agent_of(order)
     async with connect(order.url, agent=order.name) as client:
         life = Life(agent, client.board(order.board), Care(**order.care))
+        if order.rests is not None:
+            life.on_rest = partial(_tell, order.rests, life)
         loop = asyncio.get_running_loop()
         with ended_by_signals(life):
             await loop.connect_read_pipe(lambda: _Starter(life.stop), sys.stdin)
             return (await life.run()).exit_code
+
+
+def _tell(pipe: int, life: Life) -> None:
+    """Tell the starter what the agent waits for; one that is gone need not know."""
+    with suppress(OSError):
+        os.write(pipe, rest_line(life.rest))
 
 
 class _Starter(asyncio.Protocol):

@@ -260,6 +260,7 @@ class Context(Generic[S]):
     async def tool(
         self,
         function: Callable[[*Arguments], Awaitable[T]],
+        /,
         *arguments: *Arguments,
         terms: Terms | None = None,
     ) -> T: ...
@@ -268,21 +269,36 @@ class Context(Generic[S]):
     async def tool(
         self,
         function: Callable[[*Arguments], T],
+        /,
         *arguments: *Arguments,
         terms: Terms | None = None,
     ) -> T: ...
 
+    @overload
     async def tool(
         self,
-        function: Callable[[*Arguments], Any],
-        *arguments: *Arguments,
+        function: Callable[..., Any],
+        /,
+        *arguments: Any,
         terms: Terms | None = None,
+        **named: Any,
+    ) -> Any: ...
+
+    async def tool(  # type: ignore[misc]  # a TypeVarTuple does not match *tuple[Any, ...]
+        self,
+        function: Callable[..., Any],
+        /,
+        *arguments: Any,
+        terms: Terms | None = None,
+        **named: Any,
     ) -> Any:
         """Call `function`, once: what it returns is recorded before the step goes on.
 
-        It returns JSON types, bytes, or what its annotation describes to pydantic. A function that
-        is not async runs in a thread. One with a keyword-only parameter `idempotency_key` gets it:
-        the same text for the same call after a crash, to be handed to whoever acts.
+        Arguments are passed on by place and by name, so that a model's tool call is carried out by
+        `await ctx.tool(search, **call.parsed())`; only `terms` is kept back.
+        The function returns JSON types, bytes, or what its annotation describes to pydantic. One
+        that is not async runs in a thread. One with a keyword-only parameter `idempotency_key` gets
+        it: the same text for the same call after a crash, to be handed to the service that acts.
 
         Errors: CallFailed when it raised (as often as `terms` let it), also when that is known from
         the journal. CallInterrupted, LimitExceeded: see Terms. Cancellation: as of `Journal.call`.
@@ -291,13 +307,14 @@ class Context(Generic[S]):
         adapter, wants_key = adapter_of(function), takes_key(function)
 
         async def work(key: str) -> bytes:
-            bound = partial(function, *arguments)
+            bound = partial(function, *arguments, **named)
             if wants_key:
                 bound = partial(bound, idempotency_key=key)
             return plain_result(await _called(bound), adapter)
 
-        plain = json.loads(canonical(list(arguments)))
-        call = Call("tool", name_of(function, terms), plain, terms.version)
+        # By name they are told from a list, so that two different calls never share a record.
+        meant = {"positional": list(arguments), "named": named} if named else list(arguments)
+        call = Call("tool", name_of(function, terms), json.loads(canonical(meant)), terms.version)
         found = await self._journal.call(call, work, terms)
         return adapter.validate_python(found) if adapter else found
 
@@ -390,7 +407,9 @@ class Context(Generic[S]):
         call = Call("decision", question, plain)
         place = self._journal.place(call)
         if place.record is not None and place.record.outcome == "done":
-            return Decision(**place.record.result)
+            taken_in = Decision.of(place.record.result)
+            self._step.rest_on(*taken_in.grounds)
+            return taken_in
         found = await self._desk.entries(Case.keys(self.agent, place.slot, keys))
         case = Case(self.agent, place.slot, found, keys)
         asked = case.asked()
@@ -418,6 +437,7 @@ class Context(Generic[S]):
         update = {"outcome": "done", "result": decision.plain()}
         record = self._journal.begin(place, call).model_copy(update=update)
         await self._journal.write(place.slot, record, conditions=case.as_found())
+        self._step.rest_on(*decision.grounds)
         return decision
 
 

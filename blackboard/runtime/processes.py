@@ -10,13 +10,16 @@ Invariants
 - a process that dies is started again after a pause that grows; AGENT_CRASHES_MAX deaths without a
   step in between are a crash loop, told on the board.
 - a process whose starter is gone ends by itself: it reads from a pipe that only the starter holds.
+- what an agent waits for while it rests comes through a pipe that only its process holds.
 - a token is in the environment of the process and never among its arguments, which all may see.
 """
 
 import asyncio
+import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,9 +28,10 @@ from anyio.abc import ByteReceiveStream, Process
 from pydantic import BaseModel, ConfigDict
 
 from blackboard.client.board import Board
-from blackboard.client.remote.link import TOKEN_VARIABLE
+from blackboard.client.contexts import TOKEN_VARIABLE
 from blackboard.errors import BlackboardError, InvalidRequest
 from blackboard.runtime.agent import Agent
+from blackboard.runtime.run import Rest
 from blackboard.runtime.state import Status, state_key
 from blackboard.runtime.supervisor import (
     CRASH_LOOP_CODE,
@@ -40,6 +44,7 @@ from blackboard.runtime.team import MakeLife
 from blackboard.types import AGENT_ERROR_BYTES_MAX, FINISH_TIMEOUT_MS
 
 _CHILD = "blackboard.runtime.child"
+_PIPE_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,46 @@ class Order(BaseModel):
     url: str
     board: str
     care: dict[str, int]
+    rests: int | None = None
+    """Through which file descriptor it tells what the agent waits for: `rest_line`."""
+
+
+def rest_line(rest: Rest | None) -> bytes:
+    """How a process tells that its agent rests, or (None) goes on: a line of JSON."""
+    return json.dumps(rest and [rest.patterns, rest.since]).encode() + b"\n"
+
+
+class _Lines:
+    """Takes the lines of `rest_line` in, however they are cut."""
+
+    def __init__(self, agent: str, on_rest: Callable[[Rest | None], None]) -> None:
+        self._agent = agent
+        self._on_rest = on_rest
+        self._begun = b""
+
+    def read(self, data: bytes) -> None:
+        *lines, self._begun = (self._begun + data).split(b"\n")
+        for line in lines:
+            match json.loads(line):
+                case [patterns, since]:
+                    self._on_rest(Rest(self._agent, tuple(patterns), since))
+                case _:
+                    self._on_rest(None)
+
+
+@contextmanager
+def rests_of(agent: str, on_rest: Callable[[Rest | None], None]) -> Iterator[int]:
+    """A pipe for the process of `agent`: the descriptor that it writes `rest_line`s to."""
+    ours, theirs = os.pipe()
+    lines, loop = _Lines(agent, on_rest), asyncio.get_running_loop()
+    loop.add_reader(ours, lambda: lines.read(os.read(ours, _PIPE_BYTES)))
+    try:
+        yield theirs
+    finally:
+        loop.remove_reader(ours)
+        os.close(ours)
+        os.close(theirs)
+        on_rest(None)
 
 
 def target_of(kind: type[Agent[Any]]) -> str:
@@ -108,6 +153,10 @@ class ProcessLife:
         )
         self.pid: int | None = None
         """The process as it is now."""
+        self.rest: Rest | None = None
+        """What the agent waits for, while it has nothing to do."""
+        self.on_rest: Callable[[], None] = lambda: None
+        """Called when `rest` is another one."""
 
     def stop(self) -> None:
         """Ask the process to end in order; it is killed if it does not."""
@@ -150,24 +199,31 @@ class ProcessLife:
 
     async def _process(self) -> tuple[int, str]:
         """A process from its start to its end: its exit code, and what it said last."""
-        process = await anyio.open_process(
-            [sys.executable, "-m", _CHILD, self._order.model_dump_json()],
-            env=os.environ | {TOKEN_VARIABLE: self._token},
-            stdout=None,
-        )
-        self.pid = process.pid
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._end_when_told, process)
-                assert process.stderr is not None
-                said = await _last_said(process.stderr)
-                code = await process.wait()
-                tasks.cancel_scope.cancel()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._end(process)
-                await process.aclose()
+        with rests_of(self.agent.name, self._rests) as rests:
+            order = self._order.model_copy(update={"rests": rests})
+            process = await anyio.open_process(
+                [sys.executable, "-m", _CHILD, order.model_dump_json()],
+                env=os.environ | {TOKEN_VARIABLE: self._token},
+                stdout=None,
+                pass_fds=[rests],
+            )
+            self.pid = process.pid
+            try:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._end_when_told, process)
+                    assert process.stderr is not None
+                    said = await _last_said(process.stderr)
+                    code = await process.wait()
+                    tasks.cancel_scope.cancel()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._end(process)
+                    await process.aclose()
         return code, f"exit {code}: {said}" if code >= 0 else f"killed by signal {-code}"
+
+    def _rests(self, rest: Rest | None) -> None:
+        self.rest = rest
+        self.on_rest()
 
     async def _end_when_told(self, process: Process) -> None:
         await self._stop.wait()

@@ -8,22 +8,26 @@ Invariants
   Fenced, and nothing it commits after that takes effect.
 - after a restore the agent goes on in place, from the state that came back.
 - an agent at rest is woken by the log: nothing is polled.
+- a cancellation that nobody asked for is no wish to stop: it is a crash, after which the agent goes
+  on from its last commit.
 - a checkpoint that waits for the agent is answered at once, also in the middle of a step: what a
   step has not committed is nothing that anybody could miss.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from blackboard.client.board import Board
+from blackboard.client.cancellation import cancellations
 from blackboard.client.leases.presence import Attachment, IfTaken
 from blackboard.client.views import Change
 from blackboard.core.commit import Op
-from blackboard.core.path import is_meant, namespace_of
+from blackboard.core.path import is_meant, namespace_of, parse_pattern
 from blackboard.errors import (
+    AgentInterrupted,
     Compacted,
     Fenced,
     FutureRevision,
@@ -34,12 +38,48 @@ from blackboard.errors import (
 )
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.board_port import BoardDesk
-from blackboard.runtime.journal import Observer, unobserved
+from blackboard.runtime.journal import Observer, Point, unobserved
 from blackboard.runtime.runner import Runner, Stepped
-from blackboard.runtime.state import S, Status
-from blackboard.types import LEASE_TTL_MS, PATTERNS_MAX, Milliseconds
+from blackboard.runtime.state import S, Status, journal_prefix
+from blackboard.types import (
+    AGENT_CRASHES_MAX,
+    AGENT_PAUSE_MS,
+    AGENT_PAUSE_MS_MAX,
+    LEASE_TTL_MS,
+    PATTERNS_MAX,
+    Milliseconds,
+    Revision,
+)
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """An agent at rest: it goes on when something after revision `since` matches `patterns`."""
+
+    agent: str
+    patterns: tuple[str, ...]
+    since: Revision
+
+    @classmethod
+    def after(cls, stepped: Stepped) -> "Rest":
+        """The rest that follows a step. An idle agent is also woken by its inbox."""
+        inbox = (f"inbox/{stepped.agent}/**",) if stepped.idle else ()
+        return cls(stepped.agent, (*stepped.patterns, *inbox), stepped.since)
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether it is over at some time, whatever others do: a timer of its own runs."""
+        own = journal_prefix(self.agent) + "/"
+        return any(pattern.startswith(own) for pattern in self.patterns)
+
+    def is_ended_by(self, change: Change) -> bool:
+        """Whether a change wakes the agent: not one of a book that it did not ask for."""
+        return change.kind in ("put", "delete") and any(
+            parse_pattern(pattern).matches(change.key) and is_meant(pattern, change.key)
+            for pattern in self.patterns
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +88,8 @@ class Stay:
 
     `if_taken`, `ttl_ms`: as of `Board.attach`. It stops after the step in which `stop` is set, and
     after `steps_max` steps; with `leaves` also when there is nothing to do until something happens
-    on the board: whoever starts it again then goes on there.
+    on the board: whoever starts it again then goes on there. `on_rest` is called when it rests,
+    and with None as soon as it goes on; it returns at once.
     """
 
     if_taken: IfTaken = "wait"
@@ -56,6 +97,17 @@ class Stay:
     leaves: bool = False
     steps_max: int | None = None
     stop: asyncio.Event | None = None
+    on_rest: Callable[["Rest | None"], None] | None = None
+
+
+def pause_s(
+    crashes: int,
+    pause_ms: Milliseconds = AGENT_PAUSE_MS,
+    pause_ms_max: Milliseconds = AGENT_PAUSE_MS_MAX,
+) -> float:
+    """Seconds before the start after so many crashes in a row, from 1; shortened at random."""
+    longest_ms = min(pause_ms_max, pause_ms * 2 ** (min(crashes, 30) - 1))
+    return float(random.uniform(0.5, 1.0) * longest_ms / 1000)
 
 
 async def run_agent(
@@ -65,10 +117,45 @@ async def run_agent(
 
     Errors: LeaseLost or Fenced when another process took it over; LeaseHeld when another one has
     it and `if_taken` is "refuse", or after a restore; those of `Runner.step`. What was committed
-    stands, and is where the next run begins.
+    stands, and is where the next run begins. AgentInterrupted when it was cancelled, though nobody
+    asked for that, AGENT_CRASHES_MAX times without a commit in between; after each of the others
+    it went on, after a pause.
     Cancellation: the step under way is abandoned; what it called is in the journal.
     """
-    stay = stay or Stay()
+    in_a_row = 0
+
+    def observed(point: Point, about: str) -> None:
+        nonlocal in_a_row
+        if point in (Point.COMMITTED, Point.SUSPENDED):
+            in_a_row = 0
+        observe(point, about)
+
+    while True:
+        try:
+            return await run_until_crash(agent, board, stay or Stay(), observe=observed)
+        except AgentInterrupted as error:
+            in_a_row += 1
+            if in_a_row >= AGENT_CRASHES_MAX:
+                raise
+            log.warning("%s goes on: %s", agent, error, exc_info=error)
+        await asyncio.sleep(pause_s(in_a_row))
+
+
+async def run_until_crash(
+    agent: Agent[S], board: Board, stay: Stay, *, observe: Observer = unobserved
+) -> Stepped:
+    """As `run_agent`; a cancellation that nobody asked for is AgentInterrupted at once."""
+    asked = cancellations()
+    try:
+        return await _run(agent, board, stay, observe)
+    except asyncio.CancelledError as error:
+        if cancellations() > asked:
+            raise
+        raise AgentInterrupted(agent.name, "nobody asked for this cancellation") from error
+
+
+async def _run(agent: Agent[S], board: Board, stay: Stay, observe: Observer) -> Stepped:
+    """Attach and live, and again in each epoch that a restore begins."""
     home = board.as_agent(agent.name)
     if_taken = stay.if_taken
     while True:
@@ -123,9 +210,19 @@ async def _live(runner: Runner[S], desk: _Desk, me: "Attachment[Board]", stay: S
         if _is_over(stepped, stay, taken):
             return stepped
         if stepped.rests:
-            await _rest(me.board, stepped, stay.stop)
+            tell = stay.on_rest or _nobody
+            rest = Rest.after(stepped)
+            tell(rest)
+            try:
+                await _end_of(rest, me.board, stay.stop)
+            finally:
+                tell(None)
             await desk.check()
             runner.forget()
+
+
+def _nobody(_: Rest | None) -> None:
+    """Whom an agent tells that it rests, if nobody wants to know."""
 
 
 async def _nothing_held() -> Sequence[Op]:
@@ -142,9 +239,9 @@ def _is_over(stepped: Stepped, stay: Stay, taken: int) -> bool:
     )
 
 
-async def _rest(board: Board, stepped: Stepped, stop: asyncio.Event | None) -> None:
-    """Return when something that the step read, or waits for, changed; or when `stop` is set."""
-    waits = [asyncio.ensure_future(changed(board, stepped))]
+async def _end_of(rest: Rest, board: Board, stop: asyncio.Event | None) -> None:
+    """Return when `rest` is over, or when `stop` is set."""
+    waits = [asyncio.ensure_future(over(rest, board))]
     if stop is not None:
         waits.append(asyncio.ensure_future(_set(stop)))
     try:
@@ -161,20 +258,17 @@ async def _set(stop: asyncio.Event) -> None:
     await stop.wait()
 
 
-async def changed(board: Board, stepped: Stepped) -> None:
-    """Return when there may be something to do for an agent that rests after `stepped`.
+async def over(rest: Rest, board: Board) -> None:
+    """Return when there may be something to do for the agent that rests.
 
-    An idle one is also woken by its inbox. Errors: Unavailable and the like, from the watch.
+    Errors: Unavailable and the like, from the watch.
     """
-    patterns = list(stepped.patterns)
-    if stepped.idle:
-        patterns.append(f"inbox/{stepped.agent}/**")
+    patterns = list(rest.patterns)
     watched = patterns if len(patterns) <= PATTERNS_MAX else _wider(patterns)
     try:
-        async with board.watch(*watched, after=stepped.since) as watch:
+        async with board.watch(*watched, after=rest.since) as watch:
             async for revised in watch:
-                news = map(partial(_is_news, patterns), revised.changes)
-                if revised.epoch is not None or any(news):
+                if revised.epoch is not None or any(map(rest.is_ended_by, revised.changes)):
                     return
     except (Compacted, FutureRevision, Resync, RolledBack):
         return  # what was missed shows in the state, which is read anew
@@ -183,10 +277,3 @@ async def changed(board: Board, stepped: Stepped) -> None:
 def _wider(patterns: list[str]) -> list[str]:
     """Fewer patterns that cover all of `patterns`: whole namespaces."""
     return sorted({f"{namespace_of(pattern)}/**" for pattern in patterns})[:PATTERNS_MAX]
-
-
-def _is_news(patterns: list[str], change: Change) -> bool:
-    """Whether a change is about more than books that nobody asked for (`~agents` and such)."""
-    if change.kind not in ("put", "delete"):
-        return False
-    return any(is_meant(pattern, change.key) for pattern in patterns)

@@ -11,6 +11,7 @@ Invariants
 - an agent that crashed goes on from its last commit, after a pause that grows with each crash;
   AGENT_CRASHES_MAX crashes without a commit in between are a crash loop, which is told on the board
   (`public/~supervision/<agent>`) and not started again.
+- a cancellation that nobody here asked for is a crash: only `stop` and the end of `run` end a life.
 - to lose the identity, or the board for a while, is no crash: the agent attaches anew, in its turn.
 - whoever is told to stop ends the step under way, or abandons it after `grace_ms`; either way the
   identity is given back, and what was not committed did not happen.
@@ -20,11 +21,12 @@ Sources: supervisors of Erlang/OTP, for the restart intensity; Kubernetes' Crash
 
 import asyncio
 import logging
-import random
 import signal
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import anyio
@@ -32,6 +34,7 @@ import anyio
 from blackboard.client.board import Board
 from blackboard.errors import (
     AccessDenied,
+    AgentInterrupted,
     BlackboardError,
     Corrupt,
     Fenced,
@@ -47,7 +50,7 @@ from blackboard.errors import (
 )
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.journal import Observer, Point, unobserved
-from blackboard.runtime.run import Stay, run_agent
+from blackboard.runtime.run import Rest, Stay, pause_s, run_until_crash
 from blackboard.runtime.runner import Stepped
 from blackboard.runtime.state import Status
 from blackboard.types import (
@@ -78,6 +81,7 @@ _HOPELESS = (
     Unauthenticated,
 )
 """What another attempt of the same code with the same rights would only repeat."""
+_OURS = Path(__file__).parents[1]
 log = logging.getLogger(__name__)
 
 
@@ -93,8 +97,7 @@ class Care:
 
     def pause_s(self, crashes: int) -> float:
         """Before the start after that many crashes, shortened at random."""
-        pause_ms = min(self.pause_ms_max, self.pause_ms * 2 ** (min(crashes, 30) - 1))
-        return float(random.uniform(0.5, 1.0) * pause_ms / 1000)
+        return pause_s(crashes, self.pause_ms, self.pause_ms_max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,8 @@ class Ended:
 
 
 def supervision_key(agent: str) -> Key:
-    """Where it is told that `agent` crashed: state, crashes without a step in between, error."""
+    """Where it is told that `agent` crashed: state, crashes without a step in between, error, and
+    at which line (`at`), if that is known."""
     return f"{SUPERVISION}/{agent}"
 
 
@@ -131,15 +135,25 @@ class Crashes:
         self._told = False
         self._well = asyncio.Event()
 
-    async def add(self, error: str, *, hopeless: bool = False) -> bool:
-        """Count a crash, and tell it; whether it is a crash loop now."""
+    async def add(self, crash: Exception | str, *, hopeless: bool = False) -> bool:
+        """Count a crash, and tell it; whether it is a crash loop now.
+
+        Of an error the log gets the traceback, and the board the line that raised it.
+        """
         self._in_a_row += 1
         self.total += 1
-        self.error = error.encode()[:AGENT_ERROR_BYTES_MAX].decode(errors="ignore")
+        raised = crash if isinstance(crash, Exception) else None
+        error = f"{type(raised).__name__}: {raised}" if raised is not None else str(crash)
+        self.error = error.encode(errors="replace")[:AGENT_ERROR_BYTES_MAX].decode(errors="ignore")
         loop = hopeless or self._in_a_row >= self._care.crashes_max
-        log.warning("agent %s crashed (%d): %s", self.agent, self._in_a_row, self.error)
+        count = self._in_a_row
+        log.warning("agent %s crashed (%d): %s", self.agent, count, self.error, exc_info=raised)
+        if loop:
+            log.error("agent %s is given up after %d crashes in a row", self.agent, count)
         state = "crash_loop" if loop else "restarting"
-        told = {"state": state, "crashes": self._in_a_row, "error": self.error}
+        told: dict[str, Any] = {"state": state, "crashes": count, "error": self.error}
+        at = raised and last_frame(raised)
+        told |= {"at": at} if at else {}
         self._well.clear()
         try:
             await self._board.refresh()  # it may have been restored since
@@ -172,6 +186,25 @@ class Crashes:
         return self._care.pause_s(max(1, self._in_a_row))
 
 
+def last_frame(error: BaseException) -> dict[str, Any] | None:
+    """The line where `error` was raised, as far as that is known: `file`, `line`, `function`.
+
+    Of what was raised in here on behalf of a step, it is the step's last line. A file is told by
+    its name and its folder's: everybody reads the board, and nobody needs to know the machine.
+    """
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if not frames:
+        return None
+    theirs = [
+        frame for frame in frames if not Path(frame[0].f_code.co_filename).is_relative_to(_OURS)
+    ]
+    frame, line = (theirs or frames)[-1]
+    file = "/".join(Path(frame.f_code.co_filename).parts[-2:])
+    return {"file": file, "line": line, "function": frame.f_code.co_qualname}
+
+
 class Life:
     """One agent, in this process. `run` once.
 
@@ -194,6 +227,10 @@ class Life:
         self._stop = asyncio.Event()
         self._scope = anyio.CancelScope()
         self._attached = False
+        self.rest: Rest | None = None
+        """What it waits for, while it has nothing to do."""
+        self.on_rest: Callable[[], None] = lambda: None
+        """Called when `rest` is another one."""
 
     def stop(self) -> None:
         """Ask it to end: after the step under way, at most `grace_ms` from now."""
@@ -229,8 +266,7 @@ class Life:
             except _AWAY as error:
                 log.warning("agent %s cannot reach the board: %s", self.agent.name, error)
             except Exception as error:  # noqa: BLE001 - whatever an agent dies of, it is told
-                hopeless = isinstance(error, _HOPELESS)
-                if await self._crashes.add(f"{type(error).__name__}: {error}", hopeless=hopeless):
+                if await self._crashes.add(error, hopeless=isinstance(error, _HOPELESS)):
                     return self._ended("crash_loop")
             with anyio.move_on_after(self._crashes.pause_s()):
                 await self._stop.wait()
@@ -238,7 +274,7 @@ class Life:
 
     async def _once(self) -> Ended:
         await self._board.refresh()
-        stay = Stay(ttl_ms=self._care.ttl_ms, stop=self._stop)
+        stay = Stay(ttl_ms=self._care.ttl_ms, stop=self._stop, on_rest=self._rests)
         stepped = await self._run(stay)
         if stepped is not None and stepped.status is Status.DONE:
             return self._ended("done", stepped.outcome)
@@ -246,23 +282,29 @@ class Life:
 
     async def _run(self, stay: Stay) -> Stepped | None:
         """Run the agent; None when it was told to stop while it waited for its identity."""
-        self._attached = False
+        self._attached = given_up = False
         running = asyncio.ensure_future(
-            run_agent(self.agent, self._board, stay, observe=self._observed)
+            run_until_crash(self.agent, self._board, stay, observe=self._observed)
         )
         told = asyncio.ensure_future(self._stop.wait())
         try:
             await asyncio.wait([running, told], return_when=asyncio.FIRST_COMPLETED)
             if not running.done() and not self._attached:
-                running.cancel()
+                given_up = running.cancel()
             # Not `await running`: that would hand on each cancellation, into its giving back, too.
             await asyncio.wait([running])
+            if running.cancelled() and not given_up:
+                raise AgentInterrupted(self.agent.name, "somebody cancelled its task")
             return None if running.cancelled() else running.result()
         finally:
             for task in (running, told):
                 task.cancel()
             with anyio.CancelScope(shield=True):  # the identity is given back, in bounded time
                 await asyncio.gather(running, told, return_exceptions=True)
+
+    def _rests(self, rest: Rest | None) -> None:
+        self.rest = rest
+        self.on_rest()
 
     def _observed(self, point: Point, about: str) -> None:
         self._attached = True

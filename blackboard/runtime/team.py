@@ -11,6 +11,7 @@ Invariants
 - the roster decides: whoever stands in it and has a known kind lives, whoever was removed does not.
 - no name from the board is ever imported: `kind` picks one of the classes that were given.
 - what a sub-agent begins with is written with the first commit of its life, and only if it is new.
+- nobody is lost: a task of the team that is cancelled though nobody asked for that begins again.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from anyio.abc import TaskGroup
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from blackboard.client.board import Board
+from blackboard.client.cancellation import cancellations
 from blackboard.core.commit import ABSENT, KeyAt, Put
 from blackboard.core.path import check_name
 from blackboard.errors import (
@@ -40,6 +42,8 @@ from blackboard.errors import (
 )
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.context import Context
+from blackboard.runtime.run import Rest
+from blackboard.runtime.stall import Lookout, OnDead
 from blackboard.runtime.state import Status, Stored, state_key
 from blackboard.runtime.supervisor import Care, Ended, Life
 from blackboard.types import TEAM_AGENTS_MAX, Key
@@ -66,7 +70,13 @@ class Member(BaseModel):
 
 
 class Lived(Protocol):
-    """A life: in this process, or in one of its own."""
+    """A life: in this process, or in one of its own.
+
+    `rest` is what it waits for while it has nothing to do; `on_rest` is called when that changes.
+    """
+
+    rest: Rest | None
+    on_rest: Callable[[], None]
 
     def stop(self) -> None:
         """Ask it to end in order."""
@@ -108,19 +118,25 @@ async def run_team(
     kinds: Iterable[type[Agent[Any]]] = (),
     make_life: MakeLife | None = None,
     stop: asyncio.Event | None = None,
+    on_dead: OnDead = "report",
 ) -> Mapping[str, Ended]:
     """Run `agents`, and those of `kinds` that they spawn, until all have ended, or `stop` is set.
 
     `board` must be an operator's, or one on which every agent of the team may be acted as.
     `make_life` says where each lives: by default `Life`, a task of this process; see
     `runtime/processes.py` for processes. What a process of the team left unfinished goes on.
-    Returns how each ended. Errors: InvalidRequest for two agents with one name; LimitExceeded for
-    more than TEAM_AGENTS_MAX.
+    `on_dead`: when somebody was given up, and all who are left wait, "report" says so, in the log
+    and at `public/~team/stalled`, and waits on; "stop" also stops them, unless a person is asked
+    for an approval.
+    Returns how each ended. Errors: InvalidRequest for two agents with one name, or another
+    `on_dead`; LimitExceeded for more than TEAM_AGENTS_MAX.
     Cancellation: every step under way is abandoned, every identity given back.
     """
     make = make_life or (lambda agent: Life(agent, board, Care()))
+    if on_dead not in ("report", "stop"):
+        raise InvalidRequest(field="on_dead", reason=f"{on_dead!r} is not report or stop")
     team = _Team(board, agents, kinds, make)
-    return await team.run(stop or asyncio.Event())
+    return await team.run(stop or asyncio.Event(), on_dead)
 
 
 class _Team:
@@ -143,15 +159,18 @@ class _Team:
         self._living: dict[str, _Seat] = {}
         self.ended: dict[str, Ended] = {}
         self._changed = asyncio.Event()
+        self._stopping = False
+        self._lookout = Lookout(board)
 
-    async def run(self, stop: asyncio.Event) -> Mapping[str, Ended]:
+    async def run(self, stop: asyncio.Event, on_dead: OnDead) -> Mapping[str, Ended]:
         """Until all have ended."""
         for agent in self._roots.values():
             await self._enrol(agent)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._follow, tasks)
-            tasks.start_soon(self._stop_all, stop)
-            await self._all_ended(stop)
+            tasks.start_soon(_always, lambda: self._follow(tasks))
+            tasks.start_soon(_always, lambda: self._stop_when_told(stop))
+            tasks.start_soon(_always, lambda: self._look_out(on_dead))
+            await self._all_ended()
             tasks.cancel_scope.cancel()
         return dict(self.ended)
 
@@ -223,7 +242,7 @@ class _Team:
         agent: Agent[Any] = kind(check_name(name, "agent"))
         return agent
 
-    async def _all_ended(self, stop: asyncio.Event) -> None:
+    async def _all_ended(self) -> None:
         """Return when everybody in the roster has ended, as the board has it now."""
         while True:
             await self._changed.wait()
@@ -232,18 +251,41 @@ class _Team:
                 continue
             page = await self._board.list(f"{ROSTER}/*")
             names = {entry.key.rpartition("/")[2] for entry in page.entries if self._is_ours(entry)}
-            if stop.is_set() or names <= self.ended.keys():
+            if self._stopping or names <= self.ended.keys():
                 return
 
     def _is_ours(self, entry: Any) -> bool:
         value = entry.value
         return isinstance(value, dict) and value.get("kind") in self._kinds
 
-    async def _stop_all(self, stop: asyncio.Event) -> None:
+    async def _stop_when_told(self, stop: asyncio.Event) -> None:
         await stop.wait()
+        self._stop_all()
+
+    def _stop_all(self) -> None:
+        self._stopping = True
         for seat in self._living.values():
             seat.stop()
         self._changed.set()
+
+    async def _look_out(self, on_dead: OnDead) -> None:
+        """Tell when nobody who is left can go on, or stop them then."""
+        while not self._stopping:
+            await self._lookout.wait()
+            stalled = await self._lookout.look(self.ended, self._rests())
+            if stalled is None or on_dead == "report":
+                continue
+            if (
+                not await self._lookout.asks_somebody(stalled.waits)
+                and self._rests() == stalled.waits
+            ):
+                log.warning("the team is stopped: nobody who is left can go on")
+                self._stop_all()
+
+    def _rests(self) -> dict[str, Rest | None]:
+        """Those who have not ended, with what each waits for; None: it is at work."""
+        living = {name: seat for name, seat in self._living.items() if name not in self.ended}
+        return {name: seat.life.rest if seat.life else None for name, seat in living.items()}
 
     # --- one of them ------------------------------------------------------------------------------
 
@@ -255,6 +297,7 @@ class _Team:
         await self._give_first_state(home, seat)
         while not seat.stopped:
             seat.life = self._make_life(seat.agent)
+            seat.life.on_rest = self._lookout.stir
             ended = await seat.life.run()
             await self._note(ended)
             if ended.how == "stopped":
@@ -280,6 +323,7 @@ class _Team:
             await self._tell(ended)
         self.ended[ended.agent] = ended
         self._changed.set()
+        self._lookout.stir()
 
     async def _tell(self, ended: Ended) -> None:
         key = roster_key(ended.agent)
@@ -329,8 +373,15 @@ class _Seat:
         try:
             with self._scope:
                 while True:
+                    asked = cancellations()
                     try:
                         return await tend(self)
+                    except asyncio.CancelledError:
+                        if cancellations() > asked:
+                            raise
+                        log.warning(
+                            "agent %s is looked after again", self.agent.name, exc_info=True
+                        )
                     except (Unavailable, OutcomeUnknown, StaleEpoch) as error:
                         log.warning("agent %s is not looked after: %s", self.agent.name, error)
                     await anyio.sleep(_AWAY_PAUSE_S)
@@ -341,6 +392,19 @@ class _Seat:
         """End it at once: what it was doing did not happen."""
         self._scope.cancel()
         await self._left.wait()
+
+
+async def _always(work: Callable[[], Awaitable[None]]) -> None:
+    """Do `work`, and again if a cancellation that nobody asked for ends it."""
+    asked = cancellations()
+    while True:
+        try:
+            return await work()
+        except asyncio.CancelledError:
+            if cancellations() > asked:
+                raise
+            log.warning("a task of the team begins again", exc_info=True)
+        await anyio.sleep(_AWAY_PAUSE_S)
 
 
 def _status(value: Any) -> str:

@@ -7,6 +7,7 @@ who tries; the fence, and how far the archive is, decide what is appended.
 Invariants
 - Nothing here is waited for by a commit, and no error here reaches one.
 - What is appended follows what is archived: the log is read from the archive's mark on.
+- Nothing that is archived goes because the engine has something else (`server/continuity.py`).
 - A board that was idle costs one look at its log per ARCHIVE_IDLE_MS, and no lease.
 """
 
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 
 from blackboard.archive.base import Archive, Pause
 from blackboard.client.cancellation import heed_cancellation
-from blackboard.core.checkpoints import Mark
+from blackboard.core.checkpoints import Mark, Point
 from blackboard.core.commit import Epoch, Head, LogEntry, LogPage, Reading
 from blackboard.engines.base import Store
 from blackboard.errors import (
@@ -30,6 +31,7 @@ from blackboard.errors import (
     InvalidRequest,
     Unavailable,
 )
+from blackboard.server.continuity import go_above, last_shared
 from blackboard.types import (
     ARCHIVE_IDLE_MS,
     ARCHIVE_LEASE_MS,
@@ -77,6 +79,7 @@ class _Board:
     fence: int | None = None
     taken_at: float = 0
     checked: bool = False  # that the archive's history is the log's
+    apart: bool = False  # that it is another one
     failures: int = 0
     waiters: int = 0
     restores: int = 0  # that want it to rest
@@ -263,33 +266,47 @@ class Archiver:
         return await self._append(board, page.entries)
 
     async def _page(self, board: _Board) -> LogPage | None:
-        """What follows in the log; None when the archive has to begin anew."""
-        if board.mark is None or not (board.checked or await self._is_same(board, board.mark)):
+        """What follows in the log; None when the archive has to begin where the log is."""
+        board.apart = False
+        if board.mark is None:
             return None
-        board.checked = True
         try:
+            if not board.checked and not await self._is_same(board, board.mark):
+                board.apart = True
+                log.warning("board %s is not the one that was archived: that is kept", board.name)
+                return None
+            board.checked = True
             after = board.mark.revision
             return await self._store.log(board.name, after, limit=ARCHIVE_PAGE_ENTRIES)
-        except (Compacted, FutureRevision) as error:
-            log.warning("the archive of board %s begins anew: %s", board.name, error)
+        except FutureRevision:
+            board.checked = False
+            await go_above(self._store, self.archive, board.name)
+            raise Unavailable(f"board {board.name}", "its engine lost what is archived") from None
+        except Compacted as error:
+            log.warning("the archive of board %s has a gap: %s", board.name, error)
             return None
 
     async def _is_same(self, board: _Board, mark: Mark) -> bool:
-        """Whether the newest archived commit is the one that the log has at that revision."""
+        """Whether the log goes on from the newest archived commit, or from one before it.
+
+        Errors: FutureRevision when the engine has less; Compacted.
+        """
         before = mark.revision - 1
         if before < mark.oldest:
             return True
         try:
             page = await self._store.log(board.name, before, limit=1)
-            archived = await self.archive.log(board.name, before, until=mark.revision, limit=1)
         except Compacted:
             return True
-        except FutureRevision:
+        if not page.entries:
+            raise FutureRevision(mark.revision, page.head.revision)
+        first = page.entries[0]
+        if first.revision == mark.revision:
+            return await self.archive.digest_at(Point(board.name, mark.revision)) == first.digest
+        if first.epoch is None:
             return False
-        first = page.entries[:1]
-        if not first or first[0].revision != mark.revision:
-            return bool(first)  # lost by the engine, as its marker says
-        return [entry.digest for entry in archived] == [first[0].digest]
+        survived = first.epoch.from_revision  # the engine lost some, as its marker says
+        return await last_shared(self._store, self.archive, board.name, survived) == survived
 
     async def _take(self, board: _Board) -> bool:
         """Become the archiver, or stay it."""
@@ -344,12 +361,14 @@ class Archiver:
         assert board.fence is not None
         head = await self._store.open(board.name)
         board.head = head.revision
-        if head.oldest <= 1:
+        if head.oldest <= 1 and (board.mark is None or board.apart):
             first = head.epoch if head.epoch.number == 1 else Epoch(1, "")
             head, pages = Head(0, first, 1), _no_pages()
         else:
             pages = self._listing(board.name)
-        mark = await self.archive.join(board.name, board.fence, head, pages)
+        join = self.archive.join
+        mark = await join(board.name, board.fence, head, pages, apart=board.apart)
+        board.apart = False
         board.checked = True
         board.reach(mark)
 

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from blackboard.archive.base import Archive
 from blackboard.core.commit import Commit, CommitId, Committed, Condition, Head, Op
+from blackboard.core.entry_digest import SALT_BYTES
 from blackboard.core.model import Outcome
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import EngineFacts, Store, VoteCounts
@@ -38,6 +39,7 @@ from blackboard.server import redlock_votes as quorum
 from blackboard.server.archiver import Archiver, ArchiveStatistics
 from blackboard.server.checkpoints.imports import Imports
 from blackboard.server.commit_queue import CommitQueue, Load
+from blackboard.server.continuity import go_above
 from blackboard.server.documents.rooms import Documents
 from blackboard.server.feed import Feed
 from blackboard.server.overload.fair_share import Shares
@@ -173,9 +175,15 @@ class Host:
         Errors: as of `use`.
         """
         found = self._boards.get(name)
-        if found is None and await self.store.exists(name):
+        if found is None and await self.exists(name):
             return await self.use(name, opener)
         return found
+
+    async def exists(self, name: str) -> bool:
+        """Whether there is such a board: in the engine, or in the archive of one that lost it."""
+        if name in self._boards or await self.store.exists(name):
+            return True
+        return self.archive is not None and await self.archive.holds(name)
 
     async def use(self, name: str, opener: str | None = None) -> OpenBoard:
         """The queue and the feed of a board, which is created if it does not exist.
@@ -193,6 +201,7 @@ class Host:
         try:
             await self.check_new(name)
             await self.store.open(name)
+            await self._go_above(name)
         except BaseException:
             if name not in self._boards:
                 self._openers.pop(name, None)
@@ -204,6 +213,16 @@ class Host:
         if self.archiver is not None and not self.draining:
             self.archiver.follow(name)
         return self._boards.setdefault(name, opened)
+
+    async def _go_above(self, name: str) -> None:
+        """Let a board go on above what is archived of it. An archive that is away keeps nobody from
+        a board: its archiver looks again."""
+        if self.archive is None:
+            return
+        try:
+            await go_above(self.store, self.archive, name)
+        except BlackboardError as error:
+            log.warning("board %s cannot be compared with its archive: %s", name, error)
 
     async def commit(
         self,
@@ -219,7 +238,7 @@ class Host:
         """
         opened = await self.use(board, opener)
         try:
-            return await quorum.submit(opened.queue, commit, self.lock_masters, permit)
+            return await quorum.submit(opened.queue, salted(commit), self.lock_masters, permit)
         finally:
             if self.archiver is not None:
                 self.archiver.poke(board)
@@ -294,6 +313,11 @@ class Host:
             await self.archiver.aclose()
             await self.archiver.archive.aclose()
         await self.store.aclose()
+
+
+def salted(commit: Commit) -> Commit:
+    """A commit on its way to an engine: with a salt of its own, whoever sent it."""
+    return replace(commit, salt=secrets.token_bytes(SALT_BYTES))
 
 
 SYSTEM_TRIES: Final = 5

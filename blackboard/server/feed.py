@@ -8,6 +8,8 @@ could overflow, and the log, which is bounded by compaction, is the only buffer.
 Invariants
 - the ring holds every entry after `_after` up to `_newest`, without a gap.
 - `_newest` never decreases.
+- a sleeping watcher's view shows nothing of what came since it fell asleep: the index of views
+  finds those that are concerned, at a cost that does not follow how many watch something else.
 - a Delivery is shared by all watchers that have the same view and position; nobody changes it.
 - whatever ends the reader reaches every watcher: none waits for what nobody reads.
 """
@@ -15,7 +17,8 @@ Invariants
 import asyncio
 import contextlib
 import logging
-from collections import deque
+import math
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,6 +29,7 @@ from blackboard.core.access import Grant
 from blackboard.core.commit import Head, LogEntry
 from blackboard.core.history import LARGE_CHANGES, LargeEntry
 from blackboard.core.path import Pattern
+from blackboard.core.pattern_index import PatternIndex, intersections
 from blackboard.core.watch import Cursor, Position, WatchEvent
 from blackboard.engines.base import Store
 from blackboard.errors import (
@@ -71,15 +75,17 @@ class View:
         return access.readable_patterns(self.grants)
 
     @cached_property
+    def meets(self) -> tuple[str, ...]:
+        """The patterns of what it wants and may see. Empty: of epochs alone it ever shows any."""
+        wanted = (pattern.text for pattern in self.patterns)
+        return intersections(wanted, (pattern.text for pattern in self.readable_patterns))
+
+    @cached_property
     def _hash(self) -> int:
         return hash((self.patterns, self.grants, self.coalesce))
 
     def __hash__(self) -> int:
         return self._hash  # asked for with every delivery to every watcher
-
-    def concerns(self, entry: LogEntry) -> bool:
-        """Whether this view shows anything of `entry`."""
-        return history.is_visible(entry, self.patterns, self.readable)
 
     def show(self, entry: LogEntry) -> LogEntry | None:
         """The part of `entry` that this view shows, None if nothing.
@@ -93,13 +99,15 @@ class View:
 class _Sleepers:
     """Watchers with the same view, who have passed everything there is."""
 
-    # Futures in place of an Event, which takes twice as long to wait for. Those of watchers that
-    # were cancelled stay until the next poke, a second at most.
-    woken: "list[asyncio.Future[None]]" = field(default_factory=list)
+    # Futures in place of an Event, which takes twice as long to wait for.
+    woken: "dict[asyncio.Future[None], None]" = field(default_factory=dict)
     passed: LogEntry | None = None
-    """The last entry that came meanwhile; the view shows nothing of any of them."""
+    """The last entry that came before they were woken of which the view shows nothing."""
+    due_s: float = math.inf
+    """When the first of them is to say how far it is."""
 
-    def wake(self) -> None:
+    def wake(self, passed: LogEntry | None) -> None:
+        self.passed = passed
         for woken in self.woken:
             if not woken.done():
                 woken.set_result(None)
@@ -118,6 +126,11 @@ class Feed:
         self._after: Revision = 0
         self._newest: Revision = 0
         self._sleeping: dict[View | None, _Sleepers] = {}
+        self._views: Counter[View] = Counter()
+        """How many watch with each view."""
+        self._index: PatternIndex[View] = PatternIndex()
+        self._last: LogEntry | None = None
+        """The newest entry that every sleeper was told about, or is not concerned by."""
         self._poked_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None  # while there is a reader
         self._shared: dict[tuple[View, Position], tuple[Delivery, Position]] = {}
@@ -137,12 +150,25 @@ class Feed:
         await self._check(head, start)
         self._start(head)
         self.watchers += 1
+        self._enter(view)
         try:
             yield Watcher(self, view, start)
         finally:
             self.watchers -= 1
+            self._leave(view)
             if not self.watchers:
                 self._stop()
+
+    def _enter(self, view: View) -> None:
+        self._views[view] += 1
+        if self._views[view] == 1:
+            self._index.add(view.meets, view)
+
+    def _leave(self, view: View) -> None:
+        self._views[view] -= 1
+        if not self._views[view]:
+            del self._views[view]
+            self._index.discard(view.meets, view)
 
     async def _check(self, head: Head, position: Position) -> None:
         watch.check_start(head, position)
@@ -173,13 +199,15 @@ class Feed:
         found.reverse()
         return found
 
-    async def wait_beyond(self, after: Revision, view: View | None) -> LogEntry | None:
-        """Wait until `view` may show something after `after`, or a second has passed without.
+    async def wait_beyond(
+        self, after: Revision, view: View | None, due_s: float
+    ) -> LogEntry | None:
+        """Wait until `view` shows something after `after`, or about until `due_s` of the loop.
 
         Returns the last entry that came meanwhile of which it shows nothing, as of all before it;
         None if there is none. Without a view everything that comes is waited for.
-        There is no timer per watcher: the reader, which looks at the log at least so often, wakes
-        them all. Errors: why the reader ended.
+        There is no timer per watcher: the reader, which looks at the log every second at least,
+        wakes those that are due. Errors: why the reader ended.
         """
         if self._newest > after:
             return None
@@ -190,29 +218,53 @@ class Feed:
         sleepers = self._sleeping.get(view)
         if sleepers is None:
             sleepers = self._sleeping[view] = _Sleepers()
-        sleepers.woken.append(woken)
-        await woken
+        sleepers.woken[woken] = None
+        sleepers.due_s = min(sleepers.due_s, due_s)
+        try:
+            await woken
+        finally:
+            sleepers.woken.pop(woken, None)
         return sleepers.passed
 
     def poke(self) -> None:
         """Let every waiting watcher look again."""
         sleeping, self._sleeping = self._sleeping, {}
         for sleepers in sleeping.values():
-            sleepers.wake()
+            sleepers.wake(self._last)
+
+    def nudge(self, view: View) -> None:
+        """Let those who wait with `view` look again."""
+        sleepers = self._sleeping.pop(view, None)
+        if sleepers is not None:
+            sleepers.wake(self._last)
 
     def _tell(self, entries: tuple[LogEntry, ...]) -> None:
-        """Wake those to whom `entries` show something; now and then all, for their marks."""
+        """Wake those to whom `entries` show something, and those whose marks are due."""
+        if any(entry.epoch is not None for entry in entries):
+            self.poke()
+        else:
+            concerned: set[View] = set()
+            for entry in entries:
+                for change in entry.changes:
+                    concerned |= self._index.matching(change.key)
+            for view in (None, *concerned):
+                sleepers = self._sleeping.pop(view, None)
+                if sleepers is not None:
+                    sleepers.wake(self._last)
+        self._last = entries[-1]
+        self._wake_due()
+
+    def _wake_due(self) -> None:
+        """Let those look again who are to say how far they are; at most once in a second."""
         assert self._loop is not None
         now_s = self._loop.time()
-        if (now_s - self._poked_s) * 1000 >= _TAIL_WAIT_MS:
-            self._poked_s = now_s
-            self.poke()
+        if (now_s - self._poked_s) * 1000 < _TAIL_WAIT_MS:
+            return
+        self._poked_s = now_s
         for view, sleepers in list(self._sleeping.items()):
-            if view is None or any(map(view.concerns, entries)):
+            if sleepers.due_s <= now_s:
                 del self._sleeping[view]
-                sleepers.wake()
-            else:
-                sleepers.passed = entries[-1]
+                sleepers.wake(self._last)
 
     def shared(
         self, view: View, after: Position, make: Callable[[], tuple[Delivery, Position]]
@@ -248,7 +300,7 @@ class Feed:
             self._tail = None
         self._ring.clear()
         self._shared.clear()
-        self._large = None
+        self._large = self._last = None
         self._ring_bytes = self._ring_changes = 0
 
     def _fail(self, error: BlackboardError) -> None:
@@ -279,7 +331,7 @@ class Feed:
                     history.check_sequence(self._newest, page.entries)
                     self._append(page.entries)
                 else:
-                    self.poke()
+                    self._wake_due()
             except (FutureRevision, RolledBack):
                 # The engine lost what was seen: opening the board begins its new epoch, whose
                 # marker then reaches every watcher.
@@ -308,6 +360,7 @@ class Feed:
         self._ring.clear()
         self._ring_bytes = self._ring_changes = 0
         self._after = self._newest = revision
+        self._last = None  # of what was trimmed nobody has looked
         self.poke()
 
     def _append(self, entries: tuple[LogEntry, ...]) -> None:
@@ -353,7 +406,7 @@ class Watcher:
     async def request_progress(self) -> None:
         """Ask for a mark at the board's present head; it comes through the iteration."""
         self._asked = (await self._feed.store.open(self._feed.board)).revision
-        self._feed.poke()
+        self._feed.nudge(self.view)
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
         return self
@@ -377,7 +430,8 @@ class Watcher:
         entries = self._feed.ready(after)
         if entries == [] and not self._is_answered():
             awaited = self.view if self._asked is None else None
-            passed = await self._feed.wait_beyond(after, awaited)
+            due_s = self._told_at + PROGRESS_INTERVAL_MS / 1000
+            passed = await self._feed.wait_beyond(after, awaited, due_s)
             if passed is not None and passed.revision > after:
                 self._cursor.pass_entry(passed)
             after = self.position.revision

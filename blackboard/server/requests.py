@@ -78,7 +78,7 @@ from blackboard.errors import (
 )
 from blackboard.integrity.signing import Manifest
 from blackboard.server import provenance
-from blackboard.server.boards import Host, OpenBoard
+from blackboard.server.boards import Host, OpenBoard, salted
 from blackboard.server.checkpoints.branch import Branches
 from blackboard.server.checkpoints.reader import Past
 from blackboard.server.checkpoints.restore import Restores
@@ -176,7 +176,7 @@ class LocalLink:
         with self._audited("commit", board):
             self._check(board)
             access.require_commit(self.principal, commit)
-            prepared = prepare(self._signed(commit))
+            prepared = prepare(self._signed(salted(commit)))
             self._take_log(prepared.size)
             return self._host.opened(board).queue.submit(prepared, self._permit())
 
@@ -392,6 +392,7 @@ class LocalLink:
                     if self._readable(declared_key(agent))
                 },
                 manifest.key.hex(),
+                manifest.memory,
             )
 
     async def pin(self, board: str, name: str, *, pinned: bool) -> None:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from blackboard.archive.base import Archive
 from blackboard.client.cancellation import heed_cancellation
+from blackboard.client.client import Client
+from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.engines.base import EngineFacts, Store
 from blackboard.errors import BlackboardError
@@ -61,6 +63,7 @@ class Service:
         self._checkpoints = AutomaticCheckpoints(self.host, self._automatic)
         self._sweeper = Sweeper(self.host, secrets.token_hex(8))
         self._tasks: list[asyncio.Task[None]] = []
+        self._is_closed = False
 
     async def __aenter__(self) -> "Service":
         try:
@@ -101,6 +104,13 @@ class Service:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Stop: carry out the commits that wait, then close store and archive. Once is enough."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         self.drain()
         self.host.load.stop()
         for task in self._tasks:
@@ -112,6 +122,17 @@ class Service:
     def link(self, principal: Principal) -> LocalLink:
         """The way of `principal` to the boards."""
         return LocalLink(self.host, principal)
+
+    def client(
+        self, *, agent: str | None = None, close: Callable[[], Awaitable[None]] | None = None
+    ) -> Client:
+        """A client straight into this service, for the application that runs it.
+
+        It acts as the operator, or with the name and the default rights of `agent`. `close` is what
+        its `aclose` does; without it the service goes on. Errors: InvalidRequest for a bad name.
+        """
+        principal = access.acting_as(access.operator(), agent)
+        return Client(self.link(principal), close=close)
 
     def facts(self) -> EngineFacts:
         """What the engine said of itself when it was last asked."""

@@ -40,6 +40,7 @@ from blackboard.core.access import Grant, operator
 from blackboard.core.path import DECISIONS, check_name
 from blackboard.engines.base import Store
 from blackboard.errors import InvalidRequest
+from blackboard.integrity.private_files import make_directory, open_new
 from blackboard.integrity.tokens import AUDIENCE, check_secret, issue, new_secret
 from blackboard.server.checkpoints.schedule import Automatic
 from blackboard.server.overload.rate_limits import Rates
@@ -344,9 +345,9 @@ def _create_private(path: Path, text: str) -> None:
 
 
 def _draft(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    with open_new(draft) as file:
         file.write(text + "\n")
     return draft
 

@@ -9,7 +9,7 @@ Invariants
 The body of a commit is msgpack *without* the `bin` type, because Redis' cmsgpack refuses it:
 `[author, lane, incarnation, step, based_on, note, ops]`, `author` a signature (core/commit.py),
 `based_on` flat (key, revision, ...); a commit that begins an epoch adds it: `[number, id, cause,
-from_revision, revision]`.
+from_revision, revision]`. A commit with a salt adds the epoch, or nil, and the salt.
 An operation is an array that begins with its code (`_OPS`); values above VALUE_INLINE_BYTES_MAX
 stand outside the body, in `large`, and the operation (its code in upper case) holds their number.
 """
@@ -148,7 +148,7 @@ def _refuse_extension(code: int, _: bytes) -> None:
 
 
 class Prepared(Struct, frozen=True, gc=False):
-    """A commit on its way into an engine: encoded once, with its digest.
+    """A commit on its way into an engine: encoded once, with its digest, if it has no salt.
 
     `control` is what the Redis script checks and the log does not keep: `[epoch, retry_since or -1,
     conditions, fences, known or -1]`, conditions and fences flat: ("k", key,
@@ -178,8 +178,10 @@ def prepare(commit: Commit) -> Prepared:
     based_on = [part for pair in commit.based_on for part in pair]
     ops = [_encode_op(op, large) for op in commit.ops]
     header = [commit.author, name.lane, name.incarnation, name.step, based_on, commit.note, ops]
-    if commit.begins is not None:
-        header.append(_encode_epoch(commit.begins))
+    if commit.begins is not None or commit.salt:
+        header.append(None if commit.begins is None else _encode_epoch(commit.begins))
+    if commit.salt:
+        header.append(commit.salt)
     pack = _pack if commit.begins is None else _pack_alone  # a restore may be huge, in a thread
     body = pack(header)
     conditions: list[Any] = []
@@ -192,7 +194,8 @@ def prepare(commit: Commit) -> Prepared:
     since = -1 if commit.retry_since is None else commit.retry_since
     known = -1 if commit.known is None else commit.known
     control = pack([commit.epoch, since, conditions, fences, known])
-    prepared = Prepared(commit, control, body, tuple(large), _digest(body, large))
+    digest = b"" if commit.salt else _digest(body, large)
+    prepared = Prepared(commit, control, body, tuple(large), digest)
     if commit.begins is not None and prepared.size > RESTORE_BYTES_MAX:
         raise LimitExceeded("RESTORE_BYTES_MAX", prepared.size, RESTORE_BYTES_MAX)
     if commit.begins is None and prepared.size > COMMIT_BYTES_MAX:
@@ -209,7 +212,8 @@ def decode_entry(
     """
     try:
         header = msgpack.unpackb(body, raw=True)
-        signed, lane, incarnation, step, flat, note, ops, *begins = header
+        signed, lane, incarnation, step, flat, note, ops, *rest = header
+        begins, salt = (*rest, None, None)[:2]
         author = signed.decode()
         commit = Commit(
             id=CommitId(name_of(author), lane, incarnation.decode(), step),
@@ -217,11 +221,12 @@ def decode_entry(
             ops=tuple(_decode_op(op, large) for op in ops),
             based_on=tuple((k.decode(), r) for k, r in zip(flat[::2], flat[1::2], strict=True)),
             note=note.decode(),
-            begins=_decode_epoch(*begins) if begins else None,
+            begins=None if begins is None else _decode_epoch(begins),
+            salt=salt or b"",
             account=narrowed_from(author),
         )
         committed = Committed(revision, time_ms, decode_results(results))
-        return log_entry(commit, committed, _digest(body, large))
+        return log_entry(commit, committed, b"" if salt else _digest(body, large))
     except _DAMAGE as error:
         raise Corrupt(what=f"log entry {revision}", reason=repr(error)) from error
 

@@ -63,6 +63,7 @@ RPC_CODES: Final[dict[str, int]] = {
     "schema_too_new": -32054,
     "migration_failed": -32055,
     "invalid_state": -32056,
+    "agent_interrupted": -32057,
 }
 """The integer that JSON-RPC wants, by stable code. Programs should look at the latter."""
 METHOD_NOT_FOUND: Final = -32601

@@ -58,7 +58,8 @@ class CheckpointMessage(TypedDict):
 
 
 class ManifestMessage(TypedDict):
-    """Result of `manifest`; hashes in hexadecimal, `digests` by namespace, `steps` by agent."""
+    """Result of `manifest`; hashes in hexadecimal, `digests` by namespace, `steps` by agent, and
+    likewise `memory`, if there was a barrier."""
 
     checkpoint: CheckpointMessage
     epoch: EpochMessage
@@ -68,6 +69,7 @@ class ManifestMessage(TypedDict):
     steps: dict[str, int]
     declared: dict[str, Any]
     signed_by: str
+    memory: NotRequired[dict[str, int]]
 
 
 class PrunedMessage(TypedDict):
@@ -180,7 +182,7 @@ def write_checkpoint(checkpoint: Checkpoint) -> CheckpointMessage:
 
 def write_manifest(shown: Shown) -> ManifestMessage:
     """A checkpoint with its manifest as a message."""
-    return {
+    message: ManifestMessage = {
         "checkpoint": write_checkpoint(shown.checkpoint),
         "epoch": write_epoch(shown.epoch),
         "chain": shown.chain,
@@ -190,6 +192,9 @@ def write_manifest(shown: Shown) -> ManifestMessage:
         "declared": dict(shown.declared),
         "signed_by": shown.signed_by,
     }
+    if shown.memory:
+        message["memory"] = dict(shown.memory)
+    return message
 
 
 def write_pruned(pruned: Pruned) -> PrunedMessage:
@@ -325,6 +330,7 @@ def read_manifest(message: Any) -> Shown:
             {name: int(found) for name, found in message["steps"].items()},
             dict(message["declared"]),
             reading.read_str(message, "signed_by"),
+            {name: int(found) for name, found in message.get("memory", {}).items()},
         )
 
 

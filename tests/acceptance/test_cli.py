@@ -19,6 +19,7 @@ from blackboard.core import access
 from blackboard.engines.redis.process import RedisProcess, RedisSettings
 from blackboard.integrity.tokens import issue
 from tests.acceptance.shell import COMMAND, TIMEOUT_S, Running, Shell
+from tests.ports import free_port
 
 VALUATION = '{"usd_bn": 2900}'
 
@@ -188,8 +189,8 @@ def test_of_two_at_once_one_wins(shell: Shell) -> None:
 
 def test_a_killed_service_comes_back_with_everything(shell: Shell) -> None:
     """What was answered is there after kill -9, and a watch goes on by itself."""
-    with shell.service() as first:
-        port = first.port
+    port = free_port()
+    with shell.service(port=port) as first:
         shell.run("set", "public/a", "1")
         with shell.start("watch", "--json") as watch:
             watch.wait_for_note("watching")

@@ -17,6 +17,7 @@ from blackboard.integrity.tokens import new_secret
 from blackboard.server.service import Service
 from tests.acceptance.shell import Shell
 from tests.acceptance.yjs_clients import needs_node, yjs
+from tests.ports import free_port
 from tests.serving import serving
 from tests.waiting import wait_until
 
@@ -130,8 +131,9 @@ async def test_two_services_over_one_engine_are_one_place(redis_url: str) -> Non
 
 async def test_everybody_ends_equal_through_kill_and_restore(shell: Shell) -> None:
     with ExitStack() as services:
-        service = services.enter_context(shell.service())
-        port, place = service.port, place_of(shell, service.url)
+        port = free_port()
+        service = services.enter_context(shell.service(port=port))
+        place = place_of(shell, service.url)
         async with place.board() as board, board.document(KEY) as doc, yjs() as js:
             for name in ("ann", "ben"):
                 await js.do("open", name=name, **place.room())

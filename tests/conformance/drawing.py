@@ -38,7 +38,7 @@ from blackboard.core.commit import (
     Release,
     Renew,
 )
-from blackboard.core.path import barrier_key, item_key
+from blackboard.core.path import barrier_key, cut_key, item_key
 from blackboard.core.state import State
 from blackboard.types import INTEGER_MAX, Key, Revision
 from blackboard.wire.codec import encode_value
@@ -58,7 +58,7 @@ LIMITS = {
 }
 """Rows of blackboard/types.py as they are while a machine runs: near enough to be reached."""
 
-BARRIERS = (barrier_key("ada"), barrier_key("bob"))
+BARRIERS = (barrier_key("ada"), barrier_key("bob"), cut_key("ada"), cut_key("bob"))
 KEYS = (
     "public/a",
     "public/b",
@@ -157,6 +157,7 @@ class Drawing:
             note=self.pick(("", "", "why")),
             retry_since=self.since() if self.one_in(8) else None,
             known=self.since() if self.one_in(2) else None,
+            salt=self.pick((b"", b"0123456789abcdef")),
         )
 
     def commit_of(self, agent: str, *ops: Op) -> Commit:

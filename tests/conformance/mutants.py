@@ -126,12 +126,17 @@ MUTANTS = (
     ),
     # --- barriers ---------------------------------------------------------------------------------
     Mutant(
-        "barriers are not checked", "elseif entries[c.barrier] then check_barrier(c) end", "end"
+        "barriers are not checked",
+        "elseif entries[c.barrier] or entries[c.cut] then check_barrier(c) end",
+        "end",
     ),
+    Mutant("who has delivered is free", "or asked_at(entries[c.cut])", ""),
     Mutant(
-        "a barrier outlives its time", "expires_at_ms > 0 and expires_at_ms <= time_ms", "false"
+        "a barrier outlives its time",
+        "if expires_at_ms == 0 or expires_at_ms > time_ms then return asked end",
+        "return asked",
     ),
-    Mutant("a barrier that stays is over", "expires_at_ms > 0 and expires_at_ms", "expires_at_ms"),
+    Mutant("a barrier that stays is over", "expires_at_ms == 0 or expires_at_ms", "expires_at_ms"),
     Mutant("any removal delivers", "op[1] == 'd' and op[2] == c.barrier", "op[1] == 'd'"),
     Mutant("a barrier stops renewals", "string.find('gnre', op[1], 1, true)", "false"),
     Mutant(
@@ -139,13 +144,13 @@ MUTANTS = (
     ),
     Mutant(
         "a restore waits for agents",
-        "check_begins(c) elseif entries[c.barrier]",
+        "check_begins(c)\n  elseif entries[c.barrier]",
         "check_begins(c) end if entries[c.barrier]",
     ),
     Mutant(
         "a barrier that was removed stops",
-        "if not is_live(raw) then return end\n  local asked",
-        "if not raw then return end\n  local asked",
+        "if not is_live(raw) then return nil end\n  local asked",
+        "if not raw then return nil end\n  local asked",
     ),
     # --- writes -----------------------------------------------------------------------------------
     Mutant("no tombstone is written", "raw = head_of .. 't' .. author", "raw = false"),

@@ -7,13 +7,20 @@ import pytest
 from anyio import lowlevel
 
 from blackboard.archive.base import Archive
-from blackboard.core.checkpoints import Point
+from blackboard.core.checkpoints import Lost, Point
 from blackboard.core.commit import Delete, Epoch, Head, Put, Reading
 from blackboard.errors import Compacted, Corrupt, Fenced, NoSuchCheckpoint
 from blackboard.integrity.signing import is_signed
 from blackboard.types import BLOB_BYTES
 from blackboard.wire.codec import encode_value
-from tests.conformance.rules_archive import BOARD, ONE, check_digests, state_at, whole_log
+from tests.conformance.rules_archive import (
+    BOARD,
+    ONE,
+    check_digests,
+    different,
+    state_at,
+    whole_log,
+)
 from tests.conformance.story import Story, listing
 
 TTL_MS = 600_000
@@ -178,31 +185,78 @@ class WritingRules:
         assert ("public/list", 99) in await archive.items(Point(BOARD, story.head))
         assert await findings(archive, story) == []
 
-    async def test_a_board_of_the_same_name_begins_anew(self, archive: Archive) -> None:
-        """Nothing of the earlier one is left, but for who branched off it."""
-        old = Story(1)
+    async def test_another_history_under_the_same_name_keeps_the_old_one(
+        self, archive: Archive, seed: int
+    ) -> None:
+        """The old one has a name of its own from then on: all of it, and who branched off it."""
+        old = Story(seed)
         old.tell_some(20)
         old.checkpoint("old")
         await old.archive_into(archive, BOARD)
         await archive.branch("child", Point(BOARD, 15))
-        new = Story(2)
-        new.tell_some(10)
-        await archive.join(BOARD, 1, Head(0, new.epochs[0], 1), listing())
-        await new.archive_into(archive, BOARD)
-        assert await whole_log(archive, BOARD) == new.log
-        assert not await archive.checkpoints(BOARD)
-        assert await state_at(archive, Point("child", 10)) == old.held[10]
+        for number in (1, 2):
+            new = Story(seed + number)
+            new.tell_some(10)
+            await archive.join(BOARD, 1, Head(0, new.epochs[0], 1), listing())
+            await new.archive_into(archive, BOARD)
+            assert await whole_log(archive, BOARD) == new.log
+            assert not await archive.checkpoints(BOARD)
+            assert await findings(archive, new) == []
+            apart = f"{BOARD}~{number}"
+            assert await whole_log(archive, apart) == old.log
+            for revision in (5, 9, old.head):
+                assert await state_at(archive, Point(apart, revision)) == old.held[revision]
+            assert await findings(archive, old, apart) == []
+            old = new
+        assert [c.name for c in await archive.checkpoints(f"{BOARD}~1")] == ["old"]
+        assert await archive.boards() == ["child", BOARD, f"{BOARD}~1", f"{BOARD}~2"]
         mark = await archive.mark("child")
         assert mark is not None
         assert mark.origin == Point(BOARD, 15)
-        assert await findings(archive, new) == []
+        assert await archive.lost(BOARD) is None
 
-    async def test_what_an_engine_lost_is_let_go(self, archive: Archive, seed: int) -> None:
-        """The marker of its new epoch leads back; branches off what was lost keep it."""
+    async def test_a_branch_takes_no_name_from_what_is_archived(self, archive: Archive) -> None:
+        """That gets a name of its own; what a branch that failed left does not."""
+        story = Story()
+        story.tell_some(12)
+        await story.archive_into(archive, BOARD)
+        await story.archive_into(archive, "other")
+        await archive.branch("other", Point(BOARD, 9))
+        assert not await archive.holds("other")
+        assert await archive.holds("other~1")
+        await archive.branch("other", Point(BOARD, 7))
+        assert await archive.boards() == [BOARD, "other", "other~1"]
+        assert await state_at(archive, Point("other~1", 12)) == story.held[12]
+        assert await findings(archive, story, "other~1") == []
+
+    async def test_what_comes_after_a_gap_is_the_same_board(self, archive: Archive) -> None:
+        """The log was cut before it was archived: nothing goes, and the gap is no moment."""
+        old = Story()
+        old.tell_some(10)
+        await old.archive_into(archive, BOARD)
+        old.tell_some(10)
+        head = Head(20, old.epochs[20], 18)
+        entries = tuple(sorted(old.held[20].values(), key=lambda entry: entry.key))
+        await archive.join(BOARD, 1, head, listing(Reading(20, "", entries)))
+        old.tell_some(10)
+        await old.archive_into(archive, BOARD)
+        for revision in (1, 10, 20, 25, 30):
+            assert await state_at(archive, Point(BOARD, revision)) == old.held[revision]
+        for revision in (11, 19):
+            with pytest.raises(Compacted):
+                await archive.read(Point(BOARD, revision), [])
+        assert await findings(archive, old) == []
+        assert await archive.boards() == [BOARD]
+
+    async def test_what_an_engine_lost_stays(
+        self, archive: Archive, place: object, seed: int
+    ) -> None:
+        """Each revision is read as it was, its checkpoints too; what followed does not hold it."""
         story = Story(seed)
         story.tell_some(20)
         story.checkpoint("kept")
-        story.tell_some(20)
+        story.tell_some(19)
+        story.tell(Put("public/only", ONE))
         story.checkpoint("lost")
         await story.archive_into(archive, BOARD)
         await archive.branch("saved", Point(BOARD, 38))
@@ -214,11 +268,58 @@ class WritingRules:
         for revision in (10, 30, 30 + 1_000, mended.head):
             assert await state_at(archive, Point(BOARD, revision)) == mended.held[revision]
             await check_digests(archive, mended, Point(BOARD, revision))
-        between = await state_at(archive, Point(BOARD, 500))
-        assert between == mended.held[30]
-        assert [c.name for c in await archive.checkpoints(BOARD)] == ["kept", "new"]
+        for revision in (31, 40, story.head):
+            assert await state_at(archive, Point(BOARD, revision)) == story.held[revision]
+            await check_digests(archive, story, Point(BOARD, revision))
+            between = await archive.differences(
+                Point(BOARD, revision), Point(BOARD, mended.head), limit=1000
+            )
+            expected = different(story.held[revision], mended.held[mended.head])
+            assert {each.key: (each.before, each.after) for each in between} == expected
+        for revision in (story.head + 1, 500, 1_029):
+            with pytest.raises(Compacted):
+                await archive.read(Point(BOARD, revision), [])
+        told = [(c.name, c.lost) for c in await archive.checkpoints(BOARD)]
+        assert told == [("kept", False), ("lost", True), ("new", False)]
+        only = await archive.history(Point(BOARD, mended.head), "public/only", limit=9)
+        assert [version.revision for version in only] == [41]
+        assert await archive.at_time(BOARD, story.log[39].time_ms) == 40
+        assert await archive.lost(BOARD) == Lost(30, story.head, 1_030)
         assert await state_at(archive, Point("saved", 38)) == story.held[38]
         assert await findings(archive, mended) == []
+        wrong = "UPDATE version SET content = :c WHERE revision = 41"
+        await place.change(wrong, c=encode_value(7))  # type: ignore[attr-defined]
+        [found] = [f for f in await findings(archive, mended) if "chain" in f]
+        assert found == "revision 41 is not what was archived: the hash chain breaks"
+
+    async def test_an_engine_that_loses_again_and_again(self, archive: Archive, seed: int) -> None:
+        """Everything, a part, or what it went on with: each history stays, and is told apart."""
+        first = Story(seed)
+        first.tell_some(20)
+        await first.archive_into(archive, BOARD)
+        second = first.lose(0)
+        second.tell_some(10)
+        await second.archive_into(archive, BOARD)
+        third = first.lose(20, jump=5_000)  # its own file came back: what went on is lost instead
+        third.tell_some(5)
+        await third.archive_into(archive, BOARD)
+        fourth = third.lose(third.head - 2, jump=9_000)
+        fourth.tell_some(5)
+        await fourth.archive_into(archive, BOARD)
+        for story, revisions in (
+            (first, (1, 20)),
+            (second, (1_000, second.head)),
+            (third, (5_020, third.head)),
+            (fourth, (fourth.head,)),
+        ):
+            for revision in revisions:
+                at = Point(BOARD, revision)
+                assert await state_at(archive, at) == story.held[revision]
+                assert [f async for f in archive.verify(at)] == []
+        assert await whole_log(archive, BOARD) == fourth.log
+        assert await archive.lost(BOARD) == Lost(
+            third.head - 2, third.head, fourth.log[-6].revision
+        )
 
     # --- large values -----------------------------------------------------------------------------
 

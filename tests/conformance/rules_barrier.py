@@ -16,7 +16,7 @@ from blackboard.core.commit import (
     Release,
     Renew,
 )
-from blackboard.core.path import barrier_key
+from blackboard.core.path import barrier_key, cut_key
 from blackboard.engines.base import Store
 from blackboard.errors import LimitExceeded, SnapshotFirst
 from blackboard.types import OPERATIONS_MAX
@@ -24,7 +24,7 @@ from tests.conformance.rules_restore import restored
 from tests.conformance.writer import Writer, packed
 from tests.waiting import wait_until
 
-KEY = barrier_key("ada")
+KEY, CUT = barrier_key("ada"), cut_key("ada")
 PLAN = "public/plan"
 HOUR_MS = 3_600_000
 SHORT_MS = 60
@@ -60,6 +60,34 @@ class BarrierRules:
         await (await Writer.open(store, board, "bob")).commit(Put(KEY, packed(1)))
         await ada.commit(Put(PLAN, packed(1)), Delete(KEY))
         await ada.commit(Put(PLAN, packed(2)))
+
+    async def test_until_the_cut_every_commit_delivers(self, store: Store, board: str) -> None:
+        """The gate is gone, and what stands until the cut is not: its holder cannot remove it."""
+        ada = await Writer.open(store, board)
+        bob = await Writer.open(store, board, "bob")
+        asked = await bob.commit(Put(KEY, packed(1)), Put(CUT, packed(1)))
+        refused = await ada.attempt(Put(PLAN, packed(0)))
+        assert isinstance(refused, SnapshotFirst)
+        await ada.commit(Put(PLAN, packed(1)), Delete(KEY))
+        refused = await ada.attempt(Put(PLAN, packed(2)))
+        assert isinstance(refused, SnapshotFirst)
+        assert (refused.agent, refused.key, refused.since) == ("ada", KEY, asked.revision)
+        assert isinstance(await ada.attempt(Put(PLAN, packed(2)), Delete(CUT)), SnapshotFirst)
+        await ada.commit(Put(PLAN, packed(2)), Delete(KEY))
+        granted = await ada.commit(Grant("public/lock", "ada", HOUR_MS))
+        await ada.commit(Renew("public/lock", "ada", granted.revision, 0))
+        await bob.commit(Delete(CUT))
+        await ada.commit(Put(PLAN, packed(3)))
+
+    async def test_what_stands_until_the_cut_ends_with_its_time(
+        self, store: Store, board: str
+    ) -> None:
+        ada = await Writer.open(store, board)
+        bob = await Writer.open(store, board, "bob")
+        await bob.commit(Put(CUT, packed(1), ttl_ms=0))
+        await ada.commit(Put(PLAN, packed(1)))
+        await bob.commit(Put(CUT, packed(1), ttl_ms=HOUR_MS))
+        assert isinstance(await ada.attempt(Put(PLAN, packed(2))), SnapshotFirst)
 
     async def test_leases_are_kept(self, store: Store, board: str) -> None:
         ada = await Writer.open(store, board)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from blackboard.client.board import Board
@@ -27,6 +28,7 @@ from blackboard.errors import (
 from blackboard.types import BARRIER_MS_MAX, NOTE_BYTES_MAX
 from blackboard.wire.codec import encode_value
 from tests.conformance.team import PATIENCE_S, Team
+from tests.waiting import wait_until
 
 BARRIER_MS = 10_000
 SHORT_MS = 500
@@ -246,6 +248,14 @@ class CheckpointRules:
         assert await ada.get("public/plan") == "first"
 
 
+async def _is_asked(board: Board, agent: str) -> bool:
+    return await board.entry(barrier_key(agent)) is not None
+
+
+async def _has_delivered(board: Board, agent: str) -> bool:
+    return await board.get(f"private/{agent}/memory") is not None
+
+
 class BarrierRules:
     """A checkpoint that waits until every agent brought in what it knows."""
 
@@ -312,6 +322,121 @@ class BarrierRules:
             assert await board.get("public/count") == 19
             assert taken.barrier is not None
             assert taken.barrier.not_fresh == ()
+
+    async def test_memory_and_state_of_a_cut_belong_together(
+        self, team: Team, ada: Board, bob: Board
+    ) -> None:
+        """Who has delivered goes on while another one thinks: each commit brings the memory along,
+        and the manifest tells up to which revision it did."""
+        memory, thought = {"turn": 0}, asyncio.Event()
+
+        async def remember() -> Sequence[Op]:
+            return [Put("private/ada/memory", encode_value(memory["turn"]))]
+
+        async def think() -> Sequence[Op]:
+            await thought.wait()
+            return [Put("private/bob/memory", encode_value("thought"))]
+
+        async def turn() -> int:
+            memory["turn"] += 1
+            return (await ada.put("private/ada/position", memory["turn"])).revision
+
+        board = await team.operator()
+        async with ada.attach(deliver=remember), bob.attach(deliver=think):
+            await turn()
+            async with under_way(board, "plan", BARRIER_MS) as taking:
+                last = [await turn() for _ in range(5)][-1]
+                assert not taking.done()
+                thought.set()
+                with anyio.fail_after(PATIENCE_S):
+                    taken = await taking
+            await turn()
+        assert taken.barrier is not None
+        assert taken.barrier.delivered == ("ada", "bob")
+        assert await board.get("private/ada/memory", at="plan") == 6
+        assert await board.get("private/ada/position", at="plan") == 6
+        shown = await board.show("plan")
+        assert shown.memory.keys() == {"ada", "bob"}
+        assert last <= shown.memory["ada"] < taken.revision
+
+    async def test_who_has_to_think_to_deliver_waits_for_the_cut(
+        self, team: Team, ada: Board, bob: Board
+    ) -> None:
+        """It is asked once, and its next commit comes after the cut."""
+        asked, thought = 0, asyncio.Event()
+
+        async def ask_a_model() -> Sequence[Op]:
+            nonlocal asked
+            asked += 1
+            await anyio.lowlevel.checkpoint()
+            return [Put("private/ada/memory", encode_value(asked))]
+
+        async def think() -> Sequence[Op]:
+            await thought.wait()
+            return []
+
+        board = await team.operator()
+        async with ada.attach(deliver=ask_a_model), bob.attach(deliver=think):
+            async with under_way(board, "plan", BARRIER_MS) as taking:
+                await wait_until(lambda: _has_delivered(board, "ada"))
+                going_on = asyncio.create_task(ada.put("public/a", 1))
+                await anyio.lowlevel.checkpoint()
+                thought.set()
+                with anyio.fail_after(PATIENCE_S):
+                    taken = await taking
+                    done = await going_on
+            assert taken.revision < done.revision
+            assert asked == 1
+            assert await board.get("private/ada/memory", at="plan") == 1
+            assert (await board.list("system/barriers/**")).entries == ()
+
+    async def test_who_only_attached_again_is_not_fresh(
+        self, team: Team, ada: Board, bob: Board
+    ) -> None:
+        """It was another process that delivered; this one counts once it has, too."""
+        board = await team.operator()
+        async with bob.attach(), ada.attach() as me, under_way(board, "a", BARRIER_MS) as taking:
+            await ada.commit([Delete(barrier_key("ada"))])
+            await me.__aexit__(None, None, None)
+            async with ada.attach():
+                with pytest.raises(SnapshotFirst):
+                    await ada.put("public/next", 1)
+                await wait_until(lambda: _is_asked(board, "ada"))
+                await bob.commit([Delete(barrier_key("bob"))])
+                assert not taking.done()
+                await ada.commit([Delete(barrier_key("ada"))])
+                with anyio.fail_after(PATIENCE_S):
+                    taken = await taking
+        assert taken.barrier is not None
+        assert taken.barrier.delivered == ("ada", "bob")
+
+    async def test_a_process_that_attached_again_is_asked_at_once(
+        self, team: Team, ada: Board, bob: Board
+    ) -> None:
+        """With `deliver` it answers by itself."""
+
+        async def deliver() -> Sequence[Op]:
+            return [Put("private/ada/memory", encode_value("of the second one"))]
+
+        board = await team.operator()
+        async with ada.attach() as me, under_way(board, "a", BARRIER_MS) as taking:
+            await me.__aexit__(None, None, None)
+            with anyio.fail_after(PATIENCE_S):
+                await taking
+        async with (
+            bob.attach(),
+            ada.attach() as me,
+            under_way(board, "b", BARRIER_MS) as taking,
+        ):
+            await me.__aexit__(None, None, None)
+            async with ada.attach(deliver=deliver):
+                await wait_until(lambda: _has_delivered(board, "ada"))
+                await bob.commit([Delete(barrier_key("bob"))])
+                with anyio.fail_after(PATIENCE_S):
+                    taken = await taking
+        assert taken.barrier is not None
+        assert taken.barrier.delivered == ("ada", "bob")
+        assert await board.get("private/ada/memory", at="b") == "of the second one"
 
     async def test_who_does_not_deliver_fails_it_and_is_named(
         self, team: Team, ada: Board, bob: Board

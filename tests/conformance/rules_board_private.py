@@ -4,10 +4,14 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from blackboard.client.board import Board
+from blackboard.core import entry_digest
 from blackboard.core.commit import (
     Append,
+    Commit,
+    CommitId,
     Delete,
     DeletePrefix,
     Expire,
@@ -20,8 +24,9 @@ from blackboard.core.commit import (
     Release,
     Renew,
 )
+from blackboard.core.entry_digest import SALT_BYTES
 from blackboard.errors import AccessDenied, BlackboardError, Conflict, InvalidRequest, LeaseHeld
-from blackboard.wire.codec import encode_value
+from blackboard.wire.codec import encode_value, prepare
 from tests.conformance.team import PATIENCE_S, Team, take
 
 ONE = encode_value(1)
@@ -140,6 +145,21 @@ class PrivateRules:
             assert HIDDEN not in repr(revised)
         [cause] = await bob.why("public/plan")
         assert (cause.based_on, cause.author) == ((), "ada")
+
+    async def test_a_digest_tells_nothing_of_what_is_hidden(
+        self, team: Team, ada: Board, bob: Board
+    ) -> None:
+        """Not even if everything else is known: here the commit's id, and all but four digits."""
+        epoch = (await ada.head()).epoch.id
+        ops = (Put("public/plan", ONE), Put("private/ada/pin", encode_value(7391)))
+        commit = Commit(CommitId("ada", 0, "a1", 1), epoch, ops)
+        await (await team.client_of(ada)).link.commit(team.name, commit)
+        [seen] = (await (await team.client_of(bob)).link.log(team.name, 0, limit=1)).entries
+        [kept] = (await team.service.host.store.log(team.name, 0, limit=1)).entries
+        assert (seen.digest, seen.salt) == (kept.digest, b"")
+        assert len(kept.salt) == SALT_BYTES
+        guessed = prepare(commit).digest
+        assert seen.digest not in (guessed, entry_digest.digest_of(replace(kept, salt=b"")))
 
     async def test_revisions_of_others_are_left_out_of_the_log(
         self, ada: Board, bob: Board

@@ -185,6 +185,27 @@ class StepRules:
             step.put("public/copy", 1)
         assert step.receipt is not None
 
+    @pytest.mark.parametrize("order", ["list get", "get list", "get", "list saw"])
+    @pytest.mark.parametrize("pattern", ["public/**", "**"])
+    async def test_a_book_that_is_named_counts_whatever_is_listed_too(
+        self, ada: Board, bob: Board, order: str, pattern: str
+    ) -> None:
+        """A listing of everything is not about books, so it stands for no read of one."""
+        book = "public/~desk/plan"
+        await bob.put(book, "old")
+        with pytest.raises(Conflict) as refused:
+            async with ada.step() as step:
+                for read in order.split():
+                    if read == "list":
+                        entries = (await step.list(pattern)).entries
+                    elif read == "saw":
+                        step.saw(next(entry for entry in entries if entry.key == book))
+                    else:
+                        await step.get(book)
+                await bob.put(book, "new")
+                step.put("public/copy", "of the old one")
+        assert refused.value.key == book
+
     @pytest.mark.parametrize("pattern", ["public/~agents/**", "public/~agents/*"])
     async def test_who_lists_a_book_is_told_when_it_changed(
         self, ada: Board, bob: Board, pattern: str

@@ -432,6 +432,23 @@ class CommitRules:
         assert isinstance(again, Committed)
         assert again.results == (3,)
 
+    async def test_a_first_attempt_of_another_epoch_is_refused_for_that(
+        self, store: Store, board: str
+    ) -> None:
+        """Not for being late: its writer has seen nothing of the epoch whose head it would be told.
+        A retry is still told that nobody knows."""
+        ada, other = [await Writer.open(store, board) for _ in range(2)]
+        other.incarnation = "ada-2"
+        await ada.commit(Put(PLAN, packed(1)))
+        await other.commit(Increment(COUNT, 1))
+        await ada.commit(Put(PLAN, packed(2)))
+        ada.incarnation, ada.epoch = "ada-3", "another"
+        step = replace(ada.make(Increment(COUNT, 1)), known=1)
+        late = await ada.send(step)
+        assert isinstance(late, StaleEpoch)
+        assert late.head == 3
+        assert isinstance(await ada.send(retried(step, since=1)), OutcomeUnknown)
+
     async def test_a_first_attempt_that_cannot_have_been_pushed_out_is_applied(
         self, store: Store, board: str
     ) -> None:

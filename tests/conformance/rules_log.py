@@ -6,6 +6,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
+from blackboard.core import entry_digest
 from blackboard.core.commit import (
     Append,
     ChangeKind,
@@ -22,6 +23,7 @@ from blackboard.core.commit import (
 from blackboard.core.state import State, evolve
 from blackboard.engines.base import Store
 from blackboard.errors import Compacted, FutureRevision
+from blackboard.integrity.envelope import sealed_form
 from blackboard.types import PAGE_BYTES_MAX, VALUE_BYTES_MAX
 from blackboard.wire.codec import prepare
 from tests.conformance.writer import Writer, packed
@@ -68,6 +70,23 @@ class LogRules:
         ]
         assert entry.digest == prepare(step).digest
         assert len(entry.digest) == hashlib.sha256().digest_size
+
+    async def test_an_entry_with_a_salt_comes_back_with_its_digest(
+        self, store: Store, board: str
+    ) -> None:
+        """Over its changes; large values by their hash. One without a salt has the old digest."""
+        ada = await Writer.open(store, board)
+        large = packed("x" * 5_000)
+        ops = (Put("public/a", large, 60_000), Increment("public/n", 3), Append("public/l", ONE))
+        salted = replace(ada.make(*ops, note="why"), salt=b"s" * 16)
+        await ada.send(salted)
+        await ada.send(ada.make(Put("public/a", ONE)))
+        first, second = (await store.log(board, 0, limit=10)).entries
+        assert first.salt == salted.salt
+        kept = [replace(c, value=sealed_form(c.value or b"")) for c in first.changes]
+        assert first.digest == entry_digest.digest_of(replace(first, changes=tuple(kept)))
+        assert [change.value for change in first.changes] == [large, packed(3), ONE]
+        assert second.salt == b""
 
     async def test_only_accepted_commits_are_logged(self, store: Store, board: str) -> None:
         ada = await Writer.open(store, board)

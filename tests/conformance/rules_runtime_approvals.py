@@ -57,6 +57,29 @@ class ApprovalRules:
         assert await keys_below(ada, "public/~approvals/**") == []
         assert await keys_below(ada, "public/~decisions/**") == []
 
+    async def test_why_leads_to_the_person_who_approved(self, ada: Board, bob: Board) -> None:
+        await bob.put(PRICE, 1200)
+
+        async def buy(ctx: Context[Notes]) -> None:
+            decision = await ctx.approve("buy it", facts=[PRICE])
+            ctx.put("public/order", decision.facts[PRICE])
+            ctx.done()
+
+        await runner(ada, buy).step()
+        [asked] = await pending(bob)
+        await answer(bob, asked, approved=True)
+        await bob.put(PRICE, 1300)
+        await bob.put(PRICE, 1200)
+        assert (await runner(ada, buy).step()).status is Status.DONE
+        first, *others = await bob.why("public/order")
+        assert (first.key, first.author) == ("public/order", "ada")
+        told = {(cause.key.rpartition("/")[0], cause.author) for cause in others}
+        assert {
+            ("public/~approvals/ada", "ada"),
+            ("public/~decisions/ada", "bob"),
+            ("public", "bob"),
+        } <= told
+
     async def test_a_fact_that_was_written_again_is_the_same_fact(
         self, ada: Board, bob: Board, boss: Board
     ) -> None:

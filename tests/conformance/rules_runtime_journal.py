@@ -53,6 +53,35 @@ class JournalRules:
         assert [call.name for call in stepped.calls] == ["Tool.look"]
         assert await keys_below(ada, JOURNAL) == []
 
+    async def test_arguments_are_passed_on_by_name(self, ada: Board) -> None:
+        seen: list[object] = []
+
+        def price(company: str, *, currency: str = "USD", idempotency_key: str) -> str:
+            seen.append((company, currency, bool(idempotency_key)))
+            return f"{company} in {currency}"
+
+        async def step(ctx: Context[Notes]) -> None:
+            named = {"company": "ACME", "currency": "EUR"}
+            ctx.state.seen = [
+                await ctx.tool(price, **named, terms=Terms(name="price")),
+                await ctx.tool(price, "ACME", currency="CHF", terms=Terms(name="price")),
+                await ctx.tool(price, "ACME", terms=Terms(name="price")),
+                await ctx.tool(price, company="ACME", terms=Terms(name="price")),
+            ]
+            if not died:
+                died.append(True)
+                raise Dead
+
+        died: list[bool] = []
+        with pytest.raises(Dead):
+            await runner(ada, step).step()
+        calls = [("ACME", "EUR", True), ("ACME", "CHF", True), *[("ACME", "USD", True)] * 2]
+        assert seen == calls
+        await runner(ada, step).step()
+        assert seen == calls
+        texts = ["ACME in EUR", "ACME in CHF", "ACME in USD", "ACME in USD"]
+        assert (await notes_of(ada)).seen == texts
+
     async def test_calls_at_once_are_each_recorded(self, ada: Board) -> None:
         tool = Tool()
         died: list[bool] = []

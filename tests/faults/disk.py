@@ -4,12 +4,21 @@ A VFS of SQLite (https://www.sqlite.org/vfs.html) is laid over the one that is t
 every call on, and notes each write, each truncation and each sync, and between them what the test
 notes: the acknowledgements. `Power` then says what a disk would hold had the power been cut at any
 of those moments: everything that was synced; and of what was not, each sector or not.
+
+A sync can also be made to fail. Then the dirty pages are dropped, as the kernel does: some of them
+have reached the disk, the others never will unless they are written again, and the next sync says
+that all is well. Until they are evicted, a read still returns them.
+
+What Python itself writes is on the disk once `os.fsync` was called for it. Renames and removals are
+there at once: file systems that have a journal keep their order.
 """
 
 import ctypes
+import errno
+import os
 import random
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +57,36 @@ class Synced:
 
 
 @dataclass(frozen=True, slots=True)
+class Failed:
+    """A sync of a file failed."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """All of a file is on the disk, and this is what it holds."""
+
+    path: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A file has another name."""
+
+    path: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A file was removed."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Told:
     """Somebody was told that a commit is done."""
 
@@ -55,7 +94,7 @@ class Told:
     digest: bytes
 
 
-Event = Written | Cut | Synced | Told
+Event = Written | Cut | Synced | Failed | Whole | Moved | Gone | Told
 Lost = Literal["all", "some", "zeros"]
 """What happens to writes that were not synced: none is there; some sectors are; zeros are there."""
 
@@ -117,9 +156,13 @@ class _File(ctypes.Structure):
 
 @dataclass(slots=True)
 class Recorder:
-    """What happened on the disk since it was laid over, in order."""
+    """What happened on the disk since it was laid over, in order.
+
+    `fails` says of a path whether its next sync fails; it is asked at each one.
+    """
 
     events: list[Event] = field(default_factory=list)
+    fails: Callable[[str], bool] = lambda _: False
     _paths: dict[int, str] = field(default_factory=dict)
     _methods: dict[int, _Methods] = field(default_factory=dict)
     _kept: list[Any] = field(default_factory=list)
@@ -155,6 +198,9 @@ class Recorder:
             return int(below_truncate(file, size))
 
         def sync(file: int, flags: int) -> int:
+            if self.fails(self._paths[file]):
+                self.events.append(Failed(self._paths[file]))
+                return sqlite3.SQLITE_IOERR_FSYNC
             result = int(below_sync(file, flags))
             if result == sqlite3.SQLITE_OK:
                 self.events.append(Synced(self._paths[file]))
@@ -165,6 +211,39 @@ class Recorder:
         ours.write, ours.truncate, ours.sync = (
             ctypes.cast(callback, ctypes.c_void_p).value for callback in callbacks
         )
+
+    def sync_of_python(self, real: Callable[[int], None], file: int) -> None:
+        """In place of `os.fsync`."""
+        path = Path(f"/proc/self/fd/{file}").readlink()
+        if self.fails(str(path)):
+            self.events.append(Failed(str(path)))
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(file)
+        if path.is_file():
+            self.events.append(Whole(str(path), path.read_bytes()))
+
+
+@contextmanager
+def _python_recorded(recorder: Recorder) -> Iterator[None]:
+    """Note what Python does to files, as far as it matters."""
+    fsync, replace, unlink = os.fsync, os.replace, os.unlink
+
+    def moved(source: Any, target: Any, **more: Any) -> None:
+        replace(source, target, **more)
+        recorder.events.append(Moved(str(source), str(target)))
+
+    def gone(path: Any, **more: Any) -> None:
+        unlink(path, **more)
+        recorder.events.append(Gone(str(path)))
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(os, "fsync", lambda file: recorder.sync_of_python(fsync, file))
+    patch.setattr(os, "replace", moved)
+    patch.setattr(os, "unlink", gone)
+    try:
+        yield
+    finally:
+        patch.undo()
 
 
 @contextmanager
@@ -187,9 +266,8 @@ def recorded() -> Iterator[Recorder]:
     delete_below = _DELETE(below.contents.delete)
 
     def delete_file(vfs: int, name: int, sync: int) -> int:
-        path = ctypes.string_at(name).decode()
         # Before a new file of that name is synced, its directory is: the old one stays away.
-        recorder.events += (Cut(path, 0), Synced(path))
+        recorder.events.append(Gone(ctypes.string_at(name).decode()))
         return int(delete_below(vfs, name, sync))
 
     callbacks = _OPEN(open_file), _DELETE(delete_file)
@@ -198,7 +276,8 @@ def recorded() -> Iterator[Recorder]:
     ours.open, ours.delete = (ctypes.cast(one, ctypes.c_void_p).value for one in callbacks)
     library.sqlite3_vfs_register(ctypes.byref(ours), 1)
     try:
-        yield recorder
+        with _python_recorded(recorder):
+            yield recorder
     finally:
         library.sqlite3_vfs_unregister(ctypes.byref(ours))
         library.sqlite3_vfs_register(below, 1)
@@ -230,6 +309,21 @@ class _Image:
         for change in self.pending:
             apply(self.synced, change)
         self.pending.clear()
+
+    def fail(self, dice: random.Random) -> None:
+        """A sync failed: some sectors were written, the others are dropped."""
+        for change in self.pending:
+            for part in sectors(change):
+                if dice.random() < 0.5:
+                    apply(self.synced, part)
+        self.pending.clear()
+
+    def cached(self) -> bytes:
+        """What a read returns once dropped pages are evicted."""
+        found = bytearray(self.synced)
+        for change in self.pending:
+            apply(found, change)
+        return bytes(found)
 
     def after_cut(self, lost: Lost, dice: random.Random) -> bytes:
         """What a disk would give back now."""
@@ -274,27 +368,50 @@ def apply(content: bytearray, change: Written | Cut) -> None:
 class Power:
     """Goes through the events once, and can be cut at any of them.
 
-    `before` are the files as they were, synced, when the recording began, by path.
+    `before` are the files as they were, synced, when the recording began, by path. `dice` decide
+    what of a failed sync was written.
     """
 
-    def __init__(self, before: Mapping[str, bytes]) -> None:
+    def __init__(self, before: Mapping[str, bytes], dice: random.Random | None = None) -> None:
         self._images = {path: _Image(bytearray(content)) for path, content in before.items()}
+        self._dice = dice or random.Random(0)
         self.told: list[Told] = []
 
     def goes_on(self, event: Event) -> None:
         """One event more."""
         if isinstance(event, Told):
             self.told.append(event)
-            return
-        if event.path.endswith(LIVES_IN_MEMORY):
-            return
+        elif isinstance(event, Moved):
+            self._images[event.target] = self._images.pop(event.path, _Image(bytearray()))
+        elif isinstance(event, Gone):
+            self._images.pop(event.path, None)
+        elif not event.path.endswith(LIVES_IN_MEMORY):
+            self._change(event)
+
+    def _change(self, event: Written | Cut | Synced | Failed | Whole) -> None:
         image = self._images.setdefault(event.path, _Image(bytearray()))
         if isinstance(event, Synced):
             image.sync()
+        elif isinstance(event, Failed):
+            image.fail(self._dice)
+        elif isinstance(event, Whole):
+            self._images[event.path] = _Image(bytearray(event.data))
         else:
             image.pending.append(event)
 
     def is_cut(self, target: Path, lost: Lost, dice: random.Random) -> None:
-        """Write to `target` what would be there when the power is back, by the files' names."""
+        """Let the files in `target` be what would be there when the power is back, by name."""
+        for old in target.iterdir():
+            if old.is_file():
+                old.unlink()
         for path, image in self._images.items():
             (target / Path(path).name).write_bytes(image.after_cut(lost, dice))
+
+    def evicts(self) -> None:
+        """Let the files be what a read returns once the kernel has dropped what it could not write.
+
+        Nobody may have them open.
+        """
+        for path, image in self._images.items():
+            if Path(path).is_file():
+                Path(path).write_bytes(image.cached())

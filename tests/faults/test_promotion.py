@@ -19,7 +19,7 @@ from blackboard.core import access
 from blackboard.core.commit import Increment
 from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import RedisStore
-from blackboard.errors import Fenced, LeaseLost, NoSuchCheckpoint, RolledBack, StaleEpoch
+from blackboard.errors import Fenced, LeaseLost, RolledBack, StaleEpoch
 from blackboard.types import EPOCH_JUMP
 from tests.conformance.writer import Writer
 from tests.faults.tcp_proxy import TcpProxy
@@ -175,8 +175,8 @@ async def test_a_lock_that_was_granted_in_what_was_lost_holds_nothing(failover: 
     assert await bob.get("public/by") == "bob"
 
 
-async def test_the_archive_lets_go_of_what_was_lost(redis_binary: Path, tmp_path: Path) -> None:
-    """It had it, with a checkpoint; afterwards it is nobody's past, and cannot come back."""
+async def test_the_archive_keeps_what_was_lost(redis_binary: Path, tmp_path: Path) -> None:
+    """It had it, with a checkpoint: that is read as before, and no later revision follows it."""
     async with staged(redis_binary, tmp_path / "data", archived=True) as failover:
         ada, bob = await failover.board("ada"), await failover.board("bob")
         kept, last = await failover.lose(ada)
@@ -187,13 +187,14 @@ async def test_the_archive_lets_go_of_what_was_lost(redis_binary: Path, tmp_path
         await failover.promote()
         present = await bob.put("public/bob", 1)
         assert await bob.get("public/bob", at=present.revision) == 1
-        assert [await bob.get(COUNT, at=at) for at in (kept, last, present.revision)] == [KEPT] * 3
-        assert await board.checkpoints() == ()
+        told = [await bob.get(COUNT, at=at) for at in (kept, last, present.revision)]
+        assert told == [KEPT, KEPT + LOST, KEPT]
+        assert [found.name for found in await board.checkpoints()] == ["lost"]
         log = await bob.log(after=0)
         values = [change.value for entry in log for change in entry.changes]
         assert values == [*range(1, KEPT + 1), 1]
-        with pytest.raises(NoSuchCheckpoint):
-            await board.get(COUNT, at="lost")
+        assert await board.get(COUNT, at="lost") == KEPT + LOST
+        assert (await board.verify()).ok
 
 
 async def test_a_primary_that_comes_back_and_its_promoted_replica_issue_other_revisions(

@@ -10,12 +10,16 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
+from blackboard.client.client import Client
+from blackboard.client.writer import _Lane
+from blackboard.core.access import operator
 from blackboard.core.commit import Committed, Epoch, Increment, Put
 from blackboard.engines.redis import driver as redis_driver
 from blackboard.engines.redis.layout import board_keys
 from blackboard.engines.redis.process import RedisProcess, RedisSettings
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import OutcomeUnknown, StaleEpoch, Unavailable
+from blackboard.server.service import Service
 from blackboard.types import EPOCH_JUMP, EPOCH_SPREAD
 from blackboard.wire.codec import Prepared, prepare
 from tests.conformance.rules_log import whole_log
@@ -337,6 +341,26 @@ async def test_kill_under_load_loses_no_acknowledged_commit_and_doubles_none(
     jumps = [gap for gap in gaps if gap != 1]
     assert len(jumps) == 3
     assert all(EPOCH_JUMP <= jump < EPOCH_JUMP + EPOCH_SPREAD for jump in jumps)
+
+
+async def test_who_lost_nothing_goes_on_when_the_engine_came_back(server: RedisProcess) -> None:
+    """Three processes of an agent meet on one lane. In the new epoch one of them pushes the answer
+    of another out of it, and so the first attempt of the third could be a late one."""
+    async with Service(RedisStore.connect(server.url)) as service:
+        ada, bob, cyd = (Client(service.link(operator())).board(BOARD) for _ in range(3))
+        await ada.put("public/x", 0)
+        for board in (ada, bob, cyd):
+            board._writer._lanes = [_Lane(5)]
+            await board.get("public/x")
+        await ada.put("public/a", 1)
+        await bob.put("public/b", 1)
+        with anyio.fail_after(LONG_S):
+            await server.kill()
+            await server.restart()
+            await cyd.put("public/c", 1)
+            await ada.put("public/a", 2)
+        assert await cyd.get("public/a") == 2
+        assert (await cyd.head()).epoch.number == 2
 
 
 # --- another history ------------------------------------------------------------------------------

@@ -16,10 +16,10 @@ import blackboard
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.access import Principal
-from blackboard.engines.redis.process import free_port
 from blackboard.integrity.signing import make_key
 from blackboard.integrity.tokens import issue, new_secret
 from blackboard.server.assembly import archive_url
+from tests.ports import free_port
 from tests.source_tree import ROOT
 
 READY_S = 60.0

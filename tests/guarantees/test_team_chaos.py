@@ -1,6 +1,7 @@
 """A team of processes under random kills, restores and approvals ends where it would have ended.
 
-At the end, private state and public count of each agent agree, of every action there is one
+After each restore everybody comes back before anything else breaks. At the end, private state and
+public count of each agent agree, of every action there is one
 idempotency key, however often it was tried, and C1 to C8 hold of the restores and of revisions at
 random, by what the agents noted beside the board. BLACKBOARD_TEAM_AGENTS=8,
 BLACKBOARD_TEAM_STEPS=200, BLACKBOARD_TEAM_KILLS=100, BLACKBOARD_TEAM_RESTORES=10 make it long.
@@ -18,21 +19,25 @@ from typing import Any, NamedTuple
 
 import anyio
 import pytest
+from pydantic import BaseModel
 
+import blackboard
 from blackboard import Board, Conflict, Revised, StaleEpoch
 from blackboard.core import access
 from blackboard.engines.redis.process import RedisProcess
 from blackboard.integrity.tokens import issue
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.approvals import answer, pending
+from blackboard.runtime.context import Context
 from blackboard.runtime.processes import Place, ProcessLife
-from blackboard.runtime.supervisor import Care
+from blackboard.runtime.supervisor import Care, Life
 from blackboard.runtime.team import run_team
 from tests.guarantees.cut_checkers import check
 from tests.guarantees.cut_history import Cut, Restored, Step, TeamHistory
 from tests.guarantees.processes import HOUR_MS, ServiceProcess
 from tests.guarantees.team_agents import Ghost, Worker
 from tests.source_tree import ROOT
+from tests.waiting import let_pass, wait_until
 
 AGENTS = int(os.environ.get("BLACKBOARD_TEAM_AGENTS", "3"))
 STEPS = int(os.environ.get("BLACKBOARD_TEAM_STEPS", "12"))
@@ -44,6 +49,15 @@ PATIENCE_S = 500 + AGENTS * STEPS
 CARE = Care(ttl_ms=1_000, pause_ms=1, pause_ms_max=50, crashes_max=1_000)
 NAMES = [f"worker{number}" for number in range(AGENTS)]
 LETTERS, STATES, WORDS = "inbox/*/messages/*", "private/*/~state", "public/words/*"
+
+
+TEAM, IN_PLACE_RESTORES = 8, 6
+
+
+class Thoughts(BaseModel):
+    """How many there were."""
+
+    count: int = 0
 
 
 class Back(NamedTuple):
@@ -99,6 +113,17 @@ class Fate:
             to = self._random.randint(first, revision - 1)
             done = await self._board.restore(to)
             self.restored.append(Back(to, ended, done.epoch.id, done.revision))
+            await wait_until(lambda: is_everybody_back(self._board, NAMES), timeout_s=PATIENCE_S)
+
+
+async def is_everybody_back(board: Board, names: Sequence[str]) -> bool:
+    """Whether each agent is attached, in the present epoch, or done."""
+    here = {one.agent for one in await board.agents() if one.alive}
+    for name in set(names) - here:
+        stored = await board.as_agent(name).get(f"private/{name}/~state")
+        if stored is None or stored["status"] != "done":
+            return False
+    return True
 
 
 def is_due(times: Sequence[int], done: int, now: int) -> bool:
@@ -198,6 +223,39 @@ def check_effects(lines: Iterable[str]) -> None:
         keys.setdefault((name, n), set()).add(key)
     assert keys.keys() == {(name, n) for name in NAMES for n in range(STEPS)}
     assert {len(found) for found in keys.values()} == {1}
+
+
+class Thinker(Agent[Thoughts]):
+    """Thinks a while in each step, so that most restores come in the middle of one."""
+
+    async def step(self, ctx: Context[Thoughts]) -> None:
+        """Think once more."""
+        await let_pass(random.random() / 10)
+        ctx.state.count += 1
+
+
+async def test_nobody_is_lost_by_restores(tmp_path: Path) -> None:
+    """A restore ends every identity, in the middle of renewals and steps: all come back, each time,
+    and nobody counts that as a crash."""
+    names = [f"thinker{number}" for number in range(TEAM)]
+    care = Care(ttl_ms=1_000)
+    async with blackboard.open(tmp_path, level="memory") as client:
+        board, stop = client.board("main"), asyncio.Event()
+        agents = [Thinker(name) for name in names]
+        team = asyncio.create_task(
+            run_team(board, agents, make_life=lambda one: Life(one, board, care), stop=stop)
+        )
+        await wait_until(lambda: is_everybody_back(board, names))
+        start = (await board.checkpoint("start")).revision
+        for _ in range(IN_PLACE_RESTORES):
+            await let_pass(random.random() / 5)
+            await board.restore(start)
+            await wait_until(lambda: is_everybody_back(board, names))
+        stop.set()
+        ended = await team
+    assert {life.how for life in ended.values()} == {"stopped"}
+    assert [life.error for life in ended.values() if life.crashes] == []
+    assert ended.keys() == set(names)
 
 
 # --- the run --------------------------------------------------------------------------------------

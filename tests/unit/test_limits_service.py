@@ -91,7 +91,9 @@ DEFAULTS: list[tuple[str, Callable[..., Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "call", "parameter"), DEFAULTS, ids=lambda x: str(x)[:40])
+@pytest.mark.parametrize(
+    ("name", "call", "parameter"), DEFAULTS, ids=lambda x: getattr(x, "__qualname__", None)
+)
 def test_a_default_is_that_of_the_table(
     name: str, call: Callable[..., Any], parameter: str
 ) -> None:
@@ -196,7 +198,7 @@ async def test_a_commit_gives_way_so_often(main: Board, monkeypatch: pytest.Monk
     monkeypatch.setattr(writer, "DELIVERIES_MAX", 2)
     brought = 0
 
-    async def bring(since: int, key: str) -> None:
+    async def bring(*_: Any, **__: Any) -> None:
         nonlocal brought
         brought += 1
 
@@ -209,7 +211,7 @@ async def test_a_commit_gives_way_so_often(main: Board, monkeypatch: pytest.Monk
     found = main._writer
     found.deliver = nothing
     monkeypatch.setattr(found, "_carry_out", asked)
-    monkeypatch.setattr(found, "bring", bring)
+    monkeypatch.setattr(found, "_bring_with", bring)
     with pytest.raises(SnapshotFirst):
         await found.commit(writer.Wish(()))
     assert brought == 2

@@ -31,8 +31,8 @@ from blackboard.core.commit import Delete, Op, PutBack
 from blackboard.core.commit import Entry as Kept
 from blackboard.core.documents.keys import document_of, document_prefix
 from blackboard.core.path import range_below
-from blackboard.errors import Corrupt
-from blackboard.types import LIST_ENTRIES_MAX, Key
+from blackboard.errors import Corrupt, Unavailable
+from blackboard.types import LIST_ENTRIES_MAX, Key, Revision
 from blackboard.wire.codec import decode_value
 
 _MARK_ROOT = "~restore"
@@ -147,23 +147,46 @@ def _state_of(key: Key, entries: Mapping[Key, bytes]) -> list[bytes]:
     return [stored.base.state, *(item.update for item in stored.items)]
 
 
-async def document_at(link: Link, board: str, key: Key, at: Moment) -> Entry | None:
+_READS_MAX = 8
+"""Tries to read a document of several pages in one piece. An edit falls between two pages about as
+often as an edit comes within one reading: eight in a row mean that it never stops."""
+
+
+async def document_at(link: Link, board: str, key: Key, at: Moment | None) -> Entry | None:
     """The document at `key` as an entry whose value is its content by root; None if there was none.
 
-    Takes memory and time for all of it. Errors: as of `Link.list`; Corrupt.
+    `at` None is the present: a document that is edited between two pages of it is read again, up to
+    `_READS_MAX` times. Takes memory and time for all of it.
+    Errors: as of `Link.list`; Corrupt; Unavailable when it was edited each time.
     """
+    for _ in range(_READS_MAX):
+        found, revisions = await _parts_of(link, board, key, at)
+        if not found:
+            return None
+        if len(revisions) == 1 or at is not None:
+            return _assembled(key, found)
+    raise Unavailable(what=f"document {key}", reason="it is edited faster than it can be read")
+
+
+async def _parts_of(
+    link: Link, board: str, key: Key, at: Moment | None
+) -> tuple[dict[Key, Kept], set[Revision]]:
+    """What a document consists of, and as of which revisions the pages are."""
     found: dict[Key, Kept] = {}
+    revisions: set[Revision] = set()
     after: Key | None = None
     while True:
         reading = await link.list(
             board, f"{document_prefix(key)}/**", after=after, limit=LIST_ENTRIES_MAX, at=at
         )
         found |= {entry.key: entry for entry in reading.entries}
+        revisions.add(reading.revision)
         after = reading.next_key
         if after is None:
-            break
-    if not found:
-        return None
+            return found, revisions
+
+
+def _assembled(key: Key, found: dict[Key, Kept]) -> Entry:
     last = max(found.values(), key=lambda entry: entry.mod_revision)
     try:
         value = content(key, {path: entry.value for path, entry in found.items()})

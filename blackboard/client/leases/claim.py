@@ -25,6 +25,7 @@ Invariants
 import asyncio
 import math
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any, Protocol
@@ -63,6 +64,7 @@ from blackboard.errors import (
 from blackboard.types import (
     CLAIM_LOOK_ENTRIES,
     CLAIM_TAKE_ATTEMPTS_MAX,
+    FINISH_TIMEOUT_MS,
     LEASE_TTL_MS_MIN,
     NOTE_BYTES_MAX,
     READ_KEYS_MAX,
@@ -353,11 +355,12 @@ class Claim:
         assert keeper is not None
         assert task is not None
         keeper.stop()
-        if keeper.lost is None:
-            if error is None:
-                await self._settle(task, keeper)
-            else:
-                await _quietly(self._failed(task, error), error)
+        if keeper.lost is not None:
+            await _quietly(self._lost(task, error or keeper.lost), None)
+        elif error is None:
+            await self._settle(task, keeper)
+        else:
+            await _quietly(self._failed(task, error), error)
         keeper.judge(error)
 
     # --- taking -----------------------------------------------------------------------------------
@@ -477,7 +480,14 @@ class Claim:
             delay_ms = max(task.delay_ms, LEASE_TTL_MS_MIN)
             ends = Renew(task.key, task.fence.holder, task.fence.fence, delay_ms)
         wish = Wish((record.at(task.key), ends), note=f"{_RETURNED}: {told}")
-        await self._writer.commit(wish, with_held=False)
+        await self._writer.commit(wish, with_held=False, brings=True)
+
+    async def _lost(self, task: Task, error: BaseException) -> None:
+        """As `_failed`, of a lease that is lost as far as is known here: the board may still have
+        it, and nobody could claim the task until it runs out. Nothing waits long for that."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FINISH_TIMEOUT_MS / 1000):
+                await self._failed(task, error)
 
     async def _bury(self, task: Task, told: str) -> None:
         """Move what the entry holds now to the dead letters; its record goes with it."""
@@ -490,13 +500,13 @@ class Claim:
             ops += [Delete(task.key), Put(dead, encode_value(entry.value)), record.at(dead)]
             conditions = [KeyAt(task.key, entry.mod_revision)]
         wish = Wish(tuple(ops), tuple(conditions), note=f"{_DEAD}: {told}")
-        await self._writer.commit(wish, with_held=False)
+        await self._writer.commit(wish, with_held=False, brings=True)
 
     async def _undo(self, task: Task) -> None:
         """As if `task` had not been taken."""
         key = tries_key(task.key)
         was = Put(key, encode_value(self._before.value)) if self._before else Delete(key)
-        await self._writer.commit(Wish((was, _release(task.fence))), with_held=False)
+        await self._writer.commit(Wish((was, _release(task.fence))), with_held=False, brings=True)
 
 
 def frees(pattern: str, revised: Revised) -> bool:

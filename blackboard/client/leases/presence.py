@@ -36,7 +36,14 @@ from blackboard.errors import (
     LeaseHeld,
     SnapshotFirst,
 )
-from blackboard.types import READ_KEYS_MAX, TAKE_OVER_ATTEMPTS_MAX, Key, Milliseconds, Revision
+from blackboard.types import (
+    FINISH_TIMEOUT_MS,
+    READ_KEYS_MAX,
+    TAKE_OVER_ATTEMPTS_MAX,
+    Key,
+    Milliseconds,
+    Revision,
+)
 from blackboard.wire.codec import encode_value
 
 log = logging.getLogger(__name__)
@@ -114,32 +121,31 @@ class Attachment(Lock, Generic[BoardT]):
         self._since_ms: Milliseconds = 0
         self._state, self._note = _ATTACHED, ""
         self._told: dict[str, Any] = {}
+        self._silent = False
         self._deliver = deliver
         self._delivering: asyncio.Task[None] | None = None
 
     async def report(self, state: str, note: str = "") -> None:
         """Tell everybody what this agent is doing, now. Errors: Fenced when it is taken over."""
         self._state, self._note = state, note
-        try:
-            await self._report()
-        except SnapshotFirst as asked:
-            if self._writer.deliver is None:
-                raise
-            await self._writer.bring(asked.since, asked.key)
-            await self._report()
+        await self._report(brings=True)
 
-    async def _report(self, *more: Op) -> None:
+    async def _report(self, *, brings: bool) -> None:
         told = self._presence()
         put = Put(presence_key(self.agent), encode_value(told))
-        await self._writer.commit(Wish((put, *more), fences=self.fences), with_held=False)
+        wish = Wish((put,), fences=self.fences)
+        await self._writer.commit(wish, with_held=False, brings=brings)
         self._told = told
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         self._since_ms = self.until_ms - self._ttl_ms
         try:
-            # Who just begins knows nothing that is not on the board.
-            await self._report(Delete(barrier_key(self.agent)))
+            await self._report(brings=False)
+        except SnapshotFirst:
+            # A checkpoint waits for this agent. To attach is no delivery: until it has brought what
+            # it knows, only its lease is there, and a renewal tells later that it is.
+            self._told = {}
         except BaseException:
             await self.__aexit__(*sys.exc_info())
             raise
@@ -154,11 +160,20 @@ class Attachment(Lock, Generic[BoardT]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # Nothing is awaited before the renewing ends (`Lock.__aexit__`): a loss that is noticed
+        # after the block must not cancel a task that is on its way out.
         if self._delivering is not None:
             self._delivering.cancel()
-            await asyncio.wait([self._delivering])
             self._writer.deliver = None
         await super().__aexit__(kind, error, trace)
+
+    async def _leave(self) -> Fenced | None:
+        """As a lock; what was being delivered has ended before the identity is given back."""
+        if self._delivering is not None:
+            _, late = await asyncio.wait([self._delivering], timeout=FINISH_TIMEOUT_MS / 1000)
+            if late:
+                log.warning("agent %s: what it was delivering does not end", self.agent)
+        return await super()._leave()
 
     async def _deliver_when_asked(self) -> None:
         """Bring in what this agent knows as soon as a checkpoint asks, without waiting for its next
@@ -166,10 +181,12 @@ class Attachment(Lock, Generic[BoardT]):
         writer, key = self._writer, barrier_key(self.agent)
         request = WatchRequest((key,))
         watch = Watch(
-            writer.link, writer.board, request, revision=None, snapshot=False, saw=writer.saw
+            writer.link, writer.board, request, revision=None, snapshot=True, saw=writer.saw
         )
         try:
             async with watch:
+                for entry in watch.state.values():
+                    await writer.bring(entry.mod_revision, key)
                 async for revised in watch:
                     if any(change.kind == "put" for change in revised.changes):
                         await writer.bring(revised.revision, key)
@@ -200,7 +217,7 @@ class Attachment(Lock, Generic[BoardT]):
 
     def _renewing(self) -> Sequence[Op]:
         renewing = super()._renewing()
-        if not self._since_ms or self._presence() == self._told:
+        if self._silent or not self._since_ms or self._presence() == self._told:
             return renewing
         told = self._presence()
         return [*renewing, Put(presence_key(self.agent), encode_value(told))]
@@ -211,9 +228,13 @@ class Attachment(Lock, Generic[BoardT]):
             await super()._renew()
             self._told = told
         except SnapshotFirst:
-            # Until the agent has delivered, only leases are kept: what it is doing is told later.
-            self._told = told
-            await super()._renew()
+            # Until the cut only leases are kept, whatever is committed meanwhile: what the agent is
+            # doing is told later.
+            self._silent = True
+            try:
+                await super()._renew()
+            finally:
+                self._silent = False
             self._told = {}
 
     def _leaving(self) -> Sequence[Op]:

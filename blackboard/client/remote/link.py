@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from blackboard.client.audit_record import AuditRecord
-from blackboard.client.client import DEFAULT_BOARD, Client
+from blackboard.client.client import DEFAULT_BOARD, Client, Opening
+from blackboard.client.contexts import Destination, config_directory, load, resolve
 from blackboard.client.link import Link, Pipe, Stream, WatchRequest
 from blackboard.client.remote.channel import Channel, LostError
 from blackboard.client.remote.connect import Address, TokenSource
@@ -45,7 +46,13 @@ from blackboard.core.checkpoints import (
     Version,
 )
 from blackboard.core.commit import Commit, Entry, Head, LogPage, Reading
-from blackboard.errors import InvalidRequest, OutcomeUnknown, Rejected, Unavailable
+from blackboard.errors import (
+    InvalidRequest,
+    OutcomeUnknown,
+    Rejected,
+    Unauthenticated,
+    Unavailable,
+)
 from blackboard.types import (
     LONG_REQUEST_TIMEOUT_MS,
     REQUEST_TIMEOUT_MS,
@@ -60,64 +67,72 @@ from blackboard.wire.history_messages import moment_out
 from blackboard.wire.messages import write_commit
 from blackboard.wire.reading import ReceiptNews, read_receipt
 
-URL_VARIABLE: Final = "BLACKBOARD_URL"
-TOKEN_VARIABLE: Final = "BLACKBOARD_TOKEN"
-CA_VARIABLE: Final = "BLACKBOARD_CA"
-BOARD_VARIABLE: Final = "BLACKBOARD_BOARD"
 DEFAULT_URL: Final = "http://127.0.0.1:7420"
+_NO_TOKEN: Final = (
+    "no token was given, and none is remembered for this address: pass token=, set"
+    " BLACKBOARD_TOKEN, or make one with `blackboard token create NAME`"
+)
 
 
-@asynccontextmanager
-async def connect(
+def connect(
     url: str | None = None,
     *,
     token: str | TokenSource | None = None,
     agent: str | None = None,
     ca: str | Path | None = None,
     patience_ms: Milliseconds = REQUEST_TIMEOUT_MS,
-) -> AsyncIterator[Client]:
+) -> Opening:
     """Connect to the service at `url` (ws, wss, http or https), as the principal of `token`.
 
-    Without `url` or `token`, BLACKBOARD_URL (else this machine, port 7420) and BLACKBOARD_TOKEN of
-    the environment are taken; BLACKBOARD_BOARD names the board that `client.board()` means.
-    `token` may be a function that gives one (or an awaitable): it is asked whenever the client
+    Await it, or use it as an async context manager: see `Opening`. What is not given comes from
+    the same places as for the command line: BLACKBOARD_URL, BLACKBOARD_TOKEN, BLACKBOARD_CA and
+    BLACKBOARD_BOARD of the environment, else the context in use (`blackboard context ls`; a service
+    that runs on this machine is remembered as `local`). A remembered token goes to the address that
+    it was remembered with only. Without any of it: port 7420 of this machine.
+    `token` may be a function that gives one (or an awaitable): it is called whenever the client
     connects, and before the token in use runs out.
     `agent` is the name to act under, if it is not the principal's own. `ca` is a PEM file: over TLS
-    only a certificate that one of those in it signed is accepted; without it, and without
-    BLACKBOARD_CA, those that this machine trusts count. When the connection breaks, requests and
-    watches wait up to `patience_ms` for a new one before they are Unavailable.
+    only a certificate that one of those in it signed is accepted; without one, those that this
+    machine trusts count. When the connection breaks, requests and watches wait up to `patience_ms`
+    for a new one before they are Unavailable.
 
     Errors: Unavailable when nothing answers at `url` now, or with a certificate that is not
-    accepted; Unauthenticated; AccessDenied when the principal may not act as `agent`;
-    InvalidRequest for something that is no URL, for a `ca` that holds no certificate, and for one
-    beside a URL without TLS.
+    accepted; Unauthenticated, also when no token is known; AccessDenied when the principal may not
+    act as `agent`; InvalidRequest for something that is no URL, for a `ca` that holds no
+    certificate, and for one beside a URL without TLS; Corrupt when the file of contexts is damaged.
     """
-    address = _address(url, token, agent, ca)
-    channel = Channel(address, patience_ms=patience_ms)
-    await channel.open()
-    client = Client(RemoteLink(channel), board=os.environ.get(BOARD_VARIABLE, DEFAULT_BOARD))
-    try:
-        yield client
-    finally:
-        await channel.aclose()
+
+    async def begin() -> Client:
+        address, board = _address(url, token, agent, ca)
+        channel = Channel(address, patience_ms=patience_ms)
+        try:
+            await channel.open()
+        except Unauthenticated as error:
+            if address.token is not None:
+                raise
+            raise Unauthenticated(reason=f"{error.reason}; {_NO_TOKEN}") from error
+        return Client(RemoteLink(channel), board=board)
+
+    return Opening(begin)
 
 
 def _address(
     url: str | None, token: str | TokenSource | None, agent: str | None, ca: str | Path | None
-) -> Address:
-    """Where to connect, with what the environment says in place of what is not given."""
-    environ = os.environ
-    found = ca or environ.get(CA_VARIABLE) or None
+) -> tuple[Address, str]:
+    """Where to connect and which board is meant, with what environment and contexts say."""
+    text = token if isinstance(token, str) else None
+    given = Destination(url, text, None if ca is None else str(ca))
+    found = resolve(given, os.environ, load(config_directory()))
     address = Address(
-        url or environ.get(URL_VARIABLE, DEFAULT_URL),
-        token or environ.get(TOKEN_VARIABLE),
+        found.url or DEFAULT_URL,
+        token or found.token,
         agent,
-        None if found is None else Path(found),
+        None if found.ca is None else Path(found.ca),
     )
     if ca is not None and not address.is_encrypted:
         raise InvalidRequest(field="ca", reason=f"{address.url!r:.200} is not encrypted: use wss")
     address.tls()  # a file that is none is told now, and not as a service that cannot be reached
-    return address
+    return address, found.board or DEFAULT_BOARD
 
 
 class RemoteLink:

@@ -81,6 +81,15 @@ class Scripts:
         trial = Trial()
         return await repeated(lambda: self._open(trial, board), trial)
 
+    async def begin_epoch(self, board: str, head: Head, above: Revision) -> Head:
+        """Run open.lua so that an epoch begins above `above`, if the board stands at `head`.
+
+        Errors: Unavailable.
+        """
+        trial = Trial()
+        stands: list[Argument] = [head.epoch.id, head.revision]
+        return await repeated(lambda: self._open(trial, board, above, stands), trial)
+
     async def run(self, board: str, script: Script, arguments: Sequence[Argument]) -> Any:
         """Run `script`, which does no harm twice, until it answers. Errors: Unavailable."""
         return await self.run_again(board, script, lambda: arguments, Trial())
@@ -119,10 +128,14 @@ class Scripts:
 
         return await repeated(attempt, trial)
 
-    async def _open(self, trial: Trial, board: str) -> Head:
+    async def _open(
+        self, trial: Trial, board: str, above: Revision = 0, ends: Sequence[Argument] = ("", 0)
+    ) -> Head:
         name = secrets.token_urlsafe(_EPOCH_ID_BYTES)
         jump = EPOCH_JUMP + secrets.randbelow(EPOCH_SPREAD)
-        reply = await self._once(trial, board, OPEN, [name, jump, self.seen(board)])
+        reply = await self._once(
+            trial, board, OPEN, [name, jump, max(above, self.seen(board)), *ends]
+        )
         if not reply:
             raise Unavailable(what=f"board {board}", reason="it is being made")
         head = read_head(reply)

@@ -28,6 +28,7 @@ import anyio
 from anyio import to_thread
 
 from blackboard.errors import InvalidRequest, LocalProtocolError, Unavailable
+from blackboard.integrity.private_files import UMASK, make_directory, open_anew
 from blackboard.types import DRAIN_TIMEOUT_MS, ENGINE_RETRY_MS
 
 SERVER_VARIABLE: Final = "BLACKBOARD_REDIS_SERVER"
@@ -135,7 +136,7 @@ class RedisProcess:
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix="blackboard-redis-"))
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            make_directory(self._directory)
             await self._start_on_a_free_port()
         except BaseException:
             await self._close()
@@ -207,7 +208,7 @@ class RedisProcess:
             raise
 
     def _spawn(self) -> None:
-        with (self.directory / "server.log").open("wb") as log:
+        with open_anew(self.directory / "server.log") as log:
             try:
                 self._server = subprocess.Popen(
                     [self.binary, *self._arguments()],
@@ -215,6 +216,7 @@ class RedisProcess:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,  # Ctrl-C is for us to handle; we stop the server then
+                    umask=UMASK,
                 )
             except OSError as error:
                 raise Unavailable(what=str(self.binary), reason=str(error)) from error

@@ -147,6 +147,13 @@ class RedisStore:
         await repeated(lambda: self._driver.send(Trial(), BOARDS, "SADD", BOARDS, board))
         return await self._scripts.open(board)
 
+    async def begin_epoch(self, board: str, head: Head, *, above: Revision) -> Head:
+        """As `Store.begin_epoch`: atomic; asked twice, it begins one epoch."""
+        check_name(board, "board")
+        if not await self.exists(board):
+            raise InvalidRequest(field="board", reason=f"there is no board {board!r}")
+        return await self._scripts.begin_epoch(board, head, above)
+
     async def exists(self, board: str) -> bool:
         """As `Store.exists`. Errors: Unavailable."""
         key = board_keys(board)[0]

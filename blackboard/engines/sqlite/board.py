@@ -10,7 +10,7 @@ Invariants
 - `_durable` is the head as of the last written group; `_tail` holds the newest log entries up to
   it, without a gap.
 - after a failed write (`failure` is set) the board answers nothing any more: it must be loaded
-  again from its file.
+  again from its file, but not in this process after a failed sync (`failure.is_last`).
 
 The commits that one transaction writes: what was asked, what was decided, whom to tell.
 
@@ -179,8 +179,10 @@ class EmbeddedBoard:
         loaded: Loaded,
         threads: Threads,
         now_ms: Callable[[], Milliseconds],
+        distrusted: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
+        self._distrusted = distrusted
         self.failure: WriteError | None = None
         self._file = file
         self._state = loaded.state
@@ -420,8 +422,8 @@ class EmbeddedBoard:
     def _written(self, group: Group, failure: WriteError | None) -> None:
         self._writing = None
         if failure is not None:
+            self._fail(failure)  # first: a caller that hears of it must not find it open
             group.tell_failure(self.name, failure)
-            self._fail(failure)
             return
         self._finish(group)
         if self._gathering.calls or self._is_copy_due:
@@ -442,6 +444,8 @@ class EmbeddedBoard:
     def _fail(self, failure: WriteError) -> None:
         """Answer nothing any more. What gathers was never sent to the file."""
         self.failure = failure
+        if failure.is_last:
+            self._distrusted()
         self._lift()
         self._gathering.tell_failure(self.name, WriteError(failure.reason, certain=True))
         self._wake()

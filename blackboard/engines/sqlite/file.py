@@ -4,6 +4,9 @@ Invariants
 - One process has the file open for writing; within it, one thread at a time calls `write`.
 - `write` is one transaction. At level "disk" it has reached the disk when `write` returns.
 - Nothing is repaired: what is not as it was written raises Corrupt and stays as it is.
+- After a sync that failed (`suspect` is set), nothing is read or written any more, and the journal
+  stays: see engines/sqlite/suspect.py. So that none fails unseen, the journal is copied into the
+  file by a statement of ours, never by SQLite after a commit or as a connection is closed.
 
 Journal: WAL (https://www.sqlite.org/wal.html), so that a reader of the old log never waits for a
 writer. `synchronous=FULL` syncs the WAL once per transaction; OFF leaves that to the kernel.
@@ -20,7 +23,6 @@ What cannot be told from a cut is damage to the last transaction, or to how the 
 """
 
 import contextlib
-import os
 import sqlite3
 import struct
 import threading
@@ -35,6 +37,7 @@ from typing import BinaryIO, Final, Literal
 from blackboard import types as limits
 from blackboard.core.commit import BRANCH, ENGINE, RESTORE, Epoch, LogEntry
 from blackboard.core.state import State, evolve
+from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.owed import Owed, insert
 from blackboard.engines.sqlite.rows import (
     ENTRY,
@@ -50,6 +53,7 @@ from blackboard.engines.sqlite.rows import (
     weigh,
     weight_of,
 )
+from blackboard.engines.sqlite.schema import distrust, foreign_object
 from blackboard.errors import Corrupt, Unavailable
 from blackboard.types import Milliseconds, Revision
 from blackboard.wire.codec import decode_entry, marker_entry
@@ -58,28 +62,43 @@ _HEAD_BYTES: Final = 32
 _SALTS: Final = slice(16, 24)
 _FRAME: Final = struct.Struct(">2I8s8x")  # page, pages after a commit (else 0), salts, checksum
 _VALID: Final = struct.Struct("=16xI")
-"""In the journal's index, in the byte order of this machine: the frames that SQLite found whole."""
+"""In the head of the journal's index, in the byte order of this machine: the frames that SQLite
+found whole."""
 CUT_OFF_MAX: Final = 1
 """Transactions that a cut of the power can leave unfinished."""
 
 
-def forgotten(path: Path, page_bytes: int) -> int:
+def open_index(path: Path) -> BinaryIO:
+    """The index of the journal of the file at `path`, to be read.
+
+    A connection must have read the file. To be closed after all connections of this process: it
+    takes their locks on the index with it (https://www.sqlite.org/howtocorrupt.html, 2.2).
+    Errors: OSError.
+    """
+    return path.with_name(f"{path.name}-shm").open("rb", buffering=0)
+
+
+def valid_frames(index: BinaryIO) -> int:
+    """How many frames of the journal SQLite found whole, or wrote. Errors: OSError."""
+    index.seek(0)
+    head = index.read(_VALID.size)
+    return int(_VALID.unpack(head)[0]) if len(head) == _VALID.size else 0
+
+
+def forgotten(path: Path, page_bytes: int, index: BinaryIO) -> int:
     """How many transactions end, in the journal of the file at `path`, behind the frame at which
     SQLite took it to end. More than CUT_OFF_MAX are damage.
 
     A connection must have read the file, and still have it open. Errors: OSError.
     """
-    journal, index = (path.with_name(f"{path.name}-{part}") for part in ("wal", "shm"))
-    if not journal.exists() or not index.exists():
+    journal = path.with_name(f"{path.name}-wal")
+    if not journal.exists():
         return 0
     with journal.open("rb") as file:
         head = file.read(_HEAD_BYTES)
         if len(head) < _HEAD_BYTES:
             return 0
-        valid = 0
-        if _is_whole(head):
-            with index.open("rb") as shared:
-                [valid] = _VALID.unpack(shared.read(_VALID.size))
+        valid = valid_frames(index) if _is_whole(head) else 0
         return _ends(file, _HEAD_BYTES + valid * (_FRAME.size + page_bytes), page_bytes, head)
 
 
@@ -153,12 +172,20 @@ _READ_LOG: Final = """
 
 
 class WriteError(Exception):
-    """A transaction did not succeed; `certain` says that surely nothing of it is in the file."""
+    """A transaction did not succeed; `certain` says that surely nothing of it is in the file, and
+    `is_last` that a sync failed: the file is not to be opened again by this process."""
 
-    def __init__(self, reason: str, *, certain: bool) -> None:
+    def __init__(self, reason: str, *, certain: bool, is_last: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.certain = certain
+        self.is_last = is_last
+
+
+DISTRUSTED: Final = (
+    "a sync of its file failed, so nothing of it counts in this process: restart the service when"
+    " the disk is sound"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +222,9 @@ class BoardFile:
     def __init__(self, path: Path, *, level: Level, file_bytes_max: int | None = None) -> None:
         self.path = path
         self.level = level
+        self.suspect = False
+        """Whether a sync failed."""
+        self._index: BinaryIO | None = None
         with translated(path):
             self._writer = _connect(path)
             if file_bytes_max is not None:
@@ -212,8 +242,9 @@ class BoardFile:
         checked when that row is read).
         Errors: Corrupt, Unavailable; the file and its journal are as they were.
         """
-        with translated(self.path), closing(self._writer.cursor()) as cursor:
+        with self._translated(), closing(self._writer.cursor()) as cursor:
             self._check_format(cursor)
+            self._index = self._index or open_index(self.path)
             head = cursor.execute(
                 "SELECT revision, time_ms, oldest, checksum, clean FROM head WHERE board = ?",
                 (board,),
@@ -222,7 +253,7 @@ class BoardFile:
                 raise self._corrupt(f"it is not the file of board {board}")
             revision, time_ms, oldest, kept, clean = head
             if clean:
-                self._check_journal()
+                _check_journal(self.path, self._index)
             rows = cursor.execute("SELECT * FROM epoch ORDER BY number").fetchall()
             epochs = [read_epoch_row(row) for row in rows]
             self._check_log(cursor, epochs, revision, oldest)
@@ -243,17 +274,9 @@ class BoardFile:
             [found] = cursor.execute(f"PRAGMA {pragma}").fetchone()
             if found != wanted:
                 raise self._corrupt(f"{pragma} is {found}, not {wanted}")
-
-    def _check_journal(self) -> None:
-        """Everything that was synced must have been read. Errors: Corrupt; nothing is changed."""
-        lost = forgotten(self.path, PAGE_BYTES)
-        if lost <= CUT_OFF_MAX:
-            return
-        with closing(_connect(self.path, mode="ro")) as holder:
-            # While somebody else reads it, closing a connection does not move the journal.
-            holder.execute("SELECT count(*) FROM head").fetchone()
-            self._writer.close()
-        raise self._corrupt(f"its journal is damaged, and {lost} transactions lie behind that")
+        foreign = foreign_object(self._writer)
+        if foreign is not None:
+            raise self._corrupt(f"its schema is not that of a board: {foreign}")
 
     def _check_log(
         self, cursor: sqlite3.Cursor, epochs: list[Epoch], revision: Revision, oldest: Revision
@@ -279,7 +302,7 @@ class BoardFile:
         Errors: Unavailable.
         """
         durable = self.level == "disk"
-        with translated(self.path):
+        with self._translated():
             self._writer.execute("UPDATE head SET clean = ?", (int(durable),))
             if not durable:
                 self._writer.execute("PRAGMA synchronous=OFF")
@@ -292,7 +315,7 @@ class BoardFile:
         row = epoch_row(epoch, time_ms)
         weight = loaded.weight + weigh(row)
         place = (epoch.revision, time_ms, loaded.state.oldest)
-        with translated(self.path):
+        with self._translated():
             self._writer.execute("BEGIN IMMEDIATE")
             self._writer.execute(INSERT_EPOCH, row)
             self._writer.execute(_HEAD, (*place, checksum(weight, *place)))
@@ -303,24 +326,46 @@ class BoardFile:
     def write(self, writes: Writes) -> bool:
         """Apply one transaction; returns whether log entries remain below `log_below`.
 
-        Errors: WriteError. The file must then be closed and loaded anew.
+        Errors: WriteError. The file must then be closed and loaded again, unless it was the last.
         """
         try:
             more = self._stage(writes)
         except sqlite3.Error as error:
-            with contextlib.suppress(sqlite3.Error):
-                self._writer.rollback()
-            raise WriteError(str(error), certain=True) from error
+            raise self._failed(error, certain=True) from error
         try:
             self._writer.execute("COMMIT")
         except sqlite3.Error as error:
             # The frame that would commit the transaction is written last: a disk that filled up on
             # the way there cannot hold it. After a failed sync nobody knows what the disk holds.
             full = _primary_code(error) == sqlite3.SQLITE_FULL
-            with contextlib.suppress(sqlite3.Error):
-                self._writer.rollback()
-            raise WriteError(str(error), certain=full) from error
+            raise self._failed(error, certain=full) from error
+        if self._index is not None and valid_frames(self._index) >= _WAL_PAGES:
+            self.checkpoint()
         return more
+
+    def _failed(self, error: sqlite3.Error, *, certain: bool) -> WriteError:
+        """A transaction failed: roll it back."""
+        self._note(error)
+        with contextlib.suppress(sqlite3.Error):
+            self._writer.rollback()
+        reason = f"{DISTRUSTED} ({error})" if self.suspect else str(error)
+        return WriteError(reason, certain=certain, is_last=self.suspect)
+
+    def _note(self, error: BaseException | None) -> None:
+        """If a sync failed, this file is done for."""
+        if suspect.is_failed_sync(error) and not self.suspect:
+            self.suspect = True
+            suspect.mark(self.path, str(error))
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """As `translated`, for what may sync."""
+        try:
+            with translated(self.path):
+                yield
+        except Unavailable as error:
+            self._note(error.__cause__)
+            raise
 
     def _stage(self, writes: Writes) -> bool:
         connection, more = self._writer, False
@@ -348,15 +393,19 @@ class BoardFile:
         return bool(reach < below)
 
     def checkpoint(self) -> None:
-        """Copy the journal into the file, which otherwise the commit does that makes it too long.
+        """Copy the journal into the file, which a commit does, too, that makes it too long.
 
-        As there, what goes wrong changes nothing: the journal stays, and is copied some other time.
+        What goes wrong changes nothing: the journal stays, and is copied some other time. But for a
+        sync that fails: WriteError, the last one.
         Never beside `write`, on a connection of its own: before 3.51.3 that can damage the file
         (https://www.sqlite.org/wal.html#walresetbug).
         """
         self._owed.note_copy()
-        with contextlib.suppress(sqlite3.Error):
+        try:
             self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        except sqlite3.Error as error:
+            if suspect.is_failed_sync(error):
+                raise self._failed(error, certain=False) from error
 
     @property
     def is_copy_due(self) -> bool:
@@ -399,36 +448,51 @@ class BoardFile:
     def close(self) -> None:
         """Let go of the file and mark it as whole. Errors: Unavailable (it is let go of, too)."""
         try:
-            with translated(self.path):
+            with self._translated():
                 self._writer.execute("PRAGMA synchronous=FULL")
-                self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-                self._writer.execute("UPDATE head SET clean = 1 WHERE clean = 0")
-        finally:
+                if self.level != "disk":
+                    # Without a frame to copy the file itself would not be synced.
+                    self._writer.execute("UPDATE head SET clean = 0")
+                    self._empty_journal()
+                    self._writer.execute("UPDATE head SET clean = 1")
+                self._empty_journal()
+        except BaseException:
             self.abandon()
+            raise
+        self._let_go()
+
+    def _empty_journal(self) -> None:
+        self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def abandon(self) -> None:
-        """Let go of the file as it is."""
+        """Let go of the file and its journal as they are."""
+        suspect.close_as_it_is(self.path, self._let_go)
+
+    def _let_go(self) -> None:
         with contextlib.suppress(sqlite3.Error), self._reading:
             self._closed = True
             if self._reader is not None:
                 self._reader.close()
             self._writer.close()
+        if self._index is not None:
+            self._index.close()
 
     def _corrupt(self, reason: str) -> Corrupt:
         return Corrupt(what=str(self.path), reason=reason)
 
 
-def _connect(path: Path, mode: Literal["rw", "ro"] = "rw") -> sqlite3.Connection:
+def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode={mode}",
+        f"{path.absolute().as_uri()}?mode=rw",
         uri=True,
         isolation_level=None,
         check_same_thread=False,
         timeout=0,
     )
     try:
+        distrust(connection)
         connection.execute("PRAGMA synchronous=FULL")
-        connection.execute(f"PRAGMA wal_autocheckpoint={_WAL_PAGES}")
+        connection.execute("PRAGMA wal_autocheckpoint=0")  # it would not say what went wrong
         connection.execute("PRAGMA fullfsync=1")  # macOS: fsync alone does not reach the disk
         connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
     except BaseException:
@@ -461,13 +525,18 @@ def _primary_code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
-def sync_path(path: Path) -> None:
-    """Make a file, or a rename in a directory, durable. Not on Windows, which needs no such thing
-    for a rename and has no such thing for directories."""
-    if os.name == "nt":
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def look_at_journal(path: Path, connection: sqlite3.Connection) -> None:
+    """Before the file at `path` is copied: see that SQLite, which reads it on `connection`, leaves
+    nothing out that was on the disk. Errors: Corrupt, OSError, sqlite3.Error; nothing is changed.
+    """
+    [clean] = connection.execute("SELECT clean FROM head").fetchone()
+    if clean:
+        with open_index(path) as index:
+            _check_journal(path, index)
+
+
+def _check_journal(path: Path, index: BinaryIO) -> None:
+    lost = forgotten(path, PAGE_BYTES, index)
+    if lost > CUT_OFF_MAX:
+        reason = f"its journal is damaged, and {lost} transactions lie behind that"
+        raise Corrupt(what=str(path), reason=reason)

@@ -10,27 +10,27 @@ import contextlib
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
 from blackboard.core.commit import Entry, Epoch, Seed
+from blackboard.engines.disk import sync_path
+from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.file import (
     APPLICATION_ID,
     FORMAT,
     INSERT_EPOCH,
     PAGE_BYTES,
-    sync_path,
     translated,
 )
 from blackboard.engines.sqlite.owed import insert
 from blackboard.engines.sqlite.rows import ENTRY, NEXT_ITEM, checksum, epoch_row, weigh
+from blackboard.engines.sqlite.schema import schema_text
 from blackboard.errors import Unavailable
+from blackboard.integrity.private_files import make_file
 from blackboard.types import Milliseconds
 
 _DROPPED: Final = ".dropped"
-_INDEXES: Final = ("-wal", "-shm")
-"""What SQLite keeps beside a file. They must never meet another file than their own."""
 
 
 def seed_path(path: Path) -> Path:
@@ -59,13 +59,14 @@ def remove(path: Path) -> None:
             path.replace(dropped)  # first, so that no board is found with a part of its log
             sync_path(path.parent)
         _remove_beside(path)
+        suspect.forget(path)
         for gone in (dropped, seed_path(path)):
             gone.unlink(missing_ok=True)
         sync_path(path.parent)
 
 
 def _remove_beside(path: Path) -> None:
-    for suffix in _INDEXES:
+    for suffix in suspect.BESIDE:
         path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
 
 
@@ -89,14 +90,14 @@ class NewFile:
             if self._abandoned:
                 return
             self._beside.unlink(missing_ok=True)
-            schema = files("blackboard.engines.sqlite").joinpath("schema.sql").read_text()
+            make_file(self._beside)  # SQLite gives its journals the mode of their file
             self._connection = sqlite3.connect(
                 self._beside, isolation_level=None, check_same_thread=False
             )
             # Without a journal: a file that was not finished is removed, never repaired.
             self._connection.executescript(
                 f"PRAGMA page_size={PAGE_BYTES}; PRAGMA application_id={APPLICATION_ID};"
-                f"PRAGMA user_version={FORMAT}; PRAGMA journal_mode=OFF; BEGIN; {schema}"
+                f"PRAGMA user_version={FORMAT}; PRAGMA journal_mode=OFF; BEGIN; {schema_text()}"
             )
 
     def add(self, entries: Sequence[Entry]) -> None:
@@ -123,8 +124,17 @@ class NewFile:
             self._close()
             sync_path(self._beside)
             _remove_beside(self._path)  # of a board of that name that was removed
+            suspect.forget(self._path)
             self._beside.replace(self._path)
+            self._sync_name()
+
+    def _sync_name(self) -> None:
+        """Where that fails there is no board, rather than one that a power loss takes away."""
+        try:
             sync_path(self._path.parent)
+        except BaseException:
+            self._path.unlink(missing_ok=True)
+            raise
 
     def abandon(self) -> None:
         """Remove what is there of it, if it did not become whole."""

@@ -325,7 +325,7 @@ class Touched:
                 next_items.setdefault(prefix, state.next_item.get(prefix))
         lane = (entry.signed, entry.id.lane)
         answers.setdefault(lane, state.answers.get(lane))
-        large, digest = pack_large(prepared.large), prepared.digest
+        large, digest = pack_large(prepared.large), entry.digest
         sealed = seal(entry.revision, entry.time_ms, results, digest)
         row = (entry.revision, entry.time_ms, prepared.body, large, results, digest, sealed)
         self.log.append(row)

@@ -4,7 +4,9 @@ Invariants
 - One process owns the directory, from `SqliteStore.at` to `aclose`: `lock` is locked by it, and
   `owner.json` says who it is.
 - `boards/<board>.db` exists once the board does; a board is created whole or not at all.
-- A board whose file could not be written is loaded again from it before it answers anything.
+- A board whose file could not be written is loaded again from it before it answers anything; one
+  of which a sync failed is Unavailable for the rest of this process, and written again by the next
+  (engines/sqlite/suspect.py).
 - The directory is let go only after the last transaction ended.
 """
 
@@ -15,7 +17,7 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -32,10 +34,26 @@ from blackboard.core.model import Outcome
 from blackboard.core.path import Ranges, check_name
 from blackboard.core.state import State
 from blackboard.engines.base import EngineFacts, check_hold
+from blackboard.engines.disk import SyncError
+from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.board import EmbeddedBoard, Threads
-from blackboard.engines.sqlite.file import BoardFile, Level, Loaded, translated
+from blackboard.engines.sqlite.file import (
+    DISTRUSTED,
+    BoardFile,
+    Level,
+    Loaded,
+    look_at_journal,
+    translated,
+)
 from blackboard.engines.sqlite.new import NewFile, create, remove, seed_path
 from blackboard.errors import DataDirectoryInUse, InvalidRequest, LimitExceeded, Unavailable
+from blackboard.integrity.private_files import (
+    DIRECTORY_MODE,
+    FILE_MODE,
+    close_tree,
+    make_directory,
+    open_anew,
+)
 from blackboard.types import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
 
@@ -69,6 +87,7 @@ class SqliteStore:
         self._busy: set[str] = set()  # boards that are being made or removed
         self._steps: set[asyncio.Future[Any]] = set()
         self._seen: set[str] = set()  # boards that this process opened before
+        self._distrusted: dict[str, str] = {}  # boards of which a sync failed, and why
         self._closing: asyncio.Task[None] | None = None
         self._threads = threads or Threads(
             writers=ThreadPoolExecutor(_WRITERS, thread_name_prefix="board-writer"),
@@ -110,13 +129,36 @@ class SqliteStore:
         _write_owner(self.directory, url)
 
     async def facts(self) -> EngineFacts:
-        """As `Store.facts`."""
+        """As `Store.facts`. Errors: Unavailable once a sync of a board's file failed."""
+        if self._distrusted:
+            names = ", ".join(sorted(self._distrusted))
+            raise Unavailable(what=f"board {names}", reason=DISTRUSTED)
         where = str(self.directory)
         return EngineFacts("sqlite", sqlite3.sqlite_version, location=where, level=self.level)
 
     async def open(self, board: str) -> Head:
         """As `Store.open`."""
         return (await self._board(board, create=True)).head
+
+    async def begin_epoch(self, board: str, head: Head, *, above: Revision) -> Head:
+        """As `Store.begin_epoch`. Cancellation: it has begun, or it has not."""
+        check_name(board, "board")
+        if not await self.exists(board):
+            raise InvalidRequest(field="board", reason=f"there is no board {board!r}")
+        async with self._alone(board):
+            await self._let_go_of(board)
+            await self._step(partial(self._begin_in_file, board, head, above))
+        return await self.open(board)
+
+    def _begin_in_file(self, name: str, head: Head, above: Revision) -> None:
+        """In a thread: the marker of an epoch, if the file of a closed board stands at `head`."""
+        with self._opened(name, self._path(name)) as file:
+            loaded = file.load(name)
+            state = loaded.state
+            if (state.revision, state.epoch.id) == (head.revision, head.epoch.id):
+                epoch = _next_epoch(state, above)
+                file.begin_epoch(loaded, epoch, self._now_ms())
+            file.close()
 
     async def exists(self, board: str) -> bool:
         """As `Store.exists`."""
@@ -193,11 +235,9 @@ class SqliteStore:
         """As `Store.drop`. Errors: Unavailable, also to those who use the board meanwhile."""
         check_name(board, "board")
         async with self._alone(board):
-            old = self._boards.pop(board, None)
-            if old is not None:
-                with contextlib.suppress(Unavailable):
-                    await old.aclose()
+            await self._let_go_of(board)
             self._seen.discard(board)
+            self._distrusted.pop(board, None)
             await self._step(partial(remove, self._path(board)))
 
     async def boards(self) -> Sequence[str]:
@@ -251,6 +291,7 @@ class SqliteStore:
         path = self._path(name)
         if name in self._busy:
             raise _unfinished(name)
+        self._check_trusted(name)
         if not create and not await asyncio.to_thread(path.exists):
             raise InvalidRequest(field="board", reason=f"there is no board {name!r}")
         if name in self._busy:
@@ -264,17 +305,31 @@ class SqliteStore:
         done, _ = await asyncio.wait([loading])
         return done.pop().result()
 
-    async def _load(self, name: str, path: Path) -> EmbeddedBoard:
+    def _check_trusted(self, name: str) -> None:
+        """Errors: Unavailable once a sync of a board's file failed."""
+        if name in self._distrusted:
+            raise Unavailable(what=f"board {name}", reason=self._distrusted[name])
+
+    async def _let_go_of(self, name: str) -> None:
+        """Close a board, if it is open: what was decided of it is written first, or failed."""
         old = self._boards.pop(name, None)
         if old is not None:
-            with contextlib.suppress(Unavailable):  # its file is opened anew just now
+            with contextlib.suppress(Unavailable):  # what happens to its file is up to the caller
                 await old.aclose()
+
+    async def _load(self, name: str, path: Path) -> EmbeddedBoard:
+        await self._let_go_of(name)
         first = name not in self._seen
         run = asyncio.get_running_loop().run_in_executor
         file, loaded = await run(self._threads.writers, self._load_file, name, path, first)
         self._seen.add(name)
         board = EmbeddedBoard(
-            name, file=file, loaded=loaded, threads=self._threads, now_ms=self._now_ms
+            name,
+            file=file,
+            loaded=loaded,
+            threads=self._threads,
+            now_ms=self._now_ms,
+            distrusted=lambda: self.distrust(name),
         )
         self._boards[name] = board
         return board
@@ -286,16 +341,62 @@ class SqliteStore:
             if seed_path(path).exists():
                 raise _unfinished(name)
             create(path, name, Epoch(1, uuid.uuid4().hex), now_ms)
-        file = BoardFile(path, level=self.level, file_bytes_max=self._file_bytes_max)
-        try:
+        with self._opened(name, path) as file:
             loaded = file.load(name)
             if first and not loaded.clean:
-                loaded = file.begin_epoch(loaded, _next_epoch(loaded.state), now_ms)
+                loaded = file.begin_epoch(loaded, _next_epoch(loaded.state, 0), now_ms)
+            file.begin_run()
+        return file, loaded
+
+    @contextlib.contextmanager
+    def _opened(self, name: str, path: Path) -> Iterator[BoardFile]:
+        """In a thread: the file of a board that is not open, given up if the block fails."""
+        self._check_trusted(name)
+        self._make_sure(name, path)
+        file = BoardFile(path, level=self.level, file_bytes_max=self._file_bytes_max)
+        try:
+            yield file
+        except BaseException:
+            if file.suspect:
+                self.distrust(name)
+            file.abandon()
+            raise
+
+    def _make_sure(self, name: str, path: Path) -> None:
+        """In a thread, before a file is read: let all that a read returns be on the disk.
+
+        Where a sync of it failed it is written again, and an epoch begins: what was answered or
+        seen before may be gone, and its revisions are not given to anything else.
+        """
+        with translated(path):
+            if not suspect.is_marked(path):
+                with contextlib.suppress(SyncError):  # it is marked then
+                    suspect.trust_journal(path)
+                    return
+            try:
+                suspect.write_again(
+                    path, partial(look_at_journal, path), partial(self._begin_again, name)
+                )
+            except (OSError, sqlite3.Error, Unavailable) as error:
+                # Each attempt copies all of it: the next one is made by the next process.
+                self.distrust(name, f"{DISTRUSTED} (it could not be written again: {error})")
+                raise
+
+    def _begin_again(self, name: str, path: Path) -> None:
+        """Check a copy of a board's file, and begin an epoch in it."""
+        file = BoardFile(path, level="disk")
+        try:
+            loaded = file.load(name)
+            file.begin_epoch(loaded, _next_epoch(loaded.state, 0), self._now_ms())
             file.begin_run()
         except BaseException:
             file.abandon()
             raise
-        return file, loaded
+        file.close()
+
+    def distrust(self, name: str, reason: str = DISTRUSTED) -> None:
+        """Refuse a board until this store is closed: a sync of its file failed."""
+        self._distrusted.setdefault(name, reason)
 
     async def _close(self) -> None:
         errors: list[Unavailable] = []
@@ -318,15 +419,15 @@ class SqliteStore:
         return self._clock_ns() // 1_000_000
 
 
-def _next_epoch(state: State) -> Epoch:
-    """The epoch that begins when the engine came back and may have lost commits."""
+def _next_epoch(state: State, above: Revision) -> Epoch:
+    """The epoch that begins when the engine came back and may have lost commits, or has."""
     return replace(
         state.epoch,
         number=state.epoch.number + 1,
         id=uuid.uuid4().hex,
         cause=ENGINE,
         from_revision=state.revision,
-        revision=state.revision + limits.EPOCH_JUMP,
+        revision=max(state.revision, above) + limits.EPOCH_JUMP,
     )
 
 
@@ -345,13 +446,14 @@ def _check_size(limit: str, size: int, maximum: int) -> None:
 def _take(directory: Path) -> FileLock:
     with translated(directory):
         # Private namespaces lie there: other users of the machine have no business in it.
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (directory / "boards").mkdir(mode=0o700, exist_ok=True)
-        lock = FileLock(directory / "lock", thread_local=False)
+        make_directory(directory)
+        (directory / "boards").mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+        lock = FileLock(directory / "lock", mode=FILE_MODE, thread_local=False)
         try:
             lock.acquire(timeout=0)
         except Timeout as error:
             raise _in_use(directory) from error
+        close_tree(directory)
         _write_owner(directory, None)
         return lock
 
@@ -365,7 +467,8 @@ def _let_go(directory: Path, lock: FileLock) -> None:
 def _write_owner(directory: Path, url: str | None) -> None:
     with translated(directory):
         new = directory / "owner.json.new"
-        new.write_text(json.dumps({"pid": os.getpid(), "url": url}))
+        with open_anew(new) as file:
+            json.dump({"pid": os.getpid(), "url": url}, file)
         new.replace(directory / "owner.json")
 
 
@@ -373,7 +476,10 @@ def _in_use(directory: Path) -> DataDirectoryInUse:
     """Who has the directory, as far as they said so."""
     try:
         owner = json.loads((directory / "owner.json").read_text())
-        return DataDirectoryInUse(str(directory), pid=owner["pid"], url=owner["url"])
+        pid = owner["pid"]
+        return DataDirectoryInUse(
+            str(directory), pid=pid, url=owner["url"], is_this_process=pid == os.getpid()
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return DataDirectoryInUse(str(directory), pid=None, url=None)
 

@@ -1,19 +1,26 @@
 """A barrier: every attached agent brings in what it knows before a checkpoint is taken.
 
-    async with Barrier(host, board, timeout_ms) as barrier:
+    async with Barrier(host, board, request, timeout_ms) as barrier:
         answers = await barrier.answers()
+        ...                                              # take the cut in here
 
-While it stands, `system/barriers/<agent>` exists for each agent that has not answered, and what
-else that agent commits is refused (SnapshotFirst). An agent answers by removing it, together with
-what it brings. Who waits is woken by the log; nobody polls.
+While it stands, there are two entries for each agent that was asked. `system/barriers/<agent>`, the
+gate, is there until the agent answers: it removes it, together with what it brings. After it, until
+the cut, `system/barriers/<agent>/cut` stands: what the agent commits meanwhile it commits together
+with the gate's removal, which says that all it knows is in that commit, or not at all. The engine
+refuses anything else (SnapshotFirst). Who waits is woken by the log; nobody polls.
 
 Invariants
-- after the block no gate of this barrier is left, and if the process dies, none is after its time.
-- an agent counts as having answered only if it removed its gate itself.
+- after the block nothing of this barrier is left, and if the process dies, nothing is after its
+  time.
+- an agent counts as having answered only if it removed its gate itself, and not by leaving; a
+  process that attached as the agent afterwards has not answered yet.
+- one barrier of a board stands at a time: another one waits for its turn, within its own time.
 """
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -21,39 +28,49 @@ from blackboard.client.cancellation import finish
 from blackboard.client.leases.presence import agent_of, identity_key
 from blackboard.core.access import READ_ALL
 from blackboard.core.checkpoints import Barrier as Answers
-from blackboard.core.commit import ChangeKind, Delete, KeyAt, LogEntry, Put
-from blackboard.core.path import barrier_key, parse_patterns
+from blackboard.core.commit import ABSENT, ChangeKind, Condition, Delete, KeyAt, LogEntry, Op, Put
+from blackboard.core.path import barrier_key, cut_key, parse_patterns
 from blackboard.core.watch import Position
-from blackboard.errors import BlackboardError
+from blackboard.errors import BlackboardError, Conflict
 from blackboard.server.boards import Host, commit_as_system
-from blackboard.server.feed import View
-from blackboard.types import BARRIER_GRACE_MS, Milliseconds, Revision
-from blackboard.wire.codec import encode_value
+from blackboard.server.feed import View, Watcher
+from blackboard.types import BARRIER_GRACE_MS, OPERATIONS_MAX, Milliseconds, Revision
+from blackboard.wire.codec import decode_value, encode_value
 
 _VIEW = View(
-    patterns=parse_patterns((barrier_key("*"), identity_key("*"))),
+    patterns=parse_patterns((barrier_key("*"), cut_key("*"), identity_key("*"))),
     grants=READ_ALL,
 )
+_ASKED_AT_ONCE = OPERATIONS_MAX // 2
+"""Agents that one commit asks: two entries each."""
 
 
 class Barrier:
-    """Asks every attached agent of `board` for its state, for up to `timeout_ms`."""
+    """Asks every attached agent of `board` for its state, for up to `timeout_ms`.
 
-    def __init__(self, host: Host, board: str, timeout_ms: Milliseconds) -> None:
+    `request` names who asks: the same request again, of a service that died, need not wait for what
+    it left behind.
+    """
+
+    def __init__(self, host: Host, board: str, request: str, timeout_ms: Milliseconds) -> None:
         self._host = host
         self._board = board
+        self._request = request
         self._timeout_ms = timeout_ms
+        self._deadline_s = 0.0
         self._asked: Revision = 0
-        self._epoch = ""
+        self._asked_at: dict[str, Revision] = {}
+        """By agent: the revision of what stands until the cut."""
         self._waiting: set[str] = set()
         self._delivered: set[str] = set()
         self._left: set[str] = set()
 
     async def __aenter__(self) -> Self:
-        self._waiting = await self._attached()
+        self._deadline_s = asyncio.get_running_loop().time() + self._timeout_ms / 1000
         try:
-            if self._waiting:
-                await finish(self._ask())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(self._deadline_s):
+                    await self._ask_in_turn()
         except BaseException:  # asked, but cancelled in the middle: there will be no leaving
             await finish(self._lift())
             raise
@@ -65,17 +82,32 @@ class Barrier:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._waiting:
-            await finish(self._lift())
+        await finish(self._lift())
 
     async def answers(self) -> Answers:
         """How the agents answered, once all have, or when the time is over."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._timeout_ms / 1000):
+            async with asyncio.timeout_at(self._deadline_s):
                 await self._wait()
         names = (self._delivered, self._waiting, self._left)
         delivered, not_fresh, left = (tuple(sorted(found)) for found in names)
         return Answers(self._asked, delivered, not_fresh, left)
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    async def _ask_in_turn(self) -> None:
+        """Ask everybody who is attached, once no other barrier stands."""
+        while True:
+            self._waiting = await self._attached()
+            agents = sorted(self._waiting)
+            chunks = [agents[i : i + _ASKED_AT_ONCE] for i in range(0, len(agents), _ASKED_AT_ONCE)]
+            try:
+                for chunk in chunks:
+                    await finish(self._ask(chunk))
+                return
+            except Conflict as other:
+                await finish(self._lift())
+                await self._lifted(other)
 
     async def _attached(self) -> set[str]:
         """The agents that have their identity now."""
@@ -85,42 +117,98 @@ class Barrier:
         living = (lease for lease in reading.leases if lease.until_ms > head.time_ms)
         return {agent for lease in living if (agent := agent_of(lease)) is not None}
 
-    async def _ask(self) -> None:
-        asked = encode_value({"timeout_ms": self._timeout_ms})
+    async def _ask(self, agents: list[str]) -> None:
+        """Errors: Conflict, when another barrier stands for one of them."""
+        asked = encode_value({"timeout_ms": self._timeout_ms, "request": self._request})
         ttl_ms = self._timeout_ms + BARRIER_GRACE_MS
-        gates = [Put(barrier_key(agent), asked, ttl_ms) for agent in sorted(self._waiting)]
-        self._asked = (await commit_as_system(self._host, self._board, gates)).revision
+        left_behind = await self._left_behind([cut_key(agent) for agent in agents])
+        ops: list[Op] = []
+        conditions: list[Condition] = []
+        for agent in agents:
+            key = cut_key(agent)
+            ops += [Put(barrier_key(agent), asked, ttl_ms), Put(key, asked, ttl_ms)]
+            conditions.append(KeyAt(key, left_behind.get(key, ABSENT)))
+        done = await commit_as_system(self._host, self._board, ops, conditions)
+        self._asked = done.revision if not self._asked_at else self._asked
+        self._asked_at |= dict.fromkeys(agents, done.revision)
 
-    async def _lift(self) -> None:
-        """Remove what is left of our gates; one that another barrier asked for anew stays."""
-        keys = [barrier_key(agent) for agent in sorted(self._waiting)]
-        await asyncio.gather(*(self._remove(key) for key in keys))
+    async def _left_behind(self, keys: list[str]) -> dict[str, Revision]:
+        """What this very request left standing, as a service that died had asked."""
+        reading = await self._host.store.read(self._board, keys)
+        return {
+            entry.key: entry.mod_revision
+            for entry in reading.entries
+            if decode_value(entry.value).get("request") == self._request
+        }
 
-    async def _remove(self, key: str) -> None:
-        # A conflict: it was answered just now, or is another barrier's. What could not be removed
-        # ends with its time to live.
-        with contextlib.suppress(BlackboardError):
-            ours = [KeyAt(key, self._asked)]
-            await commit_as_system(self._host, self._board, [Delete(key)], ours)
+    async def _lifted(self, other: Conflict) -> None:
+        """Return when the barrier that was in the way may have been lifted."""
+        async with self._watch(other.head) as watcher:
+            while True:
+                for entry in (await anext(watcher)).revisions:
+                    gone = {c.key for c in entry.changes if c.kind is ChangeKind.DELETE}
+                    if other.key in gone or entry.epoch is not None:
+                        return
 
-    async def _wait(self) -> None:
+    @contextlib.asynccontextmanager
+    async def _watch(self, since: Revision) -> AsyncIterator[Watcher]:
         opened = await self._host.use(self._board)
         epoch = (await self._host.head(self._board)).epoch.id
-        async with opened.feed.watch(_VIEW, Position(epoch, self._asked)) as watcher:
+        async with opened.feed.watch(_VIEW, Position(epoch, since)) as watcher:
+            yield watcher
+
+    # --- lifting ----------------------------------------------------------------------------------
+
+    async def _lift(self) -> None:
+        """Remove what stands of this barrier. What cannot be removed ends with its time to live."""
+        asked = sorted(self._asked_at.items())
+        self._asked_at = {}
+        for start in range(0, len(asked), _ASKED_AT_ONCE):
+            chunk = asked[start : start + _ASKED_AT_ONCE]
+            ops = [Delete(key(agent)) for agent, _ in chunk for key in (barrier_key, cut_key)]
+            conditions = [KeyAt(cut_key(agent), revision) for agent, revision in chunk]
+            with contextlib.suppress(BlackboardError):
+                await commit_as_system(self._host, self._board, ops, conditions)
+
+    # --- the answers ------------------------------------------------------------------------------
+
+    async def _wait(self) -> None:
+        if not self._asked_at:
+            return
+        async with self._watch(self._asked) as watcher:
             while self._waiting:
                 for entry in (await anext(watcher)).revisions:
                     if entry.epoch is not None:
                         return  # all leases ended: nobody is there any more to answer
-                    self._notice(entry)
+                    for agent in self._notice(entry):
+                        await self._ask_again(agent)
 
-    def _notice(self, entry: LogEntry) -> None:
+    def _notice(self, entry: LogEntry) -> Iterator[str]:
+        """Take in what happened; the agents as which somebody else has attached since."""
         for change in entry.changes:
             agent = change.key.split("/")[2 if change.lease is None else 1]
-            if agent not in self._waiting:
+            if agent not in self._asked_at:
                 continue
-            if change.kind is ChangeKind.DELETE and entry.author == agent:
+            if change.kind is ChangeKind.GRANT:
+                self._delivered.discard(agent)
+                self._left.discard(agent)
+                self._waiting.add(agent)
+                yield agent
+            elif agent not in self._waiting:
+                continue
+            elif change.kind is ChangeKind.DELETE and entry.author == agent:
                 self._waiting.discard(agent)
                 self._delivered.add(agent)
             elif change.kind in (ChangeKind.RELEASE, ChangeKind.EXPIRE):
                 self._waiting.discard(agent)
                 self._left.add(agent)
+
+    async def _ask_again(self, agent: str) -> None:
+        """To attach is no answer: the gate is put back if it was removed before."""
+        asked = encode_value({"timeout_ms": self._timeout_ms, "request": self._request})
+        put = Put(barrier_key(agent), asked, self._timeout_ms + BARRIER_GRACE_MS)
+        stands = KeyAt(cut_key(agent), self._asked_at[agent])
+        with contextlib.suppress(Conflict):
+            await commit_as_system(
+                self._host, self._board, [put], [KeyAt(barrier_key(agent), ABSENT), stands]
+            )

@@ -20,11 +20,12 @@ from blackboard.core.checkpoints import (
     Mark,
     Moment,
     Point,
+    Stored,
     Version,
     check_checkpoint,
     checkpoint_key,
 )
-from blackboard.core.commit import Entry, Head, LogPage, Reading
+from blackboard.core.commit import ENGINE, Entry, Head, LogPage, Reading
 from blackboard.core.path import SYSTEM, namespace_of, parse_pattern
 from blackboard.errors import (
     Compacted,
@@ -86,10 +87,27 @@ class Past:
             reading = await self._host.store.read(place, [key])
             if reading.entries and (below is None or reading.entries[0].mod_revision <= below):
                 return reading.entries[0].mod_revision
+            if below is None and (lost := await self.lost_checkpoint(place, name)) is not None:
+                return lost.revision
             mark = await self.mark(place)
             if mark is None or mark.origin is None:
                 raise NoSuchCheckpoint(board, name)
             place, below = mark.origin.board, mark.origin.revision
+
+    async def lost_checkpoint(self, board: str, name: str) -> Stored | None:
+        """The newest checkpoint of that name that the board's engine lost and its archive has."""
+        return next((c for c in await self.lost_checkpoints(board) if c.name == name), None)
+
+    async def lost_checkpoints(self, board: str) -> Sequence[Stored]:
+        """Those that the board's engine lost and its archive has, the newest first."""
+        archive = self._host.archive
+        found = [] if archive is None else await archive.checkpoints(board)
+        if not found:
+            return ()
+        epoch = (await self._host.store.open(board)).epoch
+        # The archive may not have been told yet what the engine went on from.
+        gone = range(epoch.from_revision + 1, epoch.revision if epoch.cause == ENGINE else 0)
+        return [c for c in reversed(found) if c.lost or c.revision in gone]
 
     async def mark(self, board: str) -> Mark | None:
         """How far the board is archived; None if it is not, or nothing is."""
@@ -177,10 +195,10 @@ class Past:
         if archive is None:
             return None
         try:
-            versions = await archive.history(Point(board, revision), key, limit=1)
+            reading = await archive.read(Point(board, revision), [key])
         except Compacted:
             return None
-        return versions[0].revision if versions else None
+        return reading.entries[0].mod_revision if reading.entries else None
 
     async def log(self, board: str, after: Revision, limit: int) -> LogPage:
         """A page of the log, or of the archive, where the log does not reach back so far.

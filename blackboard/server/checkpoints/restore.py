@@ -41,6 +41,7 @@ from blackboard.core.checkpoints import (
 )
 from blackboard.core.commit import (
     ABSENT,
+    ENGINE,
     RESTORE,
     Commit,
     Committed,
@@ -69,7 +70,7 @@ from blackboard.errors import (
 )
 from blackboard.integrity.digest_check import ENTRIES_AT_ONCE, Sums
 from blackboard.server.archiver import check_archived
-from blackboard.server.boards import Host, system_id
+from blackboard.server.boards import Host, salted, system_id
 from blackboard.server.checkpoints.reader import Past
 from blackboard.server.checkpoints.take import Checkpoints
 from blackboard.server.security.revocations import Permit
@@ -120,6 +121,7 @@ class Restores:
         if done is not None:
             return done
         target = await self._past.point(board, wish.to)
+        await self._past.archive.mark_at(target)  # refused before anything is changed
         before = await self._checkpoint_before(board, wish, by)
         told = {"by": by, "note": wish.note, "to": target.revision, "before": before}
         attempt = _Attempt(self._host, self._past, target, wish, told, permit)
@@ -271,7 +273,7 @@ class _Attempt:
             begins=epoch,
             known=head.revision,
         )
-        committed = await self._send(commit)
+        committed = await self._send(salted(commit))
         return _restored(told, committed.revision, committed.time_ms)
 
     async def _send(self, commit: Commit) -> Committed:
@@ -372,7 +374,9 @@ class _Attempt:
 
     async def _begin(self) -> None:
         """What differs where the archive is now."""
-        mark = await self.past.reach(self.board, self.target.revision)
+        head = await self.host.store.open(self.board)
+        # The archive must know what the epoch goes on from: perhaps the engine lost the rest.
+        mark = await self.past.reach(self.board, max(self.target.revision, head.epoch.revision))
         now = Point(self.board, mark.revision)
         async for key, then, at_mark in self._archived(now):
             self._then[key], self._now[key] = then, at_mark
@@ -430,6 +434,9 @@ class _Attempt:
         """The tail of the log, up to the head."""
         while True:
             page = await self.host.store.log(self.board, self._through, limit=LOG_ENTRIES_MAX)
+            for entry in page.entries:
+                if entry.epoch is not None and entry.epoch.cause == ENGINE:
+                    raise Compacted(self._through, entry.revision)  # it goes on from before
             await self._look_up(await self._take(page.entries))
             if page.entries:
                 self._through = page.entries[-1].revision

@@ -83,7 +83,7 @@ class Retention:
         check_policy(policy)
         head = await self._host.store.open(board)
         await self._past.reach(board, head.revision)
-        checkpoints = await self._checkpoints.all(board)
+        checkpoints = await self._checkpoints.present(board)
         kept = kept_by(policy, checkpoints, head.time_ms)
         branched = await self._branched_off(board)
         kept |= {c.name for c in checkpoints if c.revision in branched}

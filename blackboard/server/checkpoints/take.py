@@ -44,7 +44,7 @@ from blackboard.errors import (
     OutcomeUnknown,
 )
 from blackboard.integrity.envelope import sealed_form
-from blackboard.integrity.signing import KEY_BYTES, manifest_of
+from blackboard.integrity.signing import KEY_BYTES, manifest_of, read_manifest
 from blackboard.server.boards import Host, commit_as_system
 from blackboard.server.checkpoints.barrier import Barrier
 from blackboard.server.checkpoints.reader import Past
@@ -134,7 +134,7 @@ class Checkpoints:
         await self._check_room(board)
         if wish.barrier_ms is None:
             return await self._put(board, wish, by, None)
-        async with Barrier(self._host, board, wish.barrier_ms) as barrier:
+        async with Barrier(self._host, board, wish.request, wish.barrier_ms) as barrier:
             answers = await barrier.answers()
             if answers.not_fresh and not wish.stale_ok:
                 raise BarrierMissed(list(answers.not_fresh), wish.barrier_ms)
@@ -203,7 +203,17 @@ class Checkpoints:
                 return sorted(found, key=lambda entry: entry.mod_revision)
 
     async def all(self, board: str) -> list[Checkpoint]:
-        """All checkpoints, the oldest first."""
+        """All checkpoints, the oldest first; those that the engine lost and the archive has too."""
+        present = await self.present(board)
+        names = {found.name for found in present}
+        gone: dict[str, Checkpoint] = {}
+        for lost in await self._past.lost_checkpoints(board):
+            if lost.name not in names:
+                gone.setdefault(lost.name, _lost(lost))
+        return sorted([*present, *gone.values()], key=lambda found: found.revision)
+
+    async def present(self, board: str) -> list[Checkpoint]:
+        """Those that the engine has, the oldest first."""
         pinned = {stored.name for stored in await self.stored(board) if stored.pinned}
         return [
             checkpoint_of(board, entry, pinned=_name_of(entry) in pinned)
@@ -222,11 +232,14 @@ class Checkpoints:
         """
         reading = await self._host.store.read(board, [checkpoint_key(check_checkpoint(name))])
         if not reading.entries:
-            raise NoSuchCheckpoint(board, name)
-        await self._past.reach(board, reading.entries[0].mod_revision)
+            lost = await self._past.lost_checkpoint(board, name)
+            if lost is None:
+                raise NoSuchCheckpoint(board, name)
+            return _lost(lost), lost
+        entry = reading.entries[0]
+        await self._past.reach(board, entry.mod_revision)
         for stored in await self.stored(board):
-            if stored.name == name:
-                entry = reading.entries[0]
+            if (stored.name, stored.revision) == (name, entry.mod_revision):
                 return checkpoint_of(board, entry, pinned=stored.pinned), stored
         raise NoSuchCheckpoint(board, name)
 
@@ -242,6 +255,7 @@ def _record(wish: CheckpointWish, by: str, answers: Answers | None) -> dict[str,
         "delivered": list(answers.delivered),
         "not_fresh": list(answers.not_fresh),
         "left": list(answers.left),
+        "until_cut": True,  # from delivering to the cut each commit brought the memory with it
     }
     return {
         "kind": wish.kind,
@@ -250,6 +264,15 @@ def _record(wish: CheckpointWish, by: str, answers: Answers | None) -> dict[str,
         "request": wish.request,
         "barrier": barrier,
     }
+
+
+def _lost(stored: Stored) -> Checkpoint:
+    """A checkpoint of which only the archive tells, in its manifest. Errors: Corrupt."""
+    record = encode_value(read_manifest(stored.manifest).get("record"))
+    revision, time_ms = stored.revision, stored.time_ms
+    key = checkpoint_key(stored.name)
+    entry = Entry(key, record, revision, revision, SYSTEM_AGENT, time_ms)
+    return checkpoint_of(stored.board, entry, pinned=stored.pinned)
 
 
 def checkpoint_of(board: str, entry: Entry, *, pinned: bool = False) -> Checkpoint:

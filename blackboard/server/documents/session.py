@@ -30,10 +30,11 @@ from blackboard.errors import (
 )
 from blackboard.server.documents.room import Room
 from blackboard.types import (
+    BARRIER_GRACE_MS,
+    BARRIER_MS_MAX,
     DOCUMENT_UPDATE_BYTES_MAX,
     FINISH_TIMEOUT_MS,
     OUTGOING_BYTES_MAX,
-    REQUEST_TIMEOUT_MS,
 )
 from blackboard.wire import ysync
 from blackboard.wire.ysync import Awareness, Edit, Message, Met, QueryAwareness, Step1, Step2
@@ -274,7 +275,7 @@ class Session:
     async def _insist(self, news: tuple[bytes, crdt.Update]) -> None:
         """Commit; while a checkpoint waits for the agent's state, wait with it."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + REQUEST_TIMEOUT_MS / 1000
+        deadline = loop.time() + (BARRIER_MS_MAX + BARRIER_GRACE_MS) / 1000
         while True:
             self._check_token()
             try:

@@ -586,7 +586,7 @@ class Connection:
                 return await self._watches.request_progress(params.watch)
             case messages.WhoAmI():
                 assert self._principal is not None
-                return describe(self._principal, link.agent)
+                return describe(access.acting_as(self._principal, link.agent), link.agent)
             case messages.Refresh():
                 return self._refresh(params.token, link)
         await self._share(READ_US)

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
@@ -33,6 +34,7 @@ from starlette.applications import Starlette
 from blackboard.engines.base import EngineFacts
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest
+from blackboard.integrity.private_files import UMASK
 from blackboard.integrity.tokens import verify
 from blackboard.server.assembly import sealed
 from blackboard.server.http.app import create_app
@@ -132,7 +134,11 @@ NO_ARCHIVE: Final = "none (BLACKBOARD_ARCHIVE): nothing can be restored, branche
 
 
 def run(settings: Settings, *, ready: Callable[[Serving], None] | None = None) -> None:
-    """Serve until SIGTERM or SIGINT, on uvloop if it is installed. See `serve`."""
+    """Serve until SIGTERM or SIGINT, on uvloop if it is installed. See `serve`.
+
+    From then on, every file that this process makes is for its owner only.
+    """
+    os.umask(UMASK)
     tune_interpreter()
     raise_file_limit()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -40,16 +40,25 @@ OTHER: dict[str, Any] = {
     "note": "",
     "epoch": None,
     "results": (None, ("ada", 3, 99), 0),
+    "salt": b"t" * 16,
 }
+SALTED = replace(ENTRY, salt=b"s" * 16)
 
 
+@pytest.mark.parametrize("entry", [ENTRY, SALTED], ids=["plain", "salted"])
 @pytest.mark.parametrize("field", [field.name for field in fields(LogEntry)])
-def test_the_chain_covers_every_field(field: str) -> None:
+def test_the_chain_covers_every_field(field: str, entry: LogEntry) -> None:
     """Of an entry; and nobody may add one that it does not cover."""
-    changed = replace(ENTRY, **{field: OTHER[field]})
+    changed = replace(entry, **{field: OTHER[field]})
     start = archive_rows.CHAIN_START
-    assert archive_rows.next_chain(start, changed) != archive_rows.next_chain(start, ENTRY)
-    assert archive_rows.next_chain(b"x" * 32, ENTRY) != archive_rows.next_chain(start, ENTRY)
+    assert archive_rows.next_chain(start, changed) != archive_rows.next_chain(start, entry)
+    assert archive_rows.next_chain(b"x" * 32, entry) != archive_rows.next_chain(start, entry)
+
+
+def test_the_chain_of_an_entry_without_a_salt_is_what_it_always_was() -> None:
+    """Of archives that were written before there were salts."""
+    expected = "4c2346d791007b3cacf65c37026725c85526d44d67103ec8c0e30ea8047c27ae"
+    assert archive_rows.next_chain(archive_rows.CHAIN_START, ENTRY).hex() == expected
 
 
 @pytest.mark.parametrize(
@@ -63,11 +72,13 @@ def test_the_chain_covers_every_field(field: str) -> None:
         ("lease", LEASE),
     ],
 )
-def test_the_chain_covers_every_change(field: str, value: Any) -> None:
+@pytest.mark.parametrize("entry", [ENTRY, SALTED], ids=["plain", "salted"])
+def test_the_chain_covers_every_change(field: str, value: Any, entry: LogEntry) -> None:
     """Whatever differs in one of them."""
+    start = archive_rows.CHAIN_START
     first = replace(ENTRY.changes[0], **{field: value})
-    changed = replace(ENTRY, changes=(first, *ENTRY.changes[1:]))
-    assert archive_rows.canonical(changed) != archive_rows.canonical(ENTRY)
+    changed = replace(entry, changes=(first, *ENTRY.changes[1:]))
+    assert archive_rows.next_chain(start, changed) != archive_rows.next_chain(start, entry)
     assert {f.name for f in fields(Change)} == {
         "kind",
         "key",

@@ -1,11 +1,13 @@
 """What doctor finds, on real files and real numbers."""
 
+import asyncio
 import stat
 from email.utils import formatdate
 from pathlib import Path
 
 import pytest
 
+import blackboard
 from blackboard.cli import doctor as checks
 from blackboard.cli.doctor import Status
 from blackboard.cli.target import Target
@@ -29,15 +31,41 @@ def test_a_private_directory_is_fine(tmp_path: Path) -> None:
     assert list(directory.iterdir()) == []
 
 
-def test_a_readable_directory_is_a_warning(tmp_path: Path) -> None:
-    """Others on the machine could read private namespaces; the fix is the command."""
+@pytest.mark.parametrize("name", ["", "archive.db", "blobs", "blobs/ab"])
+def test_what_others_can_open_is_a_warning(tmp_path: Path, name: str) -> None:
+    """The directory or anything in it; the fix is the command, and nothing is changed."""
     directory = tmp_path / "boards"
-    directory.mkdir()
-    directory.chmod(0o755)
+    (directory / "blobs").mkdir(mode=0o700, parents=True)
+    directory.chmod(0o700)
+    for file in ("archive.db", "blobs/ab"):
+        (directory / file).touch(0o600)
+    assert next(iter(checks.directory(directory))).status is Status.OK
+    open_one = directory / name
+    open_one.chmod(0o755)
     finding = next(iter(checks.directory(directory)))
-    assert finding.status is Status.WARN
-    assert finding.fix == f"chmod 700 {directory}"
-    assert stat.S_IMODE(directory.stat().st_mode) == 0o755
+    assert (finding.status, finding.text.split()[0]) == (Status.WARN, str(open_one))
+    assert finding.fix.startswith(f"chmod -R go-rwx {directory}")
+    assert stat.S_IMODE(open_one.stat().st_mode) == 0o755
+
+
+def test_several_are_counted(tmp_path: Path) -> None:
+    """One line, however many there are."""
+    directory = tmp_path / "boards"
+    directory.mkdir(mode=0o700)
+    for number in range(5):
+        (directory / str(number)).touch(0o644)
+    assert "and 4 more" in next(iter(checks.directory(directory))).text
+
+
+async def test_doctor_looks_before_the_engine_mends(tmp_path: Path) -> None:
+    """Opening the engine closes the directory to others; the finding is still told."""
+    async with blackboard.open(tmp_path) as client:
+        await client.board("main").put("public/a", 1)
+    (tmp_path / "boards" / "main.db").chmod(0o644)
+    settings = Settings(data=tmp_path)
+    found = await asyncio.to_thread(checks._of_this_machine, settings)
+    [data] = [finding for finding in found if finding.check == "data"]
+    assert (data.status, "main.db" in data.text) == (Status.WARN, True)
 
 
 def test_a_missing_directory_is_not_made(tmp_path: Path) -> None:

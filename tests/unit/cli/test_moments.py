@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from blackboard.cli.errors import CommandError, Exit
-from blackboard.cli.values import parse, time_of
+from blackboard.cli.values import parse_moment, time_of
 from blackboard.types import REVISION_MAX
 
 PARIS = timezone(timedelta(hours=1))
@@ -41,13 +41,13 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 )
 def test_a_moment_is_a_revision_a_name_or_a_time(typed: str, meant: object) -> None:
     """An automatic checkpoint's name looks like a time, and stays a name."""
-    assert parse(typed) == meant
+    assert parse_moment(typed) == meant
 
 
 @pytest.mark.parametrize("typed", ["", "a/b", "日本", "..", "1.5e3 ", "a" * 300, "١٢"])
 def test_what_is_no_moment_is_told_what_one_is(typed: str) -> None:
     with pytest.raises(CommandError) as refused:
-        parse(typed)
+        parse_moment(typed)
     assert refused.value.exit == Exit.USAGE
     assert "is no moment" in refused.value.message
     assert "the name of a checkpoint, a revision, now, or a time such as" in refused.value.fix
@@ -56,7 +56,7 @@ def test_what_is_no_moment_is_told_what_one_is(typed: str) -> None:
 @pytest.mark.parametrize("typed", [str(REVISION_MAX + 1), "9" * 20, "9" * 5000])
 def test_a_revision_that_no_board_can_have_is_refused(typed: str) -> None:
     with pytest.raises(CommandError, match="no revision is above") as refused:
-        parse(typed)
+        parse_moment(typed)
     assert len(str(refused.value)) < 300
 
 
@@ -88,7 +88,7 @@ def test_a_bare_number_is_no_time(typed: str) -> None:
 )
 def test_a_time_that_no_commit_has_is_refused(typed: str) -> None:
     """No time, before all boards, or in the future: as a moment and as a time."""
-    for read in (parse, time_of):
+    for read in (parse_moment, time_of):
         with pytest.raises(CommandError) as refused:
             read(typed)
         assert refused.value.exit == Exit.USAGE
@@ -98,4 +98,4 @@ def test_a_time_that_no_commit_has_is_refused(typed: str) -> None:
 
 def test_a_time_says_what_is_wrong_with_it() -> None:
     with pytest.raises(CommandError, match="hour"):
-        parse("2025-11-21T25:00")
+        parse_moment("2025-11-21T25:00")

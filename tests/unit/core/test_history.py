@@ -1,7 +1,5 @@
 """What a log is, what one reader may see of an entry, and how entries become one."""
 
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +23,6 @@ from blackboard.core.history import (
     coalesce,
     cost_of,
     excess,
-    is_visible,
     visible,
 )
 from blackboard.core.path import parse_patterns
@@ -175,24 +172,6 @@ def test_the_beginning_of_an_epoch_is_shown_to_everybody() -> None:
     shown = visible(marker(900, 5), parse_patterns(["public/x"]), nobody)
     assert shown is not None
     assert shown.epoch is not None
-
-
-@pytest.mark.parametrize("patterns", [["public/x"], ["*/ada/**"], ["**"]])
-@pytest.mark.parametrize("readable", [anybody, nobody, lambda key: key.startswith("public")])
-@pytest.mark.parametrize(
-    "whole",
-    [
-        marker(900, 5),
-        entry(5),
-        entry(5, put("private/ada/a")),
-        entry(5, put("a/b"), put("public/x")),
-    ],
-)
-def test_whether_an_entry_is_visible_is_known_without_making_what_is(
-    whole: LogEntry, patterns: list[str], readable: Callable[[str], bool]
-) -> None:
-    parsed = parse_patterns(patterns)
-    assert is_visible(whole, parsed, readable) == (visible(whole, parsed, readable) is not None)
 
 
 # --- coalescing -----------------------------------------------------------------------------------

@@ -276,7 +276,7 @@ def test_what_changes_nothing_has_no_effect(trial: Trial) -> None:
 
 def test_a_log_entry_keeps_what_the_commit_said(trial: Trial) -> None:
     """Who, on which grounds, with which note and results."""
-    made = replace(trial.make(Increment(A, 1)), based_on=((B, 7),), note="because")
+    made = replace(trial.make(Increment(A, 1)), based_on=((B, 7),), note="because", salt=b"")
     outcome = trial.decide(made)
     assert isinstance(outcome, Committed)
     entry = log_entry(made, outcome, b"digest")

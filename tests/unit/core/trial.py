@@ -43,7 +43,8 @@ class Trial:
         """The next step of `agent`."""
         self.step += 1
         name = CommitId(agent, 0, f"{agent}-1", self.step)
-        return Commit(name, self.state.epoch.id, ops, tuple(conditions), tuple(fences))
+        salt = bytes([self.step % 256]) * 16 if self.step % 2 else b""  # old entries and new ones
+        return Commit(name, self.state.epoch.id, ops, tuple(conditions), tuple(fences), salt=salt)
 
     def decide(self, commit: Commit) -> Outcome:
         """What would be answered now."""

@@ -31,7 +31,7 @@ async def test_the_past_reads_as_it_was_and_comes_back(tmp_path: Path) -> None:
     assert not files_with(tmp_path, b"canary-")
 
 
-@pytest.mark.parametrize("other", [None, new_master_key()])
+@pytest.mark.parametrize("other", [None, new_master_key()], ids=["none", "another"])
 async def test_without_its_key_nothing_is_opened(tmp_path: Path, other: str | None) -> None:
     """Neither without one nor with another: it is said at once."""
     async with blackboard.open(tmp_path, master_key=new_master_key()) as client:

@@ -12,7 +12,7 @@ from blackboard import Board
 from blackboard.core.commit import Epoch
 from blackboard.errors import LeaseHeld
 from blackboard.runtime.context import Context
-from blackboard.runtime.run import Stay, changed, run_agent
+from blackboard.runtime.run import Rest, Stay, over, run_agent
 from blackboard.runtime.runner import Stepped
 from blackboard.runtime.state import Status, state_key
 from blackboard.types import PATTERNS_MAX
@@ -109,7 +109,7 @@ async def test_it_is_woken_by_what_it_read_and_by_letters(
             await board.append(prefix, 1)
         else:
             await board.put(key, 1)
-        waiting = asyncio.create_task(changed(board, resting))
+        waiting = asyncio.create_task(over(Rest.after(resting), board))
         first = (await board.head()).revision
         if not wakes:
             await board.put("public/end", 1)
@@ -120,10 +120,10 @@ async def test_it_is_woken_by_what_it_read_and_by_letters(
 async def test_what_was_missed_wakes_at_once(board: Board) -> None:
     """A revision of a future that is gone, or more patterns than a watch has."""
     with anyio.fail_after(PATIENCE_S):
-        await changed(board, of(99, "public/a"))
+        await over(Rest.after(of(99, "public/a")), board)
         await board.put("public/many/7", 1)
         many = [f"public/many/{number}" for number in range(PATTERNS_MAX + 1)]
-        await changed(board, of(0, *many))
+        await over(Rest.after(of(0, *many)), board)
 
 
 async def test_a_restore_wakes_whoever_rests(board: Board) -> None:
@@ -131,7 +131,7 @@ async def test_a_restore_wakes_whoever_rests(board: Board) -> None:
     await board.put("public/a", 1)
     with anyio.fail_after(PATIENCE_S):
         resting = of((await board.head()).revision, "public/nothing")
-        waiting = asyncio.create_task(changed(board, resting))
+        waiting = asyncio.create_task(over(Rest.after(resting), board))
         await board.restore(1)
         await waiting
     epoch: Epoch = (await board.head()).epoch

@@ -13,9 +13,14 @@ import pytest
 
 import blackboard
 from blackboard import Board
+from blackboard.core.path import check_name
+from blackboard.errors import AgentInterrupted, InvalidRequest
+from blackboard.runtime import run
+from blackboard.runtime.context import Context
 from blackboard.runtime.run import Stay, run_agent
-from blackboard.runtime.supervisor import Care, Ended, Life, live, supervision_key
-from tests.unit.runtime.crew import Counter, Hopeless, Patient, Slow, Stumbling
+from blackboard.runtime.supervisor import Care, Ended, Life, last_frame, live, supervision_key
+from blackboard.types import AGENT_CRASHES_MAX
+from tests.unit.runtime.crew import Count, Counter, Hopeless, Patient, Slow, Stumbling
 from tests.waiting import wait_until
 
 PATIENCE_S = 60.0
@@ -62,9 +67,97 @@ async def test_a_crash_loop_is_told_and_not_hidden(board: Board) -> None:
     ended = await Life(Hopeless("ada"), board, QUICK).run()
     assert (ended.how, ended.crashes) == ("crash_loop", QUICK.crashes_max)
     wanted = {"state": "crash_loop", "crashes": QUICK.crashes_max}
-    assert await told(board, "ada") == wanted | {"error": "RuntimeError: it is broken"}
+    found = await told(board, "ada")
+    at = found.pop("at")
+    assert found == wanted | {"error": "RuntimeError: it is broken"}
+    assert (at["file"], at["function"]) == ("runtime/crew.py", "Hopeless.step")
+    assert type(at["line"]) is int
     assert await count_of(board, "ada") == 2
     assert await board.agents() == ()
+
+
+async def test_the_log_shows_where_a_step_is_broken(
+    board: Board, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the traceback of each crash; and that nobody tries any more."""
+    await Life(Hopeless("ada"), board, QUICK).run()
+    assert caplog.text.count("raise RuntimeError") == QUICK.crashes_max
+    assert "agent ada is given up after 5 crashes in a row" in caplog.text
+
+
+def test_what_a_tool_of_ours_raises_is_told_by_the_line_of_the_step() -> None:
+    """And of a group of errors the first one; where there is no traceback, nothing is told."""
+    try:
+        check_name("a/b")
+    except InvalidRequest as error:
+        group = ExceptionGroup("several", [error, ValueError("another")])
+    at = last_frame(group)
+    assert at is not None
+    assert at["function"] == "test_what_a_tool_of_ours_raises_is_told_by_the_line_of_the_step"
+    assert last_frame(ValueError("never raised")) is None
+
+
+class Interrupted(Counter):
+    """Awaits something that was cancelled, `times` times; nobody cancels the agent itself."""
+
+    kind = "Interrupted"
+
+    def __init__(self, name: str | None = None, times: int = 2) -> None:
+        super().__init__(name)
+        self.times = times
+
+    async def step(self, ctx: Context[Count]) -> None:
+        """Be torn out of the step, or count on."""
+        if ctx.state.n == 2 and self.times:
+            self.times -= 1
+            nothing = asyncio.get_running_loop().create_future()
+            nothing.cancel()
+            await nothing
+        await super().step(ctx)
+
+
+class Suicidal(Counter):
+    """Cancels the task that it runs in, once."""
+
+    kind = "Suicidal"
+    done = False
+
+    async def step(self, ctx: Context[Count]) -> None:
+        """End, or count on."""
+        if ctx.state.n == 2 and not self.done:
+            self.done = True
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await anyio.lowlevel.checkpoint()
+        await super().step(ctx)
+
+
+@pytest.mark.parametrize("kind", [Interrupted, Suicidal])
+async def test_a_cancellation_that_nobody_asked_for_is_a_crash(
+    board: Board, kind: type[Counter]
+) -> None:
+    """The agent goes on from its last commit, and nobody takes it for stopped."""
+    ended = await Life(kind("ada"), board, QUICK).run()
+    assert ended.how == "done"
+    assert "agent_interrupted" in ended.error
+    assert await count_of(board, "ada") == 5
+    assert await board.agents() == ()
+
+
+@pytest.mark.parametrize("times", [AGENT_CRASHES_MAX - 1, AGENT_CRASHES_MAX])
+async def test_an_agent_that_runs_alone_goes_on_after_it_too(
+    board: Board, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """AGENT_CRASHES_MAX of them without a commit in between are an error."""
+    monkeypatch.setattr(run, "pause_s", lambda crashes: 0.0)
+    running = run_agent(Interrupted("ada", times), board)
+    if times < AGENT_CRASHES_MAX:
+        assert (await running).outcome == "counted to 5"
+    else:
+        with pytest.raises(AgentInterrupted):
+            await running
+    assert await board.leases() == ()
 
 
 async def test_a_repaired_agent_is_told_well(board: Board) -> None:

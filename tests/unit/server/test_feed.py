@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -374,3 +375,92 @@ async def test_a_mark_comes_while_only_other_things_happen(
         with anyio.fail_after(PATIENCE_S):
             delivery = await told
     assert (delivery.revisions, delivery.position.revision) == ((), 1)
+
+
+# --- what others watch ----------------------------------------------------------------------------
+
+
+def view_of(reader: access.Principal, *patterns: str) -> View:
+    """What a reader with the grants of `reader` watches."""
+    return View(parse_patterns(patterns), reader.grants)
+
+
+async def calls_to_tell(feed: Feed, board: Board, views: list[View]) -> int:
+    """How many functions run while the feed takes in one commit beside sleepers with `views`."""
+    async with AsyncExitStack() as stack:
+        sleeping = []
+        for view in views:
+            watcher = await stack.enter_async_context(feed.watch(view, None))
+            sleeping.append(asyncio.ensure_future(anext(watcher)))
+        watcher = await stack.enter_async_context(feed.watch(EVERYTHING, None))
+        revision = await board.increment("public/n")
+        await revisions(watcher, (await board.head()).revision)
+        last = feed.ready(0) or feed.ready((await board.head()).revision - 1)
+        assert last
+        calls = 0
+
+        def count(_frame: object, event: str, _argument: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        feed._poked_s = asyncio.get_running_loop().time()
+        sys.setprofile(count)
+        try:
+            feed._tell((last[-1],))
+        finally:
+            sys.setprofile(None)
+        assert revision
+        assert not any(waiting.done() for waiting in sleeping)
+        for waiting in sleeping:
+            waiting.cancel()
+        await asyncio.gather(*sleeping, return_exceptions=True)
+    return calls
+
+
+async def test_watches_that_match_nothing_cost_a_commit_nothing(feed: Feed, board: Board) -> None:
+    """However many there are, with whatever patterns, of readers with and without the right."""
+    narrow = access.Principal("rita", (access.parse_grant("public/zzz/**=read"),))
+
+    def views(count: int) -> list[View]:
+        return [
+            view_of(reader, *(f"public/*/{n}-{i}" for i in range(3)), f"private/*/{n}")
+            for reader in (narrow, READER)
+            for n in range(count)
+        ]
+
+    assert await calls_to_tell(feed, board, views(2)) == await calls_to_tell(feed, board, views(60))
+
+
+async def test_a_pattern_that_no_grant_meets_wakes_nobody(feed: Feed, board: Board) -> None:
+    """Its watcher moves on all the same: its next mark is at the head."""
+    narrow = access.Principal("rita", (access.parse_grant("public/zzz/**=read"),))
+    assert view_of(narrow, "public/a/**", "private/**").meets == ()
+    async with (
+        feed.watch(view_of(narrow, "public/a/**"), None) as blind,
+        feed.watch(view_of(narrow, "**"), None) as reader,
+    ):
+        waiting = asyncio.ensure_future(anext(blind))
+        for key in ("public/a/x", "public/zzz/x"):
+            await board.put(key, 1)
+        head = (await board.head()).revision
+        assert await revisions(reader, head) == [head]
+        assert not waiting.done()
+        await blind.request_progress()
+        delivery = await asyncio.wait_for(waiting, PATIENCE_S)
+        assert (delivery.revisions, delivery.position.revision) == ((), head)
+
+
+async def test_asking_where_one_is_wakes_nobody_else(feed: Feed, board: Board) -> None:
+    """Else one client could keep all watchers of a board busy."""
+    await board.put("public/a", 1)
+    other = view_of(READER, "public/other")
+    async with feed.watch(other, None) as idle, feed.watch(EVERYTHING, None) as asking:
+        waiting = asyncio.ensure_future(anext(idle))
+        await asyncio.wait([waiting], timeout=0)
+        [asleep] = feed._sleeping[other].woken
+        await asking.request_progress()
+        await asyncio.wait_for(anext(asking), PATIENCE_S)
+        assert not asleep.done()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert other not in feed._sleeping or not feed._sleeping[other].woken

@@ -15,6 +15,7 @@ from tests.unit.wire.drawing import log_entries
 both = pytest.mark.parametrize("encoding", [MSGPACK, JSON], ids=lambda e: e.name)
 
 
+@pytest.mark.slow
 @both
 @given(entries=st.lists(log_entries, max_size=5), bytes_max=st.integers(1, 2000))
 def test_pieces_join_to_what_they_were(

@@ -118,7 +118,7 @@ def test_tuples_come_back_as_lists() -> None:
         {BYTES_KEY: "AA=="},
         {Colour.RED: 1},
         Colour.RED,
-        object(),
+        pytest.param(object(), id="object()"),
         {1, 2},
         1j,
         bytearray(b"x"),
@@ -209,6 +209,7 @@ def a_commit(value: bytes = b"\x01") -> Commit:
     )
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_a_log_entry_comes_back(data: st.DataObject) -> None:
     """From what an engine stores: body, large values, results."""

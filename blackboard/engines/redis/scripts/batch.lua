@@ -34,6 +34,7 @@ local function barrier_of(agent)
   local key = 'system/barriers/' .. string.gsub(agent, '@', '.')
   barriers[agent] = key
   want(entries, wanted_entries, key)
+  want(entries, wanted_entries, key .. '/cut')
   return key
 end
 
@@ -44,6 +45,7 @@ local function read_commit(control, body, large)
     incarnation = content[3], step = content[4], based_on = content[5], ops = content[7],
     begins = content[8], body = body, large = large,
     barrier = barriers[content[1]] or barrier_of(content[1])}
+  c.cut = c.barrier .. '/cut'
   if #c.agent > 255 or #c.incarnation > 255 then error('a name is too long') end
   want(answers, wanted_lanes, c.lane)
   for i = 1, #c.ops do want_operation(c.ops[i]) end

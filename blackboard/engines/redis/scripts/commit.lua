@@ -29,8 +29,8 @@ local function known(c)
   if sub(answer, 34, 33 + size) ~= c.incarnation then
     if c.since >= 0 then
       if overwritten > c.since then refuse('unknown') end
-    elseif c.known >= 0 and overwritten > c.known then
-      refuse('too_old', revision)
+    elseif c.known >= 0 and overwritten > c.known and c.epoch == epoch_id then
+      refuse('too_old', revision)  -- of another epoch: refused for that
     end
     return nil
   end
@@ -67,12 +67,18 @@ local function check_begins(c)
   if begins[5] ~= revision + 1 then refuse('moved', begins[5] - 1, revision) end
 end
 
--- An agent that a checkpoint waits for may only deliver, and keep its leases.
-local function check_barrier(c)
-  local raw = entries[c.barrier]
-  if not is_live(raw) then return end
+-- When the checkpoint asked that `raw` tells of; nothing if there is none, or its time is over.
+local function asked_at(raw)
+  if not is_live(raw) then return nil end
   local asked, _, _, expires_at_ms = unpack_integers('>I8I8I8I8', raw)
-  if expires_at_ms > 0 and expires_at_ms <= time_ms then return end
+  if expires_at_ms == 0 or expires_at_ms > time_ms then return asked end
+end
+
+-- An agent that a checkpoint asked for its state may only deliver, and keep its leases, until the
+-- cut: so no state of it is in the cut without the memory that belongs to it.
+local function check_barrier(c)
+  local asked = asked_at(entries[c.barrier]) or asked_at(entries[c.cut])
+  if not asked then return end
   local only_leases = true
   for _, op in ipairs(c.ops) do
     if op[1] == 'd' and op[2] == c.barrier then return end
@@ -446,7 +452,8 @@ local function decide(c)
   if answer then return answer end
   if c.epoch ~= epoch_id then refuse('epoch', epoch, revision) end
   check_limits(c)
-  if c.begins then check_begins(c) elseif entries[c.barrier] then check_barrier(c) end
+  if c.begins then check_begins(c)
+  elseif entries[c.barrier] or entries[c.cut] then check_barrier(c) end
   for i = 1, #c.fences, 3 do
     local key = c.fences[i]
     check_fence(lease_of(key), key, c.fences[i + 1], c.fences[i + 2])

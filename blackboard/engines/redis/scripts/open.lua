@@ -1,15 +1,18 @@
 -- Makes sure that a board exists and belongs to this run of the server.
 --   ARGV  1 id of an epoch, should one begin   2 revisions to skip then
 --         3 the highest revision that the caller has ever seen of this board
+--         4 id of the epoch to end ('' = none), if the head is still revision 5: another one begins
+--         although the server is the same
 -- Reply: head, see prelude.lua; {} while the board is being made (seed.lua).
 --
 -- A server that came back may hold less than it acknowledged. The revisions that it lost must never
 -- be given to other commits (readers may have seen them), so the next one lies far above, and a
 -- marker in the log begins an epoch and says which revision survived.
 local run, time_ms = server_run(), now_ms()
-local m = call('HMGET', META, 'run', 'rev', 'low', 'e', 'seed')
+local m = call('HMGET', META, 'run', 'rev', 'low', 'e', 'seed', 'epoch')
 if m[5] then return {} end
-if m[1] == run then return head(tonumber(m[2]), tonumber(m[3]), m[4], time_ms) end
+local ends = m[1] and m[6] == ARGV[4] and m[2] == ARGV[5]
+if m[1] == run and not ends then return head(tonumber(m[2]), tonumber(m[3]), m[4], time_ms) end
 
 local survived, seen = tonumber(m[2] or 0), tonumber(ARGV[3])
 local number, cause, revision, oldest = 1, 'created', 0, 1

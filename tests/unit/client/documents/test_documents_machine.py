@@ -238,6 +238,7 @@ def portal() -> Iterator[BlockingPortal]:
         yield portal
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_replicas_agree_and_nothing_acknowledged_is_lost(
     portal: BlockingPortal, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch

@@ -9,10 +9,14 @@ import pytest
 
 from blackboard.client.board import Board
 from blackboard.client.leases import presence
+from blackboard.client.leases.lock import Lock
 from blackboard.client.leases.presence import entries_that_end_with, identity_key, presence_key
-from blackboard.core.commit import Grant, Lease, Release
-from blackboard.errors import Fenced, LeaseHeld, StepSuperseded
+from blackboard.core.commit import Delete, Grant, Lease, Put, Release
+from blackboard.core.path import barrier_key, cut_key
+from blackboard.errors import Fenced, LeaseHeld, SnapshotFirst, StepSuperseded
+from blackboard.server.boards import commit_as_system
 from blackboard.server.service import Service
+from blackboard.wire.codec import encode_value
 from tests.conformance.workers import Block, apart, lease_of
 from tests.unit.server.hooked import HookedStore, client_of, service_over
 
@@ -33,6 +37,36 @@ async def ada(opened: tuple[Service, HookedStore]) -> Board:
     board = client_of(opened[0], "ada").board("main")
     await board.put("public/begun", 1)
     return board
+
+
+async def test_a_renewal_during_a_barrier_keeps_the_lease_whatever_is_committed(
+    opened: tuple[Service, HookedStore], ada: Board
+) -> None:
+    """The presence would tell of a step that is newer each time: until the cut it tells nothing."""
+    until_cut = Put(cut_key("ada"), encode_value(1))
+    async with ada.attach(ttl_ms=HOUR_MS) as me:
+        await commit_as_system(opened[0].host, "main", [until_cut])
+
+        async def step() -> None:
+            await ada.commit([Put("public/a", encode_value(1)), Delete(barrier_key("ada"))])
+
+        renew = Lock._renew
+
+        async def interrupted(lock: Lock) -> None:
+            try:
+                await renew(lock)
+            except SnapshotFirst:
+                await step()
+                raise
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Lock, "_renew", interrupted)
+            await step()
+            await me._renew()
+        await commit_as_system(opened[0].host, "main", [Delete(cut_key("ada"))])
+        await me._renew()
+        [present] = await ada.agents()
+        assert present.step == me.committed
 
 
 class Rival:

@@ -11,15 +11,10 @@ from typing import Any
 import pytest
 
 from blackboard.client.client import Client
+from blackboard.client.contexts import BOARD_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE
 from blackboard.client.remote import channel, stream
 from blackboard.client.remote.connect import Address
-from blackboard.client.remote.link import (
-    BOARD_VARIABLE,
-    TOKEN_VARIABLE,
-    URL_VARIABLE,
-    RemoteLink,
-    connect,
-)
+from blackboard.client.remote.link import RemoteLink, connect
 from blackboard.client.watch import Watch
 from blackboard.core import access
 from blackboard.core.commit import Commit, CommitId, Put
@@ -37,6 +32,7 @@ from blackboard.server.requests import LocalLink
 from blackboard.server.service import Service
 from blackboard.types import WATCHES_PER_CONNECTION_MAX
 from blackboard.wire.codec import encode_value
+from tests.ports import free_port
 from tests.serving import Served, serving
 from tests.source_tree import ROOT
 from tests.unit.server.http.conversation import PATIENCE_S
@@ -317,8 +313,9 @@ async def test_a_token_that_expires(served: Served) -> None:
 async def test_a_service_that_restarts(service: Service) -> None:
     """On the same port: the client finds it again, and its watch has missed nothing."""
     async with AsyncExitStack() as first:
-        served = await first.enter_async_context(serving(service))
-        port, secret = served.port, served.secret
+        port = free_port()
+        served = await first.enter_async_context(serving(service, port=port))
+        secret = served.secret
         async with connect(served.url, token=served.token()) as client:
             board = client.board("b")
             async with board.watch("public/**") as watch:

@@ -7,11 +7,12 @@ import pytest
 from redis import Redis
 
 from blackboard.cli import doctor as checks
-from blackboard.engines.redis.process import RedisProcess, RedisSettings, free_port
+from blackboard.engines.redis.process import RedisProcess, RedisSettings
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import Unavailable
 from blackboard.server.settings import load
 from tests.certificates import Authority, Pair
+from tests.ports import free_port
 from tests.redis_accounts import PASSWORD, make_account
 from tests.servers import DOWNLOADED
 

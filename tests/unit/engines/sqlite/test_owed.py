@@ -219,6 +219,7 @@ def test_an_index_that_says_something_else_is_refused(
         written.loaded()
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_every_history_is_kept(

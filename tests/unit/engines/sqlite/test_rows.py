@@ -52,6 +52,7 @@ def restored(shadow: Shadow, state: State) -> State:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data())
 def test_rows_follow_the_state(data: st.DataObject) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.engines.sqlite.file import CUT_OFF_MAX, PAGE_BYTES, forgotten
+from blackboard.engines.sqlite.file import CUT_OFF_MAX, PAGE_BYTES, forgotten, open_index
 
 HEAD_BYTES = 32
 FRAME_BYTES = 24 + PAGE_BYTES
@@ -40,7 +40,8 @@ def reopened(path: Path, journal: bytes, folder: Path) -> int:
     Path(f"{copy}-wal").write_bytes(journal)
     with closing(sqlite3.connect(copy)) as connection:
         connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        return forgotten(copy, PAGE_BYTES)
+        with open_index(copy) as index:
+            return forgotten(copy, PAGE_BYTES, index)
 
 
 def flipped(journal: bytes, at: int) -> bytes:
@@ -54,7 +55,6 @@ def test_a_whole_journal_forgets_nothing(written: tuple[Path, bytes], tmp_path: 
     assert reopened(path, journal, tmp_path) == 0
     assert reopened(path, b"", tmp_path) == 0
     assert reopened(path, journal[: HEAD_BYTES - 1], tmp_path) == 0
-    assert forgotten(tmp_path / "none.db", PAGE_BYTES) == 0
 
 
 def test_a_journal_that_was_cut_off_is_no_damage(
@@ -92,4 +92,5 @@ def test_what_an_older_journal_left_is_not_counted(tmp_path: Path) -> None:
         connection.execute("PRAGMA wal_checkpoint(RESTART)")
         connection.execute("INSERT INTO kept VALUES (7)")
         assert Path(f"{path}-wal").stat().st_size > HEAD_BYTES + 3 * FRAME_BYTES
-        assert forgotten(path, PAGE_BYTES) == 0
+        with open_index(path) as index:
+            assert forgotten(path, PAGE_BYTES, index) == 0

@@ -325,8 +325,8 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no limit on the size of files")
-async def test_an_error_at_the_sync_is_an_unknown_outcome(tmp_path: Path) -> None:
-    """Sending the commit again finds out; it is applied once."""
+async def test_a_commit_that_could_not_be_written_is_an_unknown_outcome(tmp_path: Path) -> None:
+    """Sending it again finds out; it is applied once. A sync that fails: see test_suspect.py."""
     command = [sys.executable, "-c", LIMITED, str(tmp_path)]
     child = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     output, _ = await child.communicate()

@@ -9,7 +9,7 @@ import pytest
 
 from blackboard.client.board import Board
 from blackboard.core.commit import Delete, Put
-from blackboard.core.path import barrier_key
+from blackboard.core.path import barrier_key, cut_key
 from blackboard.server.boards import commit_as_system
 from blackboard.server.checkpoints.barrier import Barrier
 from blackboard.server.service import Service
@@ -19,6 +19,7 @@ from tests.conformance.team import PATIENCE_S
 from tests.unit.server.hooked import HookedStore, client_of, service_over
 
 BARRIER_MS = 300
+REQUEST = "a" * 16
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ async def test_a_gate_that_somebody_else_removed_was_not_answered(
 ) -> None:
     """Such as the sweeper, when its time was over: nobody brought anything."""
     host = opened[0].host
-    async with ada.attach(), Barrier(host, "main", BARRIER_MS) as barrier:
+    async with ada.attach(), Barrier(host, "main", REQUEST, BARRIER_MS) as barrier:
         await commit_as_system(host, "main", [Delete(barrier_key("ada"))])
         with anyio.fail_after(PATIENCE_S):
             answers = await barrier.answers()
@@ -49,7 +50,7 @@ async def test_a_gate_that_somebody_else_removed_was_not_answered(
 async def test_a_service_that_dies_leaves_gates_that_end_by_themselves(
     opened: tuple[Service, HookedStore], ada: Board
 ) -> None:
-    barrier = Barrier(opened[0].host, "main", BARRIER_MS)
+    barrier = Barrier(opened[0].host, "main", REQUEST, BARRIER_MS)
     async with ada.attach():
         await barrier.__aenter__()  # and never left
         operator = client_of(opened[0]).board("main")
@@ -59,17 +60,56 @@ async def test_a_service_that_dies_leaves_gates_that_end_by_themselves(
         await barrier.__aexit__(None, None, None)
 
 
-async def test_a_gate_of_a_later_barrier_is_left_alone(
+async def test_what_a_later_barrier_asked_is_left_alone(
     opened: tuple[Service, HookedStore], ada: Board
 ) -> None:
+    """One that outlived its time, in a process that was frozen, lifts nothing of the next one."""
+    host = opened[0].host
+    operator = client_of(opened[0]).board("main")
+    keys = (barrier_key("ada"), cut_key("ada"))
+    async with ada.attach():
+        async with Barrier(host, "main", REQUEST, BARRIER_MS):
+            later = [Put(key, encode_value("a later one"), 60_000) for key in keys]
+            await commit_as_system(host, "main", later)
+        assert [await operator.get(key) for key in keys] == ["a later one"] * 2
+
+
+async def test_one_barrier_stands_at_a_time(
+    opened: tuple[Service, HookedStore], ada: Board
+) -> None:
+    """Another one waits for its turn, and fails when its own time is over before."""
     host = opened[0].host
     operator = client_of(opened[0]).board("main")
     async with ada.attach():
-        async with Barrier(host, "main", BARRIER_MS):
-            await commit_as_system(
-                host, "main", [Put(barrier_key("ada"), encode_value("a later one"), 60_000)]
-            )
-        assert await operator.get(barrier_key("ada")) == "a later one"
+        async with Barrier(host, "main", REQUEST, 60_000):
+            async with Barrier(host, "main", "b" * 16, BARRIER_MS) as other:
+                answers = await other.answers()
+            assert (answers.delivered, answers.not_fresh) == ((), ("ada",))
+            assert await operator.entry(cut_key("ada")) is not None
+            third = Barrier(host, "main", "c" * 16, 60_000)
+            waiting = asyncio.create_task(third.__aenter__())
+            await ada.commit([Delete(barrier_key("ada"))])
+            assert not waiting.done()
+        with anyio.fail_after(PATIENCE_S):
+            await waiting
+            await ada.commit([Delete(barrier_key("ada"))])
+            assert (await third.answers()).delivered == ("ada",)
+            await third.__aexit__(None, None, None)
+    assert (await operator.list("system/barriers/**")).entries == ()
+
+
+async def test_the_same_request_goes_on_where_its_service_died(
+    opened: tuple[Service, HookedStore], ada: Board
+) -> None:
+    """It need not wait for what it asked itself."""
+    host = opened[0].host
+    async with ada.attach():
+        await Barrier(host, "main", REQUEST, 60_000).__aenter__()  # and never left
+        async with Barrier(host, "main", REQUEST, 60_000) as again:
+            await ada.commit([Delete(barrier_key("ada"))])
+            with anyio.fail_after(PATIENCE_S):
+                assert (await again.answers()).delivered == ("ada",)
+        await ada.put("public/a", 1)
 
 
 async def test_a_cancelled_barrier_removes_its_gates(
@@ -90,6 +130,9 @@ async def test_a_cancelled_barrier_removes_its_gates(
 async def test_who_only_holds_a_lock_is_not_asked(
     opened: tuple[Service, HookedStore], ada: Board
 ) -> None:
-    async with ada.lock("public/plan"), Barrier(opened[0].host, "main", BARRIER_MS) as barrier:
+    async with (
+        ada.lock("public/plan"),
+        Barrier(opened[0].host, "main", REQUEST, BARRIER_MS) as barrier,
+    ):
         answers = await barrier.answers()
     assert (answers.delivered, answers.not_fresh, answers.left) == ((), (), ())

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -26,6 +25,7 @@ from blackboard.errors import DataDirectoryInUse, InvalidRequest
 from blackboard.integrity.tokens import new_secret
 from blackboard.server.http.serve import Serving, listen, serve, show
 from blackboard.server.settings import load
+from tests.ports import free_port
 from tests.source_tree import ROOT
 from tests.unit.server.http.conversation import PATIENCE_S, talking
 
@@ -150,8 +150,8 @@ async def _everything(talk: Any) -> list[Any]:
 async def test_a_client_finds_the_next_service(tmp_path: Path) -> None:
     """It waits out the restart; what it asked meanwhile is done."""
     async with AsyncExitStack() as stack:
-        first = await stack.enter_async_context(running(tmp_path))
-        port = urlsplit(first.url).port
+        port = free_port()
+        first = await stack.enter_async_context(running(tmp_path, {"port": port}))
         token = token_in(tmp_path)
         client = await stack.enter_async_context(connect(first.url, token=token))
         board = client.board("b")

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 import blackboard
-from blackboard.client.remote.link import CA_VARIABLE
+from blackboard.client.contexts import CA_VARIABLE
 from blackboard.errors import InvalidRequest, Unavailable
 from blackboard.server.http import serve as server
 from blackboard.server.http.serve import serve

@@ -1,0 +1,194 @@
+"""Which service is meant, and with which token: argument > environment > remembered context.
+
+A *context* is a remembered service: its address, a token (or the file that holds it), and a board.
+Contexts live in one JSON file under the user's configuration directory, readable by the user only.
+`blackboard serve` writes the context `local`, which is used when no other one was chosen. The
+command line and `blackboard.connect` look in the same places, in the same order.
+
+Invariants
+- a token is sent to the address that it was remembered with, never to another one.
+- the file is replaced whole; a reader sees the old one or the new one.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from blackboard.errors import Corrupt, InvalidRequest, Unauthenticated
+from blackboard.integrity.private_files import DIRECTORY_MODE, FILE_MODE
+
+LOCAL: Final = "local"
+CONFIG_VARIABLE: Final = "BLACKBOARD_CONFIG_DIR"
+URL_VARIABLE: Final = "BLACKBOARD_URL"
+TOKEN_VARIABLE: Final = "BLACKBOARD_TOKEN"
+CA_VARIABLE: Final = "BLACKBOARD_CA"
+BOARD_VARIABLE: Final = "BLACKBOARD_BOARD"
+LOCK_TIMEOUT_S: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A remembered service."""
+
+    url: str
+    token: str | None = field(default=None, repr=False)
+    token_file: str | None = None
+    board: str | None = None
+    data: str | None = None
+    """The service's data directory, if it is on this machine: its secret is there."""
+    ca: str | None = None
+    """A PEM file: only certificates that one of those in it signed are accepted."""
+
+    def is_at(self, url: str) -> bool:
+        """Whether `url` is this service's address; `http` and `ws` are the same door."""
+        return as_http(self.url) == as_http(url)
+
+    def read_token(self) -> str | None:
+        """The token, read from its file if it is in one. Errors: Unauthenticated."""
+        if self.token_file is None:
+            return self.token
+        try:
+            return Path(self.token_file).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or type(error).__name__
+            reason = f"the token file {self.token_file} cannot be read: {why}"
+            raise Unauthenticated(reason=reason) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """All contexts by name, and which one was chosen (None = `local`, if there is one)."""
+
+    current: str | None = None
+    by_name: Mapping[str, Context] = field(default_factory=dict)
+
+    def adding(self, name: str, context: Context) -> "Contexts":
+        """With `context` as `name`, in place of an older one."""
+        return replace(self, by_name={**self.by_name, name: context})
+
+    def removing(self, name: str) -> "Contexts":
+        """Without `name`. Errors: InvalidRequest when it is not there."""
+        self.named(name)
+        left = {other: context for other, context in self.by_name.items() if other != name}
+        return Contexts(None if self.current == name else self.current, left)
+
+    def without(self, name: str) -> "Contexts":
+        """As `removing`, whether it is there or not."""
+        return self.removing(name) if name in self.by_name else self
+
+    def using(self, name: str) -> "Contexts":
+        """With `name` as the chosen one. Errors: InvalidRequest when it is not there."""
+        self.named(name)
+        return replace(self, current=name)
+
+    def named(self, name: str) -> Context:
+        """The context `name`. Errors: InvalidRequest."""
+        found = self.by_name.get(name)
+        if found is None:
+            known = ", ".join(sorted(self.by_name)) or "none"
+            reason = f"there is no context {name}; there are: {known}"
+            raise InvalidRequest(field="context", reason=reason)
+        return found
+
+    @property
+    def chosen(self) -> str | None:
+        """The name of the context in use."""
+        return self.current or (LOCAL if LOCAL in self.by_name else None)
+
+    def in_use(self, name: str | None = None) -> Context | None:
+        """The context `name`, or the chosen one; None without any. Errors: InvalidRequest."""
+        found = name or self.chosen
+        return self.named(found) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A service, and who comes to it. None of a field: nothing says, so its default holds."""
+
+    url: str | None = None
+    token: str | None = field(default=None, repr=False)
+    ca: str | None = None
+    board: str | None = None
+
+
+def resolve(
+    given: Destination,
+    environ: Mapping[str, str],
+    contexts: Contexts,
+    *,
+    named: str | None = None,
+) -> Destination:
+    """What is meant: what was `given`, else the environment, else the context in use.
+
+    A context that is `named` precedes the environment. Errors: InvalidRequest for a context that is
+    not there, Unauthenticated when its token cannot be read.
+    """
+    context = contexts.in_use(named)
+    from_environ = {} if named else environ
+    url = given.url or from_environ.get(URL_VARIABLE) or (context.url if context else None)
+    at_context = context if context and url and context.is_at(url) else None
+    token = given.token or from_environ.get(TOKEN_VARIABLE)
+    if not token and at_context:
+        token = at_context.read_token()
+    ca = given.ca or environ.get(CA_VARIABLE) or (at_context.ca if at_context else None)
+    remembered = at_context.board if at_context else None
+    board = given.board or environ.get(BOARD_VARIABLE) or remembered
+    return Destination(url or None, token or None, ca or None, board or None)
+
+
+def as_http(url: str) -> str:
+    """An address in one spelling: with the scheme of a web page, and without a last slash."""
+    scheme, colon, rest = url.partition(":")
+    web = {"ws": "http", "wss": "https"}.get(scheme.lower(), scheme.lower())
+    return f"{web}{colon}{rest.rstrip('/')}"
+
+
+# --- the file -------------------------------------------------------------------------------------
+
+
+def config_directory() -> Path:
+    """Where contexts are kept: $BLACKBOARD_CONFIG_DIR, else the user's configuration directory."""
+    named = os.environ.get(CONFIG_VARIABLE)
+    if named:
+        return Path(named)
+    from platformdirs import user_config_path
+
+    return user_config_path("blackboard", appauthor=False)
+
+
+def load(directory: Path) -> Contexts:
+    """The contexts kept in `directory`; none if there is no file. Errors: Corrupt."""
+    path = directory / "contexts.json"
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        found = {name: Context(**context) for name, context in kept["contexts"].items()}
+        return Contexts(kept["current"], found)
+    except FileNotFoundError:
+        return Contexts()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(what=str(path), reason=f"it cannot be read: {error}") from error
+
+
+def change(directory: Path, how: Callable[[Contexts], Contexts]) -> None:
+    """Change what is kept in `directory`; two changes at once both count. Errors: as of `load`."""
+    from filelock import FileLock
+
+    directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    with FileLock(directory / "contexts.lock", timeout=LOCK_TIMEOUT_S, mode=FILE_MODE):
+        _save(directory, how(load(directory)))
+
+
+def _save(directory: Path, contexts: Contexts) -> None:
+    """Keep `contexts`, for this user only."""
+    kept = {
+        "current": contexts.current,
+        "contexts": {name: asdict(context) for name, context in contexts.by_name.items()},
+    }
+    new = directory / f"contexts.json.{os.getpid()}"
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(kept, file, indent=2)
+    new.replace(directory / "contexts.json")

@@ -1,0 +1,136 @@
+"""Files on a disk that may fail: what is written here is on the disk, or the caller hears of it.
+
+After a sync that failed, the kernel counts the pages as clean that it could not write, and drops
+them when it likes; a second sync says that all is well (Rebello and others, "Can Applications
+Recover from fsync Failures?", USENIX ATC 2020). So nothing is synced a second time as it is: it is
+written again first. All of it blocks.
+"""
+
+import contextlib
+import errno
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from blackboard.integrity.private_files import open_new_binary
+
+_CHUNK_BYTES: Final = 256 * 1024
+
+
+class SyncError(OSError):
+    """A sync failed: nobody knows what of the file the disk holds, whatever a read returns."""
+
+
+def sync(file: int) -> None:
+    """Make what was written to an open file durable. Errors: SyncError."""
+    try:
+        if sys.platform == "darwin":  # fsync alone does not reach the disk there
+            import fcntl
+
+            with contextlib.suppress(OSError):  # some file systems do not know it
+                fcntl.fcntl(file, fcntl.F_FULLFSYNC)
+                return
+        os.fsync(file)
+    except OSError as error:
+        raise SyncError(error.errno, f"a sync failed: {error.strerror}") from error
+
+
+def sync_path(path: Path) -> None:
+    """Make a file, or a rename in a directory, durable. Not on Windows, which needs no such thing
+    for a rename and has no such thing for directories.
+
+    Errors: SyncError; OSError when it cannot be opened.
+    """
+    if os.name == "nt":
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        sync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_draft(path: Path, data: bytes) -> Path:
+    """A new file beside `path` that holds `data`, synced, readable by its owner only.
+
+    It has a name of its own. Errors: OSError; the file is removed then.
+    """
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    try:
+        with open_new_binary(draft) as file:
+            file.write(data)
+            file.flush()
+            sync(file.fileno())
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    return draft
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Let `path` hold `data`, whole or not at all, readable by its owner only, and durable.
+
+    Errors: OSError. It may then hold either, and is to be written again.
+    """
+    draft = write_draft(path, data)
+    try:
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    sync_path(path.parent)
+
+
+def make_file(path: Path, data: bytes) -> None:
+    """As `replace_file`, but a file that is there already is left as it is.
+
+    Errors: OSError. A file that this call made is removed then.
+    """
+    if path.exists():
+        return
+    draft = write_draft(path, data)
+    try:
+        path.hardlink_to(draft)
+    except FileExistsError:  # another process was faster: its file counts
+        return
+    finally:
+        draft.unlink(missing_ok=True)
+    try:
+        sync_path(path.parent)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def write_over(path: Path) -> None:
+    """Write what a file holds over itself, in its place, and sync it: what was read is then on the
+    disk. A file that is not there is none of its business.
+
+    Where the power fails meanwhile, each sector is as it was on the disk or as it was read.
+    It takes no room. Errors: SyncError, OSError.
+    """
+    try:
+        file = path.open("r+b")
+    except FileNotFoundError:
+        return
+    with file:
+        if _write_over(file):
+            sync(file.fileno())
+
+
+def _write_over(file: BinaryIO) -> int:
+    """Returns how many bytes it has."""
+    at = 0
+    while chunk := file.read(_CHUNK_BYTES):
+        file.seek(at)
+        file.write(chunk)
+        file.flush()
+        at += len(chunk)
+    return at
+
+
+def is_no_room(error: OSError) -> bool:
+    """Whether something could not be written because the disk, or a share of it, is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

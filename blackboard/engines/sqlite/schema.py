@@ -1,0 +1,72 @@
+"""What a SQLite file of ours may hold besides rows: the tables of its schema, and nothing else.
+
+A file can bring code along: a trigger, a view in place of a table, a generated column. SQLite would
+run it with our rights at the next statement, or fail each transaction for as long as it is tried.
+So a file's schema is compared with ours before anything else of it is read.
+"""
+
+import re
+import sqlite3
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+from blackboard.types import RESTORE_BYTES_MAX
+
+_LENGTH_MAX: Final = 8 * RESTORE_BYTES_MAX
+"""Bytes of a row: the largest is the log entry of a restore, with its keys. What claims more is not
+one of ours, and is refused before there is memory for it."""
+_BY_SQLITE: Final = frozenset(
+    {
+        ("table", "sqlite_stat1", "create table sqlite_stat1(tbl,idx,stat)"),
+        ("table", "sqlite_stat4", "create table sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)"),
+    }
+)
+"""What ANALYZE and PRAGMA optimize of an operator's own shell leave behind."""
+
+_Object = tuple[str, str, str]
+"""Type, name, and the statement that made it, without comments and line ends."""
+
+
+def schema_text() -> str:
+    """The statements that make the tables of a board's file."""
+    return files("blackboard.engines.sqlite").joinpath("schema.sql").read_text(encoding="utf-8")
+
+
+def distrust(connection: sqlite3.Connection) -> None:
+    """Let nothing that a file's schema says call functions that have effects, or take memory that
+    no row of ours needs."""
+    connection.execute("PRAGMA trusted_schema=OFF")
+    connection.execute("PRAGMA cell_size_check=ON")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LENGTH_MAX)
+
+
+def foreign_object(connection: sqlite3.Connection) -> str | None:
+    """What a file's schema has that ours has not, or lacks; None if they are the same."""
+    found = _objects(connection)
+    odd = sorted(found - _ours() - _BY_SQLITE) or sorted(_ours() - found)
+    if not odd:
+        return None
+    kind, name, _ = odd[0]
+    return f"{kind} {name!r}"
+
+
+@cache
+def _ours() -> frozenset[_Object]:
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.executescript(schema_text())
+        return frozenset(_objects(connection))
+    finally:
+        connection.close()
+
+
+def _objects(connection: sqlite3.Connection) -> set[_Object]:
+    """Indexes that belong to a table's keys have no statement of their own."""
+    rows = connection.execute("SELECT type, name, sql FROM sqlite_master")
+    return {(str(kind), str(name), _plain(text or "")) for kind, name, text in rows}
+
+
+def _plain(statement: str) -> str:
+    """Only comments to the end of a line: ours have no other ones, nor quotes to hide one in."""
+    return " ".join(re.sub(r"--[^\n]*", "", str(statement)).split()).lower()

@@ -1,0 +1,182 @@
+"""A SQLite file of which a sync failed: nothing that is read from it counts until it was written
+again.
+
+It stays as it is for the rest of the process; a mark beside it outlives the process. The one that
+opens it next makes a copy, has it checked, and puts that in its place. Where the mark could not be
+written either, or the process was killed before, the journal is still there, because nothing but an
+end in good order removes it: so a journal that is found is written over itself before it is read
+(`disk.write_over`), which makes true what the page cache says.
+
+Only the journal needs that. Pages of the file itself that a copy of the journal has not brought to
+the disk are still in the journal, and SQLite reads them there and copies them again.
+
+Invariants
+- The old file and its journal stay until the copy is whole and synced, under a name of its own
+  (`.whole`); from then on that is the file, whatever is interrupted.
+- A copy never meets the journal of the old file: that goes before the copy gets its place.
+"""
+
+import contextlib
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from blackboard.engines.disk import SyncError, sync_path, write_over
+
+log = logging.getLogger(__name__)
+
+BESIDE: Final = ("-wal", "-shm", "-journal")
+"""What SQLite keeps beside a file. They must never meet another file than their own."""
+_MARK: Final = ".suspect"
+_COPY: Final = ".copy"
+_WHOLE: Final = ".whole"
+_SYNC_CODES: Final = frozenset([sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC])
+
+
+def is_failed_sync(error: BaseException | None) -> bool:
+    """Whether an error of SQLite or of the file system says that a sync failed."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code in _SYNC_CODES or isinstance(error, SyncError)
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(f"{path.name}{suffix}")
+
+
+def mark(path: Path, reason: str) -> None:
+    """Note beside a file that a sync of it failed, and say so once in the log.
+
+    No error: where even that cannot be written, what is said in the docstring of this module holds.
+    """
+    log.error(
+        "a sync of %s failed (%s): nothing of it counts from now on, and it is closed to everybody."
+        " Look after the disk, then restart: the file is written again at the next start",
+        path,
+        reason,
+    )
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    beside = _beside(path, _MARK)
+    try:
+        # An empty file will do, and one that is only in the page cache: after a power loss the
+        # disk itself tells what it holds.
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+            file.write(f"{at} a sync of {path.name} failed: {reason}\n")
+        sync_path(beside)
+        sync_path(path.parent)
+    except OSError as error:
+        log.warning("the mark beside %s is perhaps not on the disk: %s", path, error)
+
+
+def is_marked(path: Path) -> bool:
+    """Whether a sync of a file failed, as far as it could be noted."""
+    return _beside(path, _MARK).exists()
+
+
+def forget(path: Path) -> None:
+    """Remove what lies beside a file that is being removed. Errors: OSError."""
+    for suffix in (_MARK, _COPY, _WHOLE):
+        _beside(path, suffix).unlink(missing_ok=True)
+
+
+def trust_journal(path: Path) -> None:
+    """Before a file is opened: let its journal be on the disk as it is read.
+
+    Nobody may have it open. Errors: OSError; after a SyncError the file is marked.
+    """
+    journal = _beside(path, "-wal")
+    if not journal.exists() or not journal.stat().st_size:
+        return
+    try:
+        write_over(journal)
+        sync_path(path.parent)
+    except SyncError as error:
+        mark(path, str(error))
+        raise
+
+
+def write_again(
+    path: Path,
+    look: Callable[[sqlite3.Connection], None],
+    finish: Callable[[Path], None],
+) -> None:
+    """Put a copy of a marked file in its place.
+
+    `look` is called with a connection to the old file, `finish` with the copy: it checks and
+    changes that, and leaves it closed, without a journal. What they raise ends it. Nobody may have
+    the file open. It needs as much room as the file takes.
+    Errors: OSError, sqlite3.Error; the old file is as it was, and stays marked.
+    """
+    whole = _beside(path, _WHOLE)
+    if not whole.exists():
+        copy = _beside(path, _COPY)
+        try:
+            _remove(copy)
+            _copy(path, copy, look)
+            finish(copy)
+            sync_path(copy)
+            copy.replace(whole)
+            _sync_name(whole)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                _remove(copy)
+            raise
+    for suffix in BESIDE:
+        _beside(path, suffix).unlink(missing_ok=True)
+    whole.replace(path)
+    sync_path(path)
+    sync_path(path.parent)
+    _beside(path, _MARK).unlink(missing_ok=True)
+    sync_path(path.parent)
+    log.warning("%s was written again: what it holds is on the disk", path)
+
+
+def _sync_name(path: Path) -> None:
+    """Make a file's name durable. Errors: SyncError; the name is given up again."""
+    try:
+        sync_path(path.parent)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _remove(copy: Path) -> None:
+    for suffix in ("", *BESIDE):
+        _beside(copy, suffix).unlink(missing_ok=True)
+
+
+def _copy(path: Path, copy: Path, look: Callable[[sqlite3.Connection], None]) -> None:
+    """Copy what SQLite reads from a file and its journal, and leave both as they are."""
+    with closing(read_only(path)) as source:
+        look(source)
+        os.close(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        with closing(sqlite3.connect(copy, isolation_level=None)) as target:
+            # Without a journal: a copy that was not finished is removed, never repaired.
+            target.execute("PRAGMA journal_mode=OFF")
+            source.backup(target)
+
+
+def read_only(path: Path) -> sqlite3.Connection:
+    """A connection that cannot write. Others that are closed while it is open leave the journal as
+    it is, and so does this one. Errors: sqlite3.Error."""
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=ro",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        timeout=0,
+    )
+
+
+def close_as_it_is(path: Path, close: Callable[[], None]) -> None:
+    """Call `close`, which closes every connection of this process to a file: the last one that is
+    closed would else sync the journal and copy it into the file."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(sqlite3.Error):
+            holder = stack.enter_context(closing(read_only(path)))
+            holder.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        close()

@@ -1,0 +1,129 @@
+"""Files and directories that only their owner may open, whatever the umask is.
+
+A data directory holds private values, tokens and keys. Its mode alone keeps other users out, but
+a backup, a bind mount or a later `chmod` can lay its content open; so each file is private by
+itself as well.
+
+Invariants
+- what is made here has its mode from its first byte on.
+- rights are only ever taken away, and never from what belongs to somebody else or is reached
+  through a symbolic link.
+"""
+
+import contextlib
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, TextIO
+
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+UMASK: Final = 0o077
+_OTHERS: Final = 0o077
+
+log = logging.getLogger(__name__)
+
+
+def make_directory(path: Path) -> None:
+    """Make `path`, and what is missing above it; one that is there is closed to other users.
+
+    Errors: OSError when it cannot be made. One of another user is left open, with a warning.
+    """
+    path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    _close(path, path.stat())
+
+
+def make_file(path: Path) -> None:
+    """Make an empty file at `path`; one that is there is closed to other users, and so are the
+    journals that SQLite keeps beside it. Errors: OSError."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))
+    except FileExistsError:
+        for found in (path, *(path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm"))):
+            with contextlib.suppress(FileNotFoundError):
+                _close(found, found.stat())
+
+
+def open_new(path: Path) -> TextIO:
+    """Open a new file for writing text. Errors: OSError, also when there is one."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    return os.fdopen(os.open(path, flags, FILE_MODE), "w", encoding="utf-8")
+
+
+def open_new_binary(path: Path) -> BinaryIO:
+    """As `open_new`, for writing bytes."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    return os.fdopen(os.open(path, flags, FILE_MODE), "wb")
+
+
+def open_anew(path: Path) -> TextIO:
+    """Open the file at `path` for writing text, emptied if there is one, which keeps its mode.
+
+    Errors: OSError.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    return os.fdopen(os.open(path, flags, FILE_MODE), "w", encoding="utf-8")
+
+
+def close_tree(top: Path) -> None:
+    """Take all rights of other users from `top` and what lies in it.
+
+    Cost: one look at each file, 2 us. Errors: OSError when `top` cannot be listed. What belongs to
+    another user, or is a directory that users share (/tmp), is left as it is, with a warning.
+    """
+    for path, status in _exposed(top):
+        _close(path, status)
+
+
+def exposed(top: Path) -> list[Path]:
+    """What other users of this machine have any right to, in `top` or `top` itself.
+
+    Errors: OSError when `top` cannot be listed.
+    """
+    return [path for path, _ in _exposed(top)]
+
+
+def _exposed(top: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Each directory before what is in it. On Windows, which has no such modes, nothing."""
+    if os.name == "nt":
+        return
+    status = top.stat()
+    if status.st_mode & _OTHERS:
+        yield top, status
+    waiting = [top]
+    while waiting:
+        directory = waiting.pop()
+        try:
+            entries = list(os.scandir(directory))
+        except OSError:
+            if directory == top:
+                raise
+            continue  # somebody removed it, or keeps us out too
+        for entry in entries:
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISLNK(status.st_mode):
+                continue
+            if status.st_mode & _OTHERS:
+                yield Path(entry.path), status
+            if stat.S_ISDIR(status.st_mode):
+                waiting.append(Path(entry.path))
+
+
+def _close(path: Path, status: os.stat_result) -> None:
+    if os.name == "nt" or not status.st_mode & _OTHERS:
+        return
+    if status.st_mode & stat.S_ISVTX and stat.S_ISDIR(status.st_mode):
+        log.warning("%s is shared by its users (sticky bit) and stays open to them", path)
+        return
+    try:
+        path.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        mode = stat.S_IMODE(status.st_mode)
+        log.warning("%s stays open to other users (mode %o): %s", path, mode, error.strerror)

@@ -1,0 +1,144 @@
+"""A team that cannot go on: somebody is gone, and all who are left wait.
+
+Nobody is stopped for that unless it was asked for (`run_team(on_dead="stop")`): what they wait for
+may still come, from a person, another team, or a repaired agent. It is told, in one line of the log
+and one entry, `public/~team/stalled`, until somebody goes on.
+
+Invariants
+- a team counts as stalled only if each agent that is left rests, no timer of its own will wake it,
+  and nothing that would wake it has happened since it began to rest.
+- while an approval is pending nobody is stopped: a person is still to be heard.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import anyio
+
+from blackboard.client.board import Board
+from blackboard.errors import BlackboardError, Compacted
+from blackboard.runtime.approvals import pending
+from blackboard.runtime.run import Rest
+from blackboard.runtime.supervisor import Ended
+from blackboard.types import Key, Revision
+
+OnDead = Literal["report", "stop"]
+STALLED: Key = "public/~team/stalled"
+"""Where it is told who is gone (`gone`) and who waits for what (`waits`)."""
+_AWAY_PAUSE_S = 1.0
+_SHOWN_PATTERNS_MAX = 8
+"""Of one agent, in the record: it is for people, who look at the first few."""
+_UNKNOWN = object()
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """Who is gone, and what each of the others waits for."""
+
+    gone: Mapping[str, Ended]
+    waits: Mapping[str, Rest]
+
+    def plain(self) -> dict[str, Any]:
+        """As the board has it."""
+        gone = {name: {"how": one.how, "error": one.error} for name, one in self.gone.items()}
+        waits = {name: list(one.patterns[:_SHOWN_PATTERNS_MAX]) for name, one in self.waits.items()}
+        return {"gone": gone, "waits": waits}
+
+    def __str__(self) -> str:
+        gone = ", ".join(f"{name} ({one.error or one.how})" for name, one in self.gone.items())
+        waits = "; ".join(
+            f"{name} waits for {', '.join(one.patterns[:_SHOWN_PATTERNS_MAX])}"
+            for name, one in self.waits.items()
+        )
+        return f"gone: {gone}. Left: {waits}"
+
+
+class Lookout:
+    """Notices when the team on `board` is stalled, and tells.
+
+    `stir` says that somebody has ended, or has come to rest, or goes on.
+    """
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._stirred = asyncio.Event()
+        self._told: Any = _UNKNOWN
+        self._quiet: dict[str, tuple[Rest, Revision]] = {}
+        """Up to which revision it is known that nothing ends a rest."""
+
+    def stir(self) -> None:
+        """Look again."""
+        self._stirred.set()
+
+    async def wait(self) -> None:
+        """Return when there may be something to see."""
+        await self._stirred.wait()
+        self._stirred.clear()
+
+    async def look(
+        self, ended: Mapping[str, Ended], living: Mapping[str, Rest | None]
+    ) -> Stalled | None:
+        """Whether the team is stalled; that is told, and taken back when it is over.
+
+        `living` has everybody who has not ended, with the rest that each is at. While the board
+        cannot be read nothing is known, and it is looked again after a while.
+        """
+        gone = {name: one for name, one in ended.items() if one.how in ("crash_loop", "refused")}
+        waits = {name: rest for name, rest in living.items() if rest is not None}
+        try:
+            found = None
+            if gone and waits and len(waits) == len(living) and await self._all_sleep(waits):
+                found = Stalled(gone, waits)
+            await self._tell(found)
+        except BlackboardError as error:
+            log.warning("whether the team can go on is not known: %s", error)
+            await anyio.sleep(_AWAY_PAUSE_S)
+            self.stir()
+            return None
+        return found
+
+    async def asks_somebody(self, living: Mapping[str, Rest | None]) -> bool:
+        """Whether one of `living` waits for a person: a request of it has no answer yet."""
+        return any(
+            asked.answer is None and asked.agent in living for asked in await pending(self._board)
+        )
+
+    async def _all_sleep(self, waits: Mapping[str, Rest]) -> bool:
+        if any(rest.ends_by_itself for rest in waits.values()):
+            return False
+        return all([await self._sleeps(rest) for rest in waits.values()])
+
+    async def _sleeps(self, rest: Rest) -> bool:
+        """Whether nothing has happened that ends `rest`: what wakes it may be on its way."""
+        board = self._board.as_agent(rest.agent)
+        known, after = self._quiet.get(rest.agent, (rest, rest.since))
+        after = after if known is rest else rest.since
+        try:
+            while page := await board.log(after=after):
+                for revised in page:
+                    changes = revised.changes
+                    if revised.epoch is not None or any(map(rest.is_ended_by, changes)):
+                        return False
+                after = page[-1].revision
+        except Compacted:
+            return False
+        self._quiet[rest.agent] = rest, after
+        return True
+
+    async def _tell(self, found: Stalled | None) -> None:
+        if self._told is _UNKNOWN:  # an earlier run of the team may have said so
+            self._told = await self._board.get(STALLED)
+        told = None if found is None else found.plain()
+        if told == self._told:
+            return
+        await self._board.refresh()
+        if found is None:
+            await self._board.delete(STALLED)
+        else:
+            log.warning("the team cannot go on by itself: %s", found)
+            await self._board.put(STALLED, told, note="the team cannot go on by itself")
+        self._told = told

@@ -1,0 +1,91 @@
+"""Whether a board goes on where its archive ends, and what is done when it does not.
+
+An engine may come back with less than was acknowledged: an older copy of its file was put in place,
+its journal is missing, a server was emptied. Then the archive knows revisions that the engine does
+not. They stay where they are, and the board goes on above them in an epoch of its own, so that none
+of them is ever given to another commit.
+
+Nothing here changes the archive: `server/archiver.py` takes the new epoch in as any other entry.
+"""
+
+import logging
+from typing import Final
+
+from blackboard.archive.base import Archive
+from blackboard.core.checkpoints import Lost, Point
+from blackboard.core.commit import ENGINE, LogEntry
+from blackboard.engines.base import Store
+from blackboard.errors import Compacted, Unavailable
+from blackboard.types import Revision
+
+log = logging.getLogger(__name__)
+_TRIES: Final = 5
+"""Times that a board is looked at again because it moved meanwhile."""
+_MARKERS: Final = 64
+"""Epochs without a commit that are gone back over: a service that was started again and again."""
+
+
+async def go_above(store: Store, archive: Archive, board: str) -> Lost | None:
+    """See to it that the board stands above everything that is archived of it.
+
+    Returns what its engine was found to have lost just now; None: nothing.
+    Errors: Unavailable, Corrupt.
+    """
+    for _ in range(_TRIES):
+        mark = await archive.mark(board)  # first: what is archived was committed before
+        head = await store.open(board)
+        if mark is None or mark.revision < head.revision:
+            return None
+        try:
+            shared = await last_shared(store, archive, board, head.revision)
+        except Compacted:
+            shared = None
+        if shared == mark.revision:
+            return None
+        above = mark.revision
+        new = await store.begin_epoch(board, head, above=above)
+        if new.revision > above:
+            lost = Lost(head.revision if shared is None else shared, above, new.revision)
+            log.warning("%s", told(board, lost))
+            return lost
+    raise Unavailable(what=f"board {board}", reason="it changes while it is compared")
+
+
+async def last_shared(
+    store: Store, archive: Archive, board: str, revision: Revision
+) -> Revision | None:
+    """The last revision up to `revision` that the engine's log has as the archive has it; None if
+    they are of two histories.
+
+    Epochs that only tell that the engine came back are gone back over.
+    Errors: Compacted when the archive does not know it; Unavailable.
+    """
+    for _ in range(_MARKERS):
+        if not revision:
+            return 0
+        entry = await _entry_at(store, board, revision)
+        archived = await archive.digest_at(Point(board, revision))
+        if entry is None or archived == entry.digest:
+            return revision
+        if entry.epoch is None or entry.epoch.cause != ENGINE:
+            return None
+        revision = entry.epoch.from_revision
+    return None
+
+
+async def _entry_at(store: Store, board: str, revision: Revision) -> LogEntry | None:
+    """The log entry at a revision; None if the log does not have it any more."""
+    try:
+        page = await store.log(board, revision - 1, limit=1)
+    except Compacted:
+        return None
+    found = page.entries[:1]
+    return found[0] if found and found[0].revision == revision else None
+
+
+def told(board: str, lost: Lost) -> str:
+    """What people are told of a loss."""
+    return (
+        f"board {board}: the engine lost revisions {lost.survived + 1} to {lost.through}, which the"
+        f" archive has: they can be read and restored; the board goes on at {lost.went_on}"
+    )

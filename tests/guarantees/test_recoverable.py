@@ -1,0 +1,185 @@
+"""Recoverable: what is archived is never deleted because an engine has less."""
+
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blackboard.client.board import Board
+from blackboard.errors import Compacted, FutureRevision, NoSuchCheckpoint
+from tests.guarantees.losses import EMBEDDED, REDIS, Site
+
+TABLES = ("version", "commit_log", "epoch", "checkpoint")
+
+
+@pytest.fixture
+async def embedded(tmp_path: Path) -> AsyncIterator[Site]:
+    """A service over the embedded engine."""
+    async with Site(tmp_path / "embedded") as site:
+        yield site
+
+
+@pytest.fixture
+async def redis(tmp_path: Path, redis_url: str) -> AsyncIterator[Site]:
+    """A service over Redis."""
+    async with Site(tmp_path / "redis", redis_url) as site:
+        yield site
+
+
+@pytest.fixture(params=EMBEDDED)
+async def lost_embedded(embedded: Site, request: pytest.FixtureRequest) -> "Lost":
+    """A board whose engine lost its end, in each way."""
+    return await Lost.of(embedded, request.param)
+
+
+@pytest.fixture(params=REDIS)
+async def lost_redis(redis: Site, request: pytest.FixtureRequest) -> "Lost":
+    """The same over Redis."""
+    return await Lost.of(redis, request.param)
+
+
+class Lost:
+    """A board of which everything after revision 10, or all, was lost by its engine."""
+
+    def __init__(self, site: Site, how: str) -> None:
+        self.site = site
+        self.how = how
+        self.survived = 10 if how == "older copy" else 0
+        self.head = 0
+        self.at_checkpoint = 0
+        self.rows: dict[str, set[Any]] = {}
+
+    @classmethod
+    async def of(cls, site: Site, how: str) -> "Lost":
+        """Tell a history, then lose it."""
+        lost = cls(site, how)
+        board = site.board()
+        for number in range(1, 11):
+            await board.put(f"public/k{number % 7}", number)
+        if how == "older copy":
+            site.copy()
+        await site.board("ada").put("private/ada/plan", "hers")
+        await board.append("inbox/ada", {"to": "ada"})
+        for number in range(13, 31):
+            await board.put(f"public/k{number % 7}", number)
+        lost.at_checkpoint = (await board.checkpoint("precious", note="keep me")).revision
+        for number in range(32, 41):
+            await board.put(f"public/k{number % 7}", number)
+        lost.head = (await board.head()).revision
+        await site.archived()
+        lost.rows = rows_of(site.archive_file)
+        await site.lose(how)
+        return lost
+
+    @property
+    def board(self) -> Board:
+        """The board as it is now."""
+        return self.site.board()
+
+
+def rows_of(file: Path) -> dict[str, set[Any]]:
+    """Every row of the archive's tables."""
+    with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as database:
+        return {name: set(database.execute(f"SELECT * FROM {name}")) for name in TABLES}
+
+
+class LossRules:
+    """What holds after a loss, however it came about."""
+
+    @pytest.fixture
+    def lost(self) -> Lost:
+        """The loss."""
+        raise NotImplementedError
+
+    async def test_nothing_archived_goes(self, lost: Lost) -> None:
+        """Not when the archiver has looked, nor after commits, a checkpoint and another start."""
+        board = lost.board
+        first = await board.put("public/new", 1)
+        assert first.revision > lost.head
+        await board.checkpoint("precious")
+        await lost.site.archived()
+        await lost.site.stop()
+        await lost.site.start()
+        assert (await lost.site.board().put("public/new", 2)).revision > first.revision
+        await lost.site.archived()
+        now = rows_of(lost.site.archive_file)
+        assert [name for name in TABLES if lost.rows[name] - now[name]] == []
+        assert (await lost.site.board().verify()).findings == ()
+
+    async def test_every_archived_revision_is_read_as_it_was(self, lost: Lost) -> None:
+        """Before anything else is done, and after a commit; what nobody knows is an error."""
+        for _ in range(2):
+            for revision in range(13, 31):
+                key = f"public/k{revision % 7}"
+                assert await lost.board.get(key, at=revision) == revision
+            assert await lost.board.get("private/ada/plan", at=lost.head) == "hers"
+            assert await lost.board.get("public/k5", at="precious") == 26
+            await lost.board.put("public/new", 1)
+            head = await lost.board.head()
+            for nowhere in (lost.head + 1, head.epoch.revision - 1):
+                with pytest.raises(Compacted):
+                    await lost.board.get("public/k1", at=nowhere)
+        with pytest.raises(FutureRevision):
+            await lost.board.get("public/k1", at=head.revision + 1)
+        with pytest.raises(NoSuchCheckpoint):
+            await lost.board.get("public/k1", at="never")
+
+    async def test_what_was_lost_is_compared_and_told(self, lost: Lost) -> None:
+        """Differences, the versions of a key, points in time, checkpoints and their manifests."""
+        board = lost.board
+        new = await board.put("public/k1", "new")
+        versions = [version.revision for version in await board.history("public/k1")]
+        assert versions == [new.revision, *range(36, 13, -7), 8, 1]
+        diff = await board.diff("precious", new.revision)
+        changed = {each.key: (each.before and each.before.value) for each in diff}
+        assert changed["public/k1"] == 29
+        assert changed["private/ada/plan"] == "hers"
+        assert [(c.name, c.note) for c in await board.checkpoints()] == [("precious", "keep me")]
+        assert (await board.show("precious")).checkpoint.revision == lost.at_checkpoint
+        assert (await board.verify("precious")).findings == ()
+        await board.pin("precious")
+        assert [c.pinned for c in await board.checkpoints()] == [True]
+        await board.checkpoint("precious")  # the name is free, and the newer one has it
+        assert await board.get("public/k1", at="precious") == "new"
+
+    async def test_what_was_lost_is_restored(self, lost: Lost) -> None:
+        """By name or revision, at once after the loss; never an empty board in its place."""
+        board = lost.board
+        await board.restore("precious")
+        assert await board.get("public/k1") == 29
+        assert await board.get("private/ada/plan") == "hers"
+        assert [entry.value async for entry in board.scan("inbox/ada/*")] == [{"to": "ada"}]
+        await board.restore(lost.head)
+        assert await board.get("public/k5") == 40
+        revision = (await board.head()).revision
+        with pytest.raises(Compacted):
+            await board.restore(lost.head + 1)
+        assert (await board.head()).revision == revision
+
+    async def test_a_branch_begins_in_what_was_lost(self, lost: Lost) -> None:
+        """It has that past, and its engine begins with it."""
+        saved = await lost.board.branch("saved", "precious")
+        assert await saved.get("public/k1") == 29
+        assert await saved.get("public/k1", at=15) == 15
+        assert (await saved.verify()).findings == ()
+
+
+class TestEmbedded(LossRules):
+    """Over the embedded engine."""
+
+    @pytest.fixture
+    def lost(self, lost_embedded: Lost) -> Lost:
+        """In each way."""
+        return lost_embedded
+
+
+class TestRedis(LossRules):
+    """Over Redis."""
+
+    @pytest.fixture
+    def lost(self, lost_redis: Lost) -> Lost:
+        """In each way."""
+        return lost_redis

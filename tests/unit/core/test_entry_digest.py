@@ -1,0 +1,111 @@
+"""The digest of a log entry: what it covers, and what it tells of what is not shown."""
+
+import hashlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.msgpack import encode
+from msgspec.structs import fields, replace
+
+from blackboard.core import entry_digest
+from blackboard.core.commit import Change, ChangeKind, CommitId, Epoch, Lease, LogEntry, Waiter
+from blackboard.core.entry_digest import LEAVES_MIN, Leaves, content_of, digest_of
+
+LEASE = Lease("public/l", "ada", 3, 99, (Waiter("bo", 5, 6),))
+ENTRY = LogEntry(
+    revision=7,
+    time_ms=1_000,
+    id=CommitId("ada", 1, "i", 4),
+    changes=(
+        Change(ChangeKind.PUT, "public/a", b"\x01", 5_000, item=2),
+        Change(ChangeKind.GRANT, "public/l", lease=LEASE),
+        Change(ChangeKind.DELETE, "private/ada/b"),
+    ),
+    digest=b"",
+    based_on=(("public/a", 3),),
+    note="why",
+    epoch=Epoch(2, "e", "restore", 3, 7),
+    results=(None, ("ada", 3, 99), 1),
+    salt=b"0123456789abcdef",
+)
+
+
+def entry_of(count: int, salt: bytes = ENTRY.salt) -> LogEntry:
+    """An entry with so many changes."""
+    changes = [Change(ChangeKind.PUT, f"private/ada/k{n}", b"\x01") for n in range(count)]
+    return LogEntry(1, 2, CommitId("ada", 0, "i", 1), tuple(changes), b"", salt=salt)
+
+
+def leaves_of(entry: LogEntry) -> list[bytes]:
+    """All of its leaves."""
+    leaves = Leaves(entry)
+    for change in entry.changes:
+        leaves.add(change, content_of(change))
+    return leaves.all()
+
+
+def test_the_digest_is_what_the_protocol_says() -> None:
+    """Computed step by step, as docs/protocol.md puts it."""
+    change = Change(ChangeKind.PUT, "public/a", b"\x01", None, None)
+    entry = replace(entry_of(0), changes=(change,), based_on=(("public/b", 3),), results=(None,))
+    salts = hashlib.shake_256(b"\0" + entry.salt).digest(32)
+    said = encode(["put", "public/a", hashlib.sha256(b"\x01").digest(), None, None, None, 1])
+    leaves = [hashlib.sha256(b"\0" + salts[:16] + said).digest()]
+    hidden = encode([0, "i", 1, [["public/b", 3]], [None]])
+    leaves.append(hashlib.sha256(b"\0" + salts[16:] + hidden).digest())
+    padding = hashlib.shake_256(b"\1" + entry.salt).digest(64)
+    leaves += [padding[:32], padding[32:]]
+    header = hashlib.sha256(encode([1, 2, "ada", "", None])).digest()
+    expected = hashlib.sha256(b"\1" + header + b"".join(sorted(leaves))).digest()
+    assert digest_of(entry) == expected
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("revision", 8),
+        ("time_ms", 1_001),
+        ("id", CommitId("bo", 1, "i", 4)),
+        ("id", CommitId("ada", 1, "i", 5)),
+        ("changes", ENTRY.changes[:2]),
+        ("changes", (*ENTRY.changes[:2], replace(ENTRY.changes[2], key="private/ada/c"))),
+        ("changes", (replace(ENTRY.changes[0], value=b"\x02"), *ENTRY.changes[1:])),
+        ("changes", (replace(ENTRY.changes[0], expires_at_ms=None), *ENTRY.changes[1:])),
+        ("changes", (replace(ENTRY.changes[0], item=None), *ENTRY.changes[1:])),
+        ("based_on", ()),
+        ("note", ""),
+        ("epoch", None),
+        ("results", (None, ("ada", 3, 99), 0)),
+        ("salt", b"1123456789abcdef"),
+    ],
+)
+def test_the_digest_covers_every_field(field: str, value: Any) -> None:
+    assert digest_of(replace(ENTRY, **{field: value})) != digest_of(ENTRY)
+    covered = {"revision", "time_ms", "id", "changes", "based_on", "note", "epoch", "results"}
+    assert {each.name for each in fields(LogEntry)} == covered | {"salt", "digest"}
+
+
+def test_two_changes_of_one_key_keep_their_order() -> None:
+    one = Change(ChangeKind.PUT, "public/a", b"\x01")
+    other = Change(ChangeKind.PUT, "public/a", b"\x02")
+    forth, back = (replace(ENTRY, changes=pair) for pair in ((one, other), (other, one)))
+    assert digest_of(forth) != digest_of(back)
+
+
+@given(st.integers(0, 40))
+def test_the_number_of_changes_shows_as_a_power_of_two_only(count: int) -> None:
+    """Leaves that stand for nothing look like the others."""
+    leaves = leaves_of(entry_of(count))
+    assert len(leaves) >= max(LEAVES_MIN, count + 1)
+    assert len(leaves) & (len(leaves) - 1) == 0
+    assert len(leaves) < max(LEAVES_MIN + 1, 2 * (count + 1))
+    assert len(set(leaves)) == len(leaves)
+    assert {len(leaf) for leaf in leaves} == {entry_digest.HASH_BYTES}
+
+
+def test_equal_changes_have_unlike_leaves() -> None:
+    """In one entry, and in two that differ in nothing but their salt."""
+    one, other = (leaves_of(entry_of(3, salt)) for salt in (b"a" * 16, b"b" * 16))
+    assert not set(one) & set(other)

@@ -1,0 +1,149 @@
+"""A board goes on above what is archived of it, whatever its engine and its archive disagree in."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from blackboard.archive.base import Archive
+from blackboard.core.checkpoints import Lost, Point
+from blackboard.core.commit import Put
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.errors import InvalidRequest, Unavailable
+from blackboard.server.archiver import Archiver
+from blackboard.server.assembly import archive_beside
+from blackboard.server.continuity import go_above
+from blackboard.wire.codec import encode_value
+from tests.conformance.rules_archive import state_at, whole_log
+from tests.conformance.writer import Writer
+from tests.waiting import wait_until
+
+BOARD = "main"
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    """The engine."""
+    opened = await SqliteStore.at(tmp_path / "data")
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+async def archive(tmp_path: Path) -> AsyncIterator[Archive]:
+    """An empty archive."""
+    opened = await archive_beside(tmp_path)
+    yield opened
+    await opened.aclose()
+
+
+async def archived(store: SqliteStore, archive: Archive) -> None:
+    """Archive what is in the log, by an archiver that comes and goes."""
+    archiver = Archiver(store, archive)
+    archiver.follow(BOARD)
+
+    async def is_done() -> bool:
+        mark = await archive.mark(BOARD)
+        with contextlib.suppress(Unavailable):  # an epoch is beginning
+            return mark is not None and mark.revision == (await store.open(BOARD)).revision
+        return False
+
+    await wait_until(is_done)
+    await archiver.aclose()
+
+
+async def commits(store: SqliteStore, count: int, value: str) -> None:
+    """Commit `count` times."""
+    writer = await Writer.open(store, BOARD, value)
+    for number in range(count):
+        await writer.commit(Put(f"public/{number % 3}", encode_value(value)))
+
+
+async def test_a_board_that_holds_what_is_archived_stays_as_it_is(
+    store: SqliteStore, archive: Archive
+) -> None:
+    assert await go_above(store, archive, BOARD) is None
+    await commits(store, 5, "ada")
+    assert await go_above(store, archive, BOARD) is None
+    await archived(store, archive)
+    assert await go_above(store, archive, BOARD) is None
+    await commits(store, 2, "bob")
+    assert await go_above(store, archive, BOARD) is None
+    assert (await store.open(BOARD)).epoch.number == 1
+
+
+async def test_a_board_that_was_lost_goes_on_above_once(
+    store: SqliteStore, archive: Archive
+) -> None:
+    """However often, and by however many, it is looked at; again after another loss."""
+    through = 0
+    for _ in range(2):
+        await commits(store, 5, "ada")
+        await archived(store, archive)
+        through, before = (await store.open(BOARD)).revision, through
+        await store.drop(BOARD)
+        lost = await go_above(store, archive, BOARD)
+        head = await store.open(BOARD)
+        assert lost == Lost(0, through, head.revision)
+        assert head.revision > through > before
+        assert await go_above(store, archive, BOARD) is None
+        assert head.epoch.number == 2
+        await archived(store, archive)
+        mark = await archive.mark(BOARD)
+        assert mark is not None
+        assert mark.epoch.id == head.epoch.id
+
+
+async def test_an_epoch_begins_only_where_the_board_still_stands(store: SqliteStore) -> None:
+    """Whoever committed meanwhile is not left behind."""
+    await commits(store, 3, "ada")
+    head = await store.open(BOARD)
+    await commits(store, 1, "bob")
+    after = await store.begin_epoch(BOARD, head, above=1_000)
+    assert (after.revision, after.epoch.number) == (4, 1)
+    begun = await store.begin_epoch(BOARD, after, above=1_000)
+    assert begun.revision > 1_000
+    assert (begun.epoch.number, begun.epoch.cause, begun.epoch.from_revision) == (2, "engine", 4)
+    await commits(store, 1, "bob")
+    with pytest.raises(InvalidRequest):
+        await store.begin_epoch("unknown", head, above=1)
+
+
+async def test_another_board_of_the_name_is_kept_beside_the_archived_one(
+    store: SqliteStore, archive: Archive
+) -> None:
+    """An archive of somewhere else was put beside the engine: longer or shorter, nothing goes."""
+    for number, count in enumerate((6, 3), 1):
+        await commits(store, 5, f"ada{number}")
+        await archived(store, archive)
+        old = await whole_log(archive, BOARD)
+        await store.drop(BOARD)
+        await commits(store, count, f"bob{number}")
+        await go_above(store, archive, BOARD)
+        await archived(store, archive)
+        assert await whole_log(archive, f"{BOARD}~{number}") == old
+        log = await whole_log(archive, BOARD)
+        assert [entry.author for entry in log][:count] == [f"bob{number}"] * count
+        assert (await archive.boards())[-1] == f"{BOARD}~{number}"
+        await store.drop(BOARD)
+        await go_above(store, archive, BOARD)
+        await archived(store, archive)
+
+
+async def test_a_log_that_was_cut_before_it_was_archived_leaves_a_gap(
+    store: SqliteStore, archive: Archive
+) -> None:
+    """The archive goes on with what the board holds; what it had before stays."""
+    await commits(store, 5, "ada")
+    await archived(store, archive)
+    await commits(store, 10, "bob")
+    await store.compact(BOARD, 13)
+    assert await go_above(store, archive, BOARD) is None
+    await commits(store, 1, "cy")
+    await archived(store, archive)
+    held = await state_at(archive, Point(BOARD, 5))
+    assert {entry.author for entry in held.values()} == {"ada"}
+    held = await state_at(archive, Point(BOARD, 16))
+    assert {entry.author for entry in held.values()} == {"bob", "cy"}
+    assert await archive.boards() == [BOARD]
