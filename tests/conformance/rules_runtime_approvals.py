@@ -57,7 +57,9 @@ class ApprovalRules:
         assert await keys_below(ada, "public/~approvals/**") == []
         assert await keys_below(ada, "public/~decisions/**") == []
 
-    async def test_why_leads_to_the_person_who_approved(self, ada: Board, bob: Board) -> None:
+    async def test_why_leads_to_the_person_who_approved(
+        self, ada: Board, bob: Board, boss: Board
+    ) -> None:
         await bob.put(PRICE, 1200)
 
         async def buy(ctx: Context[Notes]) -> None:
@@ -67,7 +69,7 @@ class ApprovalRules:
 
         await runner(ada, buy).step()
         [asked] = await pending(bob)
-        await answer(bob, asked, approved=True)
+        await answer(boss, asked, approved=True)
         await bob.put(PRICE, 1300)
         await bob.put(PRICE, 1200)
         assert (await runner(ada, buy).step()).status is Status.DONE
@@ -76,7 +78,7 @@ class ApprovalRules:
         told = {(cause.key.rpartition("/")[0], cause.author) for cause in others}
         assert {
             ("public/~approvals/ada", "ada"),
-            ("public/~decisions/ada", "bob"),
+            ("public/~decisions/ada", "operator"),
             ("public", "bob"),
         } <= told
 
