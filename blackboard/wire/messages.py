@@ -172,11 +172,13 @@ class Leases(_BoardParams):
 
 
 class Log(_BoardParams):
-    """A page of the log after revision `after`."""
+    """A page of the log after revision `after`: of `limit` revisions, those that are asked for."""
 
     method = "log"
     after: RevisionNumber = 0
     limit: Annotated[int, Field(ge=1, le=limits.LOG_ENTRIES_MAX)] = limits.LOG_ENTRIES_MAX
+    pattern: PatternText | None = None
+    author: Name | None = None
 
 
 class Why(_BoardParams):

@@ -28,7 +28,7 @@ import struct
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import ne
 from pathlib import Path
@@ -41,12 +41,14 @@ from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.owed import Owed, insert
 from blackboard.engines.sqlite.rows import (
     ENTRY,
+    LEASE,
     TABLES,
     Row,
     Writes,
     checksum,
     epoch_row,
     fill,
+    outdated_leases,
     read_epoch_row,
     seal,
     unpack_large,
@@ -191,12 +193,14 @@ DISTRUSTED: Final = (
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """What a file held. `clean` says that it surely holds all that was acknowledged; `weight` is
-    that of all its rows but the head (engines/sqlite/rows.py)."""
+    that of all its rows but the head (engines/sqlite/rows.py), once `outdated` ones are replaced by
+    these."""
 
     state: State
     epochs: list[Epoch]
     clean: bool
     weight: int
+    outdated: list[Row] = field(default_factory=list)
 
 
 def _follow(epochs: Sequence[Epoch]) -> bool:
@@ -264,10 +268,11 @@ class BoardFile:
             if any(map(ne, indexed, state.entries)):  # it was read along this very index
                 raise self._corrupt("the index of its entries is damaged")
             self._owed.fill(state, cursor)
+            outdated, more = outdated_leases(state, cursor.execute(LEASE.select))
             weight = weight_of(state) + sum(map(weigh, rows))
-            if checksum(weight, revision, time_ms, oldest) != kept:
+            if checksum(weight - more, revision, time_ms, oldest) != kept:
                 raise self._corrupt("its tables do not add up")
-            return Loaded(state, epochs, clean=bool(clean), weight=weight)
+            return Loaded(state, epochs, bool(clean), weight, outdated)
 
     def _check_format(self, cursor: sqlite3.Cursor) -> None:
         for pragma, wanted in (("application_id", APPLICATION_ID), ("user_version", FORMAT)):
@@ -295,6 +300,18 @@ class BoardFile:
             raise self._corrupt(
                 f"its log ends at {newest} with {kept} entries, its head is {oldest}..{revision}"
             )
+
+    def update(self, loaded: Loaded) -> None:
+        """Replace the rows of an older form, all or none. Errors: Unavailable."""
+        if not loaded.outdated:
+            return
+        state = loaded.state
+        place = (state.revision, state.time_ms, state.oldest)
+        with translated(self.path):
+            self._writer.execute("BEGIN IMMEDIATE")
+            insert(self._writer, LEASE.upsert, loaded.outdated)
+            self._writer.execute(_HEAD, (*place, checksum(loaded.weight, *place)))
+            self._writer.execute("COMMIT")
 
     def begin_run(self) -> None:
         """Note durably whether the file can lose commits from here on; then sync as `level` says.

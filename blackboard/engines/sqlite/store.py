@@ -154,6 +154,7 @@ class SqliteStore:
         """In a thread: the marker of an epoch, if the file of a closed board stands at `head`."""
         with self._opened(name, self._path(name)) as file:
             loaded = file.load(name)
+            file.update(loaded)
             state = loaded.state
             if (state.revision, state.epoch.id) == (head.revision, head.epoch.id):
                 epoch = _next_epoch(state, above)
@@ -343,6 +344,7 @@ class SqliteStore:
             create(path, name, Epoch(1, uuid.uuid4().hex), now_ms)
         with self._opened(name, path) as file:
             loaded = file.load(name)
+            file.update(loaded)
             if first and not loaded.clean:
                 loaded = file.begin_epoch(loaded, _next_epoch(loaded.state, 0), now_ms)
             file.begin_run()

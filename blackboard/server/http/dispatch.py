@@ -185,7 +185,13 @@ async def call(link: Link, params: messages.Params | CommitParams, encoding: Enc
             )
             return answers.write_leases(found)
         case messages.Log():
-            page = await link.log(params.board, params.after, limit=params.limit)
+            page = await link.log(
+                params.board,
+                params.after,
+                limit=params.limit,
+                pattern=params.pattern,
+                author=params.author,
+            )
             return answers.write_log(page, encoding)
         case messages.Why():
             return [write_cause(cause) for cause in await link.why(params.board, params.key)]
