@@ -71,6 +71,8 @@ from blackboard.core.commit import (
     LogPage,
     Op,
     Put,
+    name_of,
+    narrowed_from,
 )
 from blackboard.core.entry_digest import is_proved
 from blackboard.core.path import check_name
@@ -753,7 +755,14 @@ class Board:
         """
         found = await self._link.history(self.name, key, before=before, limit=limit)
         return tuple(
-            Version(v.key, v.revision, v.time_ms, v.author, Entry.of(v.entry) if v.entry else None)
+            Version(
+                v.key,
+                v.revision,
+                v.time_ms,
+                name_of(v.author),
+                Entry.of(v.entry) if v.entry else None,
+                narrowed_from(v.author),
+            )
             for v in found
         )
 
