@@ -99,7 +99,7 @@ class Revised(Struct, frozen=True):
             entry.note,
             entry.epoch,
             position,
-            entry.account,
+            account=entry.account,
         )
 
 
