@@ -18,8 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from msgspec.structs import replace
-
 from blackboard.client import merge_patch as merge
 from blackboard.client.diff import Diff, KeyChange
 from blackboard.client.diff_pages import difference_pages, differences_by_key
@@ -68,13 +66,11 @@ from blackboard.core.commit import (
     Increment,
     KeyAt,
     Lease,
-    LogPage,
     Op,
     Put,
     name_of,
     narrowed_from,
 )
-from blackboard.core.entry_digest import is_proved
 from blackboard.core.path import check_name
 from blackboard.core.watch import Position
 from blackboard.errors import Conflict, Corrupt, InvalidRequest
@@ -224,7 +220,7 @@ class Board:
             page = await self._link.log(
                 self.name, after, limit=most, pattern=pattern, author=author, proofs=verify
             )
-            found += _verified(page) if verify else map(Revised.of, page.entries)
+            found += Revised.verified_of(page) if verify else map(Revised.of, page.entries)
             self._writer.saw(page.through, page.head.epoch.id)
             if page.through <= after or page.through >= page.head.revision:
                 break
@@ -788,17 +784,6 @@ class Board:
 
     def __repr__(self) -> str:
         return f"<Board {self.name!r} as {self.agent!r}>"
-
-
-def _verified(page: LogPage) -> list[Revised]:
-    """The revisions of a page with proofs. Errors: Corrupt."""
-    found: list[Revised] = []
-    for entry, proof in zip(page.entries, page.proofs, strict=True):
-        if proof is not None and not is_proved(entry, proof):
-            reason = "its digest is not over what is shown of it"
-            raise Corrupt(what=f"revision {entry.revision}", reason=reason)
-        found.append(replace(Revised.of(entry), verified=proof is not None))
-    return found
 
 
 def _expect(key: Key, expected: Revision | None) -> Sequence[Condition]:

@@ -3,8 +3,11 @@
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from blackboard.core import commit as core
+from blackboard.core.entry_digest import is_proved
+from blackboard.errors import Corrupt
 from blackboard.types import Key, Milliseconds, Revision
 from blackboard.wire.codec import decode_value
 
@@ -101,6 +104,17 @@ class Revised(Struct, frozen=True):
             position,
             account=entry.account,
         )
+
+    @staticmethod
+    def verified_of(page: core.LogPage) -> "list[Revised]":
+        """The revisions of a page with proofs. Errors: Corrupt."""
+        found: list[Revised] = []
+        for entry, proof in zip(page.entries, page.proofs, strict=True):
+            if proof is not None and not is_proved(entry, proof):
+                reason = "its digest is not over what is shown of it"
+                raise Corrupt(what=f"revision {entry.revision}", reason=reason)
+            found.append(replace(Revised.of(entry), verified=proof is not None))
+        return found
 
 
 class Receipt(Struct, frozen=True):

@@ -23,9 +23,11 @@ answers with a `next_key`."""
 class Source(Protocol):
     """Where entries come from: the board as it is, or as it was."""
 
-    async def read(self, keys: Sequence[Key]) -> Reading: ...
+    async def read(self, keys: Sequence[Key]) -> Reading:
+        """The entries at `keys`, all as of one revision."""
 
-    async def list(self, within: Ranges, after: Key | None, limit: int) -> Reading: ...
+    async def list(self, within: Ranges, after: Key | None, limit: int) -> Reading:
+        """Up to `limit` entries of the keys in `within` that follow `after`, in key order."""
 
 
 class Sieve:
