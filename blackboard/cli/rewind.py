@@ -142,7 +142,7 @@ def recover(
         str, typer.Option("--note", metavar="TEXT", help="Why; the audit keeps it.")
     ] = "",
 ) -> None:
-    """Bring a board back that its engine lost, as the archive has it.
+    """Bring back a board that its engine lost, from the archive.
 
     Everything, with its revisions. What was written since stays readable. To do it again, also
     after it was killed in the middle, does no harm.
