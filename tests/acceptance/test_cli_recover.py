@@ -29,8 +29,8 @@ def test_the_examples_in_the_help_work(shell: Shell, number: int) -> None:
             code, _, said = script.end()
         assert code == 0, said
         assert "board main is again as it was at revision" in said
-        assert shell.json("get", "public/plan")["value"] == "good"
-        assert shell.json("get", "private/ada/draft")["value"] == "page 1"
+        assert shell.json("get", "public/plan") == "good"
+        assert shell.json("get", "private/ada/draft") == "page 1"
         again = shell.json("recover", "main")
         assert again["board"] == "main"
         assert shell.error("recover", "unknown", code=4)["code"] == "no_such_board"
