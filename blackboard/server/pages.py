@@ -23,9 +23,11 @@ answers with a `next_key`."""
 class Source(Protocol):
     """Where entries come from: the board as it is, or as it was."""
 
-    async def read(self, keys: Sequence[Key]) -> Reading: ...
+    async def read(self, keys: Sequence[Key]) -> Reading:
+        """Entries of `keys`."""
 
-    async def list(self, within: Ranges, after: Key | None, limit: int) -> Reading: ...
+    async def list(self, within: Ranges, after: Key | None, limit: int) -> Reading:
+        """A page of the entries within, see `Store.list`."""
 
 
 class Sieve:
