@@ -214,6 +214,9 @@ class AuditMessage(TypedDict):
     number: int
     previous: str
     count: int
+    sealed_with: str
+    seal: str
+    checked: str
 
 
 class KeysMessage(TypedDict):

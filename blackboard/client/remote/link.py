@@ -62,9 +62,9 @@ from blackboard.types import (
 )
 from blackboard.wire import history_messages as past
 from blackboard.wire import reading
+from blackboard.wire.commits import write_commit
 from blackboard.wire.frames import MSGPACK
 from blackboard.wire.history_messages import moment_out
-from blackboard.wire.messages import write_commit
 from blackboard.wire.reading import ReceiptNews, read_receipt
 
 DEFAULT_URL: Final = "http://127.0.0.1:7420"

@@ -357,6 +357,23 @@ class EmbeddedBoard:
             remains = group.log_remains
         return self.head
 
+    async def scrub(self) -> bool:
+        """As `BoardFile.scrub`, after everything that was decided is in the file.
+
+        Errors: Unavailable.
+        """
+        await self._whole()
+        await self._settled(self._state.revision)
+        while True:
+            self._check_alive()
+            if self._writing is None and not self._starting:
+                break
+            await self._next_wake()
+        self._writing = group = Group(head=self._durable)
+        found = self._loop.run_in_executor(self._writers, self._file.scrub)
+        found.add_done_callback(lambda _: self._written(group, None))
+        return await asyncio.shield(found)
+
     def _start_soon(self) -> None:
         """Start writing after what is about to run, so that callers who woke together share it."""
         if not self._starting and self._writing is None:

@@ -424,6 +424,21 @@ class BoardFile:
             if suspect.is_failed_sync(error):
                 raise self._failed(error, certain=False) from error
 
+    def scrub(self) -> bool:
+        """Copy the journal into the file and empty it, so that neither holds what was removed
+        (`secure_delete` has overwritten it there); False while another program reads the file.
+
+        Not to be called during a `write`.
+        """
+        self._owed.note_copy()
+        with contextlib.suppress(sqlite3.Error), self._reading:
+            if self._reader is not None:  # it may be in the midst of an old state
+                self._reader.close()
+                self._reader = None
+            [busy, *_] = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            return not busy
+        return False
+
     @property
     def is_copy_due(self) -> bool:
         """Whether to copy the journal now, while it is short. Not to be asked during a `write`."""
@@ -483,7 +498,8 @@ class BoardFile:
 
     def abandon(self) -> None:
         """Let go of the file and its journal as they are."""
-        suspect.close_as_it_is(self.path, self._let_go)
+        with suspect.kept_as_it_is(self.path):
+            self._let_go()
 
     def _let_go(self) -> None:
         with contextlib.suppress(sqlite3.Error), self._reading:
@@ -508,6 +524,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     )
     try:
         distrust(connection)
+        connection.execute("PRAGMA secure_delete=ON")  # builds of SQLite differ in their default
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA wal_autocheckpoint=0")  # it would not say what went wrong
         connection.execute("PRAGMA fullfsync=1")  # macOS: fsync alone does not reach the disk

@@ -241,6 +241,12 @@ class SqliteStore:
             self._distrusted.pop(board, None)
             await self._step(partial(remove, self._path(board)))
 
+    async def scrub(self, board: str) -> str:
+        """As `Scrubs.scrub`. Errors: InvalidRequest when there is no such board; Unavailable."""
+        if await (await self._board(board)).scrub():
+            return ""
+        return f"another program reads {self._path(board)}: its journal keeps what was removed"
+
     async def boards(self) -> Sequence[str]:
         """As `Store.boards`."""
         return await asyncio.to_thread(_board_names, self.directory)

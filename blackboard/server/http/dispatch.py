@@ -26,8 +26,8 @@ from blackboard.errors import InvalidRequest
 from blackboard.wire import answers, messages
 from blackboard.wire import history_messages as past
 from blackboard.wire.answers import CauseMessage, ReceiptMessage
+from blackboard.wire.commits import CommitParams
 from blackboard.wire.frames import Encoding
-from blackboard.wire.messages import CommitParams
 
 UNKNOWN = object()
 """What `call_past` returns for a request of another kind."""
