@@ -256,7 +256,7 @@ MUTANTS = (
     Mutant(
         "blobs are left to the kernel",
         "blackboard/archive/blobs.py",
-        "    for synced in (file, file.parent, directory):\n",
+        "    for synced in (file.parent, directory):\n",
         "    for synced in ():\n",
         f"{UNIT}/archive/test_blobs.py -k outlives",
     ),
