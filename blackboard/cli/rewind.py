@@ -82,11 +82,10 @@ def rewind(
     at: Annotated[
         str | None, typer.Option("--at", metavar="TIME", help="To what it was at that time.")
     ] = None,
-    keep_calls: Annotated[bool, _KEEP_CALLS] = False,
     yes: Annotated[bool, _YES] = False,
     note: Annotated[str, _NOTE] = "",
 ) -> None:
-    """Take the team back by revision, or by time."""
+    """Take the team back by revision, or by time. `restore REV --keep-calls` also keeps calls."""
     from blackboard.cli import values
 
     given: list[When] = [] if to is None else [to]
@@ -94,7 +93,7 @@ def rewind(
     given += [] if at is None else [values.time_of(at)]
     if len(given) != 1:
         raise wrong_usage("give one of --to, --before and --at")
-    _take_back(Flags.of(context), given[0], note, keep_calls=keep_calls, yes=yes)
+    _take_back(Flags.of(context), given[0], note, keep_calls=False, yes=yes)
 
 
 def _take_back(flags: Flags, to: "When", note: str, *, keep_calls: bool, yes: bool) -> None:
