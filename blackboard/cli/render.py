@@ -444,7 +444,7 @@ def print_preview(preview: "RestorePreview", *, keep_calls: bool) -> None:
     if len(preview.calls) > len(shown):
         say(f"and {counted(len(preview.calls) - len(shown), 'more call')}: {again}")
     if preview.calls and not keep_calls:
-        say("--keep-calls answers them from the future that is abandoned")
+        say("`blackboard restore --keep-calls` answers them from the future that is abandoned")
 
 
 def print_restored(restored: "Restored", *, as_json: bool) -> None:
