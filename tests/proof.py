@@ -134,7 +134,7 @@ PLANS = (
         0.1,
         "-m pytest -q -p no:cacheprovider tests/faults/test_power_sqlite.py"
         " tests/faults/test_power_archive.py tests/faults/test_power_redis.py"
-        " tests/faults/test_failed_sync.py",
+        " tests/faults/test_failed_sync.py tests/faults/test_failed_sync_archive.py",
         # What pytest runs throws the same dice each time unless it is told others.
         {"BLACKBOARD_TEST_CUTS": "{cuts}", "BLACKBOARD_TEST_SEED": "{seed}"},
     ),

@@ -4,6 +4,8 @@ Invariants
 - What is read inside one `reading` is one snapshot; `writing` is one transaction, whole or not.
 - Writers of one SQLite file take turns here, before they wait in the database.
 - Nothing of SQLAlchemy or of a driver is raised: Unavailable, or Corrupt when the file is damaged.
+- After a sync of SQLite's file that failed, everything is Unavailable (archive/trusted.py). So that
+  none fails unseen, the journal is copied into the file by statements of ours, not by SQLite.
 """
 
 import asyncio
@@ -32,6 +34,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from blackboard.archive.tables import METADATA
+from blackboard.archive.trusted import TrustedFile
+from blackboard.engines.sqlite.suspect import is_failed_sync, kept_as_it_is
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
 from blackboard.integrity.private_files import make_file
 from blackboard.types import ENGINE_TIMEOUT_MS, Key, Milliseconds
@@ -54,8 +58,9 @@ Row = dict[str, Any]
 class Database:
     """An open database. `writing` and `reading` give connections."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, file: TrustedFile | None = None) -> None:
         self._engine = engine
+        self._file = file
         self._turn = asyncio.Lock()
         self.is_sqlite = engine.dialect.name == "sqlite"
         self.name = engine.url.render_as_string(hide_password=True)
@@ -69,8 +74,8 @@ class Database:
         Errors: InvalidRequest for another URL; Unavailable; Corrupt.
         """
         place = _url(url)
-        await asyncio.to_thread(_make_file, place)
-        database = cls(_engine(place))
+        file = await asyncio.to_thread(_make_file, place)
+        database = cls(_engine(place), file)
         try:
             async with database.writing() as connection:
                 if not database.is_sqlite:
@@ -88,7 +93,7 @@ class Database:
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
         """A connection that sees one snapshot."""
-        with translated(self.name):
+        with self._trusted(), translated(self.name):
             async with self._engine.connect() as connection:
                 if not self.is_sqlite:
                     await connection.execution_options(isolation_level="REPEATABLE READ")
@@ -98,27 +103,53 @@ class Database:
     async def writing(self) -> AsyncIterator[AsyncConnection]:
         """A connection in a transaction that is committed at the end, or rolled back."""
         turn = self._turn if self.is_sqlite else contextlib.nullcontext()
-        with translated(self.name):
+        with self._trusted(), translated(self.name):
             async with turn, self._engine.connect() as connection:
                 await connection.execution_options(**{_WRITES: True})
                 async with connection.begin():
                     yield connection
+                if self._file is not None and self._file.frames() >= _WAL_PAGES:
+                    await self._shorten_journal(connection)
+
+    @contextlib.contextmanager
+    def _trusted(self) -> Iterator[None]:
+        """Errors: Unavailable once a sync failed, or if one fails in this block."""
+        if self._file is None:
+            yield
+            return
+        if self._file.is_suspect:
+            self._file.check()
+        try:
+            yield
+        except Unavailable as error:
+            cause = error.__cause__
+            self._file.note(cause.orig if isinstance(cause, DBAPIError) else cause)
+            raise
+
+    async def _shorten_journal(self, connection: AsyncConnection) -> None:
+        """Copy the journal into the file. What goes wrong, but for a sync, goes wrong again later.
+
+        Errors: sqlite3.Error.
+        """
+        try:
+            await _copy_journal(connection, "PASSIVE")
+        except sqlite3.Error as error:
+            if is_failed_sync(error):
+                raise
 
     async def sync(self) -> None:
         """Make everything that was committed outlive a power loss. PostgreSQL does so by itself."""
-        if not self.is_sqlite:
-            return
         # A checkpoint of the write-ahead log syncs it first, up to its end.
-        async with self._turn:
-            with translated(self.name):
-                async with self._engine.connect() as connection:
-                    raw = await connection.get_raw_connection()
-                    driver: Any = raw.driver_connection
-                    busy, _, _ = await (
-                        await driver.execute("PRAGMA wal_checkpoint(FULL)")
-                    ).fetchone()
-        if busy:
+        if self.is_sqlite and await self._copy_all("FULL"):
             raise Unavailable(what=f"archive {self.name}", reason="a reader holds up its sync")
+
+    async def _copy_all(self, how: str) -> int:
+        async with self._turn:
+            with self._trusted(), translated(self.name):
+                if self._file is not None:  # another process may have found that a sync failed
+                    self._file.check()
+                async with self._engine.connect() as connection:
+                    return await _copy_journal(connection, how)
 
     async def now_ms(self, connection: AsyncConnection) -> Milliseconds:
         """The database's clock."""
@@ -127,7 +158,25 @@ class Database:
 
     async def aclose(self) -> None:
         """Close every connection."""
-        await self._engine.dispose()
+        with contextlib.ExitStack() as stack:
+            if self._file is not None:
+                stack.callback(self._file.close)
+                with contextlib.suppress(BlackboardError):  # a sync that failed is in the log
+                    await self._copy_all("PASSIVE")
+                if self._file.is_suspect:
+                    stack.enter_context(kept_as_it_is(self._file.path))
+            await self._engine.dispose()
+
+
+async def _copy_journal(connection: AsyncConnection, how: str) -> int:
+    """Sync SQLite's journal and copy it into the file; returns whether that was held up.
+
+    Errors: sqlite3.Error.
+    """
+    raw = await connection.get_raw_connection()
+    driver: Any = raw.driver_connection
+    busy, _, _ = await (await driver.execute(f"PRAGMA wal_checkpoint({how})")).fetchone()
+    return int(busy)
 
 
 def _given(*, is_sqlite: bool) -> FromClause:
@@ -209,7 +258,7 @@ def translated(what: str) -> Iterator[None]:
         if damaged:
             raise Corrupt(what=f"archive {what}", reason=reason) from error
         raise Unavailable(what=f"archive {what}", reason=reason) from error
-    except (SQLAlchemyError, OSError, TimeoutError) as error:
+    except (SQLAlchemyError, sqlite3.Error, OSError, TimeoutError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise Unavailable(what=f"archive {what}", reason=reason) from error
 
@@ -227,7 +276,7 @@ _SETTINGS: Final = (
     f"page_size={_PAGE_BYTES}",  # before journal_mode, which makes the file
     "journal_mode=WAL",
     "synchronous=NORMAL",  # `sync` is called before the log is trimmed
-    f"wal_autocheckpoint={_WAL_PAGES}",
+    "wal_autocheckpoint=0",  # it would not say what went wrong
     f"journal_size_limit={_WAL_PAGES * _PAGE_BYTES}",
 )
 
@@ -252,10 +301,13 @@ async def _check_passive(connection: AsyncConnection, what: str) -> None:
         raise Corrupt(what=f"archive {what}", reason=reason)
 
 
-def _make_file(url: URL) -> None:
-    """Make SQLite's file, if it is missing, for its owner only; its journals get the same mode."""
+def _make_file(url: URL) -> TrustedFile | None:
+    """Make SQLite's file, if it is missing, for its owner only; its journals get the same mode.
+
+    None: it is another database.
+    """
     if url.drivername != _DRIVERS["sqlite"]:
-        return
+        return None
     file, what = Path(url.database or ""), f"archive {url.render_as_string(hide_password=True)}"
     if not file.parent.is_dir():  # SQLite would say only that it cannot open the file
         raise Unavailable(what=what, reason=f"there is no directory {file.parent}")
@@ -263,6 +315,7 @@ def _make_file(url: URL) -> None:
         make_file(file)
     except OSError as error:
         raise Unavailable(what=what, reason=str(error)) from error
+    return TrustedFile(file, what)
 
 
 def _engine(url: URL) -> AsyncEngine:

@@ -55,7 +55,7 @@ def audit(
 
     from blackboard.cli import render as show
     from blackboard.cli import screen, session
-    from blackboard.server.security.audit import findings, missing
+    from blackboard.server.security.audit import findings, missing, unproved
 
     before = [] if against is None else _read(against)
     flags = Flags.of(context)
@@ -73,6 +73,9 @@ def audit(
         print_records(shown)
         if verify and not found:
             screen.say(f"{screen.counted(len(records), 'record')}, each as it was written")
+            if count := unproved(records):
+                told = f"{count} of them have no seal that this service can check"
+                screen.say(f"{told}: who can write to the engine could have written those")
     if found:
         raise CommandError("corrupt", Exit.ERROR, f"the audit was changed: {found[0]}")
 

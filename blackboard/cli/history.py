@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
     from blackboard.client.client import Client
     from blackboard.client.views import Cause, Revised
     from blackboard.client.watch import Watch
+    from blackboard.core.commit import Head
 
 LOG_LIMIT_DEFAULT = 20
 _LOOK_BACK = 8  # revisions looked at per one that is wanted, where some are not for us to see
+_LOOK_BACK_MAX = 65_536  # 64 requests, of a millisecond or a few each; the same again to get there
 
 app = typer.Typer()
 
@@ -84,8 +87,11 @@ def watch(
     session.with_client_and_board(flags, follow, patience_ms=REQUEST_TIMEOUT_MS)
 
 
-async def _print_all(watch: "Watch", printer: "LogPrinter", count: int | None) -> None:
-    """Print what comes until `count` revisions came, or whoever reads our output went away."""
+async def _print_all(
+    watch: "Watch", printer: "LogPrinter", count: int | None, author: str | None = None
+) -> None:
+    """Print what comes, of one author or of all, until `count` revisions came, or until the reader
+    of our output went away."""
     import anyio
 
     position = watch.position
@@ -93,8 +99,10 @@ async def _print_all(watch: "Watch", printer: "LogPrinter", count: int | None) -
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_until_reader_is_gone)
             async for revised in watch:
-                printer.revision(revised)
                 position = revised.position
+                if author is not None and revised.author != author:
+                    continue
+                printer.revision(revised)
                 count = None if count is None else count - 1
                 if count == 0:
                     break
@@ -132,6 +140,7 @@ async def _until_reader_is_gone() -> None:
 blackboard log  # the newest twenty revisions
 blackboard log --after 0 --limit 100  # from the beginning
 blackboard log --follow  # and whatever comes
+blackboard log --pattern 'public/plan/**' --author ann
 blackboard log --json | jq -c '{revision, author, note}'""",
 )
 def log(
@@ -146,12 +155,25 @@ def log(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Then go on as revisions come.")
     ] = False,
+    pattern: Annotated[
+        str | None,
+        typer.Option("--pattern", metavar="PATTERN", help="Only changes of keys that match."),
+    ] = None,
+    author: Annotated[
+        str | None,
+        typer.Option("--author", metavar="AGENT", help="Only what this agent committed."),
+    ] = None,
 ) -> None:
-    """Print the newest revisions: who changed what, and why."""
+    """Print the newest revisions: who changed what, and why.
+
+    With --pattern or --author the newest 65,536 revisions are looked through; --after looks through
+    all from there on.
+    """
     from blackboard.cli import render as show
     from blackboard.cli import session
 
     flags = Flags.of(context)
+    wanted = _Wanted(pattern, author)
     printer = show.LogPrinter(as_json=flags.as_json)
 
     async def read(client: "Client", board: "Board") -> None:
@@ -160,9 +182,10 @@ def log(
             if not (after or follow):
                 return  # to ask for its head would begin it
         head = await board.head()
-        found = await _newest(board, limit) if after is None else None
-        if found is None:
-            found = await board.log(after=after or 0, limit=limit)
+        if after is None:
+            found = await wanted.newest(board, limit)
+        else:
+            found = await board.log(after=after, limit=limit, pattern=pattern, author=author)
         for revised in found:
             printer.revision(revised)
         if not found and head.revision:
@@ -171,10 +194,40 @@ def log(
             last = found[-1].revision if found else head.revision
             if len(found) < limit:  # all up to the head was looked at, also what is not for us
                 last = max(last, head.revision)
-            async with board.watch("**", after=last) as watch:
-                await _print_all(watch, printer, None)
+            async with board.watch(pattern or "**", after=last) as watch:
+                await _print_all(watch, printer, None, author)
 
     session.with_client_and_board(flags, read)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which revisions are asked for; None: all of them."""
+
+    pattern: str | None
+    author: str | None
+
+    async def newest(self, board: "Board", limit: int) -> Sequence["Revised"]:
+        """The newest `limit` that may be seen; fewer if they are not near the head."""
+        if self.pattern is None and self.author is None:
+            return await _newest(board, limit)
+        head, back = await board.head(), _LOOK_BACK * limit
+        while True:
+            start = max(head.oldest - 1, _back_from(head, back))
+            found = await board.log(
+                after=start, limit=back, pattern=self.pattern, author=self.author
+            )
+            if len(found) >= limit or start < head.oldest or back >= _LOOK_BACK_MAX:
+                return found[-limit:]
+            back = min(2 * back, _LOOK_BACK_MAX)
+
+
+def _back_from(head: "Head", revisions: int) -> int:
+    """The revision so many before the head, without those that the newest epoch skipped."""
+    start, epoch = head.revision - revisions, head.epoch
+    if epoch.cause == "engine" and start < epoch.revision:
+        start -= epoch.revision - 1 - epoch.from_revision
+    return start
 
 
 async def _newest(board: "Board", limit: int) -> Sequence["Revised"]:

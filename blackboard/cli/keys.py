@@ -50,7 +50,7 @@ def get(
     ] = False,
     at: Annotated[str | None, _AT] = None,
 ) -> None:
-    """Print the value of a key, as JSON; of a document, its content by root."""
+    """Print the value of a key, or a document, as JSON."""
     from blackboard.cli import render as show
     from blackboard.cli import session, values
 

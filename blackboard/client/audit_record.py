@@ -1,14 +1,56 @@
 """A record of the audit."""
 
 import hashlib
-from dataclasses import asdict, dataclass
-from typing import Final
+import hmac
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
 
 from blackboard.types import Milliseconds
 from blackboard.wire.codec import encode_value
 
 REFUSED: Final = frozenset({"access_denied", "unauthenticated", "fenced", "not_allowed"})
 """Outcomes that anybody can cause, as often as he likes."""
+
+
+FORGED: Final = "forged"
+"""What a service finds of a record that has not the seal which its key gives it."""
+UNKNOWN_KEY: Final = "unknown key"
+"""What it finds of one that was sealed with a key which it has not."""
+SEALED: Final = "sealed"
+"""What it finds of one that is as its writer sealed it."""
+_LATER: Final = frozenset({"sealed_with", "seal", "checked"})
+"""Fields that records of older versions have not."""
+
+
+class AuditKeys:
+    """Keys that seal records: the first one; all of them check. Made of secrets that whoever keeps
+    the engine need not have; a secret is never a key itself."""
+
+    def __init__(self, secrets: list[str]) -> None:
+        derived = [_derived(secret) for secret in secrets]
+        self._by_name = {hashlib.sha256(b"name\0" + key).hexdigest()[:16]: key for key in derived}
+        self._first = next(iter(self._by_name), "")
+
+    def sealed(self, record: "AuditRecord") -> "AuditRecord":
+        """The record with the seal of the first key; as it is without any key."""
+        if not self._first:
+            return record
+        named = replace(record, sealed_with=self._first)
+        return replace(named, seal=named.sealed_by(self._by_name[self._first]))
+
+    def checked(self, record: "AuditRecord") -> "AuditRecord":
+        """The record with what is to be said of its seal, whatever it says of that itself."""
+        if not record.sealed_with:
+            return replace(record, checked="")
+        key = self._by_name.get(record.sealed_with)
+        if key is None:
+            return replace(record, checked=UNKNOWN_KEY)
+        is_right = hmac.compare_digest(record.seal.encode(), record.sealed_by(key).encode())
+        return replace(record, checked=SEALED if is_right else FORGED)
+
+
+def _derived(secret: str) -> bytes:
+    return hmac.digest(secret.encode(), b"blackboard audit", "sha256")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +73,27 @@ class AuditRecord:
     previous: str = ""
     count: int = 1
     """How many requests like this one it stands for; `what` is that of the last one."""
+    sealed_with: str = ""
+    """The name of the key that seals it; empty = it is not sealed, as those of older versions."""
+    seal: str = ""
+    """HMAC-SHA-256 over all that is said above, in hexadecimal."""
+    checked: str = ""
+    """What the service that was asked says of the seal: SEALED, FORGED, UNKNOWN_KEY, or nothing."""
+
+    def stored(self) -> dict[str, Any]:
+        """What is kept of it."""
+        left_out = {"checked"} if self.sealed_with else _LATER
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
 
     def hash(self) -> str:
-        """SHA-256 over all of it, in hexadecimal."""
-        packed = encode_value([str(value) for value in asdict(self).values()])
-        return hashlib.sha256(packed).hexdigest()
+        """SHA-256 over all that is kept of it, in hexadecimal."""
+        return hashlib.sha256(self._packed(self.stored())).hexdigest()
+
+    def sealed_by(self, key: bytes) -> str:
+        """The seal that `key` gives it, in hexadecimal."""
+        told = {name: value for name, value in self.stored().items() if name != "seal"}
+        return hmac.new(key, self._packed(told), "sha256").hexdigest()
+
+    @staticmethod
+    def _packed(told: dict[str, Any]) -> bytes:
+        return encode_value([str(value) for value in told.values()])

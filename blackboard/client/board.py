@@ -188,22 +188,34 @@ class Board:
         return head
 
     async def log(
-        self, *, after: Revision = 0, limit: int = LOG_ENTRIES_MAX
+        self,
+        *,
+        after: Revision = 0,
+        limit: int = LOG_ENTRIES_MAX,
+        pattern: str | None = None,
+        author: str | None = None,
     ) -> tuple[Revised, ...]:
         """Revisions after `after`, oldest first, with what you may see of each.
 
+        With `pattern` those that changed a key or a lease that matches, with these changes only,
+        and those that began an epoch; with `author` those that this agent committed.
         What the log no longer has comes from the archive; of a branch, also what was before it.
-        Errors: Compacted when neither reaches back to `after`.
+        Work: one request for LOG_ENTRIES_MAX revisions that are looked through.
+        Errors: Compacted when neither reaches back to `after`; InvalidRequest.
         """
         found: list[Revised] = []
+        is_filtered = pattern is not None or author is not None
         while len(found) < limit:
-            page = await self._link.log(self.name, after, limit=limit - len(found))
+            most = LOG_ENTRIES_MAX if is_filtered else limit - len(found)
+            page = await self._link.log(
+                self.name, after, limit=most, pattern=pattern, author=author
+            )
             found += [Revised.of(entry) for entry in page.entries]
             self._writer.saw(page.through, page.head.epoch.id)
             if page.through <= after or page.through >= page.head.revision:
                 break
             after = page.through
-        return tuple(found)
+        return tuple(found[:limit])
 
     async def why(self, key: Key) -> Sequence[Cause]:
         """The commits that led to what `key` holds, nearest first."""

@@ -43,6 +43,7 @@ import msgpack
 from blackboard.client.link import Link
 from blackboard.core.checkpoints import ExportPage, ImportWish
 from blackboard.core.commit import Entry
+from blackboard.engines.disk import sync, sync_path
 from blackboard.errors import Corrupt, InvalidRequest
 from blackboard.integrity.digest_check import Sums
 from blackboard.integrity.signing import Manifest
@@ -135,6 +136,7 @@ def _publish(draft: Path, path: Path, *, overwrite: bool) -> int:
     seal(draft)
     _check_name(path, overwrite=overwrite)  # somebody may have been faster
     draft.replace(path)
+    sync_path(path.parent)
     return path.stat().st_size
 
 
@@ -145,7 +147,7 @@ def seal(path: Path) -> None:
         file.seek(-_SEAL_BYTES, os.SEEK_END)
         file.write(digest)
         file.flush()
-        os.fsync(file.fileno())
+        sync(file.fileno())
 
 
 def _seal_of(path: Path) -> str:

@@ -147,8 +147,19 @@ class Link(Protocol):
     ) -> Reading:
         """A page of the leases whose keys match `pattern` and may be read, in key order."""
 
-    async def log(self, board: str, after: Revision, *, limit: int) -> LogPage:
-        """A page of the log after revision `after`, with what may be read of each entry."""
+    async def log(
+        self,
+        board: str,
+        after: Revision,
+        *,
+        limit: int,
+        pattern: str | None = None,
+        author: str | None = None,
+    ) -> LogPage:
+        """A page of the log after revision `after`, with what may be read of each entry.
+
+        Of `limit` entries, those are shown that match the pattern and are by the author, if asked.
+        """
 
     async def why(self, board: str, key: Key) -> Sequence[Cause]:
         """The commits that led to `key`, breadth first."""

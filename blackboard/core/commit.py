@@ -72,6 +72,7 @@ class Renew(Struct, frozen=True, gc=False):
     """Prolong lease `key` to `ttl_ms` from now; Fenced unless (fence, holder) is current.
 
     With fence 0: prolong the ticket of the waiting `holder`; Fenced if it does not wait.
+    A commit of nothing else makes no revision, unless it changes a time to live.
     """
 
     key: Key
@@ -200,6 +201,8 @@ lease as it is then (core/lease.py `to_result`), () when nobody has it; put, put
 class Committed(Struct, frozen=True, gc=False):
     """The commit took effect as `revision` at `time_ms`; `results` has one item per operation.
 
+    A commit that only prolonged leases made no revision: `revision` is the newest one then, and
+    `time_ms` the moment from which they were prolonged.
     `duplicate` says that this very commit had been applied before and nothing happened now.
     `level` is what it survives if that is more than its engine promises for all, else empty.
     """
@@ -296,7 +299,10 @@ class Waiter(Struct, frozen=True, gc=False):
 class Lease(Struct, frozen=True, gc=False):
     """A granted lease. `until_ms` only decides when somebody else may take over.
 
-    `waiters` are in the order in which it will be granted to them.
+    `waiters` are in the order in which it will be granted to them. `until_ms`, and those of the
+    waiters, are the engine's: a change in the log tells them as they were at its revision.
+    `ttl_ms` is for how long it was granted, or renewed last; None where a result or a change in the
+    log tells of the lease.
     """
 
     key: Key
@@ -304,6 +310,7 @@ class Lease(Struct, frozen=True, gc=False):
     fence: Fence
     until_ms: Milliseconds
     waiters: tuple[Waiter, ...] = ()
+    ttl_ms: Milliseconds | None = None
 
 
 class Epoch(Struct, frozen=True, gc=False):

@@ -35,7 +35,7 @@ from blackboard.core.commit import (
 )
 from blackboard.core.path import Pattern, parse_pattern, range_below, superseding_key
 from blackboard.errors import Corrupt, InvalidRequest, Resync
-from blackboard.types import RESYNC_BYTES, Key, Revision
+from blackboard.types import PAGE_BYTES_MAX, RESYNC_BYTES, Key, Revision
 
 _EVERYTHING = (parse_pattern("**"),)
 COST_OF_ENTRY: Final = 200
@@ -96,12 +96,22 @@ def _is_told(key: Key, patterns: tuple[Pattern, ...], readable: Callable[[Key], 
     return any(pattern.matches(key) for pattern in patterns) and readable(key)
 
 
-def logged(entry: LogEntry, readable: Callable[[Key], bool]) -> LogEntry | None:
+def logged(
+    entry: LogEntry,
+    readable: Callable[[Key], bool],
+    pattern: Pattern | None = None,
+    author: str | None = None,
+) -> LogEntry | None:
     """What a reader of the log may see of `entry`, or nothing.
 
     As `visible`, of all keys; and an entry that changed nothing, if the reader may read what its
     author keeps private: who may read everything finds every revision in the log.
+    With `pattern`: as `visible`, of what matches. With `author`: nothing of what others committed.
     """
+    if author is not None and entry.author != author:
+        return None
+    if pattern is not None:
+        return visible(entry, (pattern,), readable)
     if not entry.changes and readable(superseding_key(entry.author)):
         return shown(entry, (), readable)
     return visible(entry, _EVERYTHING, readable)
@@ -136,6 +146,35 @@ def bounded_at(cost: int, entry: LogEntry) -> None:
     if cost > RESYNC_BYTES:
         assert entry.epoch is not None
         raise Resync(entry.revision, entry.epoch.id, entry.epoch.from_revision)
+
+
+class Gathered:
+    """What one answer shows of the log: it ends by revisions, and by the bytes that it shows.
+
+    `show` says what the reader gets of an entry; `left` is how many may still be looked through.
+    """
+
+    def __init__(
+        self, after: Revision, limit: int, show: Callable[[LogEntry], LogEntry | None]
+    ) -> None:
+        self.shown: list[LogEntry] = []
+        self.through = after
+        self.left = limit
+        self._show = show
+        self._size = 0
+
+    def take(self, entries: Sequence[LogEntry]) -> bool:
+        """Take in the next entries; True when the answer ends there. Errors: Resync."""
+        for entry in entries:
+            visible = bounded(self._show(entry))
+            if visible is not None:
+                self.shown.append(visible)
+                self._size += cost_of(visible)
+            self.through = entry.revision
+            self.left -= 1
+            if not self.left or self._size >= PAGE_BYTES_MAX:
+                return True
+        return False
 
 
 def coalesce(entries: Sequence[LogEntry]) -> LogEntry:

@@ -9,6 +9,8 @@ Invariants (tests/guarantees/ checks them over recorded histories)
 - L6 holders are served in the order in which they asked, but for those who stopped waiting.
 
 Time decides only who may take over: `until_ms` is compared with the engine's clock, never a fence.
+It is no part of a board's history: a renewal moves it without a revision, and when an engine opens
+a board, each lease and each ticket has its full time to live again (`dated`).
 Source: the fencing tokens of M. Kleppmann, "How to do distributed locking" (2016); Consul's lock
 sequencers; the queue is that of etcd's and ZooKeeper's lock recipes, kept by the lease itself.
 Twin: the lease functions of engines/redis/scripts/commit.lua.
@@ -68,7 +70,7 @@ def grant(lease: Lease | None, op: Grant, fence: Fence, now_ms: Milliseconds) ->
     if lease is not None and lease.until_ms <= now_ms:
         current = pass_on(lease, fence, now_ms)
     if lease is None or current is None:
-        return Lease(op.key, op.holder, fence, now_ms + op.ttl_ms)
+        return Lease(op.key, op.holder, fence, now_ms + op.ttl_ms, ttl_ms=op.ttl_ms)
     names = {current.holder, *(waiter.holder for waiter in current.waiters)}
     if not op.wait or op.holder in names:
         raise LeaseHeld(op.key, lease.holder, lease.fence, lease.until_ms)
@@ -83,7 +85,7 @@ def renew(lease: Lease | None, op: Renew, now_ms: Milliseconds) -> Lease:
     """The lease, or with fence 0 the ticket of a waiter, prolonged. Errors: Fenced."""
     until_ms = now_ms + op.ttl_ms
     if op.fence:
-        return replace(check_fence(lease, op), until_ms=until_ms)
+        return replace(check_fence(lease, op), until_ms=until_ms, ttl_ms=op.ttl_ms)
     held, index = _waiting(lease, op)
     waiter = Waiter(op.holder, op.ttl_ms, until_ms)
     waiters = (*held.waiters[:index], waiter, *held.waiters[index + 1 :])
@@ -114,8 +116,22 @@ def pass_on(lease: Lease, fence: Fence, now_ms: Milliseconds) -> Lease | None:
     for index, waiter in enumerate(lease.waiters):
         if waiter.until_ms > now_ms:
             rest = lease.waiters[index + 1 :]
-            return Lease(lease.key, waiter.holder, fence, now_ms + waiter.ttl_ms, rest)
+            ttl_ms = waiter.ttl_ms
+            return Lease(lease.key, waiter.holder, fence, now_ms + ttl_ms, rest, ttl_ms)
     return None
+
+
+def dated(lease: Lease, now_ms: Milliseconds) -> Lease:
+    """The lease with its full time to live from `now_ms` on, and so each ticket in its queue."""
+    waiters = tuple(Waiter(w.holder, w.ttl_ms, now_ms + w.ttl_ms) for w in lease.waiters)
+    return replace(lease, until_ms=now_ms + (lease.ttl_ms or 0), waiters=waiters)
+
+
+def is_prolonged(before: Lease | None, after: Lease | None) -> bool:
+    """Whether nothing but deadlines tells the one from the other."""
+    if before is None or after is None:
+        return False
+    return dated(before, 0) == dated(after, 0)
 
 
 def to_result(lease: Lease | None) -> tuple[str | int, ...]:

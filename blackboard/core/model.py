@@ -7,7 +7,8 @@ side by side.
 Invariants
 - `decide` changes nothing; a refusal therefore never leaves anything half applied.
 - The same state, commit and time give the same answer: there is no other input.
-- `decide` -> `log_entry` -> `evolve` (core/state.py) is the whole life of a commit.
+- `decide` -> `log_entry` -> `evolve` (core/state.py) is the whole life of a commit; of one that
+  only prolongs leases, `decide` -> `prolong`.
 
 The only thing that a rule reads inside a value: whether it is an integer, and which.
 
@@ -113,7 +114,7 @@ def write_integer(number: int) -> bytes:
     return encoded
 
 
-__all__ = ["Outcome", "State", "conflict", "decide", "effects", "evolve", "log_entry"]
+__all__ = ["Outcome", "State", "conflict", "decide", "effects", "evolve", "log_entry", "prolong"]
 
 Outcome = Committed | Rejected | OutcomeUnknown
 """What an engine answers to one commit."""
@@ -160,7 +161,8 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
             draft.check_quotas()
     except (Rejected, OutcomeUnknown) as refusal:
         return refusal
-    return Committed(revision=state.revision + 1, time_ms=now_ms, results=results)
+    revision = state.revision if draft.only_prolongs(commit) else state.revision + 1
+    return Committed(revision=revision, time_ms=now_ms, results=results)
 
 
 def _known(state: State, commit: Commit) -> Committed | None:
@@ -431,6 +433,18 @@ class _Draft:
         self.leases[key] = held
         return lease.to_result(held)
 
+    def only_prolongs(self, commit: Commit) -> bool:
+        """Whether `commit` leaves nothing to tell: it moved deadlines, which no log keeps."""
+        only_renewals = all(isinstance(op, Renew) for op in commit.ops)
+        return (
+            only_renewals
+            and commit.begins is None
+            and all(
+                lease.is_prolonged(self.state.leases.get(key), held)
+                for key, held in self.leases.items()
+            )
+        )
+
     def check_quotas(self) -> None:
         """Refuse growth beyond a quota; what shrinks a namespace always passes."""
         for namespace, (keys, size) in _growth(self.state, self.values).items():
@@ -484,10 +498,17 @@ def effects(commit: Commit, committed: Committed) -> tuple[Change, ...]:
         for change in _effect(op, result, committed):
             slot = (change.lease is not None, change.key)
             before = changes.pop(slot, None)
-            if before is not None and before.item is not None:
-                change = replace(change, item=before.item)
-            changes[slot] = change
+            changes[slot] = change if before is None else _after(before, change)
     return tuple(changes.values())
+
+
+def _after(before: Change, change: Change) -> Change:
+    """`change`, with what only the one before it in its commit tells of the same thing."""
+    if before.item is not None:
+        return replace(change, item=before.item)
+    if (before.kind, change.kind) == (ChangeKind.RENEW, ChangeKind.WAIT):
+        return replace(change, kind=ChangeKind.RENEW)  # which tells the queue as well
+    return change
 
 
 def _effects_of_restore(commit: Commit, committed: Committed) -> tuple[Change, ...]:
@@ -541,6 +562,20 @@ def _lease_change(
         return Change(ChangeKind.GRANT, op.key, lease=after)
     is_renewal = isinstance(op, Renew) and op.fence > 0
     return Change(ChangeKind.RENEW if is_renewal else ChangeKind.WAIT, op.key, lease=after)
+
+
+def prolong(state: State, commit: Commit, committed: Committed) -> bool:
+    """Whether `commit`, which `decide` answered with `committed`, only prolongs leases of `state`;
+    if so, they are prolonged now, and there is no log entry."""
+    if committed.revision > state.revision:
+        return False
+    for op, result in zip(commit.ops, committed.results, strict=True):
+        assert isinstance(op, Renew)
+        assert isinstance(result, tuple)
+        held = lease.from_result(op.key, result)
+        assert held is not None
+        state.leases[op.key] = replace(held, ttl_ms=state.leases[op.key].ttl_ms)
+    return True
 
 
 def _expiry(now_ms: Milliseconds, ttl_ms: Milliseconds | None) -> Milliseconds | None:

@@ -7,7 +7,8 @@ Invariants of State
 - every `mod_revision`, `create_revision` and `fence` is at most `revision`.
 - `next_item[prefix]` never decreases.
 - `usage` is the sum over `entries`; `usage[""]` that of the whole board.
-- fold(evolve, log, State()) is the state: nothing else changes it.
+- fold(evolve, log, State()) is the state, but for the deadlines of leases (`until_ms`): those an
+  engine sets when it opens the board, and a renewal moves them (`prolong` of core/model.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 from sortedcontainers import SortedDict, SortedSet
 
 from blackboard.core.commit import (
@@ -118,7 +120,7 @@ def evolve(state: State, entry: LogEntry) -> State:
     growth: dict[str, list[int]] = {}
     for change in entry.changes:
         if change.lease is not None:
-            _evolve_lease(state, change.lease, change.kind)
+            _evolve_lease(state, change.lease, change.kind, entry.time_ms)
         elif change.value is not None:
             _evolve_put(state, change, change.value, entry, growth)
         else:
@@ -131,11 +133,15 @@ def evolve(state: State, entry: LogEntry) -> State:
     return state
 
 
-def _evolve_lease(state: State, lease: Lease, kind: ChangeKind) -> None:
+def _evolve_lease(state: State, lease: Lease, kind: ChangeKind, time_ms: Milliseconds) -> None:
     if kind in (ChangeKind.RELEASE, ChangeKind.EXPIRE):
         state.leases.pop(lease.key, None)
-    else:
-        state.leases[lease.key] = lease
+        return
+    ttl_ms: Milliseconds | None = lease.until_ms - time_ms
+    if kind == ChangeKind.WAIT:  # its holder is as before
+        before = state.leases.get(lease.key)
+        ttl_ms = before.ttl_ms if before else None
+    state.leases[lease.key] = replace(lease, ttl_ms=ttl_ms)
 
 
 def _evolve_put(

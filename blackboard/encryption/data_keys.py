@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from blackboard.core.commit import Commit, CommitId, Entry, Op, Put
 from blackboard.encryption.master_key import Wrapper
-from blackboard.engines.base import Store
+from blackboard.engines.base import Scrubs, Store
 from blackboard.errors import BlackboardError, Corrupt, Unavailable
 from blackboard.integrity.envelope import KEY_BYTES, KEY_ID_BYTES
 from blackboard.types import LIST_ENTRIES_MAX, LOG_ENTRIES_MAX, SEALS_PER_KEY_MAX, Revision
@@ -59,6 +59,9 @@ class DataKeys:
         self._follower: asyncio.Task[None] | None = None
         self.made: Callable[[str, str], None] = lambda board, namespace: None
         """Called with the board and the namespace for which a data key was made."""
+        self.scrubbed: Callable[[str], None] = lambda left: None
+        """Called after keys were destroyed or wrapped anew, with what is left to do so that no live
+        file holds them as they were ("": nothing)."""
 
     @property
     def master(self) -> str:
@@ -188,9 +191,21 @@ class DataKeys:
         return outcome.revision
 
     async def _forget_log(self) -> None:
-        """The log held the keys as they were: drop it."""
+        """The log held the keys as they were, and so do the engine's files: drop it there, too.
+
+        The keys are gone either way: what does not succeed is told, and no error.
+        """
         head = await self._raw.open(KEYS_BOARD)
         await self._raw.compact(KEYS_BOARD, head.revision + 1)
+        left = ""
+        if isinstance(self._raw, Scrubs):
+            try:
+                left = await self._raw.scrub(KEYS_BOARD)
+            except BlackboardError as error:
+                left = f"the engine's files may hold wrapped keys that are gone: {error}"
+        if left:
+            log.warning("data keys: %s", left)
+        self.scrubbed(left)
 
     # --- the records ------------------------------------------------------------------------------
 

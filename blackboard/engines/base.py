@@ -183,6 +183,19 @@ class Shared(Protocol):
 
 
 @runtime_checkable
+class Scrubs(Protocol):
+    """What an engine with files may offer besides: to leave nothing in them of what is gone."""
+
+    async def scrub(self, board: str) -> str:
+        """Overwrite what `board` held and holds no more, in every file that the engine has open.
+
+        Returns "" when that is done, else what is left to do, and by whom. Copies, replicas and
+        what a file system or a disk keeps of freed blocks are out of its reach.
+        Errors: Unavailable.
+        """
+
+
+@runtime_checkable
 class Whispers(Protocol):
     """What an engine that several processes share may offer besides: words that nothing keeps.
 

@@ -7,7 +7,6 @@ written again first. All of it blocks.
 """
 
 import contextlib
-import errno
 import os
 import secrets
 import sys
@@ -129,8 +128,3 @@ def _write_over(file: BinaryIO) -> int:
         file.flush()
         at += len(chunk)
     return at
-
-
-def is_no_room(error: OSError) -> bool:
-    """Whether something could not be written because the disk, or a share of it, is full."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

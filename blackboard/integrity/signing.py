@@ -16,7 +16,6 @@ import base64
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -29,8 +28,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 
 from blackboard.core.checkpoints import Cut, Step, Stored
 from blackboard.core.commit import Epoch
+from blackboard.engines import disk
 from blackboard.errors import Corrupt, InvalidRequest
-from blackboard.integrity.private_files import DIRECTORY_MODE, open_new
+from blackboard.integrity.private_files import DIRECTORY_MODE
 from blackboard.types import Milliseconds, Revision
 from blackboard.wire.codec import BYTES_KEY, decode_value
 
@@ -162,12 +162,7 @@ def make_key(path: Path) -> bytes:
 
 def _write_key(path: Path) -> None:
     path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    with open_new(draft) as file:
-        file.write(secrets.token_hex(KEY_BYTES) + "\n")
-    with suppress(FileExistsError):  # another process was faster: its key counts
-        path.hardlink_to(draft)
-    draft.unlink()
+    disk.make_file(path, f"{secrets.token_hex(KEY_BYTES)}\n".encode())
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from blackboard.core.commit import (
     Op,
     Put,
 )
-from blackboard.core.model import decide, log_entry
+from blackboard.core.model import decide, log_entry, prolong
 from blackboard.core.path import parse_pattern
 from blackboard.core.state import State, evolve
 from blackboard.errors import InvalidRequest, StaleEpoch
@@ -114,9 +114,10 @@ class MemoryDesk:
         decided = decide(self._state, commit, now_ms)
         if not isinstance(decided, Committed):
             raise decided
-        entry = log_entry(commit, decided, prepare(commit).digest)
-        evolve(self._state, entry)
-        self.log.append(entry)
+        if not prolong(self._state, commit, decided):
+            entry = log_entry(commit, decided, prepare(commit).digest)
+            evolve(self._state, entry)
+            self.log.append(entry)
         return Receipt(decided.revision, now_ms, decided.results, "memory")
 
 

@@ -118,6 +118,7 @@ class Host:
         self.audit = Audit(self.store)
         if isinstance(self.store, SealedStore):
             self.store.keys.made = partial(self.audit.note_service, "make_key")
+            self.store.keys.scrubbed = self._note_scrub
         self.imports = Imports(self.store)
         self.archiver = None if self.archive is None else Archiver(self.store, self.archive)
         """What feeds the archive."""
@@ -143,6 +144,10 @@ class Host:
         """Have it in the audit with which master key this service works, if it has one."""
         if isinstance(self.store, SealedStore):
             self.audit.note_service("use_key", "", f"master key {self.store.keys.master}")
+
+    def _note_scrub(self, left: str) -> None:
+        """Have it in the audit whether the engine's files still hold data keys that are gone."""
+        self.audit.note_service("scrub_keys", "", left or "no live file holds what was replaced")
 
     def facts(self) -> EngineFacts:
         """What the engine said of itself when it was last asked."""

@@ -14,6 +14,7 @@ import carry everything, private namespaces included, and need the admin right o
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -53,7 +54,6 @@ from blackboard.core.commit import (
     Entry,
     Epoch,
     Head,
-    LogEntry,
     LogPage,
     Reading,
 )
@@ -263,18 +263,32 @@ class LocalLink:
             next_key = page[-1].key if len(page) < len(found) else None
             return replace(reading, leases=tuple(page), next_key=next_key)
 
-    async def log(self, board: str, after: Revision, *, limit: int = LOG_ENTRIES_MAX) -> LogPage:
-        """A page of the log, with what may be read of each entry; hidden ones are left out."""
+    async def log(
+        self,
+        board: str,
+        after: Revision,
+        *,
+        limit: int = LOG_ENTRIES_MAX,
+        pattern: str | None = None,
+        author: str | None = None,
+    ) -> LogPage:
+        """A page of the log, with what may be read of each entry; hidden ones are left out.
+
+        Work: `limit` entries are looked through, however few of them match.
+        """
         with self._audited("log", board, after):
             self._check(board)
             check_limit(limit, LOG_ENTRIES_MAX)
+            wanted = None if pattern is None else parse_pattern(pattern)
+            show = partial(history.logged, readable=self._readable, pattern=wanted, author=author)
             if await self._host.find(board, self._opener) is None:
                 return _NO_LOG
-            return await self._log_pages(Past(self._host), board, after, limit)
+            gathered = history.Gathered(after, limit, show)
+            return await self._log_pages(Past(self._host), board, gathered)
 
-    async def _log_pages(self, past: Past, board: str, after: Revision, limit: int) -> LogPage:
+    async def _log_pages(self, past: Past, board: str, gathered: history.Gathered) -> LogPage:
         """Pages of the engine put together: how large others' commits are ends none early."""
-        gathered = _LogPage(after, limit, self._readable)
+        after = gathered.through
         while True:
             try:
                 page = await past.log(board, gathered.through, gathered.left)
@@ -649,30 +663,6 @@ class LocalLink:
         if error.current is not None:
             error.current = decode_value(error.current)
         return error
-
-
-class _LogPage:
-    """What one answer shows of the log: it ends by revisions, and by the bytes that it shows."""
-
-    def __init__(self, after: Revision, limit: int, readable: Callable[[Key], bool]) -> None:
-        self.shown: list[LogEntry] = []
-        self.through = after
-        self.left = limit
-        self._readable = readable
-        self._size = 0
-
-    def take(self, entries: Sequence[LogEntry]) -> bool:
-        """Take in the next entries; True when the answer ends there. Errors: Resync."""
-        for entry in entries:
-            visible = history.bounded(history.logged(entry, self._readable))
-            if visible is not None:
-                self.shown.append(visible)
-                self._size += history.cost_of(visible)
-            self.through = entry.revision
-            self.left -= 1
-            if not self.left or self._size >= PAGE_BYTES_MAX:
-                return True
-        return False
 
 
 class _Sieve:

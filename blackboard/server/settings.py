@@ -15,10 +15,8 @@ Roles: named sets of grants, in a TOML file that people review.
 it was made: change the file, and the next token has them.
 """
 
-import contextlib
 import ipaddress
 import os
-import secrets
 import ssl
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -38,9 +36,10 @@ from pydantic_settings import (
 from blackboard.core import access
 from blackboard.core.access import Grant, operator
 from blackboard.core.path import check_name
+from blackboard.engines import disk
 from blackboard.engines.base import Store
 from blackboard.errors import InvalidRequest
-from blackboard.integrity.private_files import make_directory, open_new
+from blackboard.integrity.private_files import make_directory
 from blackboard.integrity.tokens import AUDIENCE, check_secret, issue, new_secret
 from blackboard.server.checkpoints.schedule import Automatic
 from blackboard.server.overload.rate_limits import Rates
@@ -299,7 +298,8 @@ def secret_of(settings: Settings) -> str:
     path = settings.secret_file or settings.data / "secret"
     try:
         if settings.secret_file is None:
-            _create_private(path, new_secret())
+            make_directory(path.parent)
+            disk.make_file(path, f"{new_secret()}\n".encode())
         return check_secret(path.read_text(encoding="utf-8").strip())
     except OSError as error:
         raise InvalidRequest(field="secret_file", reason=str(error)) from error
@@ -329,27 +329,11 @@ def write_operator_token(settings: Settings, secret: str) -> Path:
     path = settings.data / "token"
     token = issue(secret, operator(), _OPERATOR_TOKEN_TTL_MS, audience=settings.audience)
     try:
-        return _draft(path, token).replace(path)
+        make_directory(path.parent)
+        disk.replace_file(path, f"{token}\n".encode())
+        return path
     except OSError as error:
         raise InvalidRequest(field="data", reason=str(error)) from error
-
-
-def _create_private(path: Path, text: str) -> None:
-    """Write a file that nobody else may read, at once; one that exists already is left as it is."""
-    if path.exists():
-        return
-    draft = _draft(path, text)
-    with contextlib.suppress(FileExistsError):  # another process was faster: its text counts
-        path.hardlink_to(draft)
-    draft.unlink()
-
-
-def _draft(path: Path, text: str) -> Path:
-    make_directory(path.parent)
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    with open_new(draft) as file:
-        file.write(text + "\n")
-    return draft
 
 
 AGENT: Final = "agent"

@@ -83,6 +83,7 @@ class LeaseMessage(TypedDict):
     fence: int
     until_ms: int
     waiters: NotRequired[list[WaiterMessage]]
+    ttl_ms: NotRequired[int]
 
 
 class LeasesMessage(TypedDict):
@@ -208,6 +209,9 @@ class AuditMessage(TypedDict):
     number: int
     previous: str
     count: int
+    sealed_with: str
+    seal: str
+    checked: str
 
 
 class KeysMessage(TypedDict):
@@ -329,6 +333,8 @@ def write_lease(lease: Lease) -> LeaseMessage:
         message["waiters"] = [
             {"holder": w.holder, "ttl_ms": w.ttl_ms, "until_ms": w.until_ms} for w in lease.waiters
         ]
+    if lease.ttl_ms is not None:
+        message["ttl_ms"] = lease.ttl_ms
     return message
 
 

@@ -263,6 +263,7 @@ def _lease(message: Any) -> Lease:
         tuple([_waiter(waiter) for waiter in _list(message, "waiters")])
         if "waiters" in message
         else (),
+        _int(message, "ttl_ms") if "ttl_ms" in message else None,
     )
 
 

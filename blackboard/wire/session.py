@@ -43,6 +43,7 @@ from blackboard.types import (
     Milliseconds,
 )
 from blackboard.wire import reading
+from blackboard.wire.commits import CommitParams, read_commits
 from blackboard.wire.errors import write_error
 from blackboard.wire.frames import (
     CLOSE_PROTOCOL_ERROR,
@@ -52,7 +53,6 @@ from blackboard.wire.frames import (
     Encoding,
     grouped,
 )
-from blackboard.wire.messages import CommitParams, read_commits
 from blackboard.wire.reading import pack_changes, read_news
 
 if TYPE_CHECKING:

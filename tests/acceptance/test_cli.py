@@ -80,6 +80,22 @@ def test_every_answer_has_a_form_for_programs(shell: Shell) -> None:
 
 
 @pytest.mark.usefixtures("service")
+def test_the_log_shows_what_matches_and_what_one_agent_committed(shell: Shell) -> None:
+    """Both options at once, too."""
+    shell.run("set", "public/plan/a", "1", "--as", "ada")
+    shell.run("set", "public/plan/b", "2")
+    shell.run("set", "public/n", "3")
+
+    def revisions(*options: str) -> list[int]:
+        lines = shell.out("log", "--json", *options).splitlines()
+        return [json.loads(line)["revision"] for line in lines]
+
+    assert revisions("--limit", "1", "--pattern", "public/plan/*") == [2]
+    assert revisions("--author", "ada") == [1]
+    assert revisions("--after", "0", "--pattern", "public/**", "--author", "operator") == [2, 3]
+
+
+@pytest.mark.usefixtures("service")
 def test_agents_see_their_own_only(shell: Shell) -> None:
     """`--as` takes an agent's name and rights; a token of an agent cannot take another's."""
     shell.run("set", "private/researcher/notes", "draft", "--as", "researcher")

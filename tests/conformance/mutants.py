@@ -51,10 +51,28 @@ MUTANTS = (
     Mutant("the queue is endless", "waiting >= LIMIT.LEASE_WAITERS_MAX", "waiting > 1e6"),
     Mutant(
         "the next one keeps the fence",
-        "{lease[at], revision + 1, time_ms + lease[at + 1]}",
-        "{lease[at], lease[FENCE], time_ms + lease[at + 1]}",
+        "{lease[at], revision + 1, time_ms + lease[at + 1], lease[at + 1]}",
+        "{lease[at], lease[FENCE], time_ms + lease[at + 1], lease[at + 1]}",
     ),
-    Mutant("a ticket is not prolonged", "at = place_of(held, key, holder) + 2", "at = UNTIL"),
+    Mutant("a ticket is not prolonged", "ends, lasts = at + 2, at + 1", ""),
+    Mutant("a renewal makes a revision", "  if only_prolongs(c) then", "  if false then"),
+    Mutant(
+        "a renewal moves no deadline",
+        "if only_prolongs(c) then\n    merge_leases()",
+        "if only_prolongs(c) then",
+    ),
+    Mutant(
+        "another time to live makes no revision",
+        "if not is_deadline and before[i]",
+        "if i < TTL and before[i]",
+    ),
+    Mutant(
+        "what comes with a renewal is lost",
+        "    if op[1] ~= 'n' then return false end\n",
+        "    if op[1] ~= 'n' and op[1] ~= 'p' then return false end\n",
+    ),
+    Mutant("a grant makes no revision", "if op[1] ~= 'n' then", "if op[1] == 'p' then"),
+    Mutant("a restore of nothing makes no revision", "return not c.begins", "return true"),
     Mutant("a released lease stays", "call('HDEL', LEASES, key)", ""),
     Mutant(
         "leases are not counted",

@@ -11,6 +11,8 @@ from blackboard.core.access import Grant, Principal, Right
 from blackboard.core.documents.keys import document_prefix
 from blackboard.errors import DocumentRefused, Unavailable
 from blackboard.types import DOCUMENT_UPDATE_BYTES_MAX
+from blackboard.wire import ysync
+from blackboard.wire.ysync import Presence
 from tests.conformance.peers import Peer, state_of
 from tests.conformance.rules_board_document import MEMO, agreed
 from tests.conformance.team import PATIENCE_S, Team
@@ -80,6 +82,72 @@ class DocumentPeerRules:
             doc.text().append(" own")
             await doc.synced()
             assert str(doc.text()) == "bob's own"
+
+    async def test_who_writes_under_her_number_before_her_takes_no_edit_in_silence(
+        self, link: Link, ada: Board, bob: Board
+    ) -> None:
+        ann, forger = Peer(client_id=21), Peer(client_id=21)
+        async with ann.connected(link, ada.name, MEMO):
+            await ann.sync()
+            async with Peer().connected(bob._link, bob.name, MEMO) as sent:
+                await sent.sync()
+                await sent.push(forger.edit("EVE FIRST "))
+                await sent.sync_again()
+            await ann.push(ann.edit("ann "))
+            refused = await ann.refusal()
+            assert (refused.cause, "21" in refused.reason) == ("foreign", True)
+        async with ada.document(MEMO) as doc:
+            assert str(doc.text()) == "EVE FIRST "
+
+    async def test_a_number_that_somebody_announced_is_hers(
+        self, link: Link, ada: Board, bob: Board
+    ) -> None:
+        ann, forger = Peer(client_id=21), Peer(client_id=21)
+        async with ann.connected(link, ada.name, MEMO):
+            await ann.sync()
+            await ann.send(ysync.write_awareness([Presence(21, 1, "{}")]))
+            await ann.sync_again()
+            async with Peer().connected(bob._link, bob.name, MEMO) as eve:
+                await eve.sync()
+                await eve.push(forger.edit("EVE FIRST "))
+                assert (await eve.refusal()).cause == "foreign"
+            await ann.push(ann.edit("ann "))
+            await ann.sync_again()
+        async with ada.document(MEMO) as doc:
+            assert str(doc.text()) == "ann "
+
+    async def test_two_of_one_agent_who_use_one_number_are_told(
+        self, link: Link, ada: Board
+    ) -> None:
+        one, other = Peer(client_id=21), Peer(client_id=21)
+        async with one.connected(link, ada.name, MEMO), other.connected(link, ada.name, MEMO):
+            await one.sync()
+            await other.sync()
+            await one.push(one.edit("one "))
+            await one.sync_again()
+            await other.push(other.edit("two "))
+            assert (await other.refusal()).cause == "foreign"
+            await one.push(one.edit("and on "))
+            await one.sync_again()
+        async with ada.document(MEMO) as doc:
+            assert str(doc.text()) == "and on one "
+
+    async def test_who_repeats_what_others_wrote_goes_on(
+        self, link: Link, ada: Board, bob: Board
+    ) -> None:
+        async with ada.document(MEMO) as doc:
+            doc.text().append("ada 😀 wrote")
+            doc.map("facts")["n"] = {"i": 3, "f": 2.5, "deep": [True, None, "x"]}
+            await doc.synced()
+            doc.text().delete(4, 6)
+            await doc.synced()
+            async with Peer().connected(bob._link, bob.name, MEMO) as peer:
+                await peer.sync()
+                peer.edit("bob: ")
+                await peer.push(peer.doc.get_update())  # all of it, his and hers
+                await peer.push(peer.doc.get_update())
+                await peer.sync_again()
+            await wait_until(lambda: _reads(doc, str(peer.text)), timeout_s=PATIENCE_S)
 
     async def test_an_update_that_is_too_large_is_refused(self, link: Link, ada: Board) -> None:
         async with ada.document(MEMO) as doc:

@@ -171,6 +171,22 @@ class PrivateRules:
         assert [r.revision for r in await bob.log(limit=2)] == [2, 4]
         assert [r.revision for r in await ada.log()] == [1, 2, 3, 4, 5, 6]
 
+    async def test_a_filtered_log_tells_no_more_of_others_than_the_whole_one(
+        self, ada: Board, bob: Board
+    ) -> None:
+        """Neither that they committed, nor which keys of theirs match; of a commit that touches
+        both, the readable part."""
+        await ada.put(SECRET, HIDDEN)
+        await ada.commit([Put(SECRET, ONE), Put("public/a", ONE)], note="both")
+        await bob.put("public/b", 1)
+        assert await bob.log(pattern=SECRET) == ()
+        assert await bob.log(pattern="private/**") == ()
+        [both] = await bob.log(author="ada")
+        assert (both.revision, [change.key for change in both.changes]) == (2, ["public/a"])
+        assert await bob.log(pattern="**") == await bob.log()
+        assert [r.revision for r in await ada.log(pattern=SECRET, author="ada")] == [1, 2]
+        assert await ada.log(pattern=SECRET, author="bob") == ()
+
     async def test_a_revision_that_changed_nothing_is_in_its_authors_log_only(
         self, team: Team, ada: Board, bob: Board
     ) -> None:

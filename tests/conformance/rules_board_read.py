@@ -2,10 +2,11 @@
 
 import pytest
 
+from blackboard.client import board as board_module
 from blackboard.client.board import Board
 from blackboard.core import access
 from blackboard.core.access import Principal, Right
-from blackboard.core.commit import Delete, Put
+from blackboard.core.commit import Delete, Grant, Put
 from blackboard.errors import (
     AccessDenied,
     Compacted,
@@ -175,6 +176,36 @@ class BoardReadRules:
         with pytest.raises(FutureRevision) as refused:
             await ada.log(after=10)
         assert refused.value.head == 9
+
+    async def test_the_log_is_filtered_by_pattern_and_author(self, ada: Board, bob: Board) -> None:
+        """With a pattern, of each revision only the changes that match; leases match as keys do."""
+        await ada.commit([Put("public/plan/a", ONE), Put("public/x", ONE)])
+        await bob.put("public/plan/b", 1)
+        await ada.delete("public/plan/a")
+        await ada.commit([Grant("public/plan/a", "ada", 60_000)])
+        plan = await ada.log(pattern="public/plan/*")
+        assert [r.revision for r in plan] == [1, 2, 3, 4]
+        assert [change.key for r in plan for change in r.changes].count("public/x") == 0
+        assert [r.revision for r in await ada.log(author="ada")] == [1, 3, 4]
+        assert [r.revision for r in await ada.log(pattern="public/x", author="ada")] == [1]
+        assert [r.revision for r in await ada.log(author="ada", after=1, limit=1)] == [3]
+        assert await ada.log(author="nobody") == ()
+        with pytest.raises(InvalidRequest):
+            await ada.log(pattern="public//x")
+
+    async def test_a_filtered_log_is_looked_through_page_by_page(
+        self, team: Team, ada: Board, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A request looks through so many revisions, however few of them match."""
+        for number in range(9):
+            await ada.put("public/odd" if number % 4 == 3 else "public/n", number)
+        link = ada._link
+        page = await link.log(team.name, 0, limit=3, pattern="public/odd")
+        assert (page.entries, page.through) == ((), 3)
+        page = await link.log(team.name, 3, limit=3, author="bob")
+        assert (page.entries, page.through) == ((), 6)
+        monkeypatch.setattr(board_module, "LOG_ENTRIES_MAX", 3)
+        assert [r.revision for r in await ada.log(pattern="public/odd", limit=9)] == [4, 8]
 
     async def test_a_trimmed_log_is_read_on_from_the_archive(
         self, team: Team, ada: Board, bob: Board

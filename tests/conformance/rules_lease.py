@@ -3,10 +3,21 @@
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
-from blackboard.core.commit import Committed, Expire, Grant, HeldFence, Op, Put, Release, Renew
+from blackboard.core.commit import (
+    Committed,
+    Expire,
+    Grant,
+    HeldFence,
+    KeyAt,
+    Op,
+    Put,
+    Release,
+    Renew,
+)
 from blackboard.engines.base import Store
-from blackboard.errors import Fenced, LeaseHeld
+from blackboard.errors import Conflict, Fenced, LeaseHeld, StaleEpoch, StepSuperseded
 from tests.conformance.rules_commit import lower_limit, refused_fields
 from tests.conformance.writer import Writer, packed
 
@@ -99,6 +110,80 @@ class LeaseRules:
         assert isinstance(refused, Fenced)
         assert (refused.current, refused.holder) == (0, None)
         assert (await ada.commit(Grant(LOCK, "bob", HOUR_MS))).revision == 3
+
+    async def test_a_renewal_makes_no_revision(self, store: Store, board: str) -> None:
+        """Nor does one of a ticket; the answer has the newest revision, and the lease as it is."""
+        ada = await Writer.open(store, board)
+        await ada.commit(Grant(LOCK, "ada", HOUR_MS))
+        waits = await ada.commit(Grant(LOCK, "bob", HOUR_MS, wait=True))
+        for _ in range(3):
+            renewed = await ada.commit(
+                Renew(LOCK, "ada", 1, HOUR_MS), Renew(LOCK, "bob", 0, HOUR_MS)
+            )
+            until_ms = renewed.time_ms + HOUR_MS
+            assert (renewed.revision, renewed.duplicate) == (2, False)
+            assert renewed.results[1] == ("ada", 1, until_ms, "bob", HOUR_MS, until_ms)
+            [lease] = (await store.leases(board)).leases
+            assert (lease.until_ms, lease.waiters[0].until_ms) == (until_ms, until_ms)
+        head = await store.open(board)
+        assert (head.revision, head.log_entries, head.time_ms >= waits.time_ms) == (2, 2, True)
+        assert len((await store.log(board, 0, limit=10)).entries) == 2
+        assert (await ada.commit(Put("public/x", packed(1)))).revision == 3
+
+    async def test_another_time_to_live_is_a_revision(self, store: Store, board: str) -> None:
+        """For it has to last: with it a lease begins again when the engine comes back."""
+        ada = await Writer.open(store, board)
+        await ada.commit(Grant(LOCK, "ada", HOUR_MS))
+        await ada.commit(Grant(LOCK, "bob", HOUR_MS, wait=True))
+        assert (await ada.commit(Renew(LOCK, "ada", 1, 2 * HOUR_MS))).revision == 3
+        assert (await ada.commit(Renew(LOCK, "bob", 0, 2 * HOUR_MS))).revision == 4
+        same = Renew(LOCK, "ada", 1, 2 * HOUR_MS), Renew(LOCK, "bob", 0, 2 * HOUR_MS)
+        assert (await ada.commit(*same)).revision == 4
+        [lease] = (await store.leases(board)).leases
+        assert (lease.ttl_ms, lease.waiters[0].ttl_ms) == (2 * HOUR_MS, 2 * HOUR_MS)
+
+    async def test_a_renewal_with_other_operations_is_one_commit_with_them(
+        self, store: Store, board: str
+    ) -> None:
+        """All of it happens, or nothing: a refusal leaves the deadline where it was."""
+        ada = await Writer.open(store, board)
+        await ada.commit(Grant(LOCK, "ada", HOUR_MS))
+        before = (await store.leases(board)).leases
+        for ops in (
+            (Renew(LOCK, "ada", 1, 2 * HOUR_MS), Renew("public/none", "ada", 1, HOUR_MS)),
+            (Renew(LOCK, "ada", 1, HOUR_MS), Release("public/none", "ada", 1)),
+        ):
+            assert isinstance(await ada.attempt(*ops), Fenced)
+        assert (await store.leases(board)).leases == before
+        renewed = await ada.commit(Renew(LOCK, "ada", 1, HOUR_MS), Put("public/x", packed(1)))
+        assert renewed.revision == 2
+        assert (await store.leases(board)).leases[0].until_ms == renewed.time_ms + HOUR_MS
+
+    async def test_a_renewal_is_checked_as_any_commit(self, store: Store, board: str) -> None:
+        ada = await Writer.open(store, board)
+        await ada.commit(Grant(LOCK, "ada", HOUR_MS), Put("public/x", packed(1)))
+        renewal = Renew(LOCK, "ada", 1, HOUR_MS)
+        stale = await ada.send(replace(ada.make(renewal), epoch="another"))
+        assert isinstance(stale, StaleEpoch)
+        conflict = await ada.attempt(renewal, conditions=[KeyAt("public/x", 0)])
+        assert isinstance(conflict, Conflict)
+        fenced = await ada.attempt(renewal, fences=[HeldFence("public/other", "ada", 1)])
+        assert isinstance(fenced, Fenced)
+
+    async def test_a_renewal_sent_again_renews_again(self, store: Store, board: str) -> None:
+        """Until a later step of its lane: then it comes too late, and prolongs nothing."""
+        ada = await Writer.open(store, board)
+        await ada.commit(Grant(LOCK, "ada", HOUR_MS))
+        renewal = ada.make(Renew(LOCK, "ada", 1, HOUR_MS))
+        first = await ada.send(renewal)
+        again = await ada.send(replace(renewal, retry_since=1))
+        assert isinstance(first, Committed)
+        assert isinstance(again, Committed)
+        assert (again.revision, again.duplicate) == (first.revision, False)
+        await ada.commit(Put("public/x", packed(1)))
+        before = (await store.leases(board)).leases
+        assert isinstance(await ada.send(renewal), StepSuperseded)
+        assert (await store.leases(board)).leases == before
 
     async def test_renewal_keeps_the_fence_and_says_until_when(
         self, store: Store, board: str

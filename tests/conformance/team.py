@@ -15,7 +15,7 @@ from blackboard.core.access import Principal
 from blackboard.server.service import Service
 
 RENEWED_MS = 60_000
-"""How long a lease lasts whose renewals a test watches: with `renewed_often`, they do come."""
+"""How long a lease lasts whose renewals a test awaits: with `renewed_often`, they do come."""
 PATIENCE_S = 60.0
 """How long a test waits for what must come; a machine under load is slow now and then."""
 _numbers = count()

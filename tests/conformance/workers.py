@@ -78,6 +78,18 @@ async def queued(board: Board, key: str, count: int) -> Sequence[str]:
     return found
 
 
+async def renewals(board: Board, key: str, times: int) -> None:
+    """Wait until `times` renewals have moved a deadline of the lease `key`, its own or that of a
+    ticket."""
+    for _ in range(times):
+        before = await lease_of(board, key)
+
+        async def is_renewed(before: Lease = before) -> bool:
+            return await lease_of(board, key) != before
+
+        await wait_until(is_renewed, timeout_s=PATIENCE_S)
+
+
 async def lease_of(board: Board, key: str) -> Lease:
     """The lease of `key`, which somebody must have."""
     (lease,) = await board.leases(key)

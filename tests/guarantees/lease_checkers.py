@@ -98,7 +98,10 @@ def stale_fences_change_nothing(history: LeaseHistory) -> list[str]:
 
 
 def ended_leases_go_on(history: LeaseHistory) -> list[str]:
-    """L5: a lease that ran out is ended, granted or renewed within a sweep."""
+    """L5: a lease that ran out is ended or granted within a sweep.
+
+    Renewals are not in the log: nobody who is watched holds a lease for LATE_MS on purpose.
+    """
     found, current = [], dict[Key, Lease]()
     for moment, kind, lease, before in steps(history):
         if before is not None:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import random
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -258,6 +259,25 @@ class _Driver:
 # --- SQLite ---------------------------------------------------------------------------------------
 
 
+class _FailingSync:
+    """A connection whose next commit reaches the page cache and no disk."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def execute(self, statement: str, *given: Any) -> sqlite3.Cursor:
+        """As that of a connection."""
+        done = self._connection.execute(statement, *given)
+        if statement == "COMMIT":
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+            raise error
+        return done
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
 class SqliteEngine:
     """A directory; one process at a time has it open."""
 
@@ -269,6 +289,9 @@ class SqliteEngine:
         self._level: Level = "disk" if plan.level == "disk" else "memory"
         self._dice = random.Random(f"disk {plan.seed}")
         self._open: tuple[SqliteStore, SimulatedExecutor] | None = None
+        self._fails = False
+        self._unsynced: Path | None = None
+        """The file of the board whose sync failed."""
 
     async def store(self, process: Process) -> Store:
         """As `Engine.store`."""
@@ -310,6 +333,32 @@ class SqliteEngine:
         shutil.rmtree(kept)
         return True
 
+    def fail_sync(self) -> None:
+        """The sync of the next transaction fails."""
+        self._fails = True
+
+    @property
+    def has_failed_sync(self) -> bool:
+        """Whether a sync failed since the last `mend`."""
+        return self._unsynced is not None
+
+    def mend(self) -> None:
+        """From here on syncs succeed."""
+        self._fails, self._unsynced = False, None
+
+    def drop_pages(self, *, with_power: bool) -> None:
+        """Nothing of the transaction whose sync failed is there any more; with the power goes what
+        was never synced besides. No process may have the files."""
+        path = self._unsynced
+        assert path is not None
+        assert self._open is None
+        for suffix in ("", "-wal"):
+            kept = self._folder / f"unsynced{suffix}"
+            shutil.copyfile(kept, path.with_name(f"{path.name}{suffix}"))
+        if with_power:
+            for mark in path.parent.glob(f"{path.name}.suspect"):
+                mark.unlink()
+
     def file_of(self, board: str) -> BoardFile | None:
         """The file of a board that is open."""
         opened = self._open and self._open[0]._boards.get(board)
@@ -323,10 +372,22 @@ class SqliteEngine:
         """A thread does `work`."""
         if any(isinstance(one, Taken) and one.log_below is not None for one in arguments):
             self.before_trim()
+        if self._fails and any(isinstance(one, Taken) for one in arguments):
+            return self._unsynced_write(work, arguments)
         result = work(*arguments)
         if (self._folder / "kept").exists() and isinstance(result, tuple):
             self.mark()  # a board was opened: that, and the epoch that began with it, was synced
         return result
+
+    def _unsynced_write(self, work: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+        """A transaction whose sync fails: keep what is on the disk without it."""
+        file: BoardFile = work.__self__._file  # type: ignore[attr-defined]
+        self.before_trim()  # what a reader of the log finds from here on, nobody was told
+        self._fails, self._unsynced = False, file.path
+        for suffix in ("", "-wal"):
+            shutil.copyfile(f"{file.path}{suffix}", self._folder / f"unsynced{suffix}")
+        file._writer = _FailingSync(file._writer)  # type: ignore[assignment]
+        return work(*arguments)
 
     def _delay_s(self) -> float:
         return _SYNC_S * self._dice.random()

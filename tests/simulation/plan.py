@@ -18,6 +18,10 @@ DEEDS: Final = ("kill", "restart", "failover", "jump", "trim", "cancel")
 """What happens now and then: the end of a service's process, or of the engine's; a replica that
 takes over without the newest commits, or a power loss; a clock that is set; a log that is cut; a
 request that its sender gives up."""
+SYNCS: Final = ("failed sync",)
+"""What befalls a disk: a sync fails, and what it should have written is dropped, at once or never,
+or with the power; the process is killed after a while. Only where commits are synced."""
+_SYNCS_PART: Final = 0.4
 _ENGINE_PARTS: Final = (8, 2)
 _PAST_PART: Final = 0.06
 """Runs with an archive take six times as long as others."""
@@ -67,11 +71,16 @@ def draw(seed: int, engine: str | None = None, has_past: bool | None = None) -> 
     if has_past:
         # A checkpoint of what an engine lost is judged by hand-made histories, not here.
         faults = (faults - {"failover"}) | set(PAST)
+    services = dice.randint(1, 3) if engine == "redis" else 1
+    level = dice.choice(("memory", "disk"))
+    if engine == "sqlite" and level == "disk" and not has_past:
+        # From dice of its own: other seeds stay what they were.
+        faults |= set(SYNCS) if random.Random(f"syncs {seed}").random() < _SYNCS_PART else set()
     return Plan(
         seed,
         engine,
-        services=dice.randint(1, 3) if engine == "redis" else 1,
-        level=dice.choice(("memory", "disk")),
+        services=services,
+        level=level,
         faults=faults,
         writers=dice.randint(1, 3),
         watchers=dice.randint(1, 2),

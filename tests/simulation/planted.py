@@ -19,6 +19,8 @@ from blackboard.core import lease, model
 from blackboard.core.commit import Commit, HeldFence, KeyAt, Lease, LogEntry
 from blackboard.core.state import State
 from blackboard.core.watch import Position
+from blackboard.engines.sqlite.file import BoardFile, WriteError
+from blackboard.engines.sqlite.rows import Writes
 from blackboard.errors import Fenced, StaleEpoch
 from blackboard.server.checkpoints.restore import _Attempt
 from blackboard.server.feed import Feed, View, Watcher
@@ -123,6 +125,20 @@ def _torn() -> Replacement:
     return View, "show", show
 
 
+def _swallowed_sync() -> Replacement:
+    original = BoardFile.write
+
+    def write(file: BoardFile, writes: Writes) -> bool:
+        try:
+            return original(file, writes)
+        except WriteError as error:
+            if not error.is_last:
+                raise
+            return False
+
+    return BoardFile, "write", write
+
+
 def _silent_loss() -> Replacement:
     original = Writer._adopt
 
@@ -176,6 +192,7 @@ PLANTED: Final = (
     Planted("a loss is not told", _silent_loss),
     Planted("epochs in between are passed over", _only_next, "sqlite", first=100),
     Planted("leases are not swept", _never_swept, "sqlite"),
+    Planted("a failed sync is taken for a success", _swallowed_sync, "sqlite", has_past=False),
     Planted("a restore leaves inboxes as they are", _inboxes_stay, has_past=True),
     *(
         Planted(f"commit.lua: {name}", _script(name), "redis")

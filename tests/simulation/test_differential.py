@@ -54,7 +54,7 @@ from blackboard.engines.redis.layout import (
     read_epoch,
     write_entry,
 )
-from blackboard.types import EPOCH_JUMP, VALUE_INLINE_BYTES_MAX
+from blackboard.types import EPOCH_JUMP, LEASE_TTL_MS, VALUE_INLINE_BYTES_MAX
 from blackboard.wire.codec import encode_value, prepare
 from tests.servers import server_binaries
 from tests.simulation.fake_redis import FakeRedis
@@ -149,7 +149,8 @@ class Caller:
     def _open(self) -> None:
         if self.dice.random() < 0.02:
             self.pair.both("HSET", board_keys(BOARD)[0], "run", "another")
-        head = self.pair.run("OPEN", f"e{self.pair.calls['OPEN']}", EPOCH_JUMP, self.revision)
+        name = f"e{self.pair.calls['OPEN']}"
+        head = self.pair.run("OPEN", name, EPOCH_JUMP, self.revision, "", 0, LEASE_TTL_MS)
         if head:
             self.revision, self.epoch = head[0], read_epoch(head[2])
 
@@ -169,7 +170,7 @@ class Caller:
                 self.pair.run("READ", 1_000, "keys", *self._some(KEYS))
             case 1:
                 first = self.dice.choice(("[\2", f"[{self.dice.choice(PREFIXES)}/"))
-                self.pair.run("READ", 1_000, "range", first, "+", self.dice.randint(1, 20))
+                self.pair.run("READ", 1_000, "ranges", self.dice.randint(1, 20), first, "+")
             case _:
                 self.pair.run("READ", 1_000, "due", self.dice.randint(1, 5))
 

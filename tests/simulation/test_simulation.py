@@ -16,7 +16,7 @@ import pytest
 
 from tests.simulation.loop import SimulatedLoop, StuckError, rest
 from tests.simulation.nature import nature
-from tests.simulation.plan import CALLS, DEEDS, NETWORK, PAST, draw
+from tests.simulation.plan import CALLS, DEEDS, NETWORK, PAST, SYNCS, draw
 from tests.simulation.planted import PLANTED, Planted
 from tests.simulation.world import simulate
 from tests.source_tree import ROOT
@@ -58,7 +58,7 @@ def test_what_was_found_is_found_no_more(seed: int, engine: str, has_past: bool)
 @pytest.mark.slow
 def test_every_kind_of_fault_happens() -> None:
     """A fault that never comes up is not survived. Plans are drawn by the hundred, runs by few."""
-    wanted = {*NETWORK, *DEEDS, *CALLS, *PAST} - {"cancel"}
+    wanted = {*NETWORK, *DEEDS, *CALLS, *PAST, *SYNCS, "dropped pages"} - {"cancel"}
     for seed in count():
         plan = draw(seed)
         if plan.faults & wanted:

@@ -21,7 +21,7 @@ from blackboard.types import SWEEP_INTERVAL_MS
 from tests.guarantees.cut_team import AGENTS
 from tests.simulation import judge
 from tests.simulation.actors import Locker, Stage, Watcher, Writer
-from tests.simulation.engines import Engine, make_engine
+from tests.simulation.engines import Engine, SqliteEngine, make_engine
 from tests.simulation.loop import SimulatedLoop, rest
 from tests.simulation.nature import BEGAN_MS, nature
 from tests.simulation.network import Network
@@ -144,6 +144,7 @@ class World:
             "kill": lambda: self.site.bounce(kill=True),
             "restart": self._restart,
             "failover": self._fail_over,
+            "failed sync": self._fail_sync,
             "jump": self._jump,
             "trim": self._trim,
             "checkpoint": self.chronicler.checkpoint,
@@ -184,6 +185,24 @@ class World:
             self.trace.note("power loss")
             self.witness.lose(gone_s)
             gone_s = marked_s
+        await self.site.come_back(process)
+        self.site.outages.append((gone_s, self.loop.time()))
+
+    async def _fail_sync(self) -> None:
+        """A sync fails; somebody restarts the service, after the page cache or the power went."""
+        assert isinstance(self.engine, SqliteEngine)
+        self.engine.fail_sync()
+        await rest(self.dice.random() * _BETWEEN_S)
+        if not self.engine.has_failed_sync:
+            self.witness.collect()
+        [process] = self.site.processes
+        process.kill()
+        gone_s = self.loop.time()
+        fate = self.dice.choice(("kept", "evicted", "power"))
+        if fate != "kept" and self.engine.has_failed_sync:
+            self.engine.drop_pages(with_power=fate == "power")
+            self.trace.note("dropped pages", fate)
+        self.engine.mend()
         await self.site.come_back(process)
         self.site.outages.append((gone_s, self.loop.time()))
 

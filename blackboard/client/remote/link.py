@@ -62,9 +62,9 @@ from blackboard.types import (
 )
 from blackboard.wire import history_messages as past
 from blackboard.wire import reading
+from blackboard.wire.commits import write_commit
 from blackboard.wire.frames import MSGPACK
 from blackboard.wire.history_messages import moment_out
-from blackboard.wire.messages import write_commit
 from blackboard.wire.reading import ReceiptNews, read_receipt
 
 DEFAULT_URL: Final = "http://127.0.0.1:7420"
@@ -206,9 +206,19 @@ class RemoteLink:
         params = {"board": board, "pattern": pattern, "after": after, "limit": limit}
         return reading.read_leases(await self._ask("leases", params))
 
-    async def log(self, board: str, after: Revision, *, limit: int) -> LogPage:
+    async def log(
+        self,
+        board: str,
+        after: Revision,
+        *,
+        limit: int,
+        pattern: str | None = None,
+        author: str | None = None,
+    ) -> LogPage:
         """As `Link.log`."""
+        wanted = {"pattern": pattern, "author": author}
         params = {"board": board, "after": after, "limit": limit}
+        params |= {name: text for name, text in wanted.items() if text is not None}
         return reading.read_log(await self._ask("log", params), MSGPACK)
 
     async def why(self, board: str, key: Key) -> Sequence[Cause]:

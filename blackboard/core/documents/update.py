@@ -247,7 +247,7 @@ def write_state(clocks: Mapping[int, int]) -> bytes:
 
 def read_update(data: bytes) -> Update:
     """Read an update. Errors: InvalidRequest when it is none that may be applied."""
-    reading = _Reading(Reader(data))
+    reading = Reading(Reader(data))
     reading.clients()
     deleted = reading.deletions()
     if not reading.reader.is_empty:
@@ -255,8 +255,8 @@ def read_update(data: bytes) -> Update:
     return Update(tuple(reading.structs), deleted, reading.needs, tuple(reading.pairs))
 
 
-class _Reading:
-    """The parts of one update, in their order."""
+class Reading:
+    """The parts of one update, in their order. Errors of every method: InvalidRequest."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
@@ -265,6 +265,7 @@ class _Reading:
         self.pairs: list[Span] = []
 
     def clients(self) -> None:
+        """Read what it adds."""
         reader, seen = self.reader, set()
         for _ in range(reader.count()):
             count, client, clock = reader.count(), reader.number(), reader.number()
@@ -272,11 +273,12 @@ class _Reading:
                 raise reader.broken("names a client twice")
             seen.add(client)
             for _ in range(count):
-                struct = self._struct(client, clock)
+                struct = self.struct(client, clock)
                 self.structs.append(struct)
                 clock += struct.length
 
     def deletions(self) -> tuple[Span, ...]:
+        """Read what it deletes."""
         reader, found = self.reader, []
         for _ in range(reader.count()):
             client = reader.number()
@@ -290,17 +292,18 @@ class _Reading:
             raise self.reader.broken("holds something of length 0")
         return length
 
-    def _struct(self, client: int, clock: int) -> Struct:
+    def struct(self, client: int, clock: int) -> Struct:
+        """Read one struct, that `client` wrote at `clock`."""
         reader = self.reader
         info = reader.byte()
         kind = info & 0x1F
-        if kind == _COLLECTED:
+        if kind == COLLECTED:
             return Struct(client, clock, self._length())
         left = self._id() if info & 0x80 else None
         right = self._id() if info & 0x40 else None
         if left is None and right is None:
             self._parent(has_key=bool(info & 0x20))
-        if kind == _STRING:
+        if kind == STRING:
             return Struct(client, clock, self._text(client, clock), left, right, is_text=True)
         return Struct(client, clock, self._content(kind), left, right)
 
@@ -321,27 +324,27 @@ class _Reading:
     def _content(self, kind: int) -> int:
         """Pass over the content of a struct; returns its length."""
         reader = self.reader
-        if kind == _ANY:
+        if kind == ANY:
             return self._many(lambda: _skip_any(reader, 0))
-        if kind == _DELETED:
+        if kind == DELETED:
             return self._length()
-        if kind == _JSON:
+        if kind == JSON:
             return self._many(self._json)
         self._single(kind)
         return 1
 
     def _single(self, kind: int) -> None:
         reader = self.reader
-        if kind == _BINARY:
+        if kind == BINARY:
             reader.buffer()
-        elif kind == _EMBED:
+        elif kind == EMBED:
             self._json()
-        elif kind == _FORMAT:
+        elif kind == FORMAT:
             reader.text()
             self._json()
-        elif kind == _TYPE:
+        elif kind == TYPE:
             self._type()
-        elif kind == _SUBDOCUMENT:
+        elif kind == SUBDOCUMENT:
             reader.text()
             _skip_any(reader, 0)
         else:
@@ -379,8 +382,8 @@ class _Reading:
 
 
 _PAIRS = re.compile("[\U00010000-\U0010ffff]+")
-_COLLECTED, _DELETED, _JSON, _BINARY, _STRING, _EMBED = 0, 1, 2, 3, 4, 5
-_FORMAT, _TYPE, _ANY, _SUBDOCUMENT = 6, 7, 8, 9
+COLLECTED, DELETED, JSON, BINARY, STRING, EMBED = 0, 1, 2, 3, 4, 5
+FORMAT, TYPE, ANY, SUBDOCUMENT = 6, 7, 8, 9
 _NAMED_TYPES = (3, 5)
 _XML_TEXT = 6
 

@@ -53,6 +53,9 @@ NEEDED: Final = (
 """Every command that is sent or that a script runs, as it could be. A test keeps the list."""
 TOLD: Final = "CONFIG GET appendfsync"
 """Needed to know what an answer survives; without it, answers count as the weakest."""
+ERASES: Final = "BGREWRITEAOF"
+"""Needed to have what was erased leave the append-only file at once; without it, somebody else has
+to see to that."""
 _HARMFUL: Final = (
     "ACL SETUSER u",
     "CLIENT KILL ID 1",

@@ -45,7 +45,7 @@ from blackboard.errors import (
     TypeMismatch,
     Unavailable,
 )
-from blackboard.types import Revision
+from blackboard.types import Milliseconds, Revision
 from blackboard.wire.codec import Prepared, decode_entry, decode_results, marker_entry, prepare
 
 _LIMITS: Final = (
@@ -57,6 +57,7 @@ _LIMITS: Final = (
     "KEY_BYTES_MAX",
     "INTEGER_MAX",
     "LEASES_MAX",
+    "LEASE_TTL_MS",
     "LEASE_WAITERS_MAX",
     "NAMESPACE_KEYS_MAX",
     "NAMESPACE_BYTES_MAX",
@@ -286,15 +287,18 @@ def read_leases(reply: Sequence[Any], *, due: bool) -> Reading:
     """The leases of a reply of leases.lua; with `due` those that have run out."""
     revision, epoch, time_ms, flat = reply
     packed = sorted(zip(flat[::2], flat[1::2], strict=True))
-    found = (_read_lease(key, lease) for key, lease in packed if key)
+    found = (_read_lease(key, lease, time_ms) for key, lease in packed if key)
     leases = tuple(lease for lease in found if not due or lease.until_ms <= time_ms)
     return Reading(revision, read_epoch(epoch).id, leases=leases)
 
 
-def _read_lease(key: bytes, packed: bytes) -> Lease:
-    lease = from_result(key.decode(), msgpack.unpackb(packed))
+def _read_lease(key: bytes, packed: bytes, time_ms: Milliseconds) -> Lease:
+    """Twin: `read_lease` of scripts/prelude.lua."""
+    holder, fence, until_ms, *rest = msgpack.unpackb(packed)
+    ttl_ms = rest.pop(0) if len(rest) % 3 else max(limits.LEASE_TTL_MS, until_ms - time_ms)
+    lease = from_result(key.decode(), [holder, fence, until_ms, *rest])
     assert lease is not None
-    return lease
+    return replace(lease, ttl_ms=ttl_ms)
 
 
 def read_log_page(reply: Sequence[Any], after: Revision) -> LogPage:

@@ -6,9 +6,11 @@ The answer of a cluster is that of its weakest primary.
 from collections.abc import Mapping
 from typing import Any, Final
 
+import anyio
+
 from blackboard.engines.base import EngineFacts
 from blackboard.engines.redis.driver import Driver, repeated
-from blackboard.errors import EngineRefused, Unavailable
+from blackboard.errors import Corrupt, EngineRefused, Unavailable
 
 _SAFE_POLICY: Final = "noeviction"
 _LEVELS: Final = ("memory", "second", "disk")
@@ -23,11 +25,16 @@ _FIXED: Final[Mapping[str, Mapping[tuple[int, ...], tuple[int, ...]]]] = {
 CVE-2026-23479, CVE-2026-25243 and CVE-2026-23631). Older lines have no fix."""
 
 Info = Mapping[str, str]
+_REWRITE_S: Final = 30.0
+"""How long somebody waits for an append-only file that is written anew: a few gigabytes."""
+_LOOK_AGAIN_S: Final = 0.1
+_BY_HAND: Final = "run BGREWRITEAOF on each Redis server: its append-only file holds what is gone"
+_SNAPSHOTS: Final = "without an append-only file, snapshots of Redis (SAVE) hold what is gone"
 
 
 async def read_facts(driver: Driver, location: str) -> EngineFacts:
     """Ask every server. Errors: EngineRefused, Unavailable."""
-    found = [_parse(reply) for reply in await repeated(lambda: driver.ask_all("INFO"))]
+    found = await _infos(driver)
     for info in found:
         _refuse_unsafe(info)
     fsyncs = await _fsyncs(driver, len(found))
@@ -43,6 +50,43 @@ async def read_facts(driver: Driver, location: str) -> EngineFacts:
         level=min(levels, key=_LEVELS.index),
         warnings=tuple(dict.fromkeys(warnings)),
     )
+
+
+async def rewrite_files(driver: Driver) -> str:
+    """Have every server write its append-only file anew, and wait for that.
+
+    Returns "" when each has done so, else what is left to do. Errors: Unavailable.
+    """
+    kept = [info for info in await _infos(driver) if info.get("aof_enabled") == "1"]
+    if not kept:
+        return _SNAPSHOTS
+    try:
+        await repeated(lambda: driver.ask_all("BGREWRITEAOF"))
+    except Corrupt as error:
+        if "in progress" not in error.reason:  # that one may have begun before
+            return f"{_BY_HAND} ({error.reason})"
+    except Unavailable as error:
+        return f"{_BY_HAND} ({error.reason})"
+    return await _when_rewritten(driver)
+
+
+async def _when_rewritten(driver: Driver) -> str:
+    until = anyio.current_time() + _REWRITE_S
+    while anyio.current_time() < until:
+        found = await _infos(driver)
+        if not any(map(_rewrites, found)):
+            failed = any(info.get("aof_last_bgrewrite_status") == "err" for info in found)
+            return _BY_HAND if failed else ""
+        await anyio.sleep(_LOOK_AGAIN_S)
+    return "Redis is still writing its append-only file anew; until then it holds what is gone"
+
+
+def _rewrites(info: Info) -> bool:
+    return "1" in (info.get("aof_rewrite_in_progress"), info.get("aof_rewrite_scheduled"))
+
+
+async def _infos(driver: Driver) -> list[Info]:
+    return [_parse(reply) for reply in await repeated(lambda: driver.ask_all("INFO"))]
 
 
 def _parse(reply: Any) -> Info:

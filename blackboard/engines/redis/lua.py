@@ -19,7 +19,7 @@ from blackboard.core.commit import Head
 from blackboard.engines.redis.driver import Argument, Driver, ScriptMissingError, Trial, repeated
 from blackboard.engines.redis.layout import board_keys, read_head
 from blackboard.errors import Unavailable
-from blackboard.types import EPOCH_JUMP, EPOCH_SPREAD, Revision
+from blackboard.types import EPOCH_JUMP, EPOCH_SPREAD, LEASE_TTL_MS, Revision
 
 _EPOCH_ID_BYTES: Final = 12
 
@@ -133,9 +133,9 @@ class Scripts:
     ) -> Head:
         name = secrets.token_urlsafe(_EPOCH_ID_BYTES)
         jump = EPOCH_JUMP + secrets.randbelow(EPOCH_SPREAD)
-        reply = await self._once(
-            trial, board, OPEN, [name, jump, max(above, self.seen(board)), *ends]
-        )
+        seen = max(above, self.seen(board))
+        arguments = [name, jump, seen, *ends, LEASE_TTL_MS]
+        reply = await self._once(trial, board, OPEN, arguments)
         if not reply:
             raise Unavailable(what=f"board {board}", reason="it is being made")
         head = read_head(reply)

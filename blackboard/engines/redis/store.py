@@ -41,7 +41,7 @@ from blackboard.engines.redis.driver import (
     connect,
     repeated,
 )
-from blackboard.engines.redis.facts import read_facts
+from blackboard.engines.redis.facts import read_facts, rewrite_files
 from blackboard.engines.redis.layout import (
     BOARDS,
     board_keys,
@@ -293,6 +293,11 @@ class RedisStore:
         await repeated(lambda: self._driver.send(Trial(), keys[0], "UNLINK", *keys))
         self._scripts.forget(board)
         await repeated(lambda: self._driver.send(Trial(), BOARDS, "SREM", BOARDS, board))
+
+    async def scrub(self, board: str) -> str:
+        """As `Scrubs.scrub`: asks each server to write its append-only file anew, for all boards
+        at once, and waits for that. Errors: Unavailable."""
+        return await rewrite_files(self._driver)
 
     async def boards(self) -> Sequence[str]:
         """Names of all boards, sorted. Errors: Unavailable."""

@@ -7,6 +7,8 @@ Invariants
   `decide` and `evolve`; a large restore in a thread, while nobody else touches `_state` (`_apart`).
 - at most one group is being written; it is written whoever stopped waiting for it. While the
   journal is copied into the file, that stands in place of a group.
+- deadlines of leases are in `_state` alone: each lease has its full time to live when the board is
+  loaded, and a renewal waits for no writing but that of the commits before it.
 - `_durable` is the head as of the last written group; `_tail` holds the newest log entries up to
   it, without a gap.
 - after a failed write (`failure` is set) the board answers nothing any more: it must be loaded
@@ -28,7 +30,8 @@ from typing import Final
 
 from blackboard import types as limits
 from blackboard.core.commit import Committed, Entry, Epoch, Head, LogEntry, LogPage, Reading
-from blackboard.core.model import Outcome, decide, log_entry
+from blackboard.core.lease import dated
+from blackboard.core.model import Outcome, decide, log_entry, prolong
 from blackboard.core.path import Ranges, ranges_of
 from blackboard.core.state import State, evolve
 from blackboard.engines.sqlite.file import BoardFile, Loaded, WriteError, log_entries
@@ -36,6 +39,11 @@ from blackboard.engines.sqlite.rows import Taken, Touched
 from blackboard.errors import Compacted, FutureRevision, OutcomeUnknown, Unavailable
 from blackboard.types import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared, encode_results
+
+
+def date_leases(state: State, now_ms: Milliseconds) -> None:
+    """Give each lease of a board that was loaded its full time to live."""
+    state.leases = {key: dated(lease, now_ms) for key, lease in state.leases.items()}
 
 
 class Tail:
@@ -100,7 +108,8 @@ class Group:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether it needs no transaction: what it holds was refused, or done before."""
+        """Whether it needs no transaction: what it holds was refused, done before, or only moved
+        deadlines of leases, which no file holds."""
         return not self.entries and self.touched.log_below is None
 
     def apply(self, state: State, batch: Sequence[Prepared], now_ms: Milliseconds) -> list[Outcome]:
@@ -112,7 +121,9 @@ class Group:
         for prepared in batch:
             outcome = decide(state, prepared.commit, now_ms)
             outcomes.append(outcome)
-            if isinstance(outcome, Committed) and not outcome.duplicate:
+            if not isinstance(outcome, Committed) or outcome.duplicate:
+                continue
+            if not prolong(state, prepared.commit, outcome):
                 entry = log_entry(prepared.commit, outcome, prepared.digest)
                 self.touched.note(state, entry, prepared, encode_results(outcome.results))
                 evolve(state, entry)
@@ -186,6 +197,7 @@ class EmbeddedBoard:
         self.failure: WriteError | None = None
         self._file = file
         self._state = loaded.state
+        date_leases(loaded.state, now_ms())
         self._epochs = loaded.epochs
         self._weight = loaded.weight  # of the last group that was handed over; the writer's
         self._writers = threads.writers
@@ -344,6 +356,23 @@ class EmbeddedBoard:
             await told
             remains = group.log_remains
         return self.head
+
+    async def scrub(self) -> bool:
+        """As `BoardFile.scrub`, after everything that was decided is in the file.
+
+        Errors: Unavailable.
+        """
+        await self._whole()
+        await self._settled(self._state.revision)
+        while True:
+            self._check_alive()
+            if self._writing is None and not self._starting:
+                break
+            await self._next_wake()
+        self._writing = group = Group(head=self._durable)
+        found = self._loop.run_in_executor(self._writers, self._file.scrub)
+        found.add_done_callback(lambda _: self._written(group, None))
+        return await asyncio.shield(found)
 
     def _start_soon(self) -> None:
         """Start writing after what is about to run, so that callers who woke together share it."""

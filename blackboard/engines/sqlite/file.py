@@ -28,7 +28,7 @@ import struct
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import ne
 from pathlib import Path
@@ -41,12 +41,14 @@ from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.owed import Owed, insert
 from blackboard.engines.sqlite.rows import (
     ENTRY,
+    LEASE,
     TABLES,
     Row,
     Writes,
     checksum,
     epoch_row,
     fill,
+    outdated_leases,
     read_epoch_row,
     seal,
     unpack_large,
@@ -191,12 +193,14 @@ DISTRUSTED: Final = (
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """What a file held. `clean` says that it surely holds all that was acknowledged; `weight` is
-    that of all its rows but the head (engines/sqlite/rows.py)."""
+    that of all its rows but the head (engines/sqlite/rows.py), once `outdated` ones are replaced by
+    these."""
 
     state: State
     epochs: list[Epoch]
     clean: bool
     weight: int
+    outdated: list[Row] = field(default_factory=list)
 
 
 def _follow(epochs: Sequence[Epoch]) -> bool:
@@ -264,10 +268,11 @@ class BoardFile:
             if any(map(ne, indexed, state.entries)):  # it was read along this very index
                 raise self._corrupt("the index of its entries is damaged")
             self._owed.fill(state, cursor)
+            outdated, more = outdated_leases(state, cursor.execute(LEASE.select))
             weight = weight_of(state) + sum(map(weigh, rows))
-            if checksum(weight, revision, time_ms, oldest) != kept:
+            if checksum(weight - more, revision, time_ms, oldest) != kept:
                 raise self._corrupt("its tables do not add up")
-            return Loaded(state, epochs, clean=bool(clean), weight=weight)
+            return Loaded(state, epochs, bool(clean), weight, outdated)
 
     def _check_format(self, cursor: sqlite3.Cursor) -> None:
         for pragma, wanted in (("application_id", APPLICATION_ID), ("user_version", FORMAT)):
@@ -295,6 +300,18 @@ class BoardFile:
             raise self._corrupt(
                 f"its log ends at {newest} with {kept} entries, its head is {oldest}..{revision}"
             )
+
+    def update(self, loaded: Loaded) -> None:
+        """Replace the rows of an older form, all or none. Errors: Unavailable."""
+        if not loaded.outdated:
+            return
+        state = loaded.state
+        place = (state.revision, state.time_ms, state.oldest)
+        with translated(self.path):
+            self._writer.execute("BEGIN IMMEDIATE")
+            insert(self._writer, LEASE.upsert, loaded.outdated)
+            self._writer.execute(_HEAD, (*place, checksum(loaded.weight, *place)))
+            self._writer.execute("COMMIT")
 
     def begin_run(self) -> None:
         """Note durably whether the file can lose commits from here on; then sync as `level` says.
@@ -407,6 +424,21 @@ class BoardFile:
             if suspect.is_failed_sync(error):
                 raise self._failed(error, certain=False) from error
 
+    def scrub(self) -> bool:
+        """Copy the journal into the file and empty it, so that neither holds what was removed
+        (`secure_delete` has overwritten it there); False while another program reads the file.
+
+        Not to be called during a `write`.
+        """
+        self._owed.note_copy()
+        with contextlib.suppress(sqlite3.Error), self._reading:
+            if self._reader is not None:  # it may be in the midst of an old state
+                self._reader.close()
+                self._reader = None
+            [busy, *_] = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            return not busy
+        return False
+
     @property
     def is_copy_due(self) -> bool:
         """Whether to copy the journal now, while it is short. Not to be asked during a `write`."""
@@ -466,7 +498,8 @@ class BoardFile:
 
     def abandon(self) -> None:
         """Let go of the file and its journal as they are."""
-        suspect.close_as_it_is(self.path, self._let_go)
+        with suspect.kept_as_it_is(self.path):
+            self._let_go()
 
     def _let_go(self) -> None:
         with contextlib.suppress(sqlite3.Error), self._reading:
@@ -491,6 +524,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     )
     try:
         distrust(connection)
+        connection.execute("PRAGMA secure_delete=ON")  # builds of SQLite differ in their default
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA wal_autocheckpoint=0")  # it would not say what went wrong
         connection.execute("PRAGMA fullfsync=1")  # macOS: fsync alone does not reach the disk

@@ -15,13 +15,14 @@ from zlib import adler32, crc32
 
 import msgpack
 import msgspec
+from msgspec.structs import replace
 from sortedcontainers import SortedDict, SortedSet
 
-from blackboard.core.commit import Entry, Epoch, Lease, LogEntry
-from blackboard.core.lease import from_result, to_result
+from blackboard.core.commit import Entry, Epoch, Lease, LogEntry, Waiter
+from blackboard.core.lease import from_result
 from blackboard.core.path import namespace_of
 from blackboard.core.state import Answer, State, Tombstone, Usage
-from blackboard.types import Milliseconds, Revision
+from blackboard.types import LEASE_TTL_MS, Milliseconds, Revision
 from blackboard.wire.codec import Prepared, decode_results, encode_results
 
 K = TypeVar("K")
@@ -81,15 +82,44 @@ class Table(Generic[K, V]):
 
 
 def _pack_lease(lease: Lease) -> bytes:
-    packed: bytes = msgpack.packb(to_result(lease))
+    """What lasts of a lease; when it ends is known to the process alone that has the board."""
+    waiters = [[waiter.holder, waiter.ttl_ms] for waiter in lease.waiters]
+    packed: bytes = msgpack.packb([lease.holder, lease.fence, lease.ttl_ms, waiters])
     return packed
 
 
-def _unpack_lease(key: str, packed: bytes) -> Lease:
-    lease = from_result(key, msgpack.unpackb(packed))
+def _unpack_lease(key: str, packed: bytes, time_ms: Milliseconds) -> Lease:
+    parts = msgpack.unpackb(packed)
+    if _is_dated(parts):
+        return _read_dated(key, parts, time_ms)
+    holder, fence, ttl_ms, waiters = parts
+    queue = tuple(Waiter(name, waits_ms, 0) for name, waits_ms in waiters)
+    return Lease(key, holder, fence, 0, queue, ttl_ms)
+
+
+def _is_dated(parts: list[Any]) -> bool:
+    """Whether a lease is of the older form: with its deadline, without its time to live."""
+    return len(parts) % 3 == 0
+
+
+def _read_dated(key: str, parts: list[Any], time_ms: Milliseconds) -> Lease:
+    """It has at least the time to live that was left of it at the newest revision."""
+    lease = from_result(key, parts)
     if lease is None:
         raise ValueError(f"lease {key} has no holder")
-    return lease
+    return replace(lease, ttl_ms=max(LEASE_TTL_MS, lease.until_ms - time_ms))
+
+
+def outdated_leases(state: State, rows: Iterable[Row]) -> tuple[list[Row], int]:
+    """Of `rows` of table `lease` those of an older form, as they are written now; and by how much
+    more these weigh."""
+    found: list[Row] = []
+    more = 0
+    for row in rows:
+        if _is_dated(msgpack.unpackb(row[1])):
+            found.append(LEASE.row(row[0], state.leases[row[0]]))
+            more += weigh(found[-1]) - weigh(row)
+    return found, more
 
 
 ENTRY: Final = Table[str, Entry](
@@ -174,7 +204,8 @@ def fill(state: State, table: Table[Any, Any], rows: Iterable[Row]) -> None:
     elif table is TOMBSTONE:
         state.tombstones = SortedDict((key, Tombstone(*rest)) for key, *rest in rows)
     elif table is LEASE:
-        state.leases = {key: _unpack_lease(key, packed) for key, packed in rows}
+        time_ms = state.time_ms
+        state.leases = {key: _unpack_lease(key, packed, time_ms) for key, packed in rows}
     elif table is NEXT_ITEM:
         state.next_item = dict(rows)
     else:

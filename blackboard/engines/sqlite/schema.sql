@@ -70,7 +70,9 @@ CREATE TABLE tombstone (
     author   TEXT    NOT NULL
 ) WITHOUT ROWID;
 
--- `lease` is a msgpack list: see `to_result` in core/lease.py.
+-- `lease` is a msgpack list: holder, fence, ttl_ms, and of each in its queue holder and ttl_ms. When
+-- it ends is in no file. (The older form is the list of `to_result` in core/lease.py; such rows are
+-- replaced when the board is loaded.)
 CREATE TABLE lease (
     key   TEXT NOT NULL PRIMARY KEY,
     lease BLOB NOT NULL

@@ -154,6 +154,7 @@ class SqliteStore:
         """In a thread: the marker of an epoch, if the file of a closed board stands at `head`."""
         with self._opened(name, self._path(name)) as file:
             loaded = file.load(name)
+            file.update(loaded)
             state = loaded.state
             if (state.revision, state.epoch.id) == (head.revision, head.epoch.id):
                 epoch = _next_epoch(state, above)
@@ -239,6 +240,12 @@ class SqliteStore:
             self._seen.discard(board)
             self._distrusted.pop(board, None)
             await self._step(partial(remove, self._path(board)))
+
+    async def scrub(self, board: str) -> str:
+        """As `Scrubs.scrub`. Errors: InvalidRequest when there is no such board; Unavailable."""
+        if await (await self._board(board)).scrub():
+            return ""
+        return f"another program reads {self._path(board)}: its journal keeps what was removed"
 
     async def boards(self) -> Sequence[str]:
         """As `Store.boards`."""
@@ -343,6 +350,7 @@ class SqliteStore:
             create(path, name, Epoch(1, uuid.uuid4().hex), now_ms)
         with self._opened(name, path) as file:
             loaded = file.load(name)
+            file.update(loaded)
             if first and not loaded.clean:
                 loaded = file.begin_epoch(loaded, _next_epoch(loaded.state, 0), now_ms)
             file.begin_run()

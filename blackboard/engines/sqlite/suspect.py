@@ -21,7 +21,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -172,11 +172,12 @@ def read_only(path: Path) -> sqlite3.Connection:
     )
 
 
-def close_as_it_is(path: Path, close: Callable[[], None]) -> None:
-    """Call `close`, which closes every connection of this process to a file: the last one that is
+@contextlib.contextmanager
+def kept_as_it_is(path: Path) -> Iterator[None]:
+    """Let the connections of this process to a file be closed in this block: the last one that is
     closed would else sync the journal and copy it into the file."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(sqlite3.Error):
             holder = stack.enter_context(closing(read_only(path)))
             holder.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        close()
+        yield

@@ -87,6 +87,11 @@ class Presences:
         """Everybody."""
         return [there.presence for there in self._there.values()]
 
+    def agent_of(self, client: int) -> str | None:
+        """Who brought a client here; None when nobody did, or another process."""
+        there = self._there.get(client)
+        return None if there is None or there.member is None else there.member.agent
+
     def brought_here(self) -> list[Presence]:
         """Those that members of this process told of."""
         return [there.presence for there in self._there.values() if there.member is not None]

@@ -419,13 +419,33 @@ class Room:
             return crdt.EMPTY_UPDATE, update
         clients = self._trial.news(update)
         for client in clients:
-            if self._owners.get(client, agent) != agent:
+            if self._owner_of(client, agent) != agent:
                 reason = f"client {client} is somebody else's"
                 raise DocumentRefused(self.key, "foreign", reason)
         news, update = self._trial.take(data, update)
         if news != crdt.EMPTY_UPDATE:
             self._owners.update(dict.fromkeys(clients, agent))
         return news, update
+
+    def check_known(self, data: bytes, member: Member) -> None:
+        """What an edit repeats must be what is known: else its author, whose number somebody else
+        has used, would lose it without a word.
+
+        Errors: DocumentRefused; DamagedError.
+        """
+        update = self._trial.read(data)
+        place = self._trial.other_than_known(data, update)
+        if place is None:
+            return
+        client, clock = place
+        owner = self._owners.get(client, member.agent)
+        whose = "somebody else's" if owner != member.agent else "in use elsewhere"
+        reason = f"client {client} is {whose}: what is known of it at {clock} is something else"
+        raise DocumentRefused(self.key, "foreign", reason)
+
+    def _owner_of(self, client: int, agent: str) -> str:
+        """Whose a client is: who first wrote as it; before that, who said here that it is there."""
+        return self._owners.get(client) or self._presences.agent_of(client) or agent
 
     def has_news(self, data: bytes) -> bool:
         """Whether an update that may not be admitted says anything new. Errors: InvalidRequest."""

@@ -259,6 +259,8 @@ class Session:
         if not self.can_edit:
             self._check_nothing_new(update)
             return
+        if not self._is_stale:
+            self._room.check_known(update, self)
         news = self._room.admit(update, self.agent)
         if news[0] == crdt.EMPTY_UPDATE:
             return

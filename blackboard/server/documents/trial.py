@@ -13,7 +13,8 @@ from typing import Final
 from blackboard.client.documents.layout import Stored
 from blackboard.client.documents.replica import DamagedError, Replica, check_harmless
 from blackboard.core.documents import update as crdt
-from blackboard.core.documents.update import Pairs, Update
+from blackboard.core.documents.compare import differing, known_from
+from blackboard.core.documents.update import Id, Pairs, Update
 from blackboard.errors import DocumentRefused, InvalidRequest
 from blackboard.types import DOCUMENT_BYTES_MAX, DOCUMENT_UPDATE_BYTES_MAX, Key
 
@@ -60,6 +61,18 @@ class Trial:
         if self._pairs.cut_by(update, clocks) is not None:
             raise self.refused("malformed", "it cuts a character in two")
         return update.news(clocks)
+
+    def other_than_known(self, data: bytes, update: Update) -> Id | None:
+        """A unit of an edit that is known already, and is another; None if there is none.
+
+        Cost: what the clients concerned have written since is encoded and read, once.
+        """
+        copy = self._made()
+        since = known_from(update.structs, copy.clocks)
+        if not since:
+            return None
+        known = copy.update_since(crdt.write_state({**copy.clocks, **since}))
+        return differing(data, known, copy.clocks)
 
     def take(self, data: bytes, update: Update) -> tuple[bytes, Update]:
         """Try an edit that was read as `update`; returns what is new in it.

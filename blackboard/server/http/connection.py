@@ -66,8 +66,8 @@ from blackboard.types import (
 )
 from blackboard.wire import messages
 from blackboard.wire.answers import WelcomeMessage
+from blackboard.wire.commits import CommitParams
 from blackboard.wire.frames import CLOSE_WRONG_TYPE
-from blackboard.wire.messages import CommitParams
 from blackboard.wire.session import (
     HelloReceived,
     RequestId,

@@ -26,8 +26,8 @@ from blackboard.errors import InvalidRequest
 from blackboard.wire import answers, messages
 from blackboard.wire import history_messages as past
 from blackboard.wire.answers import CauseMessage, ReceiptMessage
+from blackboard.wire.commits import CommitParams
 from blackboard.wire.frames import Encoding
-from blackboard.wire.messages import CommitParams
 
 UNKNOWN = object()
 """What `call_past` returns for a request of another kind."""
@@ -185,7 +185,13 @@ async def call(link: Link, params: messages.Params | CommitParams, encoding: Enc
             )
             return answers.write_leases(found)
         case messages.Log():
-            page = await link.log(params.board, params.after, limit=params.limit)
+            page = await link.log(
+                params.board,
+                params.after,
+                limit=params.limit,
+                pattern=params.pattern,
+                author=params.author,
+            )
             return answers.write_log(page, encoding)
         case messages.Why():
             return [write_cause(cause) for cause in await link.why(params.board, params.key)]

@@ -213,6 +213,7 @@ async def serve(
             automatic=automatic_of(settings),
             rates=rates_of(settings),
         )
+        service.host.audit.seal_with(secret.splitlines())
         async with service:
             token = write_operator_token(settings, secret) if settings.is_loopback else None
             archived = archive is not None

@@ -7,7 +7,9 @@ namespace. Of whoever was not let in: how, and why not. Of the service itself: w
 uses, and each data key that it makes. Names of keys and patterns are recorded, values never.
 
 The records lie in a board of the service's own, `~audit`. Each process writes a chain: a record has
-its number and the hash of the one before, so that one that was changed, taken out or put in shows.
+its number and the hash of the one before, so that one that was changed, taken out or put in shows;
+and a seal, by a key that comes from the secret of the service, so that who can write to the engine
+cannot write the chain anew.
 Records taken from the end show in three ways: the process that wrote them misses the last one
 before it writes the next; what a caller exported before is compared (`missing`); and whoever cut
 the end of a chain cannot go on with it, as that needs the numbers of the process.
@@ -37,11 +39,17 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from types import TracebackType
 from typing import Any, Final
 
-from blackboard.client.audit_record import REFUSED, AuditRecord
+from blackboard.client.audit_record import (
+    FORGED,
+    REFUSED,
+    UNKNOWN_KEY,
+    AuditKeys,
+    AuditRecord,
+)
 from blackboard.client.link import WatchRequest
 from blackboard.core.access import Principal, Right, allows
 from blackboard.core.commit import Append, Commit, CommitId
@@ -165,6 +173,7 @@ class Audit:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._keys = AuditKeys([])
         self._writer = secrets.token_hex(8)
         self._waiting: deque[AuditRecord] = deque()
         self._left_out = 0
@@ -173,6 +182,10 @@ class Audit:
         self._repeats = Repeats()
         self._window_over: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+
+    def seal_with(self, secrets: Sequence[str]) -> None:
+        """From here on seal what is written with the first of `secrets`, and check with all."""
+        self._keys = AuditKeys(list(secrets))
 
     def note(self, principal: Principal, verb: str, board: str, what: str, outcome: str) -> None:
         """Record something; who came without a token is not recorded: he opened the service."""
@@ -223,7 +236,8 @@ class Audit:
         page = await self._store.list(
             AUDIT_BOARD, _LIST, after=after, limit=min(limit, LIST_ENTRIES_MAX)
         )
-        return [(entry.key, _record(entry.key, entry.value)) for entry in page.entries]
+        found = ((entry.key, _record(entry.key, entry.value)) for entry in page.entries)
+        return [(key, self._keys.checked(record)) for key, record in found]
 
     async def settle(self) -> None:
         """Wait until what was noted until now is written."""
@@ -259,7 +273,7 @@ class Audit:
         epoch = (await self._store.open(AUDIT_BOARD)).epoch.id
         self._step += 1
         name = CommitId(SYSTEM_AGENT, 0, self._writer, self._step)
-        ops = tuple(Append(_LIST, encode_value(asdict(r)), AUDIT_KEPT_MS) for r in chained)
+        ops = tuple(Append(_LIST, encode_value(r.stored()), AUDIT_KEPT_MS) for r in chained)
         (outcome,) = await self._store.commit(AUDIT_BOARD, [prepare(Commit(name, epoch, ops))])
         if isinstance(outcome, BlackboardError):
             raise outcome
@@ -290,7 +304,8 @@ class Audit:
         number, previous = self._number, self._previous
         for record in records:
             number += 1
-            made = replace(record, writer=self._writer, number=number, previous=previous)
+            placed = replace(record, writer=self._writer, number=number, previous=previous)
+            made = self._keys.sealed(placed)
             previous = made.hash()
             yield made
 
@@ -298,19 +313,34 @@ class Audit:
 def findings(records: Iterable[AuditRecord]) -> Sequence[str]:
     """What is wrong with records in their order: changed, taken out or put in. Empty if nothing is.
 
-    The oldest record of each writer is taken as it is: what was before it may be over.
+    The oldest record of each writer is taken as it is: what was before it may be over. A record of
+    somebody's request that has no seal, behind one that has, was not written by a service.
     """
     found: list[str] = []
     last: dict[str, AuditRecord] = {}
+    is_sealed = False
     for record in records:
+        is_sealed |= bool(record.sealed_with)
+        if record.checked == FORGED:
+            found.append(f"{record.writer}: the seal of {record.number} is forged")
+        elif is_sealed and not record.sealed_with and record.principal != SYSTEM_AGENT:
+            found.append(f"{record.writer}: {record.number} has no seal")
         before = last.get(record.writer)
         if before is not None:
             if record.number != before.number + 1:
                 found.append(f"{record.writer}: {record.number} follows {before.number}")
+            elif record.sealed_with != before.sealed_with:
+                found.append(f"{record.writer}: {record.number} has not the key of its chain")
             elif record.previous != before.hash():
                 found.append(f"{record.writer}: {before.number} is not what was written")
         last[record.writer] = record
     return found
+
+
+def unproved(records: Iterable[AuditRecord]) -> int:
+    """How many have no seal, or that of a key which the service has no more: whoever can write to
+    the engine could have written them."""
+    return sum(1 for record in records if record.checked in ("", UNKNOWN_KEY))
 
 
 def missing(

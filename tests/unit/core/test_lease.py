@@ -14,7 +14,7 @@ from blackboard.errors import BlackboardError, Fenced, LeaseHeld, LimitExceeded
 
 KEY = "public/lock"
 BOB, CYD = Waiter("bob", 100, 500), Waiter("cyd", 100, 900)
-HELD = Lease(KEY, "ada", 7, 1_000, (BOB, CYD))
+HELD = Lease(KEY, "ada", 7, 1_000, (BOB, CYD), 50)
 FREE = replace(HELD, waiters=())
 
 
@@ -45,14 +45,14 @@ def test_a_current_fence_passes() -> None:
 
 
 def test_a_free_lease_is_granted_from_now_on() -> None:
-    assert rules.grant(None, Grant(KEY, "ada", 50), 7, 1_000) == Lease(KEY, "ada", 7, 1_050)
+    assert rules.grant(None, Grant(KEY, "ada", 50), 7, 1_000) == Lease(KEY, "ada", 7, 1_050, (), 50)
 
 
 def test_a_held_lease_is_refused_to_the_last_millisecond() -> None:
     with pytest.raises(LeaseHeld) as refused:
         rules.grant(FREE, Grant(KEY, "bob", 50), 8, 999)
     assert told(refused.value) == (KEY, "ada", 7, 1_000)
-    assert rules.grant(FREE, Grant(KEY, "bob", 50), 8, 1_000) == Lease(KEY, "bob", 8, 1_050)
+    assert rules.grant(FREE, Grant(KEY, "bob", 50), 8, 1_000) == Lease(KEY, "bob", 8, 1_050, (), 50)
 
 
 def test_who_asks_with_patience_goes_to_the_end_of_the_queue() -> None:
@@ -70,7 +70,7 @@ def test_nobody_stands_in_a_queue_twice(holder: str) -> None:
 def test_a_lease_that_ran_out_goes_to_the_first_good_ticket_and_who_asks_queues_up() -> None:
     over = replace(HELD, until_ms=500)
     passed = rules.grant(over, Grant(KEY, "dan", 50, wait=True), 8, 500)
-    assert passed == Lease(KEY, "cyd", 8, 600, (Waiter("dan", 50, 550),))
+    assert passed == Lease(KEY, "cyd", 8, 600, (Waiter("dan", 50, 550),), 100)
     with pytest.raises(LeaseHeld):
         rules.grant(over, Grant(KEY, "dan", 50), 8, 500)
 
@@ -85,8 +85,8 @@ def test_a_queue_has_an_edge(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_renewal_prolongs_the_lease_even_after_its_time_and_keeps_the_queue() -> None:
-    renewed = rules.renew(HELD, Renew(KEY, "ada", 7, 50), 2_000)
-    assert renewed == replace(HELD, until_ms=2_050)
+    renewed = rules.renew(HELD, Renew(KEY, "ada", 7, 70), 2_000)
+    assert renewed == replace(HELD, until_ms=2_070, ttl_ms=70)
 
 
 def test_renewal_with_fence_0_prolongs_a_ticket_in_its_place() -> None:
@@ -112,8 +112,8 @@ def test_who_does_not_wait_has_no_ticket(
 
 def test_a_released_lease_passes_on_in_turn() -> None:
     release = Release(KEY, "ada", 7)
-    assert rules.release(HELD, release, 8, 499) == Lease(KEY, "bob", 8, 599, (CYD,))
-    assert rules.release(HELD, release, 8, 500) == Lease(KEY, "cyd", 8, 600)
+    assert rules.release(HELD, release, 8, 499) == Lease(KEY, "bob", 8, 599, (CYD,), 100)
+    assert rules.release(HELD, release, 8, 500) == Lease(KEY, "cyd", 8, 600, (), 100)
     assert rules.release(HELD, release, 8, 900) is None
     assert rules.release(FREE, release, 8, 0) is None
 
@@ -129,9 +129,25 @@ def test_a_lease_expires_when_its_time_is_over_and_not_before() -> None:
         rules.expire(HELD, expire, 8, 999)
     assert rules.expire(FREE, expire, 8, 1_000) is None
     over = replace(HELD, until_ms=400)
-    assert rules.expire(over, expire, 8, 400) == Lease(KEY, "bob", 8, 500, (CYD,))
+    assert rules.expire(over, expire, 8, 400) == Lease(KEY, "bob", 8, 500, (CYD,), 100)
     with pytest.raises(Fenced):
         rules.expire(over, replace(expire, fence=6), 8, 400)
+
+
+def test_a_lease_that_is_dated_has_its_full_time_and_so_has_each_who_waits() -> None:
+    dated = Lease(KEY, "ada", 7, 5_050, (Waiter("bob", 100, 5_100), Waiter("cyd", 100, 5_100)), 50)
+    assert rules.dated(HELD, 5_000) == dated
+
+
+def test_only_deadlines_tell_a_prolonged_lease_from_the_one_before() -> None:
+    assert rules.is_prolonged(HELD, rules.dated(HELD, 5_000))
+    others = [
+        *(replace(HELD, holder="bob"), replace(HELD, fence=8), replace(HELD, ttl_ms=51)),
+        *(FREE, replace(HELD, waiters=(CYD, BOB)), None),
+        replace(HELD, waiters=(replace(BOB, ttl_ms=101), CYD)),
+    ]
+    assert not any(rules.is_prolonged(HELD, other) for other in others)
+    assert not any(rules.is_prolonged(other, HELD) for other in others)
 
 
 names = st.text("ab~", min_size=1, max_size=3)

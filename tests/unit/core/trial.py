@@ -14,7 +14,7 @@ from blackboard.core.commit import (
     Op,
     Put,
 )
-from blackboard.core.model import Outcome, decide, log_entry
+from blackboard.core.model import Outcome, decide, log_entry, prolong
 from blackboard.core.path import namespace_of
 from blackboard.core.state import State, Usage, evolve
 from blackboard.errors import BlackboardError
@@ -63,7 +63,9 @@ class Trial:
     def send(self, commit: Commit) -> Outcome:
         """Decide a commit and apply it if it is accepted."""
         outcome = self.decide(commit)
-        if isinstance(outcome, Committed) and not outcome.duplicate:
+        if not isinstance(outcome, Committed) or outcome.duplicate:
+            return outcome
+        if not prolong(self.state, commit, outcome):
             entry = log_entry(commit, outcome, prepare(commit).digest)
             evolve(self.state, entry)
             self.log.append(entry)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from blackboard import types as limits
 from blackboard.core.commit import Append, Commit, Delete, Increment, KeyAt, Put
 from blackboard.wire import messages
+from blackboard.wire.commits import CommitParams, read_commits, write_commit
 from blackboard.wire.frames import CONTAINERS_MAX, MSGPACK
-from blackboard.wire.messages import CommitParams, read_commits, write_commit
 from tests.unit.wire.drawing import commits, names
 
 FENCE = {"key": "public/a", "holder": "h", "fence": 1}

@@ -11,8 +11,8 @@ from blackboard.core.access import METHODS as ACCESS
 from blackboard.core.commit import Commit
 from blackboard.errors import InvalidRequest, LimitExceeded
 from blackboard.wire import messages
+from blackboard.wire.commits import write_commit
 from blackboard.wire.frames import JSON, MSGPACK, Encoding, NotAMap
-from blackboard.wire.messages import write_commit
 from blackboard.wire.parts import TOKEN_BYTES_MAX
 from tests.unit.wire.drawing import commits, values
 

@@ -25,8 +25,8 @@ from blackboard.types import (
 )
 from blackboard.wire import messages
 from blackboard.wire.answers import pack_revisions
+from blackboard.wire.commits import CommitParams, write_commit
 from blackboard.wire.frames import JSON, MSGPACK, Encoding
-from blackboard.wire.messages import CommitParams, write_commit
 from blackboard.wire.session import (
     FRAGMENTS_MAX,
     HELLO_BYTES_MAX,

@@ -9,8 +9,8 @@ from blackboard.core.commit import Commit, LogEntry
 from blackboard.errors import Conflict, InvalidRequest, RemoteProtocolError
 from blackboard.wire import messages
 from blackboard.wire.answers import pack_revisions
+from blackboard.wire.commits import write_commit
 from blackboard.wire.frames import Encoding
-from blackboard.wire.messages import write_commit
 from blackboard.wire.session import ClientSession, ServerSession, State
 from tests.unit.wire.drawing import commits, log_entries
 from tests.unit.wire.pair import POSITION, Pair, both

@@ -56,7 +56,7 @@ local function lease_of(key)
     raw = call('HGET', LEASES, key)
     leases[key] = raw
   end
-  return raw and cmsgpack.unpack(raw)
+  return raw and read_lease(raw, LIMIT.LEASE_TTL_MS, time_ms)
 end
 
 local function namespace_of(key)

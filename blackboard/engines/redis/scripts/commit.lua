@@ -8,7 +8,9 @@
 --        first, {-1, access number of the board ('' = none)} when ARGV[3] does not reach that, {ms}
 --        when it is held for so long; else {revision, time_ms, outcome of each commit ...}, where
 --        an outcome is
---        {1, revision, results?}        committed; results only if an operation computed something
+--        {1, revision, results?}        committed; results only if an operation computed something;
+--                                       of a commit that only prolongs leases the revision is the
+--                                       newest one: it has no log entry and no answer that is kept
 --        {2, revision, time_ms, results} the same commit was applied before
 --        {0, code, field ...}           refused, nothing was written
 -- An error reply means that the log and the state disagree (a right is missing, a bug): the log is
@@ -262,7 +264,18 @@ local function change_lease(code, key, op)
   end
   local after = LEASE_OPERATIONS[code](held, key, op[3], op[4], op[5])
   set_lease(key, after)
-  return after or {}
+  return after and without(after, TTL, 1) or {}
+end
+
+-- Whether the commit leaves nothing to tell: it moved deadlines, which no log keeps.
+local function only_prolongs(c)
+  for _, op in ipairs(c.ops) do
+    if op[1] ~= 'n' then return false end
+  end
+  for key, lease in pairs(draft.leases) do
+    if not is_prolonged(lease_of(key), lease) then return false end
+  end
+  return not c.begins
 end
 
 -- Apply one operation to the draft; what it computed, or false.
@@ -475,6 +488,10 @@ local function decide(c)
   if not c.begins then check_quotas(sums) end
   check_writable(frees)
   local packed = cmsgpack.pack(is_computed and results or #results)
+  if only_prolongs(c) then
+    merge_leases()
+    return {1, revision, packed}
+  end
   log(c, packed)
   merge(c, sums, packed)
   if is_computed then return {1, revision, packed} end

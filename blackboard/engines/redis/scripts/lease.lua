@@ -1,7 +1,6 @@
 -- The rules of leases. Stands between batch.lua and commit.lua. Twin: core/lease.py.
--- A lease is a flat list, as `to_result` there makes it, and is never changed in place; false means
--- that nobody has it. Each operation takes the lease as it is and answers the lease after it.
-local HOLDER, FENCE, UNTIL, WAITERS = 1, 2, 3, 4  -- each waiter: holder, ttl_ms, until_ms
+-- A lease is a flat list (see prelude.lua) that is never changed in place; false means that nobody
+-- has it. Each operation takes the lease as it is and answers the lease after it.
 
 local function check_fence(lease, key, holder, fence)
   if not lease then refuse('fenced', key, fence, 0, false) end
@@ -27,7 +26,7 @@ end
 local function pass_on(lease)
   for at = WAITERS, #lease, 3 do
     if lease[at + 2] > time_ms then
-      local after = {lease[at], revision + 1, time_ms + lease[at + 1]}
+      local after = {lease[at], revision + 1, time_ms + lease[at + 1], lease[at + 1]}
       for i = at + 3, #lease do after[#after + 1] = lease[i] end
       return after
     end
@@ -46,11 +45,11 @@ end
 local function grant(held, key, holder, ttl_ms, wait)
   local current = held
   if held and held[UNTIL] <= time_ms then current = pass_on(held) end
-  if not current then return {holder, revision + 1, time_ms + ttl_ms} end
+  if not current then return {holder, revision + 1, time_ms + ttl_ms, ttl_ms} end
   local is_known = current[HOLDER] == holder
   for at = WAITERS, #current, 3 do is_known = is_known or current[at] == holder end
   if wait == 0 or is_known then refuse_held(key, held) end
-  local waiting = (#current - UNTIL) / 3
+  local waiting = (#current - TTL) / 3
   if waiting >= LIMIT.LEASE_WAITERS_MAX then
     refuse('limit', 'LEASE_WAITERS_MAX', waiting + 1, key)
   end
@@ -60,16 +59,26 @@ local function grant(held, key, holder, ttl_ms, wait)
 end
 
 local function renew(held, key, holder, fence, ttl_ms)
-  local at = UNTIL
+  local ends, lasts = UNTIL, TTL
   if fence == 0 then
-    at = place_of(held, key, holder) + 2
+    local at = place_of(held, key, holder)
+    ends, lasts = at + 2, at + 1
   else
     check_fence(held, key, holder, fence)
   end
   local after = without(held, 0, 0)
-  after[at] = time_ms + ttl_ms
-  if fence == 0 then after[at - 1] = ttl_ms end
+  after[ends], after[lasts] = time_ms + ttl_ms, ttl_ms
   return after
+end
+
+-- Whether nothing but deadlines tells the one from the other.
+local function is_prolonged(before, after)
+  if not before or #before ~= #after then return false end
+  for i = 1, #after do
+    local is_deadline = i == UNTIL or i >= WAITERS and (i - WAITERS) % 3 == 2
+    if not is_deadline and before[i] ~= after[i] then return false end
+  end
+  return true
 end
 
 local function release(held, key, holder, fence)

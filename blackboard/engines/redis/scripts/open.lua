@@ -3,6 +3,7 @@
 --         3 the highest revision that the caller has ever seen of this board
 --         4 id of the epoch to end ('' = none), if the head is still revision 5: another one begins
 --         although the server is the same
+--         6 the time to live of a lease that does not tell its own
 -- Reply: head, see prelude.lua; {} while the board is being made (seed.lua).
 --
 -- A server that came back may hold less than it acknowledged. The revisions that it lost must never
@@ -21,6 +22,21 @@ if m[1] or seen > 0 then
   cause, revision = 'engine', math.max(survived, seen) + tonumber(ARGV[2])
   oldest = m[3] and tonumber(m[3]) or 1
 end
+
+-- Each lease has its full time to live again, and each ticket: how long nobody could renew them,
+-- and what was renewed last before that, no clock of this server can tell.
+local function date_leases()
+  local found = call('HGETALL', LEASES)
+  for i = 1, #found, 2 do
+    if found[i] ~= '' then
+      local lease = read_lease(found[i + 1], tonumber(ARGV[6]), time_ms)
+      lease[UNTIL] = time_ms + lease[TTL]
+      for at = WAITERS, #lease, 3 do lease[at + 2] = time_ms + lease[at + 1] end
+      call('HSET', LEASES, found[i], cmsgpack.pack(lease))
+    end
+  end
+end
+
 local epoch = cmsgpack.pack({number, ARGV[1], cause, survived, revision})
 -- The first write, and the only one that can be refused (out of memory, read-only replica ...).
 if not m[1] then
@@ -35,6 +51,7 @@ else
   -- Out of memory, a board must open all the same, or nothing could be deleted any more: after a
   -- first write that needs no memory the others pass.
   call('HDEL', ENTRIES, '\0')
+  date_leases()
 end
 if revision > 0 then
   call('XADD', LOG, format('%d-0', revision), 'e', epoch, 't', format('%d', time_ms))

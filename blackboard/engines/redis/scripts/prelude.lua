@@ -16,7 +16,8 @@
 --                         #<prefix> -> the next index that `append` gives there
 --   5 {board}:k    zset   scores 0: <key> of each entry, \1<key> of each tombstone
 --   6 {board}:x    zset   <key> -> when it expires
---   7 {board}:l    hash   <key> -> lease: msgpack list, see core/lease.py
+--   7 {board}:l    hash   <key> -> lease, see `read_lease` below; a renewal writes here and nowhere
+--                         else
 -- The empty field or member of each is a sentinel: it keeps the key in existence.
 --
 -- A field of {board}:n: mod_revision, create_revision, time_ms, expires_at_ms (0 = never) as 8-byte
@@ -55,6 +56,17 @@ local function opened()
   local m = call('HMGET', META, 'run', 'rev', 'low', 'epoch', 'e', 'hold', 'access')
   if m[1] ~= server_run() then return nil end
   return tonumber(m[2]), tonumber(m[3]), m[4], m[5], m[6], m[7]
+end
+
+-- A lease as a flat list: holder, fence, until_ms, ttl_ms, then of each who waits for it holder,
+-- ttl_ms, until_ms. The older form lacks the lease's ttl_ms: it has at least what is left of it.
+local HOLDER, FENCE, UNTIL, TTL, WAITERS = 1, 2, 3, 4, 5
+local function read_lease(raw, usual_ms, time_ms)
+  local lease = cmsgpack.unpack(raw)
+  if #lease % 3 == 0 then
+    table.insert(lease, TTL, math.max(usual_ms, lease[UNTIL] - time_ms))
+  end
+  return lease
 end
 
 local function is_live(raw) return raw and byte(raw, 33) ~= TOMBSTONE end

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 from redis.asyncio import Redis
 
@@ -14,10 +15,14 @@ from blackboard.core.commit import (
     Committed,
     Delete,
     DeletePrefix,
+    Expire,
     Grant,
+    HeldFence,
     LogPage,
     Op,
     Put,
+    Release,
+    Renew,
 )
 from blackboard.core.path import namespace_of
 from blackboard.engines.redis import store as redis_module
@@ -25,8 +30,8 @@ from blackboard.engines.redis.codec import read_log_page
 from blackboard.engines.redis.layout import board_keys
 from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import _DECODED_BYTES, RedisStore
-from blackboard.errors import FutureRevision, LimitExceeded, Unavailable
-from blackboard.types import VALUE_BYTES_MAX, VALUE_INLINE_BYTES_MAX
+from blackboard.errors import FutureRevision, LeaseHeld, LimitExceeded, Unavailable
+from blackboard.types import LEASE_TTL_MS, VALUE_BYTES_MAX, VALUE_INLINE_BYTES_MAX
 from blackboard.wire.codec import prepare
 from tests.conformance.writer import Writer, packed
 
@@ -234,3 +239,48 @@ async def test_without_memory_only_what_removes_passes(redis_binary: Path) -> No
         head = await store.open(BOARD)
         assert (head.revision, head.log_entries) == (4, 2)
         await store.aclose()
+
+
+# --- deadlines of leases --------------------------------------------------------------------------
+
+
+async def test_a_lease_has_its_full_time_on_another_run_of_the_server(redis_binary: Path) -> None:
+    """And so has each ticket, from when the board is opened there; the holder keeps its fence."""
+    async with RedisProcess(redis_binary) as server:
+        store = RedisStore.connect(server.url)
+        ada = await Writer.open(store, BOARD)
+        await ada.commit(Grant("public/x", "ada", HOUR_MS))
+        await ada.commit(Grant("public/x", "bob", HOUR_MS, wait=True))
+        await ada.commit(Grant("public/over", "ada", 0))
+        await server.kill()
+        await server.restart()
+        head = await store.open(BOARD)
+        over, lease = (await store.leases(BOARD)).leases
+        [waiter] = lease.waiters
+        assert (lease.holder, lease.fence, lease.ttl_ms) == ("ada", 1, HOUR_MS)
+        assert lease.until_ms == waiter.until_ms == over.until_ms + HOUR_MS
+        assert 0 <= head.time_ms - over.until_ms < HOUR_MS
+        assert head.epoch.cause == "engine"
+        ada.epoch = head.epoch.id
+        assert isinstance(await ada.attempt(Expire("public/x", "ada", 1)), LeaseHeld)
+        await ada.commit(Put("public/y", packed(1)), fences=[HeldFence("public/x", "ada", 1)])
+        await store.aclose()
+
+
+async def test_a_lease_without_its_time_to_live_is_renewed_and_passed_on(
+    redis_store: RedisStore, redis_url: str
+) -> None:
+    """Those of an older form: it has what is left of it, or the usual time if that is more."""
+    ada = await Writer.open(redis_store, BOARD)
+    granted = await ada.commit(Grant("public/x", "ada", HOUR_MS))
+    older = ["ada", 1, granted.time_ms + 5, "bob", HOUR_MS, granted.time_ms + HOUR_MS]
+    async with Redis.from_url(redis_url) as redis:
+        await redis.hset(board_keys(BOARD)[6], "public/x", msgpack.packb(older))
+    [lease] = (await redis_store.leases(BOARD)).leases
+    assert lease.ttl_ms == LEASE_TTL_MS
+    assert (await ada.commit(Renew("public/x", "ada", 1, HOUR_MS))).revision == 2
+    assert (await ada.commit(Renew("public/x", "ada", 1, HOUR_MS))).revision == 2
+    released = await ada.commit(Release("public/x", "ada", 1))
+    assert released.results == (("bob", 3, released.time_ms + HOUR_MS),)
+    [lease] = (await redis_store.leases(BOARD)).leases
+    assert lease.ttl_ms == HOUR_MS

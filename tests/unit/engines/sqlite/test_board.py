@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from blackboard import types as limits
-from blackboard.core.commit import Committed, Epoch, Put
+from blackboard.core.commit import Committed, Epoch, Grant, Put, Renew
 from blackboard.core.model import Outcome
 from blackboard.core.state import evolve
 from blackboard.engines.sqlite import board as sqlite_board
@@ -412,3 +412,23 @@ async def test_a_copy_of_the_journal_waits_for_a_large_restore(apart: Opened) ->
         return apart.gate.writes == 4
 
     await wait_until(copied)
+
+
+async def test_a_renewal_is_not_written(opened: Opened) -> None:
+    """It waits for what was decided before it, which it may build on, and for nothing else."""
+    grant = prepare(opened.trial.make(Grant("public/x", "ada", 60_000)))
+    renewal = prepare(opened.trial.make(Renew("public/x", "ada", 1, 60_000)))
+    opened.gate.open.clear()
+    granting = asyncio.create_task(opened.board.commit([grant]))
+    renewing = asyncio.create_task(opened.board.commit([renewal]))
+    await turn()
+    assert not renewing.done()
+    opened.gate.open.set()
+    await granting
+    [renewed] = await renewing
+    assert isinstance(renewed, Committed)
+    assert renewed.revision == 1
+    writes = opened.gate.writes
+    for _ in range(3):
+        await opened.board.commit([renewal])
+    assert opened.gate.writes == writes

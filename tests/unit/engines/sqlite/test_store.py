@@ -6,23 +6,44 @@ What every engine promises is in tests/conformance; kills and cuts are in tests/
 import asyncio
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
+import msgpack
 import pytest
 
-from blackboard.core.commit import Append, Committed, Delete, Grant, Increment, KeyAt, Put
+from blackboard.core.commit import (
+    Append,
+    Committed,
+    Delete,
+    Expire,
+    Grant,
+    HeldFence,
+    Increment,
+    KeyAt,
+    Lease,
+    Put,
+    Renew,
+    Waiter,
+)
+from blackboard.engines.sqlite.file import BoardFile
+from blackboard.engines.sqlite.rows import LEASE, checksum, weigh
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import (
     Corrupt,
     DataDirectoryInUse,
+    Fenced,
     InvalidRequest,
+    LeaseHeld,
     OutcomeUnknown,
     StaleEpoch,
     Unavailable,
 )
+from blackboard.types import LEASE_TTL_MS
 from blackboard.wire.codec import prepare
 from tests.conformance.writer import Writer, packed
 
@@ -356,3 +377,84 @@ async def test_entries_of_a_kilobyte_fill_their_pages(tmp_path: Path) -> None:
     await store.aclose()
     [file] = (tmp_path / "boards").glob("*.db")
     assert file.stat().st_size < 3 * 400 * 1_024
+
+
+# --- deadlines of leases --------------------------------------------------------------------------
+
+
+class Clock:
+    """The engine's clock, set by hand."""
+
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.ms * 1_000_000
+
+
+async def lease_in(store: SqliteStore) -> Lease:
+    """The only lease of the board."""
+    [lease] = (await store.leases(BOARD)).leases
+    return lease
+
+
+@pytest.mark.parametrize("away_ms", [0, 59_000, 3_600_000, -3_600_000])
+async def test_a_lease_has_its_full_time_when_its_board_is_opened_again(
+    tmp_path: Path, away_ms: int
+) -> None:
+    """And so has each ticket; the holder keeps its fence. However long the board was closed, and
+    whatever its clock says then."""
+    clock = Clock()
+    store = await SqliteStore.at(tmp_path, clock_ns=clock)
+    ada = await Writer.open(store, BOARD)
+    await ada.commit(Grant("public/x", "ada", 60_000))
+    await ada.commit(Grant("public/x", "bob", 30_000, wait=True))
+    await ada.commit(Renew("public/x", "ada", 1, 60_000))
+    await store.aclose()
+    clock.ms += away_ms
+    again = await SqliteStore.at(tmp_path, clock_ns=clock)
+    cyd = await Writer.open(again, BOARD, "cyd")
+    opened_ms = clock.ms
+    waiting = Waiter("bob", 30_000, opened_ms + 30_000)
+    assert await lease_in(again) == Lease(
+        "public/x", "ada", 1, opened_ms + 60_000, (waiting,), 60_000
+    )
+    clock.ms = opened_ms + 59_999
+    assert isinstance(await cyd.attempt(Expire("public/x", "ada", 1)), LeaseHeld)
+    await cyd.commit(Put("public/y", packed(1)), fences=[HeldFence("public/x", "ada", 1)])
+    clock.ms += 1
+    await cyd.commit(Renew("public/x", "bob", 0, 30_000))
+    await cyd.commit(Expire("public/x", "ada", 1))
+    assert (await lease_in(again)).holder == "bob"
+    assert isinstance(await cyd.attempt(Renew("public/x", "ada", 1, 60_000)), Fenced)
+    await again.aclose()
+
+
+async def test_a_file_whose_leases_have_deadlines_is_opened_and_brought_up_to_date(
+    store: SqliteStore,
+) -> None:
+    """Those of an older form: it has what was left of it, or the usual time if that is more."""
+    ada = await Writer.open(store, BOARD)
+    granted = await ada.commit(
+        Grant("public/long", "ada", 3_600_000), Grant("public/short", "ada", 100)
+    )
+    await store.aclose()
+    file = BoardFile(board_file(store), level="disk")
+    loaded = file.load(BOARD)
+    file.abandon()
+    with closing(sqlite3.connect(board_file(store))) as connection:
+        weight = loaded.weight
+        for key, ttl_ms in (("public/long", 3_600_000), ("public/short", 100)):
+            older = (key, msgpack.packb(["ada", 1, granted.time_ms + ttl_ms, "bob", 7, 9]))
+            weight += weigh(older) - weigh(LEASE.row(key, loaded.state.leases[key]))
+            connection.execute(LEASE.upsert, older)
+        place = (1, granted.time_ms, 1)
+        connection.execute("UPDATE head SET checksum = ?", (checksum(weight, *place),))
+        connection.commit()
+    for _ in range(2):
+        again = await SqliteStore.at(store.directory)
+        await again.open(BOARD)
+        long, short = (await again.leases(BOARD)).leases
+        assert (long.holder, long.fence, long.ttl_ms) == ("ada", 1, 3_600_000)
+        assert (short.ttl_ms, [w.ttl_ms for w in short.waiters]) == (LEASE_TTL_MS, [7])
+        await again.aclose()

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import AsyncIterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from blackboard import types as limits
-from blackboard.client.audit_record import AuditRecord
+from blackboard.client.audit_record import FORGED, SEALED, UNKNOWN_KEY, AuditKeys, AuditRecord
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.access import Credential, Principal
@@ -22,6 +22,7 @@ from blackboard.server.security.audit import (
     findings,
     looks_into_others,
     missing,
+    unproved,
 )
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value, prepare
@@ -173,11 +174,15 @@ async def test_an_erasure_names_agent_and_board(tmp_path: Path) -> None:
         await operator.erase("ada")
         await operator.rewrap()
         found = [record for _, record in await service.host.audit.read(None, 100)]
+    gone = "no live file holds what was replaced"
     assert [(r.principal, r.verb, r.board, r.what) for r in found] == [
         ("~system", "use_key", "", f"master key {wrapper.name}"),
         ("~system", "make_key", "main", "private/ada"),
+        ("~system", "scrub_keys", "", gone),
         ("operator", "erase", "main", "ada"),
+        ("~system", "scrub_keys", "", gone),
         ("operator", "erase", "", "ada"),
+        ("~system", "scrub_keys", "", gone),
         ("operator", "rewrap", "", ""),
     ]
 
@@ -287,11 +292,111 @@ def test_which_looks_are_recorded(pattern: str, looks: bool) -> None:
 
 
 def test_a_record_is_hashed_whole() -> None:
-    """Each field counts."""
-    record = AuditRecord(1, "p", "t", "v", "b", "w", "o", "x", 1, "h")
-    fields = asdict(record)
+    """Each field that is kept counts."""
+    place = ("x", 1, "h", 1, "key", "seal")
+    record = AuditRecord(1, "p", "t", "v", "b", "w", "o", *place)
+    fields = record.stored()
     changed = [
         AuditRecord(**{**fields, name: "other" if isinstance(value, str) else 9})
         for name, value in fields.items()
     ]
     assert len({record.hash(), *(other.hash() for other in changed)}) == len(changed) + 1
+
+
+KEYS = ["first secret", "second secret"]
+
+
+async def sealed_records(service: Service, secrets: list[str], count: int) -> list[AuditRecord]:
+    """So many refusals, sealed by a service with these secrets."""
+    service.host.audit.seal_with(secrets)
+    bob = client(service, access.agent("bob")).board("main")
+    for number in range(count):
+        with pytest.raises(AccessDenied):
+            await bob.get(f"private/ada/{number}")
+    return [record for _, record in await service.host.audit.read(None, 100)]
+
+
+async def rewrite(service: Service, made: list[AuditRecord]) -> list[AuditRecord]:
+    """What the service reads once somebody wrote these records in place of all others."""
+    store = service.host.store
+    page = await store.list(AUDIT_BOARD, "system/audit", limit=100)
+    name = CommitId("~system", 0, "thief", 1)
+    ops = [Delete(entry.key) for entry in page.entries[len(made) :]]
+    puts = [
+        Put(entry.key, encode_value({**record.stored(), "checked": SEALED}))
+        for entry, record in zip(page.entries, made, strict=False)
+    ]
+    epoch = (await store.open(AUDIT_BOARD)).epoch.id
+    await store.commit(AUDIT_BOARD, [prepare(Commit(name, epoch, (*puts, *ops)))])
+    return [record for _, record in await service.host.audit.read(None, 100)]
+
+
+def chained(made: list[AuditRecord], *, is_sealed: bool = True) -> list[AuditRecord]:
+    """Records as one chain, whose hashes are right, with their seals or without."""
+    found: list[AuditRecord] = []
+    for number, record in enumerate(made, made[0].number):
+        previous = found[-1].hash() if found else record.previous
+        kept = record if is_sealed else replace(record, sealed_with="", seal="")
+        found.append(replace(kept, number=number, previous=previous))
+    return found
+
+
+async def test_a_chain_that_was_written_anew_is_noticed(service: Service) -> None:
+    """Its hashes are right, its seals are not: whoever can write to the engine has no key."""
+    made = await sealed_records(service, KEYS, 4)
+    assert [record.checked for record in made] == [SEALED] * 4
+    assert findings(made) == []
+    assert unproved(made) == 0
+    found = await rewrite(service, chained([made[0], *made[2:]]))
+    assert [record.checked for record in found] == [SEALED, FORGED, FORGED]
+    assert "forged" in findings(found)[0]
+
+
+async def test_a_thief_without_the_secret_cannot_seal(service: Service) -> None:
+    """Neither with a key of his own, nor with none, nor by saying that it was checked."""
+    made = await sealed_records(service, KEYS, 4)
+    own = AuditKeys(["a secret of the thief"])
+    kept = [made[0], *made[2:]]
+    resealed = [own.sealed(replace(record, seal="")) for record in chained(kept)]
+    for forged in (resealed, chained(kept, is_sealed=False), [kept[0], resealed[1]]):
+        found = await rewrite(service, forged)
+        assert SEALED not in [record.checked for record in found[1:]]
+        assert findings(found) or unproved(found) == len(found)
+
+
+async def test_the_end_that_was_taken_from_a_sealed_chain_shows_in_an_export(
+    service: Service,
+) -> None:
+    """The seals do not tell of it: an export does."""
+    made = await sealed_records(service, KEYS, 4)
+    found = await rewrite(service, made[:2])
+    assert findings(found) == []
+    assert len(missing(found, made, made[0].time_ms)) == 2
+
+
+async def test_records_of_an_older_version_are_read_and_told_apart(service: Service) -> None:
+    """They have no seal, and hash as they did."""
+    made = await sealed_records(service, [], 3)
+    assert [record.checked for record in made] == [""] * 3
+    assert "sealed_with" not in made[0].stored()
+    assert (findings(made), unproved(made)) == ([], 3)
+    service.host.audit.seal_with(KEYS)
+    again = [record for _, record in await service.host.audit.read(None, 100)]
+    assert missing(again, made, made[0].time_ms) == []
+
+
+async def test_a_request_without_a_seal_behind_sealed_ones_is_noticed(service: Service) -> None:
+    """No service writes that any more."""
+    made = await sealed_records(service, KEYS, 2)
+    forged = replace(made[1], writer="another", number=1, previous="", sealed_with="", seal="")
+    assert findings([made[0], replace(forged, checked="")]) == ["another: 1 has no seal"]
+
+
+async def test_secrets_change_and_old_seals_still_check(service: Service) -> None:
+    """The first one seals, all of them check; what is sealed with one that is gone is told of."""
+    await sealed_records(service, KEYS[:1], 1)
+    for secrets, expected in ((KEYS[::-1], SEALED), (KEYS[1:], UNKNOWN_KEY)):
+        service.host.audit.seal_with(secrets)
+        [(_, record)] = await service.host.audit.read(None, 100)
+        assert record.checked == expected
+    assert (findings([record]), unproved([record])) == ([], 1)

@@ -1,0 +1,238 @@
+"""Whether what an update says of units that are known already is what they are.
+
+Whoever applies an update passes over units that it knows. So an author whose client number somebody
+else has used would lose what he writes, and nobody would be told. Here such units are compared: by
+content, by neighbours and by where they lie. What was deleted has no content any more, and is not
+compared; nor are subdocuments, which libraries write in more ways than one.
+
+Numbers, objects and JSON are compared as values, since libraries write the same ones differently.
+"""
+
+import json
+import struct
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blackboard.core.documents.update import (
+    ANY,
+    BINARY,
+    COLLECTED,
+    DELETED,
+    EMBED,
+    FORMAT,
+    JSON,
+    STRING,
+    SUBDOCUMENT,
+    Id,
+    Reader,
+    Reading,
+    Struct,
+)
+
+_UNIT_BYTES = 2
+"""Of a character in UTF-16, which clocks count."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A struct, and the bytes that it was written as."""
+
+    struct: Struct
+    raw: bytes
+
+    @property
+    def end(self) -> int:
+        """The clock behind its last unit."""
+        return self.struct.clock + self.struct.length
+
+
+class _Pieces(Reading):
+    """Reads the structs of an update with their bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(Reader(data))
+        self.found: list[_Piece] = []
+
+    def struct(self, client: int, clock: int) -> Struct:
+        """As `Reading.struct`, keeping its bytes."""
+        begin = self.reader.position
+        found = super().struct(client, clock)
+        self.found.append(_Piece(found, self.reader.data[begin : self.reader.position]))
+        return found
+
+
+def known_from(structs: Sequence[Struct], clocks: Mapping[int, int]) -> dict[int, int]:
+    """By client, the first unit that `structs` have and `clocks` knows; empty if all are new."""
+    found: dict[int, int] = {}
+    for one in structs:
+        if one.clock < clocks.get(one.client, 0):
+            found[one.client] = min(one.clock, found.get(one.client, one.clock))
+    return found
+
+
+def differing(data: bytes, known: bytes, clocks: Mapping[int, int]) -> Id | None:
+    """Where a struct of the update `data` says something else than `known`, an update that has all
+    units from `known_from` on; None if none does. Errors: InvalidRequest when either is malformed.
+    """
+    theirs: dict[int, list[_Piece]] = {}
+    for piece in _pieces(known):
+        theirs.setdefault(piece.struct.client, []).append(piece)
+    for piece in _pieces(data):
+        client = piece.struct.client
+        if piece.struct.clock < clocks.get(client, 0):
+            found = _differs(piece, theirs.get(client, []))
+            if found is not None:
+                return client, found
+    return None
+
+
+def _pieces(data: bytes) -> list[_Piece]:
+    reading = _Pieces(data)
+    reading.clients()
+    return reading.found
+
+
+def _differs(piece: _Piece, others: Sequence[_Piece]) -> int | None:
+    """The clock at which a piece is not what others say, who are in the order of their clocks."""
+    at = bisect_right(others, piece.struct.clock, key=lambda other: other.struct.clock) - 1
+    for other in others[max(at, 0) :]:
+        if other.struct.clock >= piece.end:
+            break
+        first = max(piece.struct.clock, other.struct.clock)
+        last = min(piece.end, other.end)
+        if first < last and not _same(piece, other, first, last):
+            return first
+    return None
+
+
+def _same(one: _Piece, other: _Piece, first: int, last: int) -> bool:
+    a, b = _content(one.raw), _content(other.raw)
+    if a is None or b is None:
+        return True
+    if _left(one, first) != _left(other, first) or one.struct.right != other.struct.right:
+        return False
+    begins = one.struct.clock == first == other.struct.clock
+    return (not begins or a.place == b.place) and _cut(one, a, first, last) == _cut(
+        other, b, first, last
+    )
+
+
+def _left(piece: _Piece, clock: int) -> Id | None:
+    """What the unit at `clock` was written behind."""
+    own = piece.struct
+    return own.left if clock == own.clock else (own.client, clock - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """Where a struct lies (if its neighbours do not say), and its units."""
+
+    place: bytes
+    kind: int
+    units: bytes | Sequence[Any]
+
+
+def _cut(piece: _Piece, content: _Content, first: int, last: int) -> tuple[int, Any]:
+    size = _UNIT_BYTES if content.kind == STRING else 1
+    begin = piece.struct.clock
+    return content.kind, content.units[(first - begin) * size : (last - begin) * size]
+
+
+def _content(raw: bytes) -> _Content | None:
+    """None when it is not to be compared."""
+    reader = Reader(raw)
+    info = reader.byte()
+    kind = info & 0x1F
+    if kind in (COLLECTED, DELETED, SUBDOCUMENT):
+        return None
+    for flag in (0x80, 0x40):
+        if info & flag:
+            reader.number()
+            reader.number()
+    place = b"" if info & 0xC0 else _place(reader, has_key=bool(info & 0x20))
+    return _Content(place, kind, _units(reader, kind))
+
+
+def _place(reader: Reader, *, has_key: bool) -> bytes:
+    begin = reader.position
+    if reader.number() == 1:
+        reader.text()
+    else:
+        reader.number()
+        reader.number()
+    if has_key:
+        reader.text()
+    return reader.data[begin : reader.position]
+
+
+def _units(reader: Reader, kind: int) -> bytes | Sequence[Any]:
+    if kind == STRING:
+        return reader.text().encode("utf-16-le")
+    if kind == ANY:
+        return [_any(reader) for _ in range(reader.count())]
+    if kind == JSON:
+        return [_json(reader.text()) for _ in range(reader.count())]
+    if kind == BINARY:
+        return [reader.buffer()]
+    if kind == EMBED:
+        return [_json(reader.text())]
+    if kind == FORMAT:
+        return [(reader.text(), _json(reader.text()))]
+    return [reader.data[reader.position :]]  # a shared type: its kind, and its name if it has one
+
+
+def _json(text: str) -> Any:
+    """A value that compares as such; what is no JSON ("undefined") as text."""
+    try:
+        return _comparable(json.loads(text))
+    except (ValueError, RecursionError):
+        return ("text", text)
+
+
+def _comparable(value: Any) -> Any:
+    """True is no 1 here, and no number is unlike itself."""
+    if isinstance(value, dict):
+        return {key: _comparable(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_comparable(inner) for inner in value]
+    if isinstance(value, bool) or value is None or value != value:
+        return ("word", str(value))
+    return value
+
+
+def _any(reader: Reader) -> Any:
+    """A value of lib0's `writeAny`, as `_comparable` has it. It was read once already."""
+    kind = reader.byte()
+    if kind in _WORDS:
+        return ("word", _WORDS[kind])
+    if kind == 125:
+        return _integer(reader)
+    if kind in _NUMBERS:
+        form = _NUMBERS[kind]
+        begin = reader.position
+        reader.skip(form.size)
+        return _comparable(form.unpack(reader.data[begin : reader.position])[0])
+    if kind == 119:
+        return reader.text()
+    if kind == 116:
+        return reader.buffer()
+    if kind == 117:
+        return [_any(reader) for _ in range(reader.count())]
+    return {reader.text(): _any(reader) for _ in range(reader.count())}
+
+
+_WORDS = {127: "undefined", 126: "None", 121: "False", 120: "True"}
+_NUMBERS = {124: struct.Struct(">f"), 123: struct.Struct(">d"), 122: struct.Struct(">q")}
+
+
+def _integer(reader: Reader) -> int:
+    """Six bits in the first byte, beside a sign; seven in each of the others."""
+    byte = reader.byte()
+    found, shift, sign = byte & 0x3F, 6, -1 if byte & 0x40 else 1
+    while byte & 0x80:
+        byte = reader.byte()
+        found |= (byte & 0x7F) << shift
+        shift += 7
+    return sign * found

@@ -1,0 +1,44 @@
+"""Which revisions `blackboard log` finds when it is asked for some of them."""
+
+from pathlib import Path
+
+import pytest
+
+from blackboard import embedded
+from blackboard.cli import history
+from blackboard.cli.history import _Wanted
+
+
+async def found(path: Path, wanted: _Wanted, limit: int) -> list[int]:
+    """The newest revisions of a board on which all but the third one is about the same key."""
+    async with embedded.open(path, level="memory") as client:
+        board = client.board("team")
+        for number in range(1, 41):
+            await board.put("public/plan" if number == 3 else "public/n", number)
+        return [revised.revision for revised in await wanted.newest(board, limit)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "limit", "expected"),
+    [
+        (None, 2, [39, 40]),
+        ("public/n", 2, [39, 40]),
+        ("public/plan", 1, [3]),
+        ("public/plan", 2, [3]),
+        ("public/**", 3, [38, 39, 40]),
+        ("public/none", 1, []),
+    ],
+)
+async def test_it_looks_back_until_there_are_enough(
+    tmp_path: Path, pattern: str | None, limit: int, expected: list[int]
+) -> None:
+    assert await found(tmp_path, _Wanted(pattern, None), limit) == expected
+
+
+async def test_it_looks_back_so_far_and_no_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "_LOOK_BACK_MAX", 37)
+    assert await found(tmp_path, _Wanted("public/plan", None), 1) == []
+    monkeypatch.setattr(history, "_LOOK_BACK_MAX", 38)
+    assert await found(tmp_path / "again", _Wanted("public/plan", None), 1) == [3]
