@@ -88,8 +88,8 @@ MUTANTS = (
     Mutant(
         "the revision comes from the client",
         MODEL,
-        "Committed(revision=state.revision + 1,",
-        "Committed(revision=(commit.known or state.revision) + 1,",
+        "    revision = state.revision if draft.only_prolongs(commit) else state.revision + 1\n",
+        "    revision = (commit.known or state.revision) + 1\n",
         "tests/conformance/test_store_sqlite.py",
     ),
     Mutant(
