@@ -85,7 +85,10 @@ def rewind(
     yes: Annotated[bool, _YES] = False,
     note: Annotated[str, _NOTE] = "",
 ) -> None:
-    """Take the team back by revision, or by time. `restore REV --keep-calls` also keeps calls."""
+    """Take the team back by revision, or by time.
+
+    `blackboard restore REV --keep-calls` also answers agents what they called since.
+    """
     from blackboard.cli import values
 
     given: list[When] = [] if to is None else [to]
