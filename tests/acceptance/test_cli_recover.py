@@ -33,4 +33,4 @@ def test_the_examples_in_the_help_work(shell: Shell, number: int) -> None:
         assert shell.json("get", "private/ada/draft") == "page 1"
         again = shell.json("recover", "main")
         assert again["board"] == "main"
-        assert shell.error("recover", "unknown", code=4)["code"] == "no_such_board"
+        assert shell.error("recover", "unknown", code=3)["code"] == "no_such_board"
