@@ -9,7 +9,6 @@ What people see of a board's past: checkpoints, manifests, differences, what a r
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,10 +25,9 @@ from blackboard.wire.codec import decode_value
 
 if TYPE_CHECKING:
     from blackboard.client.diff import Diff, KeyChange
-    from blackboard.client.leases.presence import Presence
+    from blackboard.client.preview import RestorePreview
     from blackboard.client.views import Cause, Change, Entry, Revised, Version
     from blackboard.core.checkpoints import Checkpoint, Pruned, Restored, Shown
-    from blackboard.core.commit import Lease
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _KINDS: Final = {
@@ -113,6 +111,11 @@ def print_raw(value: Any) -> None:
     sys.stdout.flush()
 
 
+def who(one: "Entry | Revised | Version") -> str:
+    """The author, and the account in brackets if the name was narrowed from it."""
+    return f"{one.author} ({one.account})" if one.account else one.author
+
+
 def print_entry(entry: "Entry") -> None:
     """An entry with all that is known of it."""
     out, now = console(), now_ms()
@@ -120,7 +123,7 @@ def print_entry(entry: "Entry") -> None:
         "key": entry.key,
         "revision": str(entry.mod_revision),
         "created at": f"revision {entry.create_revision}",
-        "author": entry.author,
+        "author": who(entry),
         "written": f"{clock(entry.time_ms, now)} ({_ago(entry.time_ms, now)})",
         "expires": clock(entry.expires_at_ms, now) if entry.expires_at_ms else "never",
     }
@@ -137,7 +140,7 @@ def _ago(time_ms: Milliseconds, now: Milliseconds) -> str:
 def print_entries(entries: Sequence["Entry"]) -> None:
     """A listing: key, revision, author, age, value."""
     out, now = console(), now_ms()
-    rows = [(e.key, str(e.mod_revision), e.author, age(e.time_ms, now), e.value) for e in entries]
+    rows = [(e.key, str(e.mod_revision), who(e), age(e.time_ms, now), e.value) for e in entries]
     if not out.is_terminal:
         _print_tabbed((*row[:-1], values.compact(row[-1])) for row in rows)
         return
@@ -224,7 +227,7 @@ class LogPrinter:
             print_json({"snapshot": {"revision": revision, "entries": plain(entries)}})
             return
         for entry in entries:
-            head = (entry.mod_revision, entry.time_ms, entry.author)
+            head = (entry.mod_revision, entry.time_ms, who(entry))
             self._print(head, "state", entry.key, safe(values.compact(entry.value)), "")
 
     def _detail(self, change: "Change") -> str:
@@ -233,7 +236,7 @@ class LogPrinter:
         return safe(values.compact(change.value)) if change.kind == "put" else ""
 
     def _line(self, revised: "Revised", kind: str, key: Key, detail: str) -> None:
-        head = (revised.revision, revised.time_ms, revised.author)
+        head = (revised.revision, revised.time_ms, who(revised))
         self._print(head, kind, key, detail, safe(revised.note))
 
     def _print(
@@ -308,15 +311,6 @@ def _ground_line(ground: tuple[Key, Revision], *, again: bool) -> Text:
 PREVIEW_KEYS: Final = 20
 """Keys that are shown of what a restore would change."""
 _COLOURS: Final = {"added": "green", "changed": "yellow", "removed": "red"}
-
-
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """What a restore would change, and whom it would interrupt."""
-
-    diff: "Diff"
-    agents: "Sequence[Presence]"
-    leases: "Sequence[Lease]"
 
 
 # --- checkpoints ----------------------------------------------------------------------------------
@@ -429,7 +423,7 @@ def _change_text(change: "KeyChange") -> Text:
 # --- restores -------------------------------------------------------------------------------------
 
 
-def print_preview(preview: Preview) -> None:
+def print_preview(preview: "RestorePreview", *, keep_calls: bool) -> None:
     """What a restore would do, on standard error: standard output is for what it did."""
     diff = preview.diff
     count = f"more than {len(diff)}" if diff.more else str(len(diff))
@@ -442,6 +436,15 @@ def print_preview(preview: Preview) -> None:
         say(f"agent {agent.agent} is at work, and would have to look at the board anew")
     for lease in preview.leases:
         say(f"lease {lease.key} of {lease.holder} would end")
+    now, shown = now_ms(), preview.calls[:PREVIEW_KEYS]
+    again = "would be answered as before" if keep_calls else "may be made, and paid for, again"
+    for call in shown:
+        when = clock(call.time_ms, now)
+        say(f"{call.kind} call {safe(call.name)} of {call.agent}, {when}, {again}")
+    if len(preview.calls) > len(shown):
+        say(f"and {counted(len(preview.calls) - len(shown), 'more call')}: {again}")
+    if preview.calls and not keep_calls:
+        say("`blackboard restore --keep-calls` answers them from the future that is abandoned")
 
 
 def print_restored(restored: "Restored", *, as_json: bool) -> None:
@@ -469,7 +472,7 @@ def print_history(versions: "Sequence[Version]", *, as_json: bool) -> None:
         (
             str(v.revision),
             age(v.time_ms, now),
-            v.author,
+            who(v),
             "(removed)" if v.entry is None else safe(values.compact(v.value)),
         )
         for v in versions

@@ -10,7 +10,10 @@ from blackboard.wire.codec import decode_value
 
 
 class Entry(Struct, frozen=True):
-    """What a key holds, and who wrote it when."""
+    """What a key holds, and who wrote it when.
+
+    `account` is that of the author's token if the author's name was narrowed from it, else "".
+    """
 
     key: Key
     value: Any
@@ -19,6 +22,12 @@ class Entry(Struct, frozen=True):
     author: str
     time_ms: Milliseconds
     expires_at_ms: Milliseconds | None = None
+    account: str = ""
+
+    @property
+    def owner(self) -> str:
+        """The account behind it, whatever name it was written under."""
+        return self.account or self.author
 
     @staticmethod
     def of(entry: core.Entry) -> "Entry":
@@ -28,9 +37,10 @@ class Entry(Struct, frozen=True):
             decode_value(entry.value),
             entry.mod_revision,
             entry.create_revision,
-            entry.author,
+            core.name_of(entry.author),
             entry.time_ms,
             entry.expires_at_ms,
+            core.narrowed_from(entry.author),
         )
 
 
@@ -61,7 +71,8 @@ class Change(Struct, frozen=True):
 class Revised(Struct, frozen=True):
     """One revision as you may see it: who did it, when, why, and all its visible changes together.
 
-    `position` is the resume token directly after it. `epoch` is set on a revision that begins one.
+    `position` is the resume token directly after it. `epoch` is set on a revision that begins one,
+    `account` if the author's name was narrowed from it.
     """
 
     revision: Revision
@@ -72,6 +83,7 @@ class Revised(Struct, frozen=True):
     note: str = ""
     epoch: core.Epoch | None = None
     position: str = ""
+    account: str = ""
 
     @staticmethod
     def of(entry: core.LogEntry, position: str = "") -> "Revised":
@@ -85,6 +97,7 @@ class Revised(Struct, frozen=True):
             entry.note,
             entry.epoch,
             position,
+            entry.account,
         )
 
 
@@ -120,13 +133,17 @@ class Cause(Struct, frozen=True):
 
 
 class Version(Struct, frozen=True):
-    """What a key became at `revision`: `entry`, or None when it was removed then by `author`."""
+    """What a key became at `revision`: `entry`, or None when it was removed then by `author`.
+
+    `account` is set if the author's name was narrowed from it.
+    """
 
     key: Key
     revision: Revision
     time_ms: Milliseconds
     author: str
     entry: Entry | None
+    account: str = ""
 
     @property
     def value(self) -> Any:

@@ -86,7 +86,7 @@ def digest_over(entry: LogEntry, leaves: Sequence[bytes]) -> bytes:
     time, author, note and epoch."""
     epoch = entry.epoch
     begun = epoch and [epoch.number, epoch.id, epoch.cause, epoch.from_revision, epoch.revision]
-    header = encode([entry.revision, entry.time_ms, entry.author, entry.note, begun])
+    header = encode([entry.revision, entry.time_ms, entry.signed, entry.note, begun])
     hashed = hashlib.sha256(header).digest()
     return hashlib.sha256(b"".join([_ENTRY, hashed, *sorted(leaves)])).digest()
 

@@ -30,6 +30,8 @@ ITEM_DIGITS = 10
 BOOK = "~"
 """How the branches of a namespace begin in which books are kept: `public/~agents` and such. They
 change all the time, and nothing that agents tell each other."""
+JOURNAL = "~journal"
+"""The branch of an agent's private namespace with the calls of the step that it is at."""
 SYSTEM = "system"
 """The namespace of the service's own records. A restore leaves it as it is."""
 
@@ -142,6 +144,15 @@ def item_key(prefix: Prefix, index: int) -> Key:
 def superseding_key(agent: str) -> Key:
     """The key that `agent` removes, though it is not there, when a step must only end its lane."""
     return f"private/{agent}/~superseded"
+
+
+DECISIONS: Final = "public/~decisions"
+"""Below it stand the answers to what agents ask people; to write there takes a right of its own."""
+
+
+def is_decision(path: str) -> bool:
+    """Whether `path` is, or lies below, the place of the answers."""
+    return path == DECISIONS or path.startswith(DECISIONS + "/")
 
 
 @lru_cache(maxsize=4_096)

@@ -161,6 +161,7 @@ class LocalLink:
             self._check(board)
             check_commit(commit)
             access.require_commit(self.principal, commit)
+            commit = self._signed(commit)
             if self._meter is not None:
                 self._take_log(prepare(commit).size)
             outcome = await self._host.commit(board, commit, self._opener, self._permit())
@@ -175,9 +176,14 @@ class LocalLink:
         with self._audited("commit", board):
             self._check(board)
             access.require_commit(self.principal, commit)
-            prepared = prepare(salted(commit))
+            prepared = prepare(self._signed(salted(commit)))
             self._take_log(prepared.size)
             return self._host.opened(board).queue.submit(prepared, self._permit())
+
+    def _signed(self, commit: Commit) -> Commit:
+        """The commit with the account that it is made on: ours, whatever its writer says."""
+        account = access.narrowed_from(self.principal)
+        return commit if commit.account == account else replace(commit, account=account)
 
     def can_start(self, board: str) -> bool:
         """Whether `start` may be called: the board is open, and no lock masters have a say."""

@@ -19,6 +19,8 @@ from blackboard.core.commit import (
     LogPage,
     Reading,
     Result,
+    name_of,
+    narrowed_from,
 )
 from blackboard.wire.errors import ErrorMessage
 from blackboard.wire.frames import MESSAGE_BYTES_MAX, Encoding
@@ -47,7 +49,7 @@ class HeadMessage(TypedDict):
 
 
 class EntryMessage(TypedDict):
-    """What a key holds."""
+    """What a key holds; `account` is there if the author's name was narrowed from it."""
 
     key: str
     value: Any
@@ -56,6 +58,7 @@ class EntryMessage(TypedDict):
     author: str
     time_ms: int
     expires_at_ms: NotRequired[int]
+    account: NotRequired[str]
 
 
 class ReadingMessage(TypedDict):
@@ -109,7 +112,8 @@ class ChangeMessage(TypedDict):
 class RevisionMessage(TypedDict):
     """What you may see of a revision; `digest` is the SHA-256 of all of it, in hexadecimal.
 
-    `epoch` is set on a revision that begins one.
+    `epoch` is set on a revision that begins one, `account` if the author's name was narrowed from
+    it.
     """
 
     revision: int
@@ -120,6 +124,7 @@ class RevisionMessage(TypedDict):
     based_on: NotRequired[list[list[str | int]]]
     note: NotRequired[str]
     epoch: NotRequired[EpochMessage]
+    account: NotRequired[str]
 
 
 class LogMessage(TypedDict):
@@ -289,11 +294,13 @@ def write_entry(entry: Entry, encoding: Encoding) -> EntryMessage:
         "value": encoding.value_out(entry.value),
         "mod_revision": entry.mod_revision,
         "create_revision": entry.create_revision,
-        "author": entry.author,
+        "author": name_of(entry.author),
         "time_ms": entry.time_ms,
     }
     if entry.expires_at_ms is not None:
         message["expires_at_ms"] = entry.expires_at_ms
+    if account := narrowed_from(entry.author):
+        message["account"] = account
     return message
 
 
@@ -367,6 +374,8 @@ def write_revision(entry: LogEntry, encoding: Encoding) -> RevisionMessage:
         message["note"] = entry.note
     if entry.epoch is not None:
         message["epoch"] = write_epoch(entry.epoch)
+    if entry.account:
+        message["account"] = entry.account
     return message
 
 
