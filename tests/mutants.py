@@ -480,6 +480,56 @@ MUTANTS = (
         "    if False:\n",
         f"{UNIT}/core/test_watch.py",
     ),
+    # --- access -----------------------------------------------------------------------------------
+    Mutant(
+        "a narrowed token reaches more boards",
+        "blackboard/core/access.py",
+        "    if principal.boards and not (boards and boards <= principal.boards):\n",
+        "    if False:\n",
+        f"{UNIT}/integrity/test_tokens.py {UNIT}/core/test_access.py",
+    ),
+    Mutant(
+        "a narrowed token outlives the whole one",
+        "blackboard/core/access.py",
+        "expires_at_ms=min(ends, default=None),",
+        "expires_at_ms=ends[-1] if ends else None,",
+        f"{UNIT}/integrity/test_tokens.py {UNIT}/core/test_access.py",
+    ),
+    Mutant(
+        "anybody commits as anybody",
+        "blackboard/core/access.py",
+        "    if commit.id.agent != principal.name:\n",
+        "    if False:\n",
+        f"{UNIT}/core/test_access.py",
+    ),
+    Mutant(
+        "an admin of one board is one of all",
+        "blackboard/core/access.py",
+        "    return whole and not principal.boards\n",
+        "    return whole\n",
+        f"{UNIT}/core/test_access.py {UNIT}/server/security",
+    ),
+    Mutant(
+        "a signature is not compared",
+        "blackboard/integrity/tokens.py",
+        "if len(links) > NARROWINGS_MAX or not hmac.compare_digest(expected, signature):",
+        "if len(links) > NARROWINGS_MAX:",
+        f"{UNIT}/integrity/test_tokens.py",
+    ),
+    Mutant(
+        "a token is good for every audience",
+        "blackboard/integrity/tokens.py",
+        'options: Any = {"require": _REQUIRED}',
+        'options: Any = {"require": _REQUIRED, "verify_aud": False}',
+        f"{UNIT}/integrity/test_tokens.py",
+    ),
+    Mutant(
+        "the end of a narrowing is not checked",
+        "blackboard/integrity/tokens.py",
+        "    return _in_time(_narrowed_by(_principal(claims), links))\n",
+        "    return _narrowed_by(_principal(claims), links)\n",
+        f"{UNIT}/integrity/test_tokens.py",
+    ),
 )
 
 
