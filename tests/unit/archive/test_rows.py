@@ -41,11 +41,13 @@ OTHER: dict[str, Any] = {
     "epoch": None,
     "results": (None, ("ada", 3, 99), 0),
     "salt": b"t" * 16,
+    "account": "ada",
 }
-SALTED = replace(ENTRY, salt=b"s" * 16)
+NARROWED = replace(ENTRY, id=CommitId("ada.x", 1, "i", 4))
+SALTED = replace(NARROWED, salt=b"s" * 16)
 
 
-@pytest.mark.parametrize("entry", [ENTRY, SALTED], ids=["plain", "salted"])
+@pytest.mark.parametrize("entry", [NARROWED, SALTED], ids=["plain", "salted"])
 @pytest.mark.parametrize("field", [field.name for field in fields(LogEntry)])
 def test_the_chain_covers_every_field(field: str, entry: LogEntry) -> None:
     """Of an entry; and nobody may add one that it does not cover."""

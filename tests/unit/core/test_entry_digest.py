@@ -25,7 +25,7 @@ LEASE = Lease("public/l", "ada", 3, 99, (Waiter("bo", 5, 6),))
 ENTRY = LogEntry(
     revision=7,
     time_ms=1_000,
-    id=CommitId("ada", 1, "i", 4),
+    id=CommitId("ada.x", 1, "i", 4),
     changes=(
         Change(ChangeKind.PUT, "public/a", b"\x01", 5_000, item=2),
         Change(ChangeKind.GRANT, "public/l", lease=LEASE),
@@ -76,7 +76,7 @@ def test_the_digest_is_what_the_protocol_says() -> None:
         ("revision", 8),
         ("time_ms", 1_001),
         ("id", CommitId("bo", 1, "i", 4)),
-        ("id", CommitId("ada", 1, "i", 5)),
+        ("id", CommitId("ada.x", 1, "i", 5)),
         ("changes", ENTRY.changes[:2]),
         ("changes", (*ENTRY.changes[:2], replace(ENTRY.changes[2], key="private/ada/c"))),
         ("changes", (replace(ENTRY.changes[0], value=b"\x02"), *ENTRY.changes[1:])),
@@ -87,12 +87,13 @@ def test_the_digest_is_what_the_protocol_says() -> None:
         ("epoch", None),
         ("results", (None, ("ada", 3, 99), 0)),
         ("salt", b"1123456789abcdef"),
+        ("account", "ada"),
     ],
 )
 def test_the_digest_covers_every_field(field: str, value: Any) -> None:
     assert digest_of(replace(ENTRY, **{field: value})) != digest_of(ENTRY)
     covered = {"revision", "time_ms", "id", "changes", "based_on", "note", "epoch", "results"}
-    assert {each.name for each in fields(LogEntry)} == covered | {"salt", "digest"}
+    assert {each.name for each in fields(LogEntry)} == covered | {"account", "salt", "digest"}
 
 
 def test_two_changes_of_one_key_keep_their_order() -> None:
@@ -126,7 +127,7 @@ def test_what_is_shown_with_its_proof_gives_the_digest(keys: list[str]) -> None:
     entry = replace(ENTRY, changes=tuple(changes))
     entry = replace(entry, digest=digest_of(entry))
     shown = [change for change in changes if change.key.startswith("public/")]
-    seen = replace(entry, changes=tuple(shown), salt=b"", id=CommitId("ada", 0, "", 0))
+    seen = replace(entry, changes=tuple(shown), salt=b"", id=CommitId("ada.x", 0, "", 0))
     seen = replace(seen, based_on=(), results=())
     proof = proof_of(entry, lambda key: key.startswith("public/"), digest.content_of)
     assert proof is not None
