@@ -530,6 +530,101 @@ MUTANTS = (
         "    return _narrowed_by(_principal(claims), links)\n",
         f"{UNIT}/integrity/test_tokens.py",
     ),
+    # --- the wire ---------------------------------------------------------------------------------
+    Mutant(
+        "a map may pass for bytes",
+        "blackboard/wire/codec.py",
+        "if type(key) is not str or key == BYTES_KEY:",
+        "if type(key) is not str:",
+        f"{UNIT}/wire/test_codec.py",
+    ),
+    Mutant(
+        "extension types are decoded",
+        "blackboard/wire/codec.py",
+        "timestamp=1, ext_hook=_refuse_extension)",
+        "timestamp=1)",
+        f"{UNIT}/wire/test_codec.py",
+    ),
+    # --- the archive ------------------------------------------------------------------------------
+    Mutant(
+        "a change that is known is archived again",
+        "blackboard/archive/fold.py",
+        "            if before.revision >= revision:\n",
+        "            if False:\n",
+        f"{UNIT}/archive/test_fold.py",
+    ),
+    Mutant(
+        "a lease is archived as a removal",
+        "blackboard/archive/fold.py",
+        "            if change.lease is None:\n",
+        "            if True:\n",
+        f"{UNIT}/archive/test_fold.py tests/conformance/test_archive_sqlite.py",
+    ),
+    Mutant(
+        "a sum keeps what was overwritten",
+        "blackboard/archive/fold.py",
+        "                    total = digest.remove(total, before)\n",
+        "                    pass\n",
+        f"{UNIT}/archive/test_fold.py",
+    ),
+    Mutant(
+        "a pinned checkpoint is pruned",
+        "blackboard/archive/prune.py",
+        "        for query in (pinned, branches):\n",
+        "        for query in (branches,):\n",
+        f"{UNIT}/archive/test_prune.py tests/conformance/test_archive_sqlite.py -k prun",
+    ),
+    Mutant(
+        "what a branch left from is pruned",
+        "blackboard/archive/prune.py",
+        "        for query in (pinned, branches):\n",
+        "        for query in (pinned,):\n",
+        f"{UNIT}/archive/test_prune.py tests/conformance/test_archive_sqlite.py -k prun",
+    ),
+    Mutant(
+        "a stranger signs manifests",
+        "blackboard/integrity/signing.py",
+        "        if signer not in self._trusted:\n",
+        "        if False:\n",
+        f"{UNIT}/integrity/test_signing.py",
+    ),
+    # --- the journal ------------------------------------------------------------------------------
+    Mutant(
+        "a call that is recorded is made again",
+        "blackboard/runtime/journal.py",
+        '        if found is not None and found.outcome == "done":\n',
+        "        if False:\n",
+        f"{UNIT}/runtime/test_journal.py",
+    ),
+    Mutant(
+        "the same call twice is one call",
+        "blackboard/runtime/journal.py",
+        "        self._counts[digest] += 1\n",
+        "",
+        f"{UNIT}/runtime/test_journal.py",
+    ),
+    Mutant(
+        "the next step has the same idempotency keys",
+        "blackboard/runtime/journal.py",
+        "self._desk.agent, self._origin.step, slot])",
+        "self._desk.agent, 0, slot])",
+        f"{UNIT}/runtime/test_journal.py",
+    ),
+    # --- restores ---------------------------------------------------------------------------------
+    Mutant(
+        "a large restore lets others commit",
+        "blackboard/server/checkpoints/restore.py",
+        "                await store.hold(board, HOLD_MS_MAX)\n",
+        "",
+        f"{UNIT}/server/checkpoints/test_restore.py -k tried_without_a_hold",
+    ),
+    Mutant(
+        "a restore leaves documents as they are",
+        "blackboard/server/checkpoints/restore.py",
+        "            found += restored(document, kept, now)\n",
+        "",
+        f"{BOARD} -k restore_takes_a_document_back",
+    ),
 )
 
 

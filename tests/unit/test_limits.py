@@ -73,7 +73,7 @@ def _raise(outcome: object) -> None:
 def commit_of(size: int) -> None:
     """Encode a commit of `size` bytes."""
     trial = Trial()
-    puts = [Put(f"public/{i}", b"x" * (1024 * 1024 - 100)) for i in range(size // 1024**2)]
+    puts = [Put(f"public/{i}", b"x" * (1024 * 1024 - 300)) for i in range(size // 1024**2)]
     made = trial.make(*puts)
     prepare(replace(made, note="n" * (size - prepare(replace(made, note="n" * 300)).size + 300)))
 
