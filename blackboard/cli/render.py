@@ -9,7 +9,6 @@ What people see of a board's past: checkpoints, manifests, differences, what a r
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,10 +25,9 @@ from blackboard.wire.codec import decode_value
 
 if TYPE_CHECKING:
     from blackboard.client.diff import Diff, KeyChange
-    from blackboard.client.leases.presence import Presence
+    from blackboard.client.preview import RestorePreview
     from blackboard.client.views import Cause, Change, Entry, Revised, Version
     from blackboard.core.checkpoints import Checkpoint, Pruned, Restored, Shown
-    from blackboard.core.commit import Lease
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _KINDS: Final = {
@@ -310,15 +308,6 @@ PREVIEW_KEYS: Final = 20
 _COLOURS: Final = {"added": "green", "changed": "yellow", "removed": "red"}
 
 
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """What a restore would change, and whom it would interrupt."""
-
-    diff: "Diff"
-    agents: "Sequence[Presence]"
-    leases: "Sequence[Lease]"
-
-
 # --- checkpoints ----------------------------------------------------------------------------------
 
 
@@ -429,7 +418,7 @@ def _change_text(change: "KeyChange") -> Text:
 # --- restores -------------------------------------------------------------------------------------
 
 
-def print_preview(preview: Preview) -> None:
+def print_preview(preview: "RestorePreview", *, keep_calls: bool) -> None:
     """What a restore would do, on standard error: standard output is for what it did."""
     diff = preview.diff
     count = f"more than {len(diff)}" if diff.more else str(len(diff))
@@ -442,6 +431,15 @@ def print_preview(preview: Preview) -> None:
         say(f"agent {agent.agent} is at work, and would have to look at the board anew")
     for lease in preview.leases:
         say(f"lease {lease.key} of {lease.holder} would end")
+    now, shown = now_ms(), preview.calls[:PREVIEW_KEYS]
+    again = "would be answered as before" if keep_calls else "may be made, and paid for, again"
+    for call in shown:
+        when = clock(call.time_ms, now)
+        say(f"{call.kind} call {safe(call.name)} of {call.agent}, {when}, {again}")
+    if len(preview.calls) > len(shown):
+        say(f"and {counted(len(preview.calls) - len(shown), 'more call')}: {again}")
+    if preview.calls and not keep_calls:
+        say("`blackboard restore --keep-calls` answers them from the future that is abandoned")
 
 
 def print_restored(restored: "Restored", *, as_json: bool) -> None:

@@ -13,11 +13,15 @@ if TYPE_CHECKING:
     from blackboard.client.board import Board
     from blackboard.client.client import Client
     from blackboard.client.moment import When
+    from blackboard.client.preview import RestorePreview
     from blackboard.client.views import Version
     from blackboard.core.checkpoints import Recovered, Restored
 
 _PANEL: Final = "Checkpoints"
 _YES = typer.Option("--yes", "-y", help="Do not ask.")
+_KEEP_CALLS = typer.Option(
+    "--keep-calls", help="Answer agents what they called since, instead of calling again."
+)
 _NOTE = typer.Option("--note", metavar="TEXT", help="Why; the log keeps it.")
 HISTORY_LIMIT_DEFAULT = 20
 
@@ -41,6 +45,7 @@ def restore(
             show_default=False,
         ),
     ],
+    keep_calls: Annotated[bool, _KEEP_CALLS] = False,
     yes: Annotated[bool, _YES] = False,
     note: Annotated[str, _NOTE] = "",
 ) -> None:
@@ -52,7 +57,7 @@ def restore(
     """
     from blackboard.cli import values
 
-    _take_back(Flags.of(context), values.parse_moment(moment), note=note, yes=yes)
+    _take_back(Flags.of(context), values.parse_moment(moment), note, keep_calls=keep_calls, yes=yes)
 
 
 @app.command(
@@ -81,7 +86,7 @@ def rewind(
     yes: Annotated[bool, _YES] = False,
     note: Annotated[str, _NOTE] = "",
 ) -> None:
-    """Take the team back by revision, or by time."""
+    """Take the team back by revision, or by time. `restore REV --keep-calls` also keeps calls."""
     from blackboard.cli import values
 
     given: list[When] = [] if to is None else [to]
@@ -89,39 +94,35 @@ def rewind(
     given += [] if at is None else [values.time_of(at)]
     if len(given) != 1:
         raise wrong_usage("give one of --to, --before and --at")
-    _take_back(Flags.of(context), given[0], note=note, yes=yes)
+    _take_back(Flags.of(context), given[0], note, keep_calls=False, yes=yes)
 
 
-def _take_back(flags: Flags, to: "When", *, note: str, yes: bool) -> None:
+def _take_back(flags: Flags, to: "When", note: str, *, keep_calls: bool, yes: bool) -> None:
     from blackboard.cli import render as past
     from blackboard.cli import session
 
     if not yes:
-        _ask(flags, to)
+        _ask(flags, to, keep_calls=keep_calls)
 
     async def work(board: "Board") -> "Restored":
-        return await board.restore(to, note=note)
+        return await board.restore(to, note=note, keep_calls=keep_calls)
 
     with screen.busy("restoring"):
         restored = session.with_board(flags, work)
     past.print_restored(restored, as_json=flags.as_json)
 
 
-def _ask(flags: Flags, to: "When") -> None:
+def _ask(flags: Flags, to: "When", *, keep_calls: bool) -> None:
     """Show what would change and who is interrupted, and ask. Ends the command on a no."""
     import sys
 
     from blackboard.cli import render as past
     from blackboard.cli import session
 
-    async def preview(board: "Board") -> past.Preview:
-        return past.Preview(
-            await board.diff("now", to, limit=past.PREVIEW_KEYS),
-            await board.agents(),
-            await board.leases(),
-        )
+    async def preview(board: "Board") -> "RestorePreview":
+        return await board.preview_restore(to, keys_max=past.PREVIEW_KEYS)
 
-    past.print_preview(session.with_board(flags, preview))
+    past.print_preview(session.with_board(flags, preview), keep_calls=keep_calls)
     if not sys.stdin.isatty():
         raise wrong_usage("nobody is here to be asked", "Say --yes.")
     typer.confirm("Take the board back?", abort=True, err=True)

@@ -30,6 +30,7 @@ from blackboard.client.leases.lock import Lock, wait_free
 from blackboard.client.leases.presence import Attachment, IfTaken, Presence, present
 from blackboard.client.link import Link, WatchRequest
 from blackboard.client.moment import When, moment_of, optional_moment
+from blackboard.client.preview import MadeCall, RestorePreview, calls_in
 from blackboard.client.step import Step
 from blackboard.client.views import Cause, Entry, Listing, Receipt, Revised, Version
 from blackboard.client.watch import Watch
@@ -598,7 +599,23 @@ class Board:
 
     # --- restore, branch --------------------------------------------------------------------------
 
-    async def restore(self, to: When, *, note: str = "") -> Restored:
+    async def preview_restore(self, to: When, *, keys_max: int = DIFF_KEYS_MAX) -> RestorePreview:
+        """What `restore(to)` would change (at most `keys_max` keys), whom it would interrupt, and
+        which calls of models and tools were made since: agents may make them again then.
+
+        Cost: reads the log from that moment on. Errors: as of `diff` and `log`.
+        """
+        request = DiffRequest(moment_of(to), NOW, limit=1)
+        after = (await self._link.differences(self.name, request)).a
+        calls: list[MadeCall] = []
+        while page := await self.log(after=after):
+            for revised in page:
+                calls += calls_in(revised)
+            after = page[-1].revision
+        diff = await self.diff(NOW, to, limit=keys_max)
+        return RestorePreview(diff, await self.agents(), await self.leases(), calls)
+
+    async def restore(self, to: When, *, note: str = "", keep_calls: bool = False) -> Restored:
         """Make the content of the board what it was at `to`: public, private, inboxes, all at once.
 
         It is one new revision under a new epoch. Every lease ends, and every writer is told
@@ -606,13 +623,17 @@ class Board:
         more. That future stays readable, up to the checkpoint that is taken before. This very board
         need not be refreshed; a step on it that is under way is refused all the same.
 
+        The journals of agents are those of that moment, too: what was called since may be called,
+        and paid for, again (`preview_restore` lists it). With `keep_calls` an agent that makes the
+        same call in the same step is answered what it was answered then, until the next restore.
+
         Errors: LimitExceeded when more than RESTORE_CHANGES_MAX keys changed since (a branch has no
         such limit); Corrupt when the archive does not hold what was sealed. Whatever is raised but
         OutcomeUnknown, nothing changed; after that, the entry `system/restores/<its request>` tells
         for a day whether it was done.
         Cancellation: the board is restored, or it is not.
         """
-        wish = RestoreWish(moment_of(to), secrets.token_hex(8), note)
+        wish = RestoreWish(moment_of(to), secrets.token_hex(8), note, keep_calls)
         restored = await self._link.restore(self.name, wish)
         # Nobody is asked where the board is now: that could fail, and the restore took effect.
         self._take(restored.epoch, restored.revision)

@@ -122,6 +122,7 @@ def agent(name: str) -> Principal:
             Grant("inbox/*/**", frozenset({Right.APPEND})),
             Grant("system/checkpoints/**", frozenset({Right.READ})),
             Grant("system/origin", frozenset({Right.READ})),
+            Grant("system/kept_calls", frozenset({Right.READ})),
             Grant(barrier_key(name), frozenset({Right.READ})),
             Grant(cut_key(name), frozenset({Right.READ})),
         ),

@@ -132,6 +132,9 @@ NOW: Final = "now"
 
 CHECKPOINTS: Final = f"{SYSTEM}/checkpoints"
 RESTORES: Final = f"{SYSTEM}/restores"
+KEPT_CALLS: Final = f"{SYSTEM}/kept_calls"
+"""After a restore that keeps calls: `after` which revision, and up to which one (`through`), they
+were made. Another restore replaces it, or takes it away."""
 ORIGIN_KEY: Final = f"{SYSTEM}/origin"
 """What a branch, or an imported board, says of where it came from."""
 
@@ -269,11 +272,13 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class RestoreWish:
-    """A restore that is asked for: to which moment, and why."""
+    """A restore that is asked for: to which moment, and why; `keep_calls`: whether agents are
+    answered what they called since."""
 
     to: Moment
     request: str
     note: str = ""
+    keep_calls: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ ITEM_DIGITS = 10
 BOOK = "~"
 """How the branches of a namespace begin in which books are kept: `public/~agents` and such. They
 change all the time, and nothing that agents tell each other."""
+JOURNAL = "~journal"
+"""The branch of an agent's private namespace with the calls of the step that it is at."""
 SYSTEM = "system"
 """The namespace of the service's own records. A restore leaves it as it is."""
 

@@ -14,10 +14,12 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from blackboard.client.board import Board
+from blackboard.client.preview import kept_range, was_kept
 from blackboard.client.step import StepBoard
 from blackboard.client.views import Entry, Listing, Receipt
+from blackboard.core.checkpoints import KEPT_CALLS
 from blackboard.core.commit import Condition, Delete, HeldFence, Op
-from blackboard.errors import SnapshotFirst, StaleEpoch
+from blackboard.errors import AccessDenied, SnapshotFirst, StaleEpoch
 from blackboard.types import LIST_ENTRIES_MAX, Key, Revision
 
 log = logging.getLogger(__name__)
@@ -51,6 +53,10 @@ class Desk(StepBoard, Protocol):
 
     async def renew(self, error: StaleEpoch) -> None:
         """Accept the board as it is now, after `error`; or raise it, if that is not enough."""
+
+    async def kept_call(self, key: Key, step: int) -> Sequence[Entry]:
+        """The record at journal key `key` in the future that a restore abandoned, if that kept the
+        calls of `step`; then what stood below it. Nothing otherwise."""
 
 
 class BoardDesk:
@@ -106,6 +112,23 @@ class BoardDesk:
         except SnapshotFirst as asked:
             receipt = await commit(Delete(asked.key))
             return replace(receipt, results=receipt.results[: len(ops)])
+
+    async def kept_call(self, key: Key, step: int) -> Sequence[Entry]:
+        """The record of a call that a restore kept, and what stood below it; see `Desk`."""
+        try:
+            kept = kept_range(await self.board.get(KEPT_CALLS))
+        except AccessDenied:  # a token of narrow grants: nothing is kept for it
+            return ()
+        after, before = (0, 0) if kept is None else (kept[0], kept[1] + 1)
+        while before > after:
+            page = await self.board.history(key, before=before)
+            for version in page:
+                entry = version.entry
+                if version.revision > after and entry and was_kept(entry.value, step):
+                    below = self.board.scan(f"{key}/**", at=version.revision)
+                    return (entry, *[part async for part in below])
+            before = page[-1].revision if page else 0
+        return ()
 
     async def renew(self, error: StaleEpoch) -> None:
         """Accept the board as it is now."""

@@ -137,10 +137,11 @@ class Failure(BaseModel):
 class CallRecord(BaseModel):
     """What the journal keeps of a call.
 
-    `number` counts the calls of the step, from 0. `outcome` is "begun" between attempts (and, of a
-    call that is made at most once, during the last one that is in `begun`). A large `result` stands
-    beside the record, in one entry or in parts: `apart` then. `shared`: another agent had made the
-    call.
+    `number` counts the calls of the step, from 0; `step` is that step's number (0: of a version
+    that did not record it). `outcome` is "begun" between attempts (and, of a call that is made at
+    most once, during the last one that is in `begun`). A large `result` stands beside the record,
+    in one entry or in parts: `apart` then. `shared`: another agent had made the call, or this one
+    in a future that was abandoned.
     A model's result is its Reply: model, version, temperature, seed, usage.
     """
 
@@ -161,6 +162,7 @@ class CallRecord(BaseModel):
     begun: int = 0
     duration_ms: int = 0
     shared: bool = False
+    step: int = 0
 
     def plain(self) -> dict[str, Any]:
         """As it is kept."""

@@ -58,7 +58,7 @@ from blackboard.types import (
     Key,
     Milliseconds,
 )
-from blackboard.wire.codec import decode_value, encode_value
+from blackboard.wire.codec import decode_value, encode_large, encode_value
 
 CACHE: Final = "public/~cache"
 _INLINE_BYTES_MAX: Final = VALUE_BYTES_MAX - 4_096
@@ -299,6 +299,10 @@ class Journal:
             raise CallFailed(call.name, len(found.failures), found.failures[-1].reason)
         with self._working():
             record = found or self.begin(place, call)
+            encoded = await self._kept_by_restore(place.slot)
+            if encoded is not None:
+                self.make_room(len(encoded))
+                return await self._done(place.slot, record, encoded, is_shared=True)
             if terms.shared_ms is not None and not record.failures:
                 encoded = await find(self._desk, call.digest)
                 if encoded is not None:
@@ -317,7 +321,19 @@ class Journal:
             version=call.version,
             arguments=kept,
             outcome="begun",
+            step=self._origin.step,
         )
+
+    async def _kept_by_restore(self, slot: str) -> bytes | None:
+        """The encoded result that this call had in a future that was abandoned, if that restore
+        kept calls: it was paid for once."""
+        found = await self._desk.kept_call(self.key_of(slot), self._origin.step)
+        if not found:
+            return None
+        kept = Kept()
+        for entry in found:
+            kept.add(entry, journal_prefix(self._desk.agent))
+        return encode_large(kept.result_of(slot))
 
     async def _make(self, slot: str, record: CallRecord, work: Work, terms: Terms) -> Any:
         """Attempts, until one succeeds or there are no more."""

@@ -18,6 +18,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from blackboard.client.views import Entry
 from blackboard.core.commit import ABSENT, KeyAt
+from blackboard.core.path import JOURNAL
 from blackboard.errors import Corrupt, InvalidState, MigrationFailed, SchemaTooNew
 from blackboard.types import Key, Prefix, Revision
 
@@ -33,7 +34,7 @@ def state_key(agent: str) -> Key:
 
 def journal_prefix(agent: str) -> Prefix:
     """Below this stand the calls of the step that `agent` is at."""
-    return f"private/{agent}/~journal"
+    return f"private/{agent}/{JOURNAL}"
 
 
 def declared_key(agent: str) -> Key:

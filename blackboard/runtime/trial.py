@@ -101,6 +101,10 @@ class MemoryDesk:
         """There is one epoch only."""
         raise error
 
+    async def kept_call(self, key: Key, step: int) -> Sequence[Entry]:
+        """No restore has kept anything."""
+        return ()
+
     def seed(self, author: str, *ops: Op) -> None:
         """Carry out `ops` as `author`."""
         self._send(self._commit(author, ops))

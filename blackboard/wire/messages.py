@@ -273,6 +273,7 @@ class Restore(_BoardParams):
     to: Moment
     request: RequestName
     note: Note = ""
+    keep_calls: bool = False
 
 
 class Recover(_BoardParams):

@@ -3,6 +3,7 @@
 import asyncio
 
 import anyio
+import pytest
 
 from blackboard.client.board import Board
 from blackboard.runtime.calls import Terms
@@ -127,6 +128,62 @@ class AgentRestoreRules:
         await ada.refresh()
         await runner(ada, step).step()
         assert (len(tool.calls), (await notes_of(ada)).seen) == (1, ["a!"])
+
+    @pytest.mark.parametrize("keep_calls", [False, True])
+    async def test_what_was_called_after_a_cut_is_paid_again_unless_it_is_kept(
+        self, team: Team, ada: Board, bob: Board, *, keep_calls: bool
+    ) -> None:
+        """Also what is called by a process that begins anew; and the preview tells it before."""
+        tool, large = Tool(), []
+
+        def report(topic: str) -> str:
+            large.append(topic)
+            return f"{topic} {len(large)} " + "x" * 100_000
+
+        async def step(ctx: Context[Notes]) -> None:
+            found = await ctx.tool(tool.look, "a", terms=Terms(name="look"))
+            text = await ctx.tool(report, "b", terms=Terms(name="report"))
+            ctx.state.seen.append(f"{found} {text[:3]}")
+            ctx.state.count += 1
+
+        operator = await team.operator()
+        await runner(ada, step).step()
+        cut = (await operator.checkpoint("cut")).revision
+        for _ in range(2):
+            await runner(ada, step).step()
+        future = (await notes_of(ada)).seen
+        preview = await operator.preview_restore("cut")
+        told = [(call.agent, call.kind, call.name) for call in preview.calls]
+        assert told == [("ada", "tool", "look"), ("ada", "tool", "report")] * 2
+        assert all(call.revision > cut and call.time_ms for call in preview.calls)
+        assert (await bob.preview_restore("cut")).calls == []
+        made = len(tool.calls) + len(large)
+        await operator.restore("cut", keep_calls=keep_calls)
+        await ada.refresh()
+        for _ in range(2):
+            await runner(ada, step).step()
+        again = len(tool.calls) + len(large) - made
+        assert again == (0 if keep_calls else 4)
+        assert ((await notes_of(ada)).seen == future) is keep_calls
+        await runner(ada, step).step()  # what was never called is
+        assert len(tool.calls) + len(large) == made + again + 2
+
+    async def test_another_restore_forgets_what_was_kept(self, team: Team, ada: Board) -> None:
+        tool = Tool()
+
+        async def step(ctx: Context[Notes]) -> None:
+            ctx.state.seen.append(await ctx.tool(tool.look, "a"))
+
+        operator = await team.operator()
+        await operator.put("public/begun", 1)
+        start = (await operator.checkpoint("start")).revision
+        await runner(ada, step).step()
+        await operator.restore(start, keep_calls=True)
+        await operator.restore(start)
+        await ada.refresh()
+        assert await operator.get("system/kept_calls") is None
+        await runner(ada, step).step()
+        assert len(tool.calls) == 2
 
     async def test_large_values_that_were_dropped_come_back(self, team: Team, ada: Board) -> None:
         found: list[object] = []

@@ -295,6 +295,7 @@ class RemoteLink:
             "to": moment_out(wish.to),
             "request": wish.request,
             "note": wish.note,
+            **({"keep_calls": True} if wish.keep_calls else {}),
         }
         return past.read_restored(await self._do("restore", params, LONG_REQUEST_TIMEOUT_MS))
 

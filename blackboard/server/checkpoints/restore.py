@@ -32,6 +32,7 @@ from blackboard.client.documents.inverse import documents_in, restored
 from blackboard.core.access import Principal
 from blackboard.core.checkpoints import (
     BEFORE_RESTORE,
+    KEPT_CALLS,
     RESTORES,
     CheckpointWish,
     Point,
@@ -266,7 +267,7 @@ class _Attempt:
         commit = Commit(
             system_id(),
             head.epoch.id,
-            (*deletes, *puts, *documents, answer),
+            (*deletes, *puts, *documents, *await self._kept_calls(head), answer),
             (KeyAt(restore_key(self.wish.request), ABSENT),),
             note=self.wish.note,
             begins=epoch,
@@ -274,6 +275,15 @@ class _Attempt:
         )
         committed = await self._send(salted(commit))
         return _restored(told, committed.revision, committed.time_ms)
+
+    async def _kept_calls(self, head: Head) -> list[Op]:
+        """What says that agents are answered the calls of the future that is abandoned; or what
+        takes back that an earlier restore said so."""
+        if self.wish.keep_calls:
+            kept = {"after": self.target.revision, "through": head.revision}
+            return [PutBack(KEPT_CALLS, encode_value(kept), None)]
+        reading = await self.host.store.read(self.board, [KEPT_CALLS])
+        return [Delete(KEPT_CALLS)] if reading.entries else []
 
     async def _send(self, commit: Commit) -> Committed:
         """By itself, past the queue of other commits: those may be waiting for us."""
@@ -286,7 +296,7 @@ class _Attempt:
         raise outcome
 
     def _check_limits(self) -> None:
-        count = len(self._puts) + len(self._deletes) + 1
+        count = len(self._puts) + len(self._deletes) + 1 + self.wish.keep_calls
         if count > RESTORE_CHANGES_MAX:
             raise LimitExceeded("RESTORE_CHANGES_MAX", count, RESTORE_CHANGES_MAX)
         if self._size > RESTORE_BYTES_MAX:

@@ -91,7 +91,8 @@ async def call_deed(link: Link, params: messages.Params) -> Any:
             pruned = await link.prune(params.board, policy, dry_run=params.dry_run)
             return past.write_pruned(pruned)
         case messages.Restore():
-            wish = RestoreWish(moment_in(params.to), params.request, params.note)
+            to = moment_in(params.to)
+            wish = RestoreWish(to, params.request, params.note, params.keep_calls)
             return past.write_restored(await link.restore(params.board, wish))
         case messages.Recover():
             at = None if params.at is None else moment_in(params.at)
