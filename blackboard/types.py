@@ -207,6 +207,9 @@ LOG_ENTRIES_MAX: Final = 1024
 """Log entries of one page of the log."""
 PAGE_BYTES_MAX: Final = 2 * 1024 * 1024
 """Bytes after which a page of a listing or of the log ends (it holds at least one item)."""
+PROOF_LEAVES_MAX: Final = 4096
+"""Leaves of a revision that can be proved to its reader, of 32 bytes each: more than any step has,
+and 128 KiB. Larger restores come without a proof."""
 WHY_DEPTH_MAX: Final = 32
 """Steps that `why` walks back: a chain of grounds longer than this is a program, not a reason."""
 WHY_COMMITS_MAX: Final = 256

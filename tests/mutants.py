@@ -40,12 +40,20 @@ class Mutant:
     new: str
     tests: str
 
-    def apply(self, root: Path) -> None:
-        """Change the file below `root`. AssertionError if the text has moved on without us."""
+    def misfit(self, root: Path) -> str | None:
+        """Why it cannot be seeded into the code below `root`; None if it can."""
         file = root / self.path
-        text = file.read_text()
-        assert text.count(self.old) == 1, f"{self.name}: {text.count(self.old)} places to change"
-        file.write_text(text.replace(self.old, self.new))
+        if not file.is_file():
+            return f"{self.name}: there is no {self.path}"
+        count = file.read_text().count(self.old)
+        return None if count == 1 else f"{self.name}: {count} places to change in {self.path}"
+
+    def apply(self, root: Path) -> None:
+        """Change the file below `root`. Errors: AssertionError, see `misfit`."""
+        if (reason := self.misfit(root)) is not None:
+            raise AssertionError(reason)
+        file = root / self.path
+        file.write_text(file.read_text().replace(self.old, self.new))
 
 
 UNIT = "tests/unit"
@@ -80,8 +88,8 @@ MUTANTS = (
     Mutant(
         "the revision comes from the client",
         MODEL,
-        "Committed(revision=state.revision + 1,",
-        "Committed(revision=(commit.known or state.revision) + 1,",
+        "    revision = state.revision if draft.only_prolongs(commit) else state.revision + 1\n",
+        "    revision = (commit.known or state.revision) + 1\n",
         "tests/conformance/test_store_sqlite.py",
     ),
     Mutant(
@@ -274,6 +282,254 @@ MUTANTS = (
         "CUT_OFF_MAX: Final = 1_000_000",
         "tests/faults/test_power_sqlite.py -k journal",
     ),
+    # --- restores, claims and locks under others' commits -----------------------------------------
+    Mutant(
+        "a lease that changes is a removal of its key",
+        "blackboard/server/checkpoints/restore.py",
+        "if change.lease is None and namespace_of(change.key) != SYSTEM:",
+        "if namespace_of(change.key) != SYSTEM:",
+        f"{UNIT}/server/checkpoints/test_restore.py -k lease_that_changes",
+    ),
+    Mutant(
+        "nobody looks who restored first",
+        "blackboard/server/checkpoints/restore.py",
+        "        except HeadMoved as error:\n"
+        "            done = await self._asked_before(board, wish.request)\n",
+        "        except HeadMoved as error:\n            done = None\n",
+        f"{UNIT}/server/checkpoints/test_restore.py -k was_faster",
+    ),
+    Mutant(
+        "a task is buried though it changed",
+        "blackboard/client/leases/claim.py",
+        "            conditions = [KeyAt(task.key, entry.mod_revision)]\n",
+        "",
+        f"{BOARD} -k changes_meanwhile_is_not_removed",
+    ),
+    Mutant(
+        "attempts are not compared",
+        "blackboard/client/leases/claim.py",
+        "                KeyAt(tries_key(entry.key), found.mod_revision if found else ABSENT),\n",
+        "",
+        f"{BOARD} -k began_and_ended_meanwhile",
+    ),
+    Mutant(
+        "a lock takes old news for new",
+        "blackboard/client/leases/lock.py",
+        " and revised.revision >= fence:",
+        ":",
+        f"{UNIT}/client/leases/test_lock.py -k before_a_grant",
+    ),
+    Mutant(
+        "a lock waits from the head on",
+        "blackboard/client/leases/lock.py",
+        "request = WatchRequest(self.keys, Position(await writer.epoch(), self._asked_at))",
+        "head = await writer.link.head(writer.board)\n"
+        "        request = WatchRequest(self.keys, Position(head.epoch.id, head.revision))",
+        f"{UNIT}/client/leases/test_lock.py -k between_the_asking",
+    ),
+    # --- the runtime ------------------------------------------------------------------------------
+    Mutant(
+        "parts of a result are written without the guard",
+        "blackboard/runtime/journal.py",
+        '                conditions=[self._origin.guard],\n                note=f"result of',
+        '                note=f"result of',
+        f"{UNIT}/runtime/test_journal.py -k overtaken",
+    ),
+    Mutant(
+        "large values are put ahead without the guard",
+        "blackboard/runtime/journal.py",
+        "[*note, *ops], conditions=[self._origin.guard], note=",
+        "[*note, *ops], note=",
+        f"{UNIT}/runtime/test_journal.py -k overtaken",
+    ),
+    Mutant(
+        "failures are forgotten without the guard",
+        "blackboard/runtime/journal.py",
+        'ops, conditions=[self._origin.guard], note="to be tried again"',
+        'ops, note="to be tried again"',
+        f"{UNIT}/runtime/test_journal.py -k overtaken",
+    ),
+    # --- who may see what -------------------------------------------------------------------------
+    Mutant(
+        "a manifest shows what every agent declared",
+        "blackboard/server/requests.py",
+        "                    if self._readable(declared_key(agent))\n",
+        "",
+        f"{BOARD} -k shows_each_what_it_may_read",
+    ),
+    Mutant(
+        "a role file cannot redefine the role of agents",
+        "blackboard/server/settings.py",
+        "    if role in found:\n",
+        "    if role in found and role != AGENT:\n",
+        f"{UNIT}/server/test_roles.py",
+    ),
+    # --- what nobody frees, and who is not woken --------------------------------------------------
+    Mutant(
+        "a large value outlives its key",
+        "blackboard/engines/redis/scripts/commit.lua",
+        "    fresh_entries['\\0' .. key] = false\n",
+        "",
+        f"{UNIT}/engines/redis/test_store.py -k large_value_goes",
+    ),
+    Mutant(
+        "shared deliveries are kept for ever",
+        "blackboard/server/feed.py",
+        "        self._shared.clear()\n        if self._large is not None",
+        "        if self._large is not None",
+        f"{UNIT}/server/test_feed.py -k shared_only_until",
+    ),
+    Mutant(
+        "a gap that is skipped wakes nobody",
+        "blackboard/server/feed.py",
+        "  # of what was trimmed nobody has looked\n        self.poke()\n",
+        "\n",
+        f"{UNIT}/server/test_feed.py -k gap_that_the_reader_skips",
+    ),
+    Mutant(
+        "what is read now counts as read before",
+        "blackboard/client/writer.py",
+        "if epoch and epoch == self._read_in:",
+        "if epoch:",
+        f"{UNIT}/client/test_writer.py -k two_epochs",
+    ),
+    Mutant(
+        "only the last reading counts",
+        "blackboard/client/writer.py",
+        "self._read_to = max(self._read_to, revision)",
+        "self._read_to = revision",
+        f"{UNIT}/client/test_writer.py -k two_epochs",
+    ),
+    # --- commits ----------------------------------------------------------------------------------
+    Mutant(
+        "a step that was superseded is applied",
+        MODEL,
+        "    if name.step < last.step:\n",
+        "    if False:\n",
+        f"{UNIT}/core/test_model.py",
+    ),
+    Mutant(
+        "a commit of another epoch is applied",
+        MODEL,
+        "        _check_epoch(state, commit)\n        _check_limits(commit)\n",
+        "        _check_limits(commit)\n",
+        f"{UNIT}/core/test_model.py",
+    ),
+    Mutant(
+        "a prefix condition overlooks removals",
+        MODEL,
+        "        if state.tombstones[key].revision > since:\n",
+        "        if False:\n",
+        f"{UNIT}/core/test_model.py",
+    ),
+    Mutant(
+        "what was compacted counts as unchanged",
+        MODEL,
+        "    if since < state.oldest - 1:\n",
+        "    if False:\n",
+        f"{UNIT}/core/test_model.py",
+    ),
+    Mutant(
+        "a restore follows another head",
+        MODEL,
+        "    if begins.revision != state.revision + 1:\n",
+        "    if False:\n",
+        f"{UNIT}/core/test_model_restore.py",
+    ),
+    # --- leases -----------------------------------------------------------------------------------
+    Mutant(
+        "a held lease passes to who waits when another asks",
+        "blackboard/core/lease.py",
+        "    if lease is not None and lease.until_ms <= now_ms:\n",
+        "    if lease is not None:\n",
+        f"{UNIT}/core/test_lease.py {UNIT}/core/test_model_operations.py",
+    ),
+    Mutant(
+        "a waiter whose ticket is over is granted the lease",
+        "blackboard/core/lease.py",
+        "        if waiter.until_ms > now_ms:\n",
+        "        if True:\n",
+        f"{UNIT}/core/test_lease.py {UNIT}/core/test_model_operations.py",
+    ),
+    Mutant(
+        "a lease is ended before its time",
+        "blackboard/core/lease.py",
+        "    if held.until_ms > now_ms:\n",
+        "    if False:\n",
+        f"{UNIT}/core/test_lease.py {UNIT}/core/test_model_operations.py",
+    ),
+    Mutant(
+        "who waits behind the next one is forgotten",
+        "blackboard/core/lease.py",
+        "            rest = lease.waiters[index + 1 :]\n",
+        "            rest = ()\n",
+        f"{UNIT}/core/test_lease.py {UNIT}/core/test_model_operations.py",
+    ),
+    # --- watches ----------------------------------------------------------------------------------
+    Mutant(
+        "a loss is not told to who has seen more",
+        "blackboard/core/watch.py",
+        "if entry.epoch.cause != RESTORE and self.position.revision > survived:",
+        "if False:",
+        f"{UNIT}/core/test_watch.py",
+    ),
+    Mutant(
+        "a watch begins in a log that was cut",
+        "blackboard/core/watch.py",
+        "    if after < head.oldest - 1:\n",
+        "    if False:\n",
+        f"{UNIT}/core/test_watch.py",
+    ),
+    # --- access -----------------------------------------------------------------------------------
+    Mutant(
+        "a narrowed token reaches more boards",
+        "blackboard/core/access.py",
+        "    if principal.boards and not (boards and boards <= principal.boards):\n",
+        "    if False:\n",
+        f"{UNIT}/integrity/test_tokens.py {UNIT}/core/test_access.py",
+    ),
+    Mutant(
+        "a narrowed token outlives the whole one",
+        "blackboard/core/access.py",
+        "expires_at_ms=min(ends, default=None),",
+        "expires_at_ms=ends[-1] if ends else None,",
+        f"{UNIT}/integrity/test_tokens.py {UNIT}/core/test_access.py",
+    ),
+    Mutant(
+        "anybody commits as anybody",
+        "blackboard/core/access.py",
+        "    if commit.id.agent != principal.name:\n",
+        "    if False:\n",
+        f"{UNIT}/core/test_access.py",
+    ),
+    Mutant(
+        "an admin of one board is one of all",
+        "blackboard/core/access.py",
+        "    return whole and not principal.boards\n",
+        "    return whole\n",
+        f"{UNIT}/core/test_access.py {UNIT}/server/security",
+    ),
+    Mutant(
+        "a signature is not compared",
+        "blackboard/integrity/tokens.py",
+        "if len(links) > NARROWINGS_MAX or not hmac.compare_digest(expected, signature):",
+        "if len(links) > NARROWINGS_MAX:",
+        f"{UNIT}/integrity/test_tokens.py",
+    ),
+    Mutant(
+        "a token is good for every audience",
+        "blackboard/integrity/tokens.py",
+        'options: Any = {"require": _REQUIRED}',
+        'options: Any = {"require": _REQUIRED, "verify_aud": False}',
+        f"{UNIT}/integrity/test_tokens.py",
+    ),
+    Mutant(
+        "the end of a narrowing is not checked",
+        "blackboard/integrity/tokens.py",
+        "    return _in_time(_narrowed_by(_principal(claims), links))\n",
+        "    return _narrowed_by(_principal(claims), links)\n",
+        f"{UNIT}/integrity/test_tokens.py",
+    ),
 )
 
 
@@ -365,12 +621,22 @@ def run_mutated(root: Path, mutant: Mutant) -> Found:
         file.write_text(text)
 
 
+def all_fit(root: Path, mutants: Sequence[Mutant]) -> bool:
+    """Whether all can be seeded below `root`; prints those that cannot."""
+    misfits = [reason for mutant in mutants if (reason := mutant.misfit(root))]
+    for reason in misfits:
+        say(f"does not fit the code any more: {reason}")
+    return not misfits
+
+
 def main() -> int:
-    """The command line; 1 unless every mutant was noticed."""
+    """The command line; 1 unless every mutant was noticed, 2 if one does not fit the code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", help="a part of the names of those to try")
     given = parser.parse_args()
     chosen = [m for m in MUTANTS if not given.names or any(n in m.name for n in given.names)]
+    if not all_fit(ROOT, chosen):
+        return 2
     with Layer("mutants") as layer, tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tally = tried(copied(Path(folder)), chosen)
         layer.operations = len(tally.noticed)

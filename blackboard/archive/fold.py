@@ -108,7 +108,7 @@ class Fold:
                 "form": form,
                 "content": content,
                 "create_revision": created,
-                "author": entry.id.agent,
+                "author": entry.signed,
                 "time_ms": entry.time_ms,
                 "expires_at_ms": change.expires_at_ms,
                 "item": change.item,

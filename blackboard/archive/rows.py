@@ -17,7 +17,16 @@ import msgpack
 from blackboard.archive.blobs import Blobs
 from blackboard.archive.tables import ABSENT, BLOB, DEFLATED, PLAIN
 from blackboard.core import digest, history
-from blackboard.core.commit import Change, ChangeKind, CommitId, Entry, Epoch, LogEntry
+from blackboard.core.commit import (
+    Change,
+    ChangeKind,
+    CommitId,
+    Entry,
+    Epoch,
+    LogEntry,
+    name_of,
+    narrowed_from,
+)
 from blackboard.core.entry_digest import Leaves
 from blackboard.core.entry_digest import content_of as content_hash
 from blackboard.core.lease import from_result, to_result
@@ -162,7 +171,7 @@ def commit_row(board: int, entry: LogEntry, chain: bytes) -> Row:
         "board": board,
         "revision": entry.revision,
         "time_ms": entry.time_ms,
-        "agent": name.agent,
+        "agent": entry.signed,
         "lane": name.lane,
         "incarnation": name.incarnation,
         "step": name.step,
@@ -215,7 +224,7 @@ async def entry_of(
         return LogEntry(
             revision=commit.revision,
             time_ms=commit.time_ms,
-            id=CommitId(commit.agent, commit.lane, commit.incarnation, commit.step),
+            id=CommitId(name_of(commit.agent), commit.lane, commit.incarnation, commit.step),
             changes=tuple(change for _, change in sorted(changes.items())),
             digest=bytes(commit.digest),
             based_on=tuple(zip(grounds[::2], grounds[1::2], strict=True)),
@@ -223,6 +232,7 @@ async def entry_of(
             epoch=epoch,
             results=decode_results(results),
             salt=salt[0] if salt else b"",
+            account=narrowed_from(commit.agent),
         )
     except (TypeError, ValueError, msgpack.UnpackException) as error:
         raise Corrupt(what=f"archived revision {commit.revision}", reason=repr(error)) from error
@@ -325,7 +335,7 @@ def _canonical(entry: LogEntry, changes: Sequence[list[Any]]) -> bytes:
     said: list[Any] = [
         entry.revision,
         entry.time_ms,
-        [name.agent, name.lane, name.incarnation, name.step],
+        [entry.signed, name.lane, name.incarnation, name.step],
         entry.digest,
         entry.note,
         entry.based_on,

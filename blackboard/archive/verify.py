@@ -32,7 +32,7 @@ from blackboard.archive.tables import (
 )
 from blackboard.core import digest
 from blackboard.core.checkpoints import Cut, Facts, Point
-from blackboard.core.commit import LogEntry
+from blackboard.core.commit import LogEntry, name_of
 from blackboard.core.path import namespace_of
 from blackboard.errors import Corrupt
 from blackboard.types import Revision
@@ -320,7 +320,7 @@ class Verification:
             name=row.name,
             revision=row.revision,
             time_ms=commit.time_ms,
-            author=commit.agent,
+            author=name_of(commit.agent),
             epoch=await past.epoch(),
             chain=bytes(commit.chain),
             facts=Facts(await past.digests(), dict(sorted(steps.items()))),

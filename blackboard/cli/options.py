@@ -100,6 +100,20 @@ def _write(
 ) -> None: ...
 
 
+def _take_back(
+    keep_calls: Annotated[
+        bool,
+        typer.Option(
+            "--keep-calls", help="Answer agents what they called since, instead of calling again."
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    note: Annotated[
+        str | None, typer.Option("--note", metavar="TEXT", help="Why; the log keeps it.")
+    ] = None,
+) -> None: ...
+
+
 def _secret(
     data: Annotated[
         str | None,
@@ -139,6 +153,8 @@ class Flags:
     secret_file: str | None = None
     roles_file: str | None = None
     ca: str | None = None
+    keep_calls: bool = False
+    yes: bool = False
 
     @staticmethod
     def of(context: typer.Context) -> "Flags":
@@ -207,6 +223,12 @@ class ReadCommand(Command):
         *options_of(_place),
         *options_of(_trust),
     ]
+
+
+class TakeBackCommand(Command):
+    """A command that takes a whole board back."""
+
+    shared: ClassVar[Sequence[Any]] = [*options_of(_take_back), *ReadCommand.shared]
 
 
 class RememberCommand(Command):

@@ -111,6 +111,11 @@ def print_raw(value: Any) -> None:
     sys.stdout.flush()
 
 
+def who(one: "Entry | Revised | Version") -> str:
+    """The author, and the account in brackets if the name was narrowed from it."""
+    return f"{one.author} ({one.account})" if one.account else one.author
+
+
 def print_entry(entry: "Entry") -> None:
     """An entry with all that is known of it."""
     out, now = console(), now_ms()
@@ -118,7 +123,7 @@ def print_entry(entry: "Entry") -> None:
         "key": entry.key,
         "revision": str(entry.mod_revision),
         "created at": f"revision {entry.create_revision}",
-        "author": entry.author,
+        "author": who(entry),
         "written": f"{clock(entry.time_ms, now)} ({_ago(entry.time_ms, now)})",
         "expires": clock(entry.expires_at_ms, now) if entry.expires_at_ms else "never",
     }
@@ -135,7 +140,7 @@ def _ago(time_ms: Milliseconds, now: Milliseconds) -> str:
 def print_entries(entries: Sequence["Entry"]) -> None:
     """A listing: key, revision, author, age, value."""
     out, now = console(), now_ms()
-    rows = [(e.key, str(e.mod_revision), e.author, age(e.time_ms, now), e.value) for e in entries]
+    rows = [(e.key, str(e.mod_revision), who(e), age(e.time_ms, now), e.value) for e in entries]
     if not out.is_terminal:
         _print_tabbed((*row[:-1], values.compact(row[-1])) for row in rows)
         return
@@ -222,7 +227,7 @@ class LogPrinter:
             print_json({"snapshot": {"revision": revision, "entries": plain(entries)}})
             return
         for entry in entries:
-            head = (entry.mod_revision, entry.time_ms, entry.author)
+            head = (entry.mod_revision, entry.time_ms, who(entry))
             self._print(head, "state", entry.key, safe(values.compact(entry.value)), "")
 
     def _detail(self, change: "Change") -> str:
@@ -231,7 +236,7 @@ class LogPrinter:
         return safe(values.compact(change.value)) if change.kind == "put" else ""
 
     def _line(self, revised: "Revised", kind: str, key: Key, detail: str) -> None:
-        head = (revised.revision, revised.time_ms, revised.author)
+        head = (revised.revision, revised.time_ms, who(revised))
         self._print(head, kind, key, detail, safe(revised.note))
 
     def _print(
@@ -467,7 +472,7 @@ def print_history(versions: "Sequence[Version]", *, as_json: bool) -> None:
         (
             str(v.revision),
             age(v.time_ms, now),
-            v.author,
+            who(v),
             "(removed)" if v.entry is None else safe(values.compact(v.value)),
         )
         for v in versions

@@ -6,7 +6,7 @@ import typer
 
 from blackboard.cli import screen
 from blackboard.cli.errors import wrong_usage
-from blackboard.cli.options import Flags, ReadCommand
+from blackboard.cli.options import Flags, ReadCommand, TakeBackCommand
 from blackboard.types import REVISION_MAX
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 _PANEL: Final = "Checkpoints"
 _YES = typer.Option("--yes", "-y", help="Do not ask.")
-_KEEP_CALLS = typer.Option(
-    "--keep-calls", help="Answer agents what they called since, instead of calling again."
-)
 _NOTE = typer.Option("--note", metavar="TEXT", help="Why; the log keeps it.")
 HISTORY_LIMIT_DEFAULT = 20
 
@@ -29,7 +26,7 @@ app = typer.Typer()
 
 
 @app.command(
-    cls=ReadCommand,
+    cls=TakeBackCommand,
     rich_help_panel=_PANEL,
     epilog="""\
 blackboard restore before-plan  # shows what changes and who is interrupted, then asks
@@ -45,23 +42,20 @@ def restore(
             show_default=False,
         ),
     ],
-    keep_calls: Annotated[bool, _KEEP_CALLS] = False,
-    yes: Annotated[bool, _YES] = False,
-    note: Annotated[str, _NOTE] = "",
 ) -> None:
     """Take the whole team back to a moment.
 
     Public, every agent's private state and inboxes, at once. Nothing is lost: what is abandoned
     stays readable, and can itself be restored. Processes that still work on it are refused until
-    they look at the board anew.
+    they refresh their view of the board.
     """
     from blackboard.cli import values
 
-    _take_back(Flags.of(context), values.parse_moment(moment), note, keep_calls=keep_calls, yes=yes)
+    _take_back(Flags.of(context), values.parse_moment(moment))
 
 
 @app.command(
-    cls=ReadCommand,
+    cls=TakeBackCommand,
     rich_help_panel=_PANEL,
     epilog="""\
 blackboard rewind --before 7  # to just before the revision that went wrong
@@ -83,10 +77,8 @@ def rewind(
     at: Annotated[
         str | None, typer.Option("--at", metavar="TIME", help="To what it was at that time.")
     ] = None,
-    yes: Annotated[bool, _YES] = False,
-    note: Annotated[str, _NOTE] = "",
 ) -> None:
-    """Take the team back by revision, or by time. `restore REV --keep-calls` also keeps calls."""
+    """Take the team back by revision, or by time."""
     from blackboard.cli import values
 
     given: list[When] = [] if to is None else [to]
@@ -94,25 +86,25 @@ def rewind(
     given += [] if at is None else [values.time_of(at)]
     if len(given) != 1:
         raise wrong_usage("give one of --to, --before and --at")
-    _take_back(Flags.of(context), given[0], note, keep_calls=False, yes=yes)
+    _take_back(Flags.of(context), given[0])
 
 
-def _take_back(flags: Flags, to: "When", note: str, *, keep_calls: bool, yes: bool) -> None:
+def _take_back(flags: Flags, to: "When") -> None:
     from blackboard.cli import render as past
     from blackboard.cli import session
 
-    if not yes:
-        _ask(flags, to, keep_calls=keep_calls)
+    if not flags.yes:
+        _ask(flags, to)
 
     async def work(board: "Board") -> "Restored":
-        return await board.restore(to, note=note, keep_calls=keep_calls)
+        return await board.restore(to, note=flags.note or "", keep_calls=flags.keep_calls)
 
     with screen.busy("restoring"):
         restored = session.with_board(flags, work)
     past.print_restored(restored, as_json=flags.as_json)
 
 
-def _ask(flags: Flags, to: "When", *, keep_calls: bool) -> None:
+def _ask(flags: Flags, to: "When") -> None:
     """Show what would change and who is interrupted, and ask. Ends the command on a no."""
     import sys
 
@@ -122,7 +114,7 @@ def _ask(flags: Flags, to: "When", *, keep_calls: bool) -> None:
     async def preview(board: "Board") -> "RestorePreview":
         return await board.preview_restore(to, keys_max=past.PREVIEW_KEYS)
 
-    past.print_preview(session.with_board(flags, preview), keep_calls=keep_calls)
+    past.print_preview(session.with_board(flags, preview), keep_calls=flags.keep_calls)
     if not sys.stdin.isatty():
         raise wrong_usage("nobody is here to be asked", "Say --yes.")
     typer.confirm("Take the board back?", abort=True, err=True)
@@ -150,7 +142,7 @@ def recover(
         str, typer.Option("--note", metavar="TEXT", help="Why; the audit keeps it.")
     ] = "",
 ) -> None:
-    """Bring a board back that its engine lost, as the archive has it.
+    """Bring back a board that its engine lost, from the archive.
 
     Everything, with its revisions. What was written since stays readable. To do it again, also
     after it was killed in the middle, does no harm.

@@ -43,12 +43,15 @@ def create(
         typer.Option(
             "--grant",
             metavar="PATTERN=RIGHTS",
-            help="read,write,append,lock,checkpoint,restore,admin or all. Default: an agent's.",
+            help="read,write,append,lock,approve,checkpoint,restore,admin or all."
+            " Default: an agent's.",
         ),
     ] = None,
     role: Annotated[
         str | None,
-        typer.Option("--role", metavar="ROLE", help="agent, reader, operator, or of --roles."),
+        typer.Option(
+            "--role", metavar="ROLE", help="agent, reader, approver, operator, or of --roles."
+        ),
     ] = None,
     board: Annotated[
         list[str] | None,

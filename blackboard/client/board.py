@@ -68,6 +68,8 @@ from blackboard.core.commit import (
     Lease,
     Op,
     Put,
+    name_of,
+    narrowed_from,
 )
 from blackboard.core.path import check_name
 from blackboard.core.watch import Position
@@ -197,23 +199,28 @@ class Board:
         limit: int = LOG_ENTRIES_MAX,
         pattern: str | None = None,
         author: str | None = None,
+        verify: bool = False,
     ) -> tuple[Revised, ...]:
         """Revisions after `after`, oldest first, with what you may see of each.
 
         With `pattern` those that changed a key or a lease that matches, with these changes only,
         and those that began an epoch; with `author` those that this agent committed.
         What the log no longer has comes from the archive; of a branch, also what was before it.
+        With `verify` it is computed that the digest of each is over what is shown of it, and those
+        of which that is so are `verified`: all but markers of an epoch, what was committed before
+        digests had salts, and very large restores.
         Work: one request for LOG_ENTRIES_MAX revisions that are looked through.
-        Errors: Compacted when neither reaches back to `after`; InvalidRequest.
+        Errors: Compacted when neither reaches back to `after`; Corrupt when a digest is over
+        something else; InvalidRequest, also for `verify` with a pattern.
         """
         found: list[Revised] = []
         is_filtered = pattern is not None or author is not None
         while len(found) < limit:
             most = LOG_ENTRIES_MAX if is_filtered else limit - len(found)
             page = await self._link.log(
-                self.name, after, limit=most, pattern=pattern, author=author
+                self.name, after, limit=most, pattern=pattern, author=author, proofs=verify
             )
-            found += [Revised.of(entry) for entry in page.entries]
+            found += Revised.verified_of(page) if verify else map(Revised.of, page.entries)
             self._writer.saw(page.through, page.head.epoch.id)
             if page.through <= after or page.through >= page.head.revision:
                 break
@@ -744,7 +751,14 @@ class Board:
         """
         found = await self._link.history(self.name, key, before=before, limit=limit)
         return tuple(
-            Version(v.key, v.revision, v.time_ms, v.author, Entry.of(v.entry) if v.entry else None)
+            Version(
+                v.key,
+                v.revision,
+                v.time_ms,
+                name_of(v.author),
+                Entry.of(v.entry) if v.entry else None,
+                narrowed_from(v.author),
+            )
             for v in found
         )
 

@@ -157,10 +157,12 @@ class Link(Protocol):
         limit: int,
         pattern: str | None = None,
         author: str | None = None,
+        proofs: bool = False,
     ) -> LogPage:
         """A page of the log after revision `after`, with what may be read of each entry.
 
-        Of `limit` entries, those are shown that match the pattern and are by the author, if asked.
+        Of `limit` entries, those are shown that match the pattern and are by the author, if asked;
+        with `proofs`, which go with no pattern, what it takes to compute their digests.
         """
 
     async def why(self, board: str, key: Key) -> Sequence[Cause]:

@@ -3,14 +3,20 @@
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from blackboard.core import commit as core
+from blackboard.core.entry_digest import is_proved
+from blackboard.errors import Corrupt
 from blackboard.types import Key, Milliseconds, Revision
 from blackboard.wire.codec import decode_value
 
 
 class Entry(Struct, frozen=True):
-    """What a key holds, and who wrote it when."""
+    """What a key holds, and who wrote it when.
+
+    `account` is that of the author's token if the author's name was narrowed from it, else "".
+    """
 
     key: Key
     value: Any
@@ -19,6 +25,12 @@ class Entry(Struct, frozen=True):
     author: str
     time_ms: Milliseconds
     expires_at_ms: Milliseconds | None = None
+    account: str = ""
+
+    @property
+    def owner(self) -> str:
+        """The account behind it, whatever name it was written under."""
+        return self.account or self.author
 
     @staticmethod
     def of(entry: core.Entry) -> "Entry":
@@ -28,9 +40,10 @@ class Entry(Struct, frozen=True):
             decode_value(entry.value),
             entry.mod_revision,
             entry.create_revision,
-            entry.author,
+            core.name_of(entry.author),
             entry.time_ms,
             entry.expires_at_ms,
+            core.narrowed_from(entry.author),
         )
 
 
@@ -61,7 +74,9 @@ class Change(Struct, frozen=True):
 class Revised(Struct, frozen=True):
     """One revision as you may see it: who did it, when, why, and all its visible changes together.
 
-    `position` is the resume token directly after it. `epoch` is set on a revision that begins one.
+    `position` is the resume token directly after it. `epoch` is set on a revision that begins one,
+    `account` if the author's name was narrowed from it. `verified` says that the digest was
+    computed from this (`Board.log`).
     """
 
     revision: Revision
@@ -72,6 +87,8 @@ class Revised(Struct, frozen=True):
     note: str = ""
     epoch: core.Epoch | None = None
     position: str = ""
+    verified: bool = False
+    account: str = ""
 
     @staticmethod
     def of(entry: core.LogEntry, position: str = "") -> "Revised":
@@ -85,7 +102,19 @@ class Revised(Struct, frozen=True):
             entry.note,
             entry.epoch,
             position,
+            account=entry.account,
         )
+
+    @staticmethod
+    def verified_of(page: core.LogPage) -> "list[Revised]":
+        """The revisions of a page with proofs. Errors: Corrupt."""
+        found: list[Revised] = []
+        for entry, proof in zip(page.entries, page.proofs, strict=True):
+            if proof is not None and not is_proved(entry, proof):
+                reason = "its digest is not over what is shown of it"
+                raise Corrupt(what=f"revision {entry.revision}", reason=reason)
+            found.append(replace(Revised.of(entry), verified=proof is not None))
+        return found
 
 
 class Receipt(Struct, frozen=True):
@@ -120,13 +149,17 @@ class Cause(Struct, frozen=True):
 
 
 class Version(Struct, frozen=True):
-    """What a key became at `revision`: `entry`, or None when it was removed then by `author`."""
+    """What a key became at `revision`: `entry`, or None when it was removed then by `author`.
+
+    `account` is set if the author's name was narrowed from it.
+    """
 
     key: Key
     revision: Revision
     time_ms: Milliseconds
     author: str
     entry: Entry | None
+    account: str = ""
 
     @property
     def value(self) -> Any:

@@ -234,4 +234,5 @@ class Watch:
             author=revised.author,
             time_ms=revised.time_ms,
             expires_at_ms=change.expires_at_ms,
+            account=revised.account,
         )

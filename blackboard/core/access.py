@@ -25,6 +25,7 @@ from blackboard.core.path import (
     barrier_key,
     check_name,
     cut_key,
+    is_decision,
     joined_ranges,
     namespace_of,
     parse_pattern,
@@ -45,6 +46,7 @@ class Right(StrEnum):
     WRITE = "write"
     APPEND = "append"
     LOCK = "lock"
+    APPROVE = "approve"
     CHECKPOINT = "checkpoint"
     RESTORE = "restore"
     ADMIN = "admin"
@@ -97,6 +99,23 @@ class Principal:
         return self.name
 
 
+def names_above(name: str, account: str) -> tuple[str, ...]:
+    """`name`, and each name that it is narrowed from, or could be, up to that of its account.
+
+    Of `alice.kid.x` of the account `alice`: `alice`, `alice.kid`, `alice.kid.x`.
+    """
+    if not name.startswith(account + "."):
+        return (name,)
+    parts = name[len(account) + 1 :].split(".")
+    below = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    return (account, *(f"{account}.{part}" for part in below))
+
+
+def narrowed_from(principal: Principal) -> str:
+    """The account of a principal whose name was narrowed from it; else ""."""
+    return "" if principal.account == principal.name else principal.account
+
+
 ALL_RIGHTS = frozenset(Right)
 
 
@@ -109,7 +128,8 @@ def agent(name: str) -> Principal:
     """The default principal of an agent.
 
     All of its private namespace and its inbox; read, write, append and lock on public; append to
-    the inboxes of others; read which checkpoints there are, and whether one waits for it.
+    the inboxes of others; read which checkpoints there are, and whether one waits for it. Not to
+    approve what agents ask people.
     """
     check_agent_name(name)
     shared = frozenset({Right.READ, Right.WRITE, Right.APPEND, Right.LOCK})
@@ -308,8 +328,14 @@ def require_admin(principal: Principal) -> None:
 
 
 def require_revoke(principal: Principal, tokens: Iterable[str], of: str | None) -> None:
-    """Errors: AccessDenied unless it is the token in use, all of one's own, or one is an admin."""
+    """Errors: AccessDenied unless it is the token in use, all of one's own, or one is an admin.
+
+    All tokens of a name are ended by an un-narrowed one alone: what was handed on, with fewer
+    rights and the same name, must not end what it was made from.
+    """
     own = principal.credential
+    if of is not None and own is not None and len(own.ids) > 1:
+        raise AccessDenied(principal.name, "revoke all of", of)
     is_own = own is not None and set(tokens) <= set(own.ids[-1:])
     if not (is_own and of in (None, principal.name)):
         require_admin(principal)
@@ -346,6 +372,11 @@ def _require_op(principal: Principal, op: core.Op) -> None:
         if op != core.Delete(barrier_key(principal.name)):
             raise AccessDenied(principal.name, "change", path)
         return
+    if is_decision(path) and not isinstance(op, core.Delete | core.DeletePrefix):
+        # An agent takes answers away that it has read; it does not give any.
+        require_approve(principal, path)
+        if isinstance(op, core.Put):
+            return
     match op:
         case core.Put():
             require(principal, Right.WRITE, op.key)
@@ -364,6 +395,12 @@ def _require_op(principal: Principal, op: core.Op) -> None:
             _require_holder(principal, op)
         case core.Expire():  # of a lease that has run out, as the engine checks: anybody's
             require(principal, Right.LOCK, op.key)
+
+
+def require_approve(principal: Principal, key: Key) -> None:
+    """Errors: AccessDenied unless `principal` may answer there; an admin of the key may."""
+    if not allows(principal.grants, Right.ADMIN, key):
+        require(principal, Right.APPROVE, key)
 
 
 def _require_holder(principal: Principal, op: core.Grant | core.Renew | core.Release) -> None:

@@ -58,7 +58,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What a key became at `revision`: `entry`, or removed (None) by `author`."""
+    """What a key became at `revision`: `entry`, or removed (None) by `author`, a signature."""
 
     key: Key
     revision: Revision

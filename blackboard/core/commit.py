@@ -150,6 +150,38 @@ class HeldFence(Struct, frozen=True, gc=False):
 # --- the commit -----------------------------------------------------------------------------------
 
 
+_NARROWED = "@"
+"""In no name: it stands for the dot between an account and the rest of a name narrowed from it."""
+
+
+def signature(name: str, account: str) -> str:
+    """How the board records who did something: `name`, with an `@` where its account ends.
+
+    `buyer.me` of the account `buyer` is `buyer@me`; who acts in the name of its own account, or
+    whose account is not known (""), is recorded by name alone.
+    """
+    if not account or account == name:
+        return name
+    assert name.startswith(account + "."), "a name is narrowed from that of its account"
+    return account + _NARROWED + name[len(account) + 1 :]
+
+
+def name_of(signed: str) -> str:
+    """The name in a signature."""
+    return signed.replace(_NARROWED, ".", 1)
+
+
+def account_of(signed: str) -> str:
+    """The account behind a signature: whose token it was, before it was narrowed."""
+    return signed.partition(_NARROWED)[0]
+
+
+def narrowed_from(signed: str) -> str:
+    """The account behind a signature, if its name is another one; else ""."""
+    account, mark, _ = signed.partition(_NARROWED)
+    return account if mark else ""
+
+
 class CommitId(Struct, frozen=True, gc=False):
     """Names one attempt of one writer, so that a retry is recognised.
 
@@ -172,6 +204,9 @@ class Commit(Struct, frozen=True, gc=False):
     mod_revision) pairs that were read; they are kept as provenance, and are conditions only if they
     also stand in `conditions`.
 
+    `account` is that of the token, if `id.agent` was narrowed from it, else "". The service sets
+    it, whatever the writer said. It parts lanes, too: two accounts never share one.
+
     A commit that `begins` an epoch is a restore: it takes effect only as `begins.revision`, that
     is if nobody committed since its operations (PutBack, Delete) were computed, voids all leases,
     and no other commit of an older epoch is accepted after it.
@@ -190,6 +225,12 @@ class Commit(Struct, frozen=True, gc=False):
     begins: "Epoch | None" = None
     known: Revision | None = None
     salt: bytes = b""
+    account: str = ""
+
+    @property
+    def author(self) -> str:
+        """The signature of who commits."""
+        return signature(self.id.agent, self.account)
 
 
 Result = int | str | tuple[str | int, ...] | None
@@ -266,18 +307,27 @@ class LogEntry(Struct, frozen=True, gc=False):
     epoch: "Epoch | None" = None
     results: tuple[Result, ...] = ()
     salt: bytes = b""
+    account: str = ""
 
     @property
     def author(self) -> str:
         """The agent that committed it."""
         return self.id.agent
 
+    @property
+    def signed(self) -> str:
+        """The signature of who committed it."""
+        return signature(self.id.agent, self.account)
+
 
 # --- the state ------------------------------------------------------------------------------------
 
 
 class Entry(Struct, frozen=True, gc=False):
-    """What a key holds: encoded `value`, who wrote it when, and since when it exists."""
+    """What a key holds: encoded `value`, who wrote it when, and since when it exists.
+
+    `author` is a signature.
+    """
 
     key: Key
     value: bytes
@@ -379,13 +429,27 @@ class Reading(Struct, frozen=True, gc=False):
     leases: tuple[Lease, ...] = ()
 
 
+class Proof(Struct, frozen=True, gc=False):
+    """What it takes, besides what is shown of a log entry, to compute its digest.
+
+    `salts` has one for each change that is shown, `contents` the SHA-256 of each of their values
+    that is kept in another form than it is shown in, `leaves` stand for all else.
+    """
+
+    salts: tuple[bytes, ...]
+    contents: tuple[bytes | None, ...]
+    leaves: tuple[bytes, ...]
+
+
 class LogPage(Struct, frozen=True, gc=False):
     """Log entries after a revision, and where the board stood when they were read.
 
     An engine's page has consecutive entries; one for a principal leaves out what it may not see,
-    and `through` is then the revision up to which the log was looked through.
+    and `through` is then the revision up to which the log was looked through. `proofs`, if they
+    were asked for, has one for each entry; None where there is none (core/entry_digest.py).
     """
 
     head: Head
     entries: tuple[LogEntry, ...]
     through: Revision = 0
+    proofs: tuple[Proof | None, ...] = ()

@@ -20,14 +20,14 @@ Sources: commitments to single claims with salts and decoys as in SD-JWT (RFC 99
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec.msgpack import encode
 
-from blackboard.core.commit import Change, LogEntry
+from blackboard.core.commit import Change, LogEntry, Proof
 from blackboard.core.lease import to_result
-from blackboard.types import Key
+from blackboard.types import PROOF_LEAVES_MAX, Key
 
 SALT_BYTES: Final = 16
 """Of an entry's salt, and of each leaf's: nobody tries 2**128 of them."""
@@ -41,6 +41,42 @@ _ENTRY: Final = b"\x01"
 def content_of(change: Change) -> bytes | None:
     """The SHA-256 of a change's value; None if it has none."""
     return None if change.value is None else hashlib.sha256(change.value).digest()
+
+
+def proof_of(
+    entry: LogEntry, readable: Callable[[Key], bool], content: Callable[[bytes], bytes]
+) -> Proof | None:
+    """The proof for a reader who is shown the changes of the keys that are `readable`.
+
+    `content` is the SHA-256 of a value as it is kept. None for an entry without a salt, or with
+    more than PROOF_LEAVES_MAX leaves.
+    """
+    if not entry.salt or len(entry.changes) >= PROOF_LEAVES_MAX:
+        return None
+    made, salts = Leaves(entry), salts_of(entry)
+    shown: list[tuple[bytes, bytes | None]] = []
+    own: set[bytes] = set()
+    for salt, change in zip(salts, entry.changes, strict=False):
+        kept = None if change.value is None else content(change.value)
+        leaf = made.add(change, kept)
+        if readable(change.key):
+            own.add(leaf)
+            shown.append((salt, kept if kept != content_of(change) else None))
+    others = sorted(leaf for leaf in made.all() if leaf not in own)
+    return Proof(tuple(s for s, _ in shown), tuple(c for _, c in shown), tuple(others))
+
+
+def is_proved(entry: LogEntry, proof: Proof) -> bool:
+    """Whether the digest of `entry` is over what is shown of it, and what `proof` adds."""
+    if not len(entry.changes) == len(proof.salts) == len(proof.contents):
+        return False
+    leaves = list(proof.leaves)
+    times: dict[Key, int] = {}
+    shown = zip(entry.changes, proof.salts, proof.contents, strict=True)
+    for change, salt, content in shown:
+        times[change.key] = times.get(change.key, 0) + 1
+        leaves.append(leaf_of(salt, change, content or content_of(change), times[change.key]))
+    return digest_over(entry, leaves) == entry.digest
 
 
 class Leaves:
@@ -86,7 +122,7 @@ def digest_over(entry: LogEntry, leaves: Sequence[bytes]) -> bytes:
     time, author, note and epoch."""
     epoch = entry.epoch
     begun = epoch and [epoch.number, epoch.id, epoch.cause, epoch.from_revision, epoch.revision]
-    header = encode([entry.revision, entry.time_ms, entry.author, entry.note, begun])
+    header = encode([entry.revision, entry.time_ms, entry.signed, entry.note, begun])
     hashed = hashlib.sha256(header).digest()
     return hashlib.sha256(b"".join([_ENTRY, hashed, *sorted(leaves)])).digest()
 

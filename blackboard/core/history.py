@@ -31,6 +31,7 @@ from blackboard.core.commit import (
     Epoch,
     Head,
     LogEntry,
+    Proof,
     Seed,
 )
 from blackboard.core.path import Pattern, parse_pattern, range_below, superseding_key
@@ -151,13 +152,20 @@ def bounded_at(cost: int, entry: LogEntry) -> None:
 class Gathered:
     """What one answer shows of the log: it ends by revisions, and by the bytes that it shows.
 
-    `show` says what the reader gets of an entry; `left` is how many may still be looked through.
+    `show` says what the reader gets of an entry, `prove` what proves it, if that is wanted; `left`
+    is how many may still be looked through.
     """
 
     def __init__(
-        self, after: Revision, limit: int, show: Callable[[LogEntry], LogEntry | None]
+        self,
+        after: Revision,
+        limit: int,
+        show: Callable[[LogEntry], LogEntry | None],
+        prove: Callable[[LogEntry], Proof | None] | None = None,
     ) -> None:
         self.shown: list[LogEntry] = []
+        self.proofs: list[Proof | None] = []
+        self._prove = prove
         self.through = after
         self.left = limit
         self._show = show
@@ -170,11 +178,17 @@ class Gathered:
             if visible is not None:
                 self.shown.append(visible)
                 self._size += cost_of(visible)
+                if self._prove is not None:
+                    self._add_proof(self._prove(entry))
             self.through = entry.revision
             self.left -= 1
             if not self.left or self._size >= PAGE_BYTES_MAX:
                 return True
         return False
+
+    def _add_proof(self, proof: Proof | None) -> None:
+        self.proofs.append(proof)
+        self._size += 0 if proof is None else sum(2 * len(leaf) for leaf in proof.leaves)
 
 
 def coalesce(entries: Sequence[LogEntry]) -> LogEntry:

@@ -50,6 +50,7 @@ from blackboard.core.commit import (
     Release,
     Renew,
     Result,
+    name_of,
 )
 from blackboard.core.path import (
     barrier_key,
@@ -167,7 +168,7 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
 
 def _known(state: State, commit: Commit) -> Committed | None:
     """The first answer, if this commit is a retry of one that was applied."""
-    name, last = commit.id, state.answers.get((commit.id.agent, commit.id.lane))
+    name, last = commit.id, state.answers.get((commit.author, commit.id.lane))
     if last is None:
         return None
     if last.incarnation != name.incarnation:
@@ -274,13 +275,13 @@ def conflict(state: State, key: Key, expected: Revision) -> Conflict:
             key,
             expected,
             entry.mod_revision,
-            by=entry.author,
+            by=name_of(entry.author),
             at_revision=entry.mod_revision,
             head=state.revision,
             current=entry.value if small else None,
         )
     if tombstone is not None:
-        by, at = tombstone.author, tombstone.revision
+        by, at = name_of(tombstone.author), tombstone.revision
         return Conflict(key, expected, ABSENT, by=by, at_revision=at, head=state.revision)
     return Conflict(key, expected, ABSENT, head=state.revision)
 
@@ -596,5 +597,6 @@ def log_entry(commit: Commit, committed: Committed, digest: bytes) -> LogEntry:
         epoch=commit.begins,
         results=committed.results,
         salt=commit.salt,
+        account=commit.account,
     )
     return replace(entry, digest=entry_digest.digest_of(entry)) if commit.salt else entry

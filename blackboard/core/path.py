@@ -146,6 +146,15 @@ def superseding_key(agent: str) -> Key:
     return f"private/{agent}/~superseded"
 
 
+DECISIONS: Final = "public/~decisions"
+"""Below it stand the answers to what agents ask people; to write there takes a right of its own."""
+
+
+def is_decision(path: str) -> bool:
+    """Whether `path` is, or lies below, the place of the answers."""
+    return path == DECISIONS or path.startswith(DECISIONS + "/")
+
+
 @lru_cache(maxsize=4_096)
 def barrier_key(agent: str) -> Key:
     """Where it says that a checkpoint waits for `agent`."""

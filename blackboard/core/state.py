@@ -34,7 +34,7 @@ from blackboard.types import Key, Milliseconds, Prefix, Revision
 
 
 class Tombstone(Struct, frozen=True, gc=False):
-    """A key that was removed: at which revision, by whom."""
+    """A key that was removed: at which revision, by whom (a signature)."""
 
     revision: Revision
     author: str
@@ -151,7 +151,7 @@ def _evolve_put(
     old = state.entries.get(key)
     created = revision if old is None else old.create_revision
     expires_at_ms = change.expires_at_ms
-    new = Entry(key, value, revision, created, entry.id.agent, entry.time_ms, expires_at_ms)
+    new = Entry(key, value, revision, created, entry.signed, entry.time_ms, expires_at_ms)
     if old is None:
         state.entries[key] = new
         state.tombstones.pop(key, None)
@@ -169,7 +169,7 @@ def _evolve_put(
 def _evolve_delete(state: State, key: Key, entry: LogEntry, growth: dict[str, list[int]]) -> None:
     old = state.entries.pop(key, None)
     if old is not None:
-        state.tombstones[key] = Tombstone(entry.revision, entry.id.agent)
+        state.tombstones[key] = Tombstone(entry.revision, entry.signed)
         _grow(growth, key, -1, -len(key) - len(old.value))
         if old.expires_at_ms is not None:
             state.expiring.discard((old.expires_at_ms, key))
@@ -195,7 +195,7 @@ def _evolve_usage(state: State, growth: dict[str, list[int]]) -> None:
 
 
 def _evolve_answer(state: State, entry: LogEntry) -> None:
-    lane = (entry.id.agent, entry.id.lane)
+    lane = (entry.signed, entry.id.lane)
     last = state.answers.get(lane)
     overwritten = 0
     if last is not None:

@@ -12,7 +12,10 @@ Invariants
   answer if the request was made anew meanwhile.
 - an answer counts only if every fact that the request was based on still has the value that was
   shown, in the very commit that records the answer. A fact that changed asks again.
-- an agent does not answer itself; who answered is the author of the entry, as the board saw it.
+- nobody answers what was asked on his own account: neither the agent itself nor a name narrowed
+  from its token, or that its token was narrowed from. Who asked and who answered are the accounts
+  that the board recorded, not what anybody says of himself.
+- the board takes answers only from those with the right to approve, which an agent does not have.
 """
 
 import hashlib
@@ -25,12 +28,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from blackboard.client.board import Board
 from blackboard.client.step import Ground
 from blackboard.client.views import Entry, Receipt
+from blackboard.core.access import names_above
 from blackboard.core.commit import ABSENT, Condition, Delete, KeyAt, Op, Put
+from blackboard.core.path import DECISIONS
 from blackboard.errors import InvalidRequest
 from blackboard.types import APPROVAL_FACTS_MAX, Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import encode_value
 
-REQUESTS, DECISIONS = "public/~approvals", "public/~decisions"
+REQUESTS = "public/~approvals"
 _SHOWN_BYTES_MAX = 4_096
 """Of a fact's value in a request; a larger one is shown by its digest."""
 
@@ -157,7 +162,8 @@ async def pending(board: Board, agent: str = "*") -> tuple[Pending, ...]:
 async def answer(board: Board, asked: Pending, *, approved: bool, reason: str = "") -> Receipt:
     """Approve or reject the request `asked`, as it stood when it was read.
 
-    Errors: Conflict when the agent has asked anew meanwhile, or asks no more: look again.
+    Errors: AccessDenied without the right to approve; Conflict when the agent has asked anew
+    meanwhile, or asks no more: look again.
     """
     value = Answer(approved=approved, request=asked.revision, reason=reason).model_dump()
     return await board.commit(
@@ -242,7 +248,7 @@ class Case:
         answer = _parsed(Answer, entry) if entry else None
         if entry is None or answer is None or answer.request != request.mod_revision:
             return None
-        if entry.author == self.agent or (asked.approvers and entry.author not in asked.approvers):
+        if entry.owner == request.owner or not _may_answer(asked.approvers, entry):
             return None
         facts = {key: self.found[key].value if key in self.found else None for key in self.facts}
         return Decision(answer.approved, entry.author, answer.reason, facts, self.grounds())
@@ -267,6 +273,12 @@ class Case:
         value["facts"] = [fact.model_dump() for fact in request.facts]
         ops: list[Op] = [Put(self.request_key, encode_value(value))]
         return [*ops, Delete(self.decision_key)] if self.decision_key in self.found else ops
+
+
+def _may_answer(approvers: Sequence[str], entry: Entry) -> bool:
+    """Whether the author of `entry` is one of them, or was narrowed from one; none = anybody."""
+    names = names_above(entry.author, entry.owner)
+    return not approvers or not set(approvers).isdisjoint(names)
 
 
 def _fact(key: Key, entry: Entry | None) -> Fact:

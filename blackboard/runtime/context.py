@@ -52,12 +52,14 @@ Arguments = TypeVarTuple("Arguments")
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A message that was in the inbox; `sender` is who sent it, as the board saw it."""
+    """A message that was in the inbox; `sender` is who sent it, as the board saw it, and `account`
+    whose token that was: a name can be narrowed from any account, an account is given out."""
 
     key: Key
     sender: str
     value: Any
     time_ms: Milliseconds
+    account: str = ""
 
 
 class Reference(BaseModel):
@@ -170,7 +172,7 @@ class Context(Generic[S]):
             self._step.saw(entry)
             self._step.delete(entry.key)
             self._taken = entry.key
-        return tuple(Letter(e.key, e.author, e.value, e.time_ms) for e in page.entries)
+        return tuple(Letter(e.key, e.author, e.value, e.time_ms, e.owner) for e in page.entries)
 
     # --- writing: gathered ------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -23,8 +23,8 @@ from blackboard.archive.base import Archive
 from blackboard.client.audit_record import AuditRecord
 from blackboard.client.link import Link, Stream, WatchRequest
 from blackboard.client.views import Cause, Receipt
-from blackboard.core import access, history
-from blackboard.core.access import Principal, Reach, Right
+from blackboard.core import access, entry_digest, history
+from blackboard.core.access import Principal, Right
 from blackboard.core.checkpoints import (
     AUTOMATIC,
     NAMED,
@@ -56,9 +56,12 @@ from blackboard.core.commit import (
     Entry,
     Epoch,
     Head,
+    LogEntry,
     LogPage,
+    Proof,
     Reading,
 )
+from blackboard.core.digest import content_of
 from blackboard.core.documents.keys import check_document, document_prefix
 from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
@@ -77,6 +80,7 @@ from blackboard.errors import (
     Resync,
     Unavailable,
 )
+from blackboard.integrity.envelope import sealed_form
 from blackboard.integrity.signing import Manifest
 from blackboard.server import provenance
 from blackboard.server.boards import Host, OpenBoard, salted
@@ -89,6 +93,7 @@ from blackboard.server.checkpoints.take import Checkpoints
 from blackboard.server.documents.session import Session
 from blackboard.server.feed import Permitted, View
 from blackboard.server.overload.rate_limits import clock_ms
+from blackboard.server.pages import Sieve, Source, listed
 from blackboard.server.security.audit import Audited
 from blackboard.server.security.revocations import Permit
 from blackboard.server.validation import check_commit, check_note
@@ -99,7 +104,6 @@ from blackboard.types import (
     HISTORY_VERSIONS_MAX,
     LIST_ENTRIES_MAX,
     LOG_ENTRIES_MAX,
-    PAGE_BYTES_MAX,
     READ_KEYS_MAX,
     REVISION_MAX,
     Key,
@@ -115,9 +119,6 @@ def check_limit(limit: int, maximum: int) -> None:
         raise InvalidRequest(field="limit", reason=f"{limit} is not in 1..{maximum}")
 
 
-_LIST_PAGES_MAX: Final = 16
-"""How many times as many keys as were asked for one request looks through for matches, before it
-answers with a `next_key`."""
 _LIST_TRIES: Final = 8
 """How often a listing begins again, because the board changed between its pages."""
 
@@ -163,6 +164,7 @@ class LocalLink:
             self._check(board)
             check_commit(commit)
             access.require_commit(self.principal, commit)
+            commit = self._signed(commit)
             if self._meter is not None:
                 self._take_log(prepare(commit).size)
             outcome = await self._host.commit(board, commit, self._opener, self._permit())
@@ -177,9 +179,14 @@ class LocalLink:
         with self._audited("commit", board):
             self._check(board)
             access.require_commit(self.principal, commit)
-            prepared = prepare(salted(commit))
+            prepared = prepare(self._signed(salted(commit)))
             self._take_log(prepared.size)
             return self._host.opened(board).queue.submit(prepared, self._permit())
+
+    def _signed(self, commit: Commit) -> Commit:
+        """The commit with the account that it is made on: ours, whatever its writer says."""
+        account = access.narrowed_from(self.principal)
+        return commit if commit.account == account else replace(commit, account=account)
 
     def can_start(self, board: str) -> bool:
         """Whether `start` may be called: the board is open, and no lock masters have a say."""
@@ -225,7 +232,7 @@ class LocalLink:
             parsed = parse_pattern(pattern)
             if await self._host.find(board, self._opener) is None:
                 return _NOTHING
-            source: _Source = _Present(self._host.store, board)
+            source: Source = _Present(self._host.store, board)
             if at is not None:
                 past = Past(self._host)
                 source = _Then(past.archive, await past.point(board, at))
@@ -233,12 +240,12 @@ class LocalLink:
                 return await self._list_one(source, parsed, after)
             reach = access.reach(self.principal.grants, pattern)
             for _ in range(_LIST_TRIES):
-                reading = await _listed(source, reach, _Sieve(parsed, reach, limit), after)
+                reading = await listed(source, reach, Sieve(parsed, reach, limit), after)
                 if reading is not None:
                     return reading
             raise Unavailable(f"board {board}", "it changed between the pages of a listing")
 
-    async def _list_one(self, source: "_Source", pattern: Pattern, after: Key | None) -> Reading:
+    async def _list_one(self, source: Source, pattern: Pattern, after: Key | None) -> Reading:
         key = check_key(pattern.text)
         shown = self._readable(key) and (after is None or after < key)
         return await source.read([key] if shown else [])
@@ -273,6 +280,7 @@ class LocalLink:
         limit: int = LOG_ENTRIES_MAX,
         pattern: str | None = None,
         author: str | None = None,
+        proofs: bool = False,
     ) -> LogPage:
         """A page of the log, with what may be read of each entry; hidden ones are left out.
 
@@ -282,11 +290,17 @@ class LocalLink:
             self._check(board)
             check_limit(limit, LOG_ENTRIES_MAX)
             wanted = None if pattern is None else parse_pattern(pattern)
+            if proofs and wanted is not None:
+                raise InvalidRequest("proofs", "they are of all that may be read: no pattern")
             show = partial(history.logged, readable=self._readable, pattern=wanted, author=author)
             if await self._host.find(board, self._opener) is None:
                 return _NO_LOG
-            gathered = history.Gathered(after, limit, show)
+            prove = self._proof if proofs else None
+            gathered = history.Gathered(after, limit, show, prove)
             return await self._log_pages(Past(self._host), board, gathered)
+
+    def _proof(self, entry: LogEntry) -> Proof | None:
+        return entry_digest.proof_of(entry, self._readable, _content_of)
 
     async def _log_pages(self, past: Past, board: str, gathered: history.Gathered) -> LogPage:
         """Pages of the engine put together: how large others' commits are ends none early."""
@@ -300,7 +314,8 @@ class LocalLink:
                     raise
                 is_whole = True  # first what is before it
             if is_whole or not page.entries or gathered.through >= page.head.revision:
-                return LogPage(page.head, tuple(gathered.shown), gathered.through)
+                shown, proofs = tuple(gathered.shown), tuple(gathered.proofs)
+                return LogPage(page.head, shown, gathered.through, proofs)
             await asyncio.sleep(0)
 
     async def why(self, board: str, key: Key) -> Sequence[Cause]:
@@ -676,81 +691,14 @@ class LocalLink:
         return error
 
 
-class _Sieve:
-    """What one answer shows of the keys that were looked through.
-
-    It goes by nothing but what the reader may read: that alone decides where a page ends.
-    """
-
-    def __init__(self, pattern: Pattern, reach: Reach, limit: int) -> None:
-        self.found: list[Entry] = []
-        self.last: Key | None = None
-        self._pattern = pattern
-        self._readable = reach.readable
-        self.limit = limit
-        self._seen = 0
-        self._size = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the answer ends here, if there is more."""
-        return (
-            len(self.found) >= self.limit
-            or self._size >= PAGE_BYTES_MAX
-            or self._seen >= self.limit * _LIST_PAGES_MAX
-        )
-
-    def take(self, entries: Sequence[Entry]) -> bool:
-        """Look at the next entries; False when it is full, and a readable one is left."""
-        for entry in entries:
-            if not self._readable(entry.key):
-                continue
-            if self.is_full:
-                return False
-            self._seen += 1
-            self.last = entry.key
-            if self._pattern.matches(entry.key):
-                self.found.append(entry)
-                self._size += len(entry.value)
-        return True
-
-
-async def _listed(
-    source: "_Source", reach: Reach, sieve: _Sieve, after: Key | None
-) -> Reading | None:
-    """Pages of the engine put together, as long as they are of one revision.
-
-    None when they are not, and where the last of them ended would tell of what the reader may not
-    read: begin again.
-    """
-    shown: Reading | None = None
-    step = sieve.limit if reach.is_exact else LIST_ENTRIES_MAX
-    while True:
-        page = await source.list(reach.ranges, after, step)
-        if shown is not None and page.revision != shown.revision:
-            if not reach.is_exact:
-                return None
-            break  # also without matches so far: there may be some by now
-        shown, after = page, page.next_key
-        if not sieve.take(page.entries) or (reach.is_exact and after and sieve.is_full):
-            break
-        if after is None:
-            return replace(shown, entries=tuple(sieve.found), next_key=None)
-        await asyncio.sleep(0)  # a page of an engine in memory comes without a pause
-    return replace(shown, entries=tuple(sieve.found), next_key=sieve.last)
+def _content_of(value: bytes) -> bytes:
+    """The SHA-256 of a value as it is kept."""
+    return content_of(sealed_form(value))
 
 
 _NOTHING: Final = Reading(0, "")
 """What is read of a board that there is not."""
 _NO_LOG: Final = LogPage(Head(0, Epoch(0, ""), 1), ())
-
-
-class _Source(Protocol):
-    """Where entries come from: the board as it is, or as it was."""
-
-    async def read(self, keys: Sequence[Key]) -> Reading: ...
-
-    async def list(self, within: Ranges, after: Key | None, limit: int) -> Reading: ...
 
 
 class _Present:

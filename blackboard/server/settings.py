@@ -35,7 +35,7 @@ from pydantic_settings import (
 
 from blackboard.core import access
 from blackboard.core.access import Grant, operator
-from blackboard.core.path import check_name
+from blackboard.core.path import DECISIONS, check_name
 from blackboard.engines import disk
 from blackboard.engines.base import Store
 from blackboard.errors import InvalidRequest
@@ -338,9 +338,11 @@ def write_operator_token(settings: Settings, secret: str) -> Path:
 
 AGENT: Final = "agent"
 READER: Final = "reader"
+APPROVER: Final = "approver"
 OPERATOR: Final = "operator"
 _BUILT_IN: Final[Mapping[str, Sequence[str]]] = {
     READER: ["public/**=read"],
+    APPROVER: ["public/**=read", f"{DECISIONS}/**=approve"],
     OPERATOR: ["**=all"],
 }
 

@@ -17,8 +17,11 @@ from blackboard.core.commit import (
     Lease,
     LogEntry,
     LogPage,
+    Proof,
     Reading,
     Result,
+    name_of,
+    narrowed_from,
 )
 from blackboard.wire.errors import ErrorMessage
 from blackboard.wire.frames import MESSAGE_BYTES_MAX, Encoding
@@ -47,7 +50,7 @@ class HeadMessage(TypedDict):
 
 
 class EntryMessage(TypedDict):
-    """What a key holds."""
+    """What a key holds; `account` is there if the author's name was narrowed from it."""
 
     key: str
     value: Any
@@ -56,6 +59,7 @@ class EntryMessage(TypedDict):
     author: str
     time_ms: int
     expires_at_ms: NotRequired[int]
+    account: NotRequired[str]
 
 
 class ReadingMessage(TypedDict):
@@ -109,7 +113,8 @@ class ChangeMessage(TypedDict):
 class RevisionMessage(TypedDict):
     """What you may see of a revision; `digest` is the SHA-256 of all of it, in hexadecimal.
 
-    `epoch` is set on a revision that begins one.
+    `epoch` is set on a revision that begins one, `account` if the author's name was narrowed from
+    it.
     """
 
     revision: int
@@ -120,14 +125,30 @@ class RevisionMessage(TypedDict):
     based_on: NotRequired[list[list[str | int]]]
     note: NotRequired[str]
     epoch: NotRequired[EpochMessage]
+    account: NotRequired[str]
+
+
+class ProofMessage(TypedDict):
+    """What it takes, besides what you are shown of a revision, to compute its digest: the `salts`
+    of its changes, the SHA-256 of each value that is kept sealed in `contents`, and the `leaves` of
+    all else; in hexadecimal.
+    """
+
+    salts: list[str]
+    contents: list[str | None]
+    leaves: list[str]
 
 
 class LogMessage(TypedDict):
-    """Result of `log`: what you may see of the entries up to `through`, and the board's head."""
+    """Result of `log`: what you may see of the entries up to `through`, and the board's head.
+
+    `proofs`, if they were asked for, has one for each revision; null where there is none.
+    """
 
     head: HeadMessage
     revisions: list[RevisionMessage]
     through: int
+    proofs: NotRequired[list[ProofMessage | None]]
 
 
 ResultMessage = int | str | list[str | int] | None
@@ -289,11 +310,13 @@ def write_entry(entry: Entry, encoding: Encoding) -> EntryMessage:
         "value": encoding.value_out(entry.value),
         "mod_revision": entry.mod_revision,
         "create_revision": entry.create_revision,
-        "author": entry.author,
+        "author": name_of(entry.author),
         "time_ms": entry.time_ms,
     }
     if entry.expires_at_ms is not None:
         message["expires_at_ms"] = entry.expires_at_ms
+    if account := narrowed_from(entry.author):
+        message["account"] = account
     return message
 
 
@@ -367,6 +390,8 @@ def write_revision(entry: LogEntry, encoding: Encoding) -> RevisionMessage:
         message["note"] = entry.note
     if entry.epoch is not None:
         message["epoch"] = write_epoch(entry.epoch)
+    if entry.account:
+        message["account"] = entry.account
     return message
 
 
@@ -377,10 +402,23 @@ def write_results(results: Sequence[Result]) -> list[ResultMessage]:
 
 def write_log(page: LogPage, encoding: Encoding) -> LogMessage:
     """A page of the log as a message."""
-    return {
+    message: LogMessage = {
         "head": write_head(page.head),
         "revisions": [write_revision(entry, encoding) for entry in page.entries],
         "through": page.through,
+    }
+    if page.proofs:
+        message["proofs"] = [_write_proof(proof) for proof in page.proofs]
+    return message
+
+
+def _write_proof(proof: Proof | None) -> ProofMessage | None:
+    if proof is None:
+        return None
+    return {
+        "salts": [salt.hex() for salt in proof.salts],
+        "contents": [None if each is None else each.hex() for each in proof.contents],
+        "leaves": [leaf.hex() for leaf in proof.leaves],
     }
 
 

@@ -7,9 +7,9 @@ Invariants
   the digest covers, and what every engine stores, so that a board is the same bytes everywhere.
 
 The body of a commit is msgpack *without* the `bin` type, because Redis' cmsgpack refuses it:
-`[agent, lane, incarnation, step, based_on, note, ops]`, `based_on` flat (key, revision, ...); a
-commit that begins an epoch adds it: `[number, id, cause, from_revision, revision]`. A commit with a
-salt adds the epoch, or nil, and the salt.
+`[author, lane, incarnation, step, based_on, note, ops]`, `author` a signature (core/commit.py),
+`based_on` flat (key, revision, ...); a commit that begins an epoch adds it: `[number, id, cause,
+from_revision, revision]`. A commit with a salt adds the epoch, or nil, and the salt.
 An operation is an array that begins with its code (`_OPS`); values above VALUE_INLINE_BYTES_MAX
 stand outside the body, in `large`, and the operation (its code in upper case) holds their number.
 """
@@ -42,6 +42,8 @@ from blackboard.core.commit import (
     Release,
     Renew,
     Result,
+    name_of,
+    narrowed_from,
 )
 from blackboard.core.model import log_entry
 from blackboard.errors import Corrupt, InvalidRequest, LimitExceeded
@@ -175,7 +177,7 @@ def prepare(commit: Commit) -> Prepared:
     name = commit.id
     based_on = [part for pair in commit.based_on for part in pair]
     ops = [_encode_op(op, large) for op in commit.ops]
-    header = [name.agent, name.lane, name.incarnation, name.step, based_on, commit.note, ops]
+    header = [commit.author, name.lane, name.incarnation, name.step, based_on, commit.note, ops]
     if commit.begins is not None or commit.salt:
         header.append(None if commit.begins is None else _encode_epoch(commit.begins))
     if commit.salt:
@@ -210,16 +212,18 @@ def decode_entry(
     """
     try:
         header = msgpack.unpackb(body, raw=True)
-        agent, lane, incarnation, step, flat, note, ops, *rest = header
+        signed, lane, incarnation, step, flat, note, ops, *rest = header
         begins, salt = (*rest, None, None)[:2]
+        author = signed.decode()
         commit = Commit(
-            id=CommitId(agent.decode(), lane, incarnation.decode(), step),
+            id=CommitId(name_of(author), lane, incarnation.decode(), step),
             epoch="",
             ops=tuple(_decode_op(op, large) for op in ops),
             based_on=tuple((k.decode(), r) for k, r in zip(flat[::2], flat[1::2], strict=True)),
             note=note.decode(),
             begins=None if begins is None else _decode_epoch(begins),
             salt=salt or b"",
+            account=narrowed_from(author),
         )
         committed = Committed(revision, time_ms, decode_results(results))
         return log_entry(commit, committed, b"" if salt else _digest(body, large))

@@ -25,7 +25,7 @@ from blackboard.core.checkpoints import (
     Verified,
     Version,
 )
-from blackboard.core.commit import Entry
+from blackboard.core.commit import Entry, name_of, narrowed_from
 from blackboard.wire import reading
 from blackboard.wire.answers import EntryMessage, EpochMessage, write_entry, write_epoch
 from blackboard.wire.codec import encode_value
@@ -122,13 +122,17 @@ class DifferencesMessage(TypedDict):
 
 
 class VersionMessage(TypedDict):
-    """One item of the result of `history`; without `entry` the key was removed then."""
+    """One item of the result of `history`; without `entry` the key was removed then.
+
+    `account` is there if the author's name was narrowed from it.
+    """
 
     key: str
     revision: int
     time_ms: int
     author: str
     entry: NotRequired[EntryMessage]
+    account: NotRequired[str]
 
 
 _NOTHING: Final = encode_value(None)
@@ -265,8 +269,10 @@ def write_version(version: Version, encoding: Encoding) -> VersionMessage:
         "key": version.key,
         "revision": version.revision,
         "time_ms": version.time_ms,
-        "author": version.author,
+        "author": name_of(version.author),
     }
+    if account := narrowed_from(version.author):
+        message["account"] = account
     if version.entry is not None:
         message["entry"] = write_entry(version.entry, encoding)
     return message
@@ -414,7 +420,7 @@ def read_history(message: Any, encoding: Encoding) -> list[Version]:
                 reading.read_str(each, "key"),
                 reading.read_int(each, "revision"),
                 reading.read_int(each, "time_ms"),
-                reading.read_str(each, "author"),
+                reading.read_author(each),
                 _entry(each, "entry", encoding),
             )
             for each in message

@@ -151,13 +151,15 @@ class Leases(_BoardParams):
 
 
 class Log(_BoardParams):
-    """A page of the log after revision `after`: of `limit` revisions, those that are asked for."""
+    """A page of the log after revision `after`: of `limit` revisions, those that are asked for;
+    with `proofs`, one for each of them."""
 
     method = "log"
     after: RevisionNumber = 0
     limit: Annotated[int, Field(ge=1, le=limits.LOG_ENTRIES_MAX)] = limits.LOG_ENTRIES_MAX
     pattern: PatternText | None = None
     author: Name | None = None
+    proofs: bool = False
 
 
 class Why(_BoardParams):

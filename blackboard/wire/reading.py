@@ -29,9 +29,11 @@ from blackboard.core.commit import (
     Lease,
     LogEntry,
     LogPage,
+    Proof,
     Reading,
     Result,
     Waiter,
+    signature,
 )
 from blackboard.core.watch import Position
 from blackboard.errors import BlackboardError, Rejected, RemoteProtocolError, from_fields
@@ -92,7 +94,8 @@ def read_log(message: Any, encoding: Encoding) -> LogPage:
     """Result of `log`. Errors: RemoteProtocolError."""
     with from_peer("log"):
         entries = tuple([_revision(m, encoding) for m in _list(message, "revisions")])
-        return LogPage(_head(message["head"]), entries, _int(message, "through"))
+        proofs = tuple([_proof(m) for m in _list(message, "proofs")] if "proofs" in message else ())
+        return LogPage(_head(message["head"]), entries, _int(message, "through"), proofs)
 
 
 def read_results(message: Any) -> tuple[Result, ...]:
@@ -224,10 +227,27 @@ def _entry(message: Any, encoding: Encoding) -> Entry:
         encoding.value_told(message["value"]),
         _int(message, "mod_revision"),
         _int(message, "create_revision"),
-        _str(message, "author"),
+        read_author(message),
         _int(message, "time_ms"),
         _int(message, "expires_at_ms") if "expires_at_ms" in message else None,
     )
+
+
+def read_author(message: Any) -> str:
+    """The signature of the author that a message tells. Errors: ValueError."""
+    name, account = _str(message, "author"), _account(message, _str(message, "author"))
+    return signature(name, account)
+
+
+def _account(message: Any, name: str) -> str:
+    """Services of before tell none."""
+    return _checked_account(name, _str(message, "account") if "account" in message else "")
+
+
+def _checked_account(name: str, account: str) -> str:
+    if account and not name.startswith(account + "."):
+        raise ValueError(f"{name!r} is not narrowed from {account!r}")
+    return account
 
 
 def _revision(message: Any, encoding: Encoding) -> LogEntry:
@@ -240,7 +260,20 @@ def _revision(message: Any, encoding: Encoding) -> LogEntry:
         _grounds(message) if "based_on" in message else (),
         _str(message, "note") if "note" in message else "",
         _epoch(message["epoch"]) if "epoch" in message else None,
+        account=_account(message, _str(message, "author")),
     )
+
+
+def _proof(message: Any) -> Proof | None:
+    if message is None:
+        return None
+    hashes = [_list(message, name) for name in ("salts", "contents", "leaves")]
+    salts, contents, leaves = [
+        tuple([None if part is None else bytes.fromhex(part) for part in parts]) for parts in hashes
+    ]
+    if None in salts or None in leaves:
+        raise TypeError("a proof has salts and leaves")
+    return Proof(tuple(filter(None, salts)), contents, tuple(filter(None, leaves)))
 
 
 def _change(message: Any, encoding: Encoding) -> Change:
@@ -308,6 +341,7 @@ class RevisionNews(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
     based_on: tuple[tuple[str, int], ...] = ()
     note: str = ""
     epoch: Epoch | None = None
+    account: str = ""
 
     def to_core(self) -> LogEntry:
         """The same in the words of the core. Errors: ValueError for a digest that is none."""
@@ -320,6 +354,7 @@ class RevisionNews(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
             self.based_on,
             self.note,
             self.epoch,
+            account=_checked_account(self.author, self.account),
         )
 
 

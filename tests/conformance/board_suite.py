@@ -12,6 +12,7 @@ import pytest
 from blackboard.client.board import Board
 from blackboard.client.leases import ambient as keeper
 from blackboard.client.leases import lock
+from tests.conformance.rules_board_account import AccountRules
 from tests.conformance.rules_board_branch import BranchRules
 from tests.conformance.rules_board_checkpoint import BarrierRules, CheckpointRules
 from tests.conformance.rules_board_claim import ClaimRules
@@ -48,6 +49,11 @@ class BoardAgents:
         return await team.board("bob")
 
     @pytest.fixture
+    async def boss(self, team: Team) -> Board:
+        """The board as a person sees it who may approve what agents ask."""
+        return await team.operator()
+
+    @pytest.fixture
     def renewed_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What has RENEWED_MS is renewed more than twice a second, and lasts for a minute."""
         for module in (lock, keeper):
@@ -79,6 +85,7 @@ class BoardSuite(
     AgentLifeRules,
     JournalRules,
     ApprovalRules,
+    AccountRules,
     AgentRestoreRules,
 ):
     """Every rule. The subclass provides `team`."""

@@ -2,13 +2,13 @@
 
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import uvicorn
 
-from blackboard.core.access import Principal
-from blackboard.integrity.tokens import issue, new_secret, verify
+from blackboard.core.access import Narrowing, Principal
+from blackboard.integrity.tokens import attenuate, issue, new_secret, verify
 from blackboard.server.http.app import create_app
 from blackboard.server.http.serve import listen
 from blackboard.server.service import Service
@@ -25,8 +25,11 @@ class Edge:
     secret: str
 
     def token(self, principal: Principal) -> str:
-        """A token of `principal`, valid for an hour."""
-        return issue(self.secret, principal, HOUR_MS)
+        """A token of `principal`, valid for an hour; narrowed, if the principal's is."""
+        whole = issue(self.secret, replace(principal, name=principal.account), HOUR_MS)
+        if principal.account == principal.name:
+            return whole
+        return attenuate(whole, Narrowing(name=principal.name))
 
 
 @contextlib.asynccontextmanager

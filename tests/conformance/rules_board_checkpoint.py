@@ -100,6 +100,20 @@ class CheckpointRules:
         assert later.digests["private/ada"] == shown.digests["private/ada"]
         assert later.digests["public"] != shown.digests["public"]
 
+    async def test_its_manifest_shows_each_what_it_may_read(
+        self, team: Team, ada: Board, bob: Board
+    ) -> None:
+        """What an agent declared is an entry, and so is the checkpoint."""
+        for board in (ada, bob):
+            await board.put(f"public/~declared/{board.agent}", {"prompt": board.agent})
+        await (await team.operator()).checkpoint("plan")
+        readable = (checkpoint_key("plan"), "public/~declared/ada", "private/eve/**")
+        grants = tuple(Grant(key, frozenset({Right.READ})) for key in readable)
+        eve = (await team.client(Principal("eve", grants))).board(team.name)
+        shown = await eve.show("plan")
+        assert shown.declared == {"ada": {"prompt": "ada"}}
+        assert "public" not in shown.digests
+
     async def test_without_a_name_it_gets_one_from_the_time(self, team: Team) -> None:
         board = await team.operator()
         one, two = await board.checkpoint(), await board.checkpoint()

@@ -2,6 +2,7 @@
 # ruff: noqa: PT012 - what is tried is the whole block
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 
 import anyio
@@ -10,6 +11,8 @@ from anyio.lowlevel import checkpoint
 
 from blackboard.client.board import Board
 from blackboard.client.leases.claim import Record, Task, dead_key, tries_key
+from blackboard.client.moment import When
+from blackboard.client.views import Entry
 from blackboard.core import access
 from blackboard.core.access import Principal, Right
 from blackboard.core.commit import Grant, Release
@@ -22,7 +25,7 @@ from blackboard.errors import (
     NothingToClaim,
 )
 from tests.conformance.team import PATIENCE_S, RENEWED_MS, Team
-from tests.conformance.workers import Block, renewals
+from tests.conformance.workers import Block, apart, renewals
 from tests.waiting import wait_until
 
 TASKS = "public/tasks/*"
@@ -52,6 +55,33 @@ async def take_and_die(board: Board, key: str, tries: int = 1) -> None:
     assert entry is not None
     record = Record(tries, entry.create_revision)
     await board.commit([Grant(key, f"{board.agent}~dead", 100), record.at(key)])
+
+
+class Overtaken(Board):
+    """A board on which somebody else acts, once, right after a certain key was read."""
+
+    key = ""
+    act: Callable[[], Awaitable[object]] | None = None
+
+    async def entry(self, key: str, *, at: When | None = None) -> Entry | None:
+        """As `Board.entry`."""
+        found = await super().entry(key, at=at)
+        if key == self.key and self.act is not None:
+            act, self.act = self.act, None
+            # Started in no block: it relies on no lease of who reads.
+            await apart(_done(act))
+        return found
+
+
+async def _done(act: Callable[[], Awaitable[object]]) -> None:
+    await act()
+
+
+async def overtaken(team: Team, key: str, act: Callable[[], Awaitable[object]]) -> Overtaken:
+    """The board as ada, overtaken by `act` when she reads `key`."""
+    board = Overtaken((await team.client(access.agent("ada"))).link, team.name)
+    board.key, board.act = key, act
+    return board
 
 
 async def steal(thief: Board) -> None:
@@ -275,6 +305,24 @@ class EndingRules:
                 await ada.put(task.key, "half done")
                 raise Broken
         assert await ada.get(dead_key(ONE)) == "half done"
+
+    async def test_a_dead_task_that_changes_meanwhile_is_not_removed(
+        self, team: Team, bob: Board
+    ) -> None:
+        """Nobody has read what it holds now. Its lease runs out, and the next claimer sees it."""
+        await bob.put(ONE, "first")
+        ada = await overtaken(team, ONE, lambda: bob.put(ONE, "second"))
+        await fail(ada, tries_max=1)
+        assert ada.act is None
+        assert (await bob.get(ONE), await bob.get(dead_key(ONE))) == ("second", None)
+
+    async def test_an_attempt_that_began_and_ended_meanwhile_is_counted(
+        self, team: Team, bob: Board
+    ) -> None:
+        await bob.put(ONE, 1)
+        ada = await overtaken(team, tries_key(ONE), lambda: fail(bob))
+        async with ada.claim(TASKS, timeout_ms=0) as task:
+            assert (task.attempt, task.last_error) == (2, "Broken: no network")
 
     async def test_an_entry_that_is_put_anew_is_counted_anew(self, ada: Board) -> None:
         await ada.put(ONE, 1)

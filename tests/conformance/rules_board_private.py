@@ -161,6 +161,29 @@ class PrivateRules:
         guessed = prepare(commit).digest
         assert seen.digest not in (guessed, entry_digest.digest_of(replace(kept, salt=b"")))
 
+    async def test_a_reader_verifies_the_part_that_is_shown(
+        self, team: Team, ada: Board, bob: Board
+    ) -> None:
+        """Each another part of the same revision, and the digest is the same; what was changed on
+        the way is found. Sealed values count as they are kept."""
+        await ada.commit([Put("public/plan", ONE), Put(SECRET, encode_value("x" * 5_000))])
+        await ada.commit([Append("inbox/bob/messages", ONE), Grant("public/lock", "ada~1", 60_000)])
+        for board, changes in ((ada, [2, 1]), (bob, [1, 2]), (await team.operator(), [2, 2])):
+            log = await board.log(verify=True)
+            assert [len(revised.changes) for revised in log] == changes
+            assert all(revised.verified for revised in log)
+        assert not any(revised.verified for revised in await bob.log())
+        link = (await team.client_of(bob)).link
+        page = await link.log(team.name, 0, limit=9, proofs=True)
+        for entry, proof in zip(page.entries, page.proofs, strict=True):
+            assert proof is not None
+            assert entry_digest.is_proved(entry, proof)
+            assert not entry_digest.is_proved(replace(entry, note="another"), proof)
+            moved = replace(entry.changes[0], key="public/another")
+            changed = replace(entry, changes=(moved, *entry.changes[1:]))
+            assert not entry_digest.is_proved(changed, proof)
+            assert not entry_digest.is_proved(replace(entry, changes=()), proof)
+
     async def test_revisions_of_others_are_left_out_of_the_log(
         self, ada: Board, bob: Board
     ) -> None:

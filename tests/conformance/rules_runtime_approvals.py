@@ -6,21 +6,26 @@ import anyio
 import pytest
 
 from blackboard.client.board import Board
-from blackboard.errors import Conflict
+from blackboard.core import access
+from blackboard.core.access import parse_grant
+from blackboard.core.commit import Append, Increment
+from blackboard.errors import AccessDenied, Conflict
 from blackboard.runtime.approvals import answer, pending
 from blackboard.runtime.context import Context
 from blackboard.runtime.run import run_agent
 from blackboard.runtime.state import Status
+from blackboard.wire.codec import encode_value
 from tests.conformance.acting import Actor, Notes, Tool, keys_below, notes_of, runner
 from tests.conformance.team import PATIENCE_S, Team
 
 PRICE = "public/price"
+APPROVE = parse_grant("public/~decisions/**=approve")
 
 
 class ApprovalRules:
     """Ask, let the process end, go on with the answer, if what it was based on still holds."""
 
-    async def test_a_changed_fact_asks_again(self, ada: Board, bob: Board) -> None:
+    async def test_a_changed_fact_asks_again(self, ada: Board, bob: Board, boss: Board) -> None:
         await bob.put(PRICE, 1200)
         tool = Tool()
 
@@ -35,7 +40,7 @@ class ApprovalRules:
         [asked] = await pending(bob)
         assert (asked.agent, asked.request.question) == ("ada", "buy it")
         assert [(fact.key, fact.value) for fact in asked.request.facts] == [(PRICE, 1200)]
-        await answer(bob, asked, approved=True)
+        await answer(boss, asked, approved=True)
 
         await bob.put(PRICE, 1500)
         stepped = await runner(ada, buy).step()
@@ -45,14 +50,16 @@ class ApprovalRules:
         assert (again.request.asked, change.was, change.now) == (2, 1200, 1500)
         assert again.answer is None
 
-        await answer(bob, again, approved=True, reason="still cheap")
+        await answer(boss, again, approved=True, reason="still cheap")
         stepped = await runner(ada, buy).step()
         assert stepped.status is Status.DONE
-        assert (await notes_of(ada)).seen == ["True", "bob", "still cheap", "pay 1500!"]
+        assert (await notes_of(ada)).seen == ["True", "operator", "still cheap", "pay 1500!"]
         assert await keys_below(ada, "public/~approvals/**") == []
         assert await keys_below(ada, "public/~decisions/**") == []
 
-    async def test_why_leads_to_the_person_who_approved(self, ada: Board, bob: Board) -> None:
+    async def test_why_leads_to_the_person_who_approved(
+        self, ada: Board, bob: Board, boss: Board
+    ) -> None:
         await bob.put(PRICE, 1200)
 
         async def buy(ctx: Context[Notes]) -> None:
@@ -62,7 +69,7 @@ class ApprovalRules:
 
         await runner(ada, buy).step()
         [asked] = await pending(bob)
-        await answer(bob, asked, approved=True)
+        await answer(boss, asked, approved=True)
         await bob.put(PRICE, 1300)
         await bob.put(PRICE, 1200)
         assert (await runner(ada, buy).step()).status is Status.DONE
@@ -71,12 +78,12 @@ class ApprovalRules:
         told = {(cause.key.rpartition("/")[0], cause.author) for cause in others}
         assert {
             ("public/~approvals/ada", "ada"),
-            ("public/~decisions/ada", "bob"),
+            ("public/~decisions/ada", "operator"),
             ("public", "bob"),
         } <= told
 
     async def test_a_fact_that_was_written_again_is_the_same_fact(
-        self, ada: Board, bob: Board
+        self, ada: Board, bob: Board, boss: Board
     ) -> None:
         await bob.put(PRICE, 1200)
 
@@ -87,10 +94,12 @@ class ApprovalRules:
         await runner(ada, buy).step()
         [asked] = await pending(bob)
         await bob.put(PRICE, 1200)
-        await answer(bob, asked, approved=True)
+        await answer(boss, asked, approved=True)
         assert (await runner(ada, buy).step()).status is Status.DONE
 
-    async def test_a_rejection_is_read_by_the_agent(self, ada: Board, bob: Board) -> None:
+    async def test_a_rejection_is_read_by_the_agent(
+        self, ada: Board, bob: Board, boss: Board
+    ) -> None:
         async def buy(ctx: Context[Notes]) -> None:
             decision = await ctx.approve("buy it", details={"shop": "corner"})
             ctx.state.seen = [str(bool(decision)), decision.reason]
@@ -99,12 +108,12 @@ class ApprovalRules:
         await runner(ada, buy).step()
         [asked] = await pending(bob)
         assert asked.request.details == {"shop": "corner"}
-        await answer(bob, asked, approved=False, reason="too dear")
+        await answer(boss, asked, approved=False, reason="too dear")
         assert await pending(bob) != ()
         await runner(ada, buy).step()
         assert (await notes_of(ada)).seen == ["False", "too dear"]
 
-    async def test_who_waits_is_not_asked_twice(self, ada: Board, bob: Board) -> None:
+    async def test_who_waits_is_not_asked_twice(self, ada: Board, bob: Board, boss: Board) -> None:
         async def buy(ctx: Context[Notes]) -> None:
             await ctx.approve("buy it")
 
@@ -115,33 +124,85 @@ class ApprovalRules:
         [asked] = await pending(bob)
         assert asked.request.asked == 1
 
-    async def test_an_agent_does_not_answer_itself(self, ada: Board, bob: Board) -> None:
+    async def test_an_agent_gives_no_answers(self, ada: Board, bob: Board, boss: Board) -> None:
+        """Neither to itself nor to others: that takes a right of its own."""
+
         async def buy(ctx: Context[Notes]) -> None:
             await ctx.approve("buy it")
             ctx.done()
 
         await runner(ada, buy).step()
         [asked] = await pending(ada)
-        await answer(ada, asked, approved=True)
-        assert (await runner(ada, buy).step()).status is Status.WAITING_FOR_APPROVAL
-        await answer(bob, asked, approved=True)
+        for board in (ada, bob):
+            with pytest.raises(AccessDenied, match="approve"):
+                await answer(board, asked, approved=True)
+            for op in (
+                Append("public/~decisions/ada", encode_value(1)),
+                Increment(f"public/~decisions/ada/{asked.id}", 1),
+            ):
+                with pytest.raises(AccessDenied, match="approve"):
+                    await board.commit([op])
+        await answer(boss, asked, approved=True)
         assert (await runner(ada, buy).step()).status is Status.DONE
 
-    async def test_only_who_may_approve_counts(self, team: Team, ada: Board, bob: Board) -> None:
+    async def test_nobody_answers_what_was_asked_on_his_account(
+        self, team: Team, ada: Board, boss: Board
+    ) -> None:
+        """Whatever name the token was narrowed to, and whoever of them asks."""
+
         async def buy(ctx: Context[Notes]) -> None:
-            decision = await ctx.approve("buy it", approvers=["operator"])
+            await ctx.approve("buy it")
+            ctx.done()
+
+        may = (*access.agent("ada").grants, APPROVE)
+        whole = await team.account("ada", grants=may)
+        mine = await team.account("ada", "ada.me", grants=may)
+        await runner(ada, buy).step()
+        for board in (whole, mine):
+            [asked] = await pending(board, "ada")
+            await answer(board, asked, approved=True)
+            assert (await runner(ada, buy).step()).status is Status.WAITING_FOR_APPROVAL
+        asker = await team.account("ada", "ada.kid", grants=(*access.agent("ada.kid").grants, *may))
+        await runner(asker, buy).step()
+        [asked] = await pending(whole, "ada.kid")
+        await answer(whole, asked, approved=True)
+        await answer(mine, asked, approved=True)
+        assert (await runner(asker, buy).step()).status is Status.WAITING_FOR_APPROVAL
+        await answer(boss, asked, approved=True)
+        assert (await runner(asker, buy).step()).status is Status.DONE
+
+    @pytest.mark.parametrize(
+        ("approver", "account", "name", "counts"),
+        [
+            ("bob", "bob", "bob", True),
+            ("bob", "bob", "bob.phone", True),
+            ("bob.phone", "bob", "bob.phone.x", True),
+            ("bob.phone", "bob", "bob", False),
+            ("bob", "bob.phone", "bob.phone", False),
+            ("operator", "bob", "bob", False),
+        ],
+    )
+    async def test_only_who_may_approve_counts(
+        self, team: Team, ada: Board, approver: str, account: str, name: str, counts: bool
+    ) -> None:
+        """An account stands for the names that are narrowed from it, and for no other account."""
+
+        async def buy(ctx: Context[Notes]) -> None:
+            decision = await ctx.approve("buy it", approvers=[approver])
             ctx.state.seen = [decision.by]
             ctx.done()
 
         await runner(ada, buy).step()
-        [asked] = await pending(bob)
-        await answer(bob, asked, approved=True)
-        assert (await runner(ada, buy).step()).status is Status.WAITING_FOR_APPROVAL
-        await answer(await team.operator(), asked, approved=True)
-        await runner(ada, buy).step()
-        assert (await notes_of(ada)).seen == ["operator"]
+        board = await team.account(account, name, grants=(*access.agent("bob").grants, APPROVE))
+        [asked] = await pending(board)
+        await answer(board, asked, approved=True)
+        expected = Status.DONE if counts else Status.WAITING_FOR_APPROVAL
+        assert (await runner(ada, buy).step()).status is expected
+        assert (await notes_of(ada)).seen == ([name] if counts else [])
 
-    async def test_an_answer_is_to_the_request_that_was_seen(self, ada: Board, bob: Board) -> None:
+    async def test_an_answer_is_to_the_request_that_was_seen(
+        self, ada: Board, bob: Board, boss: Board
+    ) -> None:
         await bob.put(PRICE, 1200)
 
         async def buy(ctx: Context[Notes]) -> None:
@@ -152,9 +213,11 @@ class ApprovalRules:
         await bob.put(PRICE, 1500)
         await runner(ada, buy).step()
         with pytest.raises(Conflict):
-            await answer(bob, seen, approved=True)
+            await answer(boss, seen, approved=True)
 
-    async def test_a_decision_stands_for_the_rest_of_its_step(self, ada: Board, bob: Board) -> None:
+    async def test_a_decision_stands_for_the_rest_of_its_step(
+        self, ada: Board, bob: Board, boss: Board
+    ) -> None:
         await bob.put(PRICE, 1200)
         tool = Tool()
         dead: list[bool] = []
@@ -169,14 +232,16 @@ class ApprovalRules:
 
         await runner(ada, buy).step()
         [asked] = await pending(bob)
-        await answer(bob, asked, approved=True)
+        await answer(boss, asked, approved=True)
         with pytest.raises(asyncio.CancelledError):
             await runner(ada, buy).step()
         await runner(ada, buy).step()
         assert [call for call, _ in tool.calls] == ["pay 1200"]
         assert (await notes_of(ada)).seen == ["pay 1200!"]
 
-    async def test_several_things_are_asked_at_once(self, ada: Board, bob: Board) -> None:
+    async def test_several_things_are_asked_at_once(
+        self, ada: Board, bob: Board, boss: Board
+    ) -> None:
         async def buy(ctx: Context[Notes]) -> None:
             async with asyncio.TaskGroup() as tasks:
                 answers = [tasks.create_task(ctx.approve(name)) for name in ("tea", "milk")]
@@ -188,10 +253,12 @@ class ApprovalRules:
                 break
             for asked in await pending(bob):
                 if asked.answer is None:
-                    await answer(bob, asked, approved=asked.request.question == "tea")
+                    await answer(boss, asked, approved=asked.request.question == "tea")
         assert (await notes_of(ada)).seen == ["True", "False"]
 
-    async def test_an_agent_that_waits_is_woken_by_the_answer(self, ada: Board, bob: Board) -> None:
+    async def test_an_agent_that_waits_is_woken_by_the_answer(
+        self, ada: Board, bob: Board, boss: Board
+    ) -> None:
         async def buy(ctx: Context[Notes]) -> None:
             ctx.state.count = int((await ctx.approve("buy it")).approved)
             ctx.done()
@@ -201,6 +268,6 @@ class ApprovalRules:
                 running = asyncio.create_task(run_agent(Actor("ada", buy), ada))
                 await anext(watch)
             [asked] = await pending(bob)
-            await answer(bob, asked, approved=True)
+            await answer(boss, asked, approved=True)
             await running
         assert (await notes_of(ada)).count == 1

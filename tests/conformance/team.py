@@ -1,7 +1,7 @@
 """A team for tests: one service, and a board as its operator and its agents see it."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import anyio
@@ -11,7 +11,8 @@ from blackboard.client.client import Client
 from blackboard.client.views import Revised
 from blackboard.client.watch import Watch
 from blackboard.core import access
-from blackboard.core.access import Principal
+from blackboard.core.access import Grant, Narrowing, Principal
+from blackboard.integrity.tokens import attenuate, issue, new_secret, unverified
 from blackboard.server.service import Service
 
 RENEWED_MS = 60_000
@@ -42,6 +43,18 @@ class Team:
     async def board(self, agent: str) -> Board:
         """The board as `agent` sees it, with the default rights of an agent."""
         return (await self.client(access.agent(agent))).board(self.name)
+
+    async def account(
+        self, account: str, name: str = "", *, grants: tuple[Grant, ...] | None = None
+    ) -> Board:
+        """The board under a token of `account` that was narrowed to `name`, with those grants."""
+        whole = replace(access.agent(account), grants=grants or access.agent(account).grants)
+        token = issue(new_secret(), whole, 3_600_000)
+        if name and name != account:
+            token = attenuate(token, Narrowing(name=name))
+        await self.service.host.revocations.ready()
+        client = await self.connect(unverified(token))
+        return client.board(self.name)
 
     async def client_of(self, board: Board) -> Client:
         """The client that `board` was made by."""

@@ -279,7 +279,7 @@ async def live(service: ServiceProcess, fate: Fate, board: Board, other: Board) 
         fate.lives[agent.name] = ProcessLife(agent, board, place, CARE)
         return fate.lives[agent.name]
 
-    person = approve_all(other.as_agent("person"))
+    person = approve_all(other)
     others = [asyncio.create_task(work) for work in (fate.reign(), person)]
     try:
         with anyio.fail_after(PATIENCE_S):

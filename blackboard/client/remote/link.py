@@ -216,11 +216,13 @@ class RemoteLink:
         limit: int,
         pattern: str | None = None,
         author: str | None = None,
+        proofs: bool = False,
     ) -> LogPage:
         """As `Link.log`."""
         wanted = {"pattern": pattern, "author": author}
         params = {"board": board, "after": after, "limit": limit}
         params |= {name: text for name, text in wanted.items() if text is not None}
+        params |= {"proofs": True} if proofs else {}
         return reading.read_log(await self._ask("log", params), MSGPACK)
 
     async def why(self, board: str, key: Key) -> Sequence[Cause]:

@@ -20,6 +20,7 @@ from blackboard.core.commit import (
     LogEntry,
     LogPage,
     Reading,
+    name_of,
 )
 from blackboard.core.lease import from_result
 from blackboard.core.model import Outcome
@@ -146,10 +147,14 @@ def _text(name: bytes | None) -> str | None:
     return None if name is None else name.decode()
 
 
+def _name(signed: bytes | None) -> str | None:
+    return None if signed is None else name_of(signed.decode())
+
+
 def _conflict(_: Prepared, key: bytes, *rest: Any) -> Conflict:
     expected, actual, by, at_revision, head, current = rest
     return Conflict(
-        key.decode(), expected, actual, _text(by), at_revision, head=head, current=current
+        key.decode(), expected, actual, _name(by), at_revision, head=head, current=current
     )
 
 

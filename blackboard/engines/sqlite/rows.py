@@ -354,7 +354,7 @@ class Touched:
             if change.item is not None:
                 prefix = key.rpartition("/")[0]
                 next_items.setdefault(prefix, state.next_item.get(prefix))
-        lane = (entry.id.agent, entry.id.lane)
+        lane = (entry.signed, entry.id.lane)
         answers.setdefault(lane, state.answers.get(lane))
         large, digest = pack_large(prepared.large), entry.digest
         sealed = seal(entry.revision, entry.time_ms, results, digest)

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from blackboard.core.checkpoints import ORIGIN_KEY, ImportWish, Point, check_request
-from blackboard.core.commit import BRANCH, Entry, Epoch, Head, Seed
+from blackboard.core.commit import BRANCH, Entry, Epoch, Head, Seed, name_of
 from blackboard.core.path import SYSTEM, check_key, check_name, check_prefix, namespace_of
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Store
@@ -191,7 +191,7 @@ class _Import:
 def _check_entry(entry: Entry, manifest: Manifest) -> None:
     """Errors: InvalidRequest, Corrupt."""
     check_key(entry.key)
-    check_name(entry.author, "author")
+    check_name(name_of(entry.author), "author")
     if namespace_of(entry.key) == SYSTEM:
         raise InvalidRequest(field="key", reason=f"{entry.key} is the service's own")
     if not 1 <= entry.create_revision <= entry.mod_revision <= manifest.revision:

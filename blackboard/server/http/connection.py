@@ -479,7 +479,7 @@ class Connection:
         principal, before = self._house.authenticate(token), self._principal
         assert self._link is not None
         assert before is not None
-        if principal.name != before.name:
+        if (principal.name, principal.account) != (before.name, before.account):
             raise AccessDenied(principal.name, "act as", before.name)
         links = {self._link.agent: self._link, **self._links}
         now = {name: access.acting_as(principal, name) for name in links}

@@ -198,6 +198,7 @@ async def call(link: Link, params: messages.Params | CommitParams, encoding: Enc
                 limit=params.limit,
                 pattern=params.pattern,
                 author=params.author,
+                proofs=params.proofs,
             )
             return answers.write_log(page, encoding)
         case messages.Why():

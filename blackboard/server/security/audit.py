@@ -52,7 +52,7 @@ from blackboard.client.audit_record import (
 )
 from blackboard.client.link import WatchRequest
 from blackboard.core.access import Principal, Right, allows
-from blackboard.core.commit import Append, Commit, CommitId
+from blackboard.core.commit import Append, Commit, CommitId, signature
 from blackboard.engines.base import Store
 from blackboard.errors import AccessDenied, BlackboardError, Corrupt, Fenced, Unauthenticated
 from blackboard.types import (
@@ -193,7 +193,8 @@ class Audit:
         if principal.credential is None:
             return
         token = principal.credential.ids[-1]
-        self._take(AuditRecord(_now_ms(), principal.name, token, verb, board, what, outcome))
+        who = signature(principal.name, principal.account)
+        self._take(AuditRecord(_now_ms(), who, token, verb, board, what, outcome))
 
     def note_stranger(self, verb: str, why: str, outcome: str) -> None:
         """Record that somebody, who is not known, was not let in."""

@@ -1,8 +1,9 @@
 """Tokens that were taken back: kept in a board of the service's own, followed by every process.
 
-A record names a token (with everything that was narrowed from it), or a principal (every token that
-it was issued until then). The process that revokes knows at once; every other one when its reader
-of that board's log does, which is what it would learn of any commit: within milliseconds.
+A record names a token (with everything that was narrowed from it), or a principal: every token that
+it was issued until then, and every one of a name narrowed from its own, whoever narrows it, and
+when. The process that revokes knows at once; every other one when its reader of that board's log
+does, which is what it would learn of any commit: within milliseconds.
 
 An engine that several processes share closes that gap in the commit itself: who revokes tells every
 board the revision of his record, its access number, before he answers, and a commit under a token
@@ -37,7 +38,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from blackboard.core.access import READ_ALL, Principal
+from blackboard.core.access import READ_ALL, Principal, names_above
 from blackboard.core.commit import Change, Commit, CommitId, Delete, Entry, Op, Put
 from blackboard.core.model import Outcome
 from blackboard.core.path import check_name, parse_patterns
@@ -142,7 +143,7 @@ class Revocations:
             raise Unauthenticated(reason="the token has expired")
         if not self._until:
             return
-        names = {credential.subject, principal.name}
+        names = {credential.subject, *names_above(principal.name, credential.subject)}
         before = max(self._before.get(f"{_PRINCIPALS}/{name}", -1) for name in names)
         if credential.issued_at_ms <= before or any(
             f"{_TOKENS}/{name}" in self._until for name in credential.ids

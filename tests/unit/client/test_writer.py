@@ -322,6 +322,29 @@ async def test_what_is_read_after_a_loss_does_not_hide_what_was_read_before(
         assert (await reader.commit(ADD_ONE)).results == (2,)
 
 
+@pytest.mark.parametrize(("read", "is_told"), [([1], False), ([2, 1], True), ([1, 2], True)])
+async def test_what_was_read_in_two_epochs_counts_in_each(
+    tmp_path: Path, read: list[int], is_told: bool
+) -> None:
+    """Revision 1 was kept, 2 was lost. What is read in the present epoch is no loss."""
+    store = await SqliteStore.at(tmp_path, "memory")
+    async with Service(store) as service:
+        await Writer(LossyLink(service.host, operator()).prepare(), "main").commit(ADD_ONE)
+        before = await store.open("main")
+        store._boards.pop("main")._file.abandon()  # as the end of a process does
+    async with Service(await SqliteStore.at(tmp_path, "memory")) as service:
+        reader = Writer(LossyLink(service.host, operator()).prepare(), "main")
+        now = await reader.link.head("main")
+        for revision in read:
+            reader.saw(revision, before.epoch.id)
+        reader.saw(now.revision, now.epoch.id)
+        if is_told:
+            with pytest.raises(StaleEpoch):
+                await reader.commit(ADD_ONE)
+            await reader.refresh()
+        assert (await reader.commit(ADD_ONE)).results == (2,)
+
+
 async def test_refreshing_accepts_the_present_epoch(writer: Writer, link: LossyLink) -> None:
     await writer.commit(ADD_ONE)
     writer._epoch = Epoch(1, "abandoned")

@@ -71,6 +71,21 @@ GRANTS = st.lists(
 ).map(tuple)
 
 
+@pytest.mark.parametrize(
+    ("principal", "is_admin"),
+    [
+        (OPERATOR, True),
+        (NO_BOARDS, False),
+        (Principal("half", (access.Grant("public/**", frozenset({Right.ADMIN})),)), False),
+        (Principal("reader", (access.Grant("**", frozenset({Right.READ})),)), False),
+    ],
+    ids=["operator", "of-one-board", "of-public", "reader"],
+)
+def test_an_admin_has_everything_on_every_board(principal: Principal, is_admin: bool) -> None:
+    """What concerns all boards, such as the audit, is for nobody else."""
+    assert access.is_admin(principal) is is_admin
+
+
 @given(GRANTS, st.sampled_from(Right), PREFIXES, BELOW)
 @example((access.Grant("public/*", access.ALL_RIGHTS),), Right.READ, "public", "a/b")
 @example((access.Grant("*/*", access.ALL_RIGHTS),), Right.WRITE, "private/ada", "a")

@@ -9,9 +9,17 @@ from hypothesis import strategies as st
 from msgspec.msgpack import encode
 from msgspec.structs import fields, replace
 
-from blackboard.core import entry_digest
+from blackboard.core import digest, entry_digest
 from blackboard.core.commit import Change, ChangeKind, CommitId, Epoch, Lease, LogEntry, Waiter
-from blackboard.core.entry_digest import LEAVES_MIN, Leaves, content_of, digest_of
+from blackboard.core.entry_digest import (
+    LEAVES_MIN,
+    Leaves,
+    content_of,
+    digest_of,
+    is_proved,
+    proof_of,
+)
+from blackboard.types import PROOF_LEAVES_MAX
 
 LEASE = Lease("public/l", "ada", 3, 99, (Waiter("bo", 5, 6),))
 ENTRY = LogEntry(
@@ -109,3 +117,51 @@ def test_equal_changes_have_unlike_leaves() -> None:
     """In one entry, and in two that differ in nothing but their salt."""
     one, other = (leaves_of(entry_of(3, salt)) for salt in (b"a" * 16, b"b" * 16))
     assert not set(one) & set(other)
+
+
+@given(st.lists(st.sampled_from(["public/a", "public/b", "private/ada/a"]), max_size=6))
+def test_what_is_shown_with_its_proof_gives_the_digest(keys: list[str]) -> None:
+    """Whatever is shown; and nothing else does."""
+    changes = [Change(ChangeKind.PUT, key, bytes([n])) for n, key in enumerate(keys)]
+    entry = replace(ENTRY, changes=tuple(changes))
+    entry = replace(entry, digest=digest_of(entry))
+    shown = [change for change in changes if change.key.startswith("public/")]
+    seen = replace(entry, changes=tuple(shown), salt=b"", id=CommitId("ada", 0, "", 0))
+    seen = replace(seen, based_on=(), results=())
+    proof = proof_of(entry, lambda key: key.startswith("public/"), digest.content_of)
+    assert proof is not None
+    assert is_proved(seen, proof)
+    assert list(proof.leaves) == sorted(proof.leaves)
+    assert not is_proved(replace(seen, revision=8), proof)
+    for place, change in enumerate(shown):
+        other = replace(change, value=b"other")
+        changed = (*shown[:place], other, *shown[place + 1 :])
+        assert not is_proved(replace(seen, changes=changed), proof)
+
+
+def test_what_has_no_salt_or_too_many_leaves_has_no_proof() -> None:
+    """The edge of PROOF_LEAVES_MAX."""
+
+    def proves(entry: LogEntry) -> bool:
+        return proof_of(entry, lambda _: True, digest.content_of) is not None
+
+    assert not proves(replace(ENTRY, salt=b""))
+    assert proves(entry_of(PROOF_LEAVES_MAX - 1))
+    assert not proves(entry_of(PROOF_LEAVES_MAX))
+
+
+def test_a_value_that_is_kept_sealed_counts_as_it_is_kept() -> None:
+    """Its reader is told the hash, for what is shown is another form of it."""
+
+    def sealed(value: bytes) -> bytes:
+        return b"sealed " + value
+
+    kept = [
+        change if change.value is None else replace(change, value=sealed(change.value))
+        for change in ENTRY.changes
+    ]
+    seen = replace(ENTRY, digest=digest_of(replace(ENTRY, changes=tuple(kept))))
+    proof = proof_of(seen, lambda _: True, lambda value: digest.content_of(sealed(value)))
+    assert proof is not None
+    assert is_proved(seen, proof)
+    assert [content is None for content in proof.contents] == [False, True, True]

@@ -382,6 +382,19 @@ def test_a_narrowed_token_runs_out_by_its_own_time() -> None:
         verify(SECRET, attenuate(token, Narrowing(expires_at_ms=past_ms)))
 
 
+@pytest.mark.parametrize("hours", [(1, 2, 3), (3, 1, 2), (3, 2, 1)])
+def test_a_narrowed_token_ends_with_the_first_of_those_it_comes_from(
+    hours: tuple[int, ...],
+) -> None:
+    """However long a later narrowing asks for."""
+    now_ms = int(time.time()) * 1000
+    first, *later = (now_ms + hour * HOUR_MS for hour in hours)
+    token = attenuate(issue(SECRET, agent("ada"), 9 * HOUR_MS), Narrowing(expires_at_ms=first))
+    for end_ms in later:
+        token = attenuate(token, Narrowing(expires_at_ms=end_ms))
+    assert verify(SECRET, token).expires_at_ms == now_ms + HOUR_MS
+
+
 def test_an_id_can_be_told_from_what_is_none() -> None:
     """Those of tokens and narrowings are ids; other text, and the token itself, is not."""
     token = issue(SECRET, agent("ada"), HOUR_MS)

@@ -112,6 +112,39 @@ async def test_nothing_is_recorded_for_who_was_overtaken(desk: MemoryDesk) -> No
     assert (await load(desk)).records == {}
 
 
+@pytest.mark.parametrize("terms", [Terms(), Terms(shared_ms=60_000)])
+async def test_who_was_overtaken_leaves_no_part_of_a_large_result(
+    desk: MemoryDesk, terms: Terms
+) -> None:
+    """Neither in the journal nor for the team: the parts come before the record."""
+    mine = await journal(desk)
+    desk.seed("ada", Put("private/ada/~state", encode_value({"step": 1})))
+    with pytest.raises(Conflict):
+        await mine.call(LOOK, Work("x" * (5 * LARGE_PART_BYTES)), terms)
+    assert len(desk.log) == 1
+
+
+async def test_who_was_overtaken_puts_nothing_ahead(desk: MemoryDesk) -> None:
+    """Nobody would remove it."""
+    encoded = encode_large("x" * (5 * LARGE_PART_BYTES))
+    mine = await journal(desk)
+    desk.seed("ada", Put("private/ada/~state", encode_value({"step": 1})))
+    with pytest.raises(Conflict):
+        await mine.put_ahead({large.digest_of(encoded): encoded})
+    assert len(desk.log) == 1
+
+
+async def test_who_was_overtaken_forgets_no_failure(desk: MemoryDesk) -> None:
+    """It is of a step that somebody else goes on with."""
+    mine = await journal(desk)
+    with pytest.raises(CallFailed):
+        await mine.call(LOOK, Work(failures=1), Terms())
+    desk.seed("ada", Put("private/ada/~state", encode_value({"step": 1})))
+    with pytest.raises(Conflict):
+        await mine.forget_failures()
+    assert [record.outcome for record in (await load(desk)).records.values()] == ["failed"]
+
+
 async def test_a_replay_makes_no_call(desk: MemoryDesk) -> None:
     """What is not recorded is Diverged; what is, is answered."""
     await (await journal(desk)).call(LOOK, Work(), Terms())

@@ -147,7 +147,7 @@ async def test_nobody_is_stopped_while_a_person_is_asked(board: Board) -> None:
     [asked] = await pending(board)
     await board.put("public/unrelated", 1)
     assert not running.done()
-    await answer(board.as_agent("person"), asked, approved=True)
+    await answer(board, asked, approved=True)
     with anyio.fail_after(PATIENCE_S):
         ended = await running
     assert {name: life.how for name, life in ended.items()} == {

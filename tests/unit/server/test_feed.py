@@ -135,6 +135,22 @@ async def test_watchers_with_the_same_view_share_their_deliveries(feed: Feed, bo
     assert one.revisions == three.revisions
 
 
+async def test_a_delivery_is_shared_only_until_something_else_happens(
+    feed: Feed, board: Board
+) -> None:
+    """Who begins at the same place later is told all that there is by then, at once."""
+    async with feed.watch(EVERYTHING, None) as early:
+        begun = early.position
+        await board.increment("public/n")
+        assert await revisions(early, 1) == [1]
+        for _ in range(2):
+            await board.increment("public/n")
+        assert await revisions(early, 3) == [2, 3]
+        async with feed.watch(EVERYTHING, begun) as late:
+            delivery = await anext(late)
+    assert [entry.revision for entry in delivery.revisions] == [1, 2, 3]
+
+
 async def test_a_failing_reader_is_told_to_every_watcher(
     feed: Feed, board: Board, store: HookedStore, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -303,6 +319,27 @@ async def test_what_a_watcher_does_not_see_does_not_wake_it_and_is_passed(
         await board.put("public/x", 1)
     assert told == [6]
     assert watcher.state is WatchState.SYNCED
+
+
+@pytest.mark.usefixtures("no_marks")
+async def test_who_sleeps_is_told_of_a_gap_that_the_reader_skips(
+    feed: Feed, board: Board, store: HookedStore
+) -> None:
+    """What follows the gap does not concern the view, which must not pass the gap with it."""
+    released = anyio.Event()
+    store.hook("before log", released.wait)
+    async with feed.watch(NARROW, None) as watcher:
+        told = asyncio.ensure_future(anext(watcher))
+        await board.put("public/x", 1)
+        for _ in range(9):
+            await board.increment("public/n")
+        await store.compact("main", 8)
+        async with feed.watch(EVERYTHING, Position(watcher.position.epoch, 7)) as other:
+            released.set()
+            assert await revisions(other, 10) == [8, 9, 10]
+        await board.put("public/x", 2)
+        with pytest.raises(Compacted), anyio.fail_after(PATIENCE_S):
+            await told
 
 
 async def restored(store: HookedStore, board: Board, count: int) -> int:

@@ -52,6 +52,7 @@ ROLES: dict[str, tuple[Principal, dict[str, set[str]]]] = {
         Principal("root", grants_of("operator", "root")),
         {name: ALL for name in NAMESPACES if name != "system"} | {"system": {R}},
     ),
+    "approver": (Principal("kay", grants_of("approver", "kay")), {"public": {R}}),
     "planner": (
         Principal("pat", (access.parse_grant("public/**=read,lock"),)),
         {"public": {R, L}},
@@ -240,6 +241,31 @@ async def test_commits(service: Service, role: str) -> None:
         if right in rights.get(name, set()) and name != "system"
     }
     assert allowed == expected
+
+
+ANSWERS: dict[str, Wish] = {
+    "answer": Wish((Put("public/~decisions/ada/x", ONE),)),
+    "count": Wish((Increment("public/~decisions/ada/x", 1),)),
+    "list": Wish((Append("public/~decisions/ada", ONE),)),
+    "list of all": Wish((Append("public/~decisions", ONE),)),
+}
+"""Ways to write where the answers to agents' requests stand."""
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_answers(service: Service, role: str) -> None:
+    """Who may write everywhere in public may not approve: that is a right of its own."""
+    principal, _ = ROLES[role]
+    writer = Writer(service.link(principal), BOARD)
+    allowed = {kind for kind, wish in ANSWERS.items() if await _commits(writer, wish)}
+    assert allowed == {"operator": set(ANSWERS), "approver": {"answer"}}.get(role, set())
+
+
+async def test_an_admin_of_the_answers_gives_them(service: Service) -> None:
+    """As the tokens of operators do that were made before there was the right."""
+    grants = (access.parse_grant("**=read,write,append,lock,checkpoint,restore,admin"),)
+    writer = Writer(service.link(Principal("root", grants)), BOARD)
+    assert await _commits(writer, ANSWERS["answer"])
 
 
 @pytest.mark.parametrize("look", LOOKS)

@@ -10,7 +10,7 @@ from blackboard.client.link import WatchRequest
 from blackboard.core.access import operator
 from blackboard.core.commit import Put
 from blackboard.errors import EngineRefused, InvalidRequest, LimitExceeded, Unavailable
-from blackboard.server import requests as local
+from blackboard.server import pages
 from blackboard.server.requests import LocalLink
 from blackboard.server.service import Service
 from blackboard.types import LIST_ENTRIES_MAX, LOG_ENTRIES_MAX, PAGE_BYTES_MAX, READ_KEYS_MAX
@@ -83,7 +83,7 @@ async def test_a_listing_that_finds_little_answers_in_the_end(
     link: LocalLink, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks through a bounded number of pages, and says where to go on."""
-    monkeypatch.setattr(local, "_LIST_PAGES_MAX", 2)
+    monkeypatch.setattr(pages, "_LIST_PAGES_MAX", 2)
     await board.commit([Put(f"public/{i}", ONE) for i in range(9)] + [Put("public/z/a", ONE)])
     page = await link.list("main", "public/*/a", limit=3)
     assert (page.entries, page.next_key) == ((), "public/5")

@@ -49,6 +49,14 @@ def test_some_roles_are_built_in() -> None:
     assert grants_of("reader", "ada") == (Grant("public/**", frozenset({Right.READ})),)
 
 
+@pytest.mark.parametrize("role", ["agent", "operator", "reader"])
+def test_a_file_may_define_a_built_in_role_otherwise(tmp_path: Path, role: str) -> None:
+    """A token of that role gets no more than the file says."""
+    path = tmp_path / "roles.toml"
+    path.write_text(f"[{role}]\ngrants = ['public/{{name}}/**=read']\n", encoding="utf-8")
+    assert grants_of(role, "ada", path) == (Grant("public/ada/**", frozenset({Right.READ})),)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -30,7 +30,8 @@ end
 
 local barriers = {}  -- by agent: the key that says that a checkpoint waits for it
 local function barrier_of(agent)
-  local key = 'system/barriers/' .. agent
+  -- A signature has an @ where the account ends: it stands for the dot in the name.
+  local key = 'system/barriers/' .. string.gsub(agent, '@', '.')
   barriers[agent] = key
   want(entries, wanted_entries, key)
   want(entries, wanted_entries, key .. '/cut')

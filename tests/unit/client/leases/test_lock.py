@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,12 @@ from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.client.leases import ambient as keeper
 from blackboard.client.leases import lock
+from blackboard.client.views import Change, Revised
 from blackboard.core import access
 from blackboard.core.access import Grant as AccessGrant
 from blackboard.core.access import Principal, Right
-from blackboard.core.commit import Grant, Release
+from blackboard.core.checkpoints import Moment
+from blackboard.core.commit import Grant, Lease, Reading, Release, Waiter
 from blackboard.errors import (
     AccessDenied,
     BlackboardError,
@@ -28,7 +30,9 @@ from blackboard.errors import (
     StepSuperseded,
     Unavailable,
 )
+from blackboard.server.requests import LocalLink
 from blackboard.server.service import Service
+from blackboard.types import Key
 from tests.conformance.workers import Block, apart, finished, lease_of, queued
 from tests.unit.server.hooked import HookedStore, client_of, service_over
 
@@ -301,6 +305,48 @@ async def test_a_restored_board_has_no_leases(store: HookedStore, ada: Board) ->
     with pytest.raises(LeaseLost, match="restore"):
         await block.end()
     store.hooks.clear()
+
+
+class BusyLink(LocalLink):
+    """A way on which something happens just before the next reading."""
+
+    meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def read(self, board: str, keys: Sequence[Key], *, at: Moment | None = None) -> Reading:
+        """As `Link.read`."""
+        if self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            await apart(_done(meanwhile))
+        return await super().read(board, keys, at=at)
+
+
+async def _done(work: Callable[[], Awaitable[object]]) -> None:
+    await work()
+
+
+async def test_a_grant_between_the_asking_and_the_watch_is_not_missed(
+    opened: tuple[Service, HookedStore], ada: Board
+) -> None:
+    """The watch begins at the revision of the asking commit, wherever the head is by then."""
+    granted = await ada.commit([Grant(A, "ada~other", HOUR_MS)])
+    link = BusyLink(opened[0].host, access.agent("ada"))
+    link.meanwhile = lambda: ada.commit([Release(A, "ada~other", granted.revision)])
+    block = Block(Board(link, "main").lock(A, ttl_ms=HOUR_MS))
+    held = await block.entered()
+    assert link.meanwhile is None
+    assert [fence.fence for fence in held.fences] == [granted.revision + 2]
+    await block.end()
+
+
+async def test_news_from_before_a_grant_do_not_take_it_back(ada: Board) -> None:
+    """A refusal has told of the grant already; the watch still brings what came before it."""
+    async with ada.lock(A, ttl_ms=HOUR_MS) as held:
+        [fence] = held.fences
+        for waiters in ((), (Waiter(held.holder, HOUR_MS, HOUR_MS),)):
+            before = Lease(A, "bob~other", fence.fence - 1, HOUR_MS, waiters)
+            change = Change("grant", A, lease=before)
+            held._notice(Revised(fence.fence - 1, 0, "bob", (change,)))
+            assert held.fences == (fence,)
 
 
 async def test_who_was_put_out_of_a_queue_asks_again(

@@ -31,7 +31,7 @@ from blackboard.engines.redis.layout import board_keys
 from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import _DECODED_BYTES, RedisStore
 from blackboard.errors import FutureRevision, LeaseHeld, LimitExceeded, Unavailable
-from blackboard.types import LEASE_TTL_MS, VALUE_BYTES_MAX
+from blackboard.types import LEASE_TTL_MS, VALUE_BYTES_MAX, VALUE_INLINE_BYTES_MAX
 from blackboard.wire.codec import prepare
 from tests.conformance.writer import Writer, packed
 
@@ -112,6 +112,19 @@ async def test_nothing_is_left_over_in_the_server(
     await redis_store.compact(BOARD, 10**6)
     await check_layout(redis)
     assert await redis.hlen(board_keys(BOARD)[3]) < before
+
+
+@pytest.mark.parametrize("after", [Put("public/a", packed(1)), Delete("public/a")])
+async def test_a_large_value_goes_when_its_key_holds_it_no_longer(
+    redis_store: RedisStore, redis: Redis, after: Op
+) -> None:
+    """Nothing else would remove it."""
+    ada, entries = await Writer.open(redis_store, BOARD), board_keys(BOARD)[3]
+    await ada.commit(Put("public/a", packed(b"L" * VALUE_INLINE_BYTES_MAX)))
+    assert await redis.hexists(entries, "\0public/a")
+    await ada.commit(after)
+    assert not await redis.hexists(entries, "\0public/a")
+    await check_layout(redis)
 
 
 async def test_every_key_of_a_board_exists_from_the_start_and_stays(

@@ -80,7 +80,8 @@ async def test_a_directory_has_one_owner(store: SqliteStore) -> None:
         store.announce(url)
         with pytest.raises(DataDirectoryInUse) as refused:
             await SqliteStore.at(store.directory)
-        expected = {"path": str(store.directory), "pid": os.getpid(), "url": url}
+        own = {"pid": os.getpid(), "is_this_process": True}
+        expected = {"path": str(store.directory), "url": url, **own}
         assert refused.value.fields() == expected
 
 

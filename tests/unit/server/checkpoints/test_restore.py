@@ -1,7 +1,7 @@
 """A restore while others commit: how often it is tried before they have to wait, and what rests."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.checkpoints import Mark, Restored, RestoreWish
-from blackboard.core.commit import Commit, Head, Put, Reading
+from blackboard.core.commit import Commit, Grant, Head, Op, Put, Reading
 from blackboard.core.model import Outcome
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import LimitExceeded, OutcomeUnknown, Unavailable
@@ -26,6 +26,7 @@ from tests.unit.core.trial import packed
 
 BOARD = "main"
 REQUEST = "0123456789abcdef"
+HOUR_MS = 3_600_000
 
 
 class BusyStore(SqliteStore):
@@ -46,7 +47,33 @@ class BusyStore(SqliteStore):
             self.tries += 1
             if not self.held:
                 self.bob = self.bob or await Writer.open(self, board, "bob")
-                await self.bob.commit(Put("public/bob", packed(self.tries)))
+                await self.bob.commit(self.meanwhile())
+        return await super().commit(board, batch)
+
+    def meanwhile(self) -> Op:
+        """What somebody else commits."""
+        return Put("public/bob", packed(self.tries))
+
+
+class LeasingStore(BusyStore):
+    """Somebody else asks for the lease of a key just before each restore."""
+
+    def meanwhile(self) -> Op:
+        """As `BusyStore.meanwhile`."""
+        return Grant("public/same", f"bob~{self.tries}", HOUR_MS, wait=True)
+
+
+class RacingStore(SqliteStore):
+    """The same request arrives a second time just before the restore is committed."""
+
+    again: Callable[[], Awaitable[Restored]] | None = None
+    first: Restored | None = None
+
+    async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
+        """As `Store.commit`."""
+        if batch[0].commit.begins is not None and self.again is not None:
+            again, self.again = self.again, None
+            self.first = await again()
         return await super().commit(board, batch)
 
 
@@ -171,6 +198,39 @@ async def test_only_a_small_restore_is_tried_without_a_hold(
         assert store.tries == tries + 1
         assert await board.get("public/bob") is None
     assert [thread is threading.main_thread() for thread in threads] == [few > 0] * (tries + 1)
+
+
+async def test_a_lease_that_changes_meanwhile_is_no_change_of_its_key(tmp_path: Path) -> None:
+    """The key holds what it held: nothing puts it back."""
+    store = await LeasingStore.at(tmp_path, level="memory")
+    async with Service(store, archive=await archive_beside(tmp_path)) as service:
+        board = Client(service.link(access.operator())).board(BOARD)
+        await board.put("public/same", 1)
+        before = await board.put("public/plan", 1)
+        await board.put("public/plan", 2)
+        restored = await board.restore(before.revision)
+        assert store.tries > 1
+        assert (restored.put_back, restored.removed) == (1, 0)
+        entry = await board.entry("public/same")
+        assert entry is not None
+        assert entry.mod_revision == 1
+
+
+async def test_the_same_request_that_was_faster_answers_when_no_try_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is done, though every try of this one found the head moved."""
+    monkeypatch.setattr(restore, "_FEW_CHANGES", -1)
+    monkeypatch.setattr(restore, "RESTORE_HOLDS_MAX", 1)
+    store = await RacingStore.at(tmp_path, level="memory")
+    async with Service(store, archive=await archive_beside(tmp_path)) as service:
+        link, wish = service.link(access.operator()), RestoreWish(1, REQUEST)
+        for value in (1, 2):
+            await Board(link, BOARD).put("public/plan", value)
+        store.again = lambda: link.restore(BOARD, wish)
+        restored = await link.restore(BOARD, wish)
+        assert restored == store.first
+        assert restored.epoch.number == 2
 
 
 @pytest.mark.parametrize("changes_max", [2, 0])

@@ -1,0 +1,92 @@
+"""What one answer shows of a listing or of the log, put together from pages of an engine.
+
+It goes by nothing but what the reader may read: that alone decides where it ends, and a cursor is a
+key that the reader may read (docs/decisions/0035-readable-ranges.md).
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from msgspec.structs import replace
+
+from blackboard.core.access import Reach
+from blackboard.core.commit import Entry, Reading
+from blackboard.core.path import Pattern, Ranges
+from blackboard.types import LIST_ENTRIES_MAX, PAGE_BYTES_MAX, Key
+
+_LIST_PAGES_MAX: Final = 16
+"""How many times as many keys as were asked for one request looks through for matches, before it
+answers with a `next_key`."""
+
+
+class Source(Protocol):
+    """Where entries come from: the board as it is, or as it was."""
+
+    async def read(self, keys: Sequence[Key]) -> Reading:
+        """The entries at `keys`, all as of one revision."""
+
+    async def list(self, within: Ranges, after: Key | None, limit: int) -> Reading:
+        """Up to `limit` entries of the keys in `within` that follow `after`, in key order."""
+
+
+class Sieve:
+    """What one answer shows of the keys that were looked through.
+
+    It goes by nothing but what the reader may read: that alone decides where a page ends.
+    """
+
+    def __init__(self, pattern: Pattern, reach: Reach, limit: int) -> None:
+        self.found: list[Entry] = []
+        self.last: Key | None = None
+        self._pattern = pattern
+        self._readable = reach.readable
+        self.limit = limit
+        self._seen = 0
+        self._size = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the answer ends here, if there is more."""
+        return (
+            len(self.found) >= self.limit
+            or self._size >= PAGE_BYTES_MAX
+            or self._seen >= self.limit * _LIST_PAGES_MAX
+        )
+
+    def take(self, entries: Sequence[Entry]) -> bool:
+        """Look at the next entries; False when it is full, and a readable one is left."""
+        for entry in entries:
+            if not self._readable(entry.key):
+                continue
+            if self.is_full:
+                return False
+            self._seen += 1
+            self.last = entry.key
+            if self._pattern.matches(entry.key):
+                self.found.append(entry)
+                self._size += len(entry.value)
+        return True
+
+
+async def listed(source: Source, reach: Reach, sieve: Sieve, after: Key | None) -> Reading | None:
+    """Pages of the engine put together, as long as they are of one revision.
+
+    None when they are not, and where the last of them ended would tell of what the reader may not
+    read: begin again.
+    """
+    shown: Reading | None = None
+    step = sieve.limit if reach.is_exact else LIST_ENTRIES_MAX
+    while True:
+        page = await source.list(reach.ranges, after, step)
+        if shown is not None and page.revision != shown.revision:
+            if not reach.is_exact:
+                return None
+            break  # also without matches so far: there may be some by now
+        shown, after = page, page.next_key
+        if not sieve.take(page.entries) or (reach.is_exact and after and sieve.is_full):
+            break
+        if after is None:
+            return replace(shown, entries=tuple(sieve.found), next_key=None)
+        await asyncio.sleep(0)  # a page of an engine in memory comes without a pause
+    return replace(shown, entries=tuple(sieve.found), next_key=sieve.last)
