@@ -87,10 +87,11 @@ def restore(trial: Trial, *ops: Op, note: str = "") -> Commit:
 def restore_of(size: int) -> None:
     """Encode a restore of `size` bytes."""
     trial = Trial()
-    value = b"x" * (1024 * 1024 - 100)
+    value = b"x" * (1024 * 1024 - 300)
     ops = [PutBack(f"public/{i}", value) for i in range(size // 1024**2)]
-    rest = size - prepare(restore(trial, *ops, note="n" * 300)).size + 300
-    prepare(restore(trial, *ops, note="n" * rest))
+    made = restore(trial, *ops)
+    rest = size - prepare(replace(made, note="n" * 300)).size + 300
+    prepare(replace(made, note="n" * rest))
 
 
 def restore_keys(size: int) -> None:

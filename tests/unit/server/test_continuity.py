@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import blackboard
 from blackboard.archive.base import Archive
 from blackboard.core.checkpoints import Lost, Point
 from blackboard.core.commit import Put
@@ -13,6 +14,7 @@ from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest, Unavailable
 from blackboard.server.archiver import Archiver
 from blackboard.server.assembly import archive_beside
+from blackboard.server.checkpoints import recover as recover_module
 from blackboard.server.continuity import go_above
 from blackboard.wire.codec import encode_value
 from tests.conformance.rules_archive import state_at, whole_log
@@ -147,3 +149,25 @@ async def test_a_log_that_was_cut_before_it_was_archived_leaves_a_gap(
     held = await state_at(archive, Point(BOARD, 16))
     assert {entry.author for entry in held.values()} == {"bob", "cy"}
     assert await archive.boards() == [BOARD]
+
+
+async def test_a_recovery_tells_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After RECOVER_WAIT_MS it answers that it goes on; who asked asks again, until it is done."""
+    monkeypatch.setattr(recover_module, "RECOVER_WAIT_MS", 0)
+    async with blackboard.open(tmp_path) as client:
+        board = client.board(BOARD)
+        for number in range(5):
+            await board.put(f"public/{number}", number)
+        await board.checkpoint("kept")
+        await board.show("kept")
+    for file in (tmp_path / "boards").glob(f"{BOARD}.db*"):
+        file.unlink()
+    told: list[int] = []
+    async with blackboard.open(tmp_path) as client:
+        board = client.board(BOARD)
+        recovered = await board.recover(progress=told.append)
+        assert recovered.done
+        assert await board.get("public/4") == 4
+    assert told
