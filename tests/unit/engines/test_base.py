@@ -12,28 +12,8 @@ METHODS = sorted(name for name in vars(Store) if not name.startswith("_"))
 
 
 def test_the_port_is_small() -> None:
-    assert (
-        sorted(
-            [
-                "facts",
-                "open",
-                "commit",
-                "hold",
-                "seed",
-                "drop",
-                "exists",
-                "read",
-                "list",
-                "log",
-                "due",
-                "leases",
-                "compact",
-                "boards",
-                "aclose",
-            ]
-        )
-        == METHODS
-    )
+    named = "facts open begin_epoch commit hold seed drop exists read list log due leases compact"
+    assert sorted([*named.split(), "boards", "aclose"]) == METHODS
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -52,14 +52,14 @@ async def test_both_desks_answer_alike(board: Board) -> None:
         assert ([e.key for e in page.entries], page.next_key) == (["public/2"], None)
 
 
-async def test_a_checkpoint_is_answered_before_the_commit(service: Service, board: Board) -> None:
-    """By deleting what asks for it; the agent holds nothing else to bring."""
+async def test_a_checkpoint_is_answered_by_the_commit(service: Service, board: Board) -> None:
+    """By deleting what asks for it, at once with all that the agent has to bring."""
     ada = board.as_agent("ada")
     await commit_as_system(service.host, "main", [Put(barrier_key("ada"), ONE)])
     await BoardDesk(ada).commit([Put("public/a", ONE)])
     assert await board.entry(barrier_key("ada")) is None
-    first, _ = await ada.log(after=1)
-    assert first.note == "brought in for a checkpoint"
+    [only] = await board.log(after=1)
+    assert {change.key for change in only.changes} == {"public/a", barrier_key("ada")}
 
 
 async def test_a_desk_goes_on_after_a_restore_when_it_is_renewed(tmp_path: Path) -> None:
