@@ -106,7 +106,7 @@ async def test_a_person_approves_by_http(shell: Shell, service: Running, buyer: 
     """Two requests: look, and answer what was seen. docs/howto/approvals.md shows them for curl."""
     await buyer.put(PRICE, 7)
     await run(buyer)
-    token = shell.out("token", "create", "boss").strip()
+    token = shell.out("token", "create", "boss", "--role", "approver").strip()
     url = service.url.replace("ws", "http", 1) + "/v1/rpc"
 
     async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http:
