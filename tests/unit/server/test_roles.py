@@ -49,7 +49,7 @@ def test_some_roles_are_built_in() -> None:
     assert grants_of("reader", "ada") == (Grant("public/**", frozenset({Right.READ})),)
 
 
-@pytest.mark.parametrize("role", ["agent", "operator", "reader"])
+@pytest.mark.parametrize("role", ["agent", "approver", "operator", "reader"])
 def test_a_file_may_define_a_built_in_role_otherwise(tmp_path: Path, role: str) -> None:
     """A token of that role gets no more than the file says."""
     path = tmp_path / "roles.toml"
@@ -81,7 +81,7 @@ def test_a_file_that_is_not_understood_is_refused_whole(tmp_path: Path, text: st
 
 def test_an_unknown_role_and_a_file_that_is_not_there_are_refused(tmp_path: Path) -> None:
     """By name, with those that there are."""
-    with pytest.raises(InvalidRequest, match="agent, operator, reader"):
+    with pytest.raises(InvalidRequest, match="agent, approver, operator, reader"):
         grants_of("king", "ada")
     with pytest.raises(InvalidRequest):
         grants_of("agent", "ada", tmp_path / "none.toml")
