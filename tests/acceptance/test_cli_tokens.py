@@ -23,7 +23,7 @@ def test_a_token_is_narrowed_used_and_revoked(shell: Shell, service: Running) ->
     assert wide["field"] == "grants"
     assert shell.run("token", "revoke", token).stderr == "revoked; 1 revocation in force\n"
     row = shell.out("audit").splitlines()[0].split("\t")
-    assert (len(row), row[1:]) == (7, ["ada.helper", "commit", "main", "public/notes/1", *DENIED])
+    assert (len(row), row[1:]) == (7, ["ada@helper", "commit", "main", "public/notes/1", *DENIED])
     for gone in (token, narrow):
         error = shell.error("get", "public/notes/1", "--token", gone, code=5)
         assert gone not in str(error)
