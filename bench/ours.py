@@ -187,8 +187,7 @@ async def embedded(folder: Path) -> AsyncIterator[Any]:
     """What `blackboard.open(folder)` gives, without an archive."""
     store = await client_module("blackboard.engines.sqlite.store").SqliteStore.at(folder)
     async with client_module("blackboard.server.service").Service(store) as service:
-        link = service.link(client_module("blackboard.core.access").operator())
-        yield client_module("blackboard.client.board").Client(link)
+        yield service.client()
 
 
 class OursInProcess(Row):
