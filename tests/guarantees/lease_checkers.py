@@ -7,6 +7,8 @@ blackboard/core/lease.py.
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
+from msgspec.structs import replace
+
 from blackboard.core.commit import ChangeKind, Lease, Waiter
 from blackboard.types import SWEEP_INTERVAL_MS, Key, Milliseconds
 from tests.guarantees.lease_history import LeaseHistory, Moment
@@ -25,7 +27,11 @@ _ENDS = (ChangeKind.RELEASE, ChangeKind.EXPIRE, None)
 def steps(history: LeaseHistory) -> Iterator[Step]:
     """Every change of every lease, with the lease as it was before it."""
     current: dict[Key, Lease] = {}
+    ttls: dict[Key, Milliseconds] = {}
     for moment in history.log:
+        if moment.dates:
+            for key, lease in current.items():
+                current[key] = replace(lease, until_ms=moment.time_ms + ttls[key])
         if moment.voids:
             yield from ((moment, None, lease, lease) for lease in current.values())
             current.clear()
@@ -35,6 +41,8 @@ def steps(history: LeaseHistory) -> Iterator[Step]:
                 current.pop(lease.key, None)
             else:
                 current[lease.key] = lease
+                if kind is not ChangeKind.WAIT or lease.key not in ttls:
+                    ttls[lease.key] = lease.until_ms - moment.time_ms
 
 
 def one_holder(history: LeaseHistory) -> list[str]:
@@ -45,13 +53,18 @@ def one_holder(history: LeaseHistory) -> list[str]:
         if kind is None:
             continue
         if kind is ChangeKind.GRANT:
-            if before and before.until_ms > moment.time_ms and not _is_of(moment, before):
+            if before and _has_time(history, before, moment) and not _is_of(moment, before):
                 found.append(f"{where} was granted to {lease.holder} while {before.holder} had it")
         elif before is None or (before.fence, before.holder) != (lease.fence, lease.holder):
             found.append(f"{where}: {kind} of a lease that {lease.holder} did not have")
-        elif kind is ChangeKind.EXPIRE and before.until_ms > moment.time_ms:
+        elif kind is ChangeKind.EXPIRE and _has_time(history, before, moment):
             found.append(f"{where} was taken from {lease.holder} before its time")
     return found
+
+
+def _has_time(history: LeaseHistory, held: Lease | Waiter, moment: Moment) -> bool:
+    """Whether a lease or a ticket had time left for certain."""
+    return held.until_ms - history.set_back_ms > moment.time_ms
 
 
 def fences_grow(history: LeaseHistory) -> list[str]:
@@ -123,7 +136,7 @@ def served_in_order(history: LeaseHistory) -> list[str]:
             names = [waiter.holder for waiter in waiters]
             place = names.index(lease.holder) if lease.holder in names else len(names)
             for passed in waiters[:place]:
-                if passed.until_ms > moment.time_ms:
+                if _has_time(history, passed, moment):
                     text = f"{lease.key} at {moment.revision}: {passed.holder} was before"
                     found.append(f"{text} {lease.holder}")
             waiters = waiters[place + 1 :]

@@ -14,7 +14,8 @@ from blackboard.types import Fence, Key, Milliseconds, Revision
 class Moment:
     """One revision: when, by whom, what became of leases, and which marked values it holds.
 
-    A restore voids every lease, and puts back values that are not its own: it shows none.
+    A restore voids every lease, and puts back values that are not its own: it shows none. Where the
+    engine came back (`dates`), each lease has its whole time to live from then on.
     """
 
     revision: Revision
@@ -23,6 +24,7 @@ class Moment:
     leases: tuple[tuple[ChangeKind, Lease], ...] = ()
     values: tuple[bytes, ...] = ()
     voids: bool = False
+    dates: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ class LeaseHistory:
     """Everything that was recorded of one run on one board.
 
     `outages` are stretches (from, until) of the engine's time in which no service was there, or its
-    clock jumped: nothing can happen in them.
+    clock jumped: nothing can happen in them. `set_back_ms` is by how much the clock was set back in
+    all: what was prolonged afterwards, of which no log tells, may end so much earlier.
     """
 
     log: list[Moment] = field(default_factory=list)
@@ -62,6 +65,7 @@ class LeaseHistory:
     relied: list[Relied] = field(default_factory=list)
     outages: list[tuple[Milliseconds, Milliseconds]] = field(default_factory=list)
     ended_ms: Milliseconds = 0
+    set_back_ms: Milliseconds = 0
 
 
 def moments(log: Iterable[LogEntry]) -> list[Moment]:
@@ -78,6 +82,7 @@ def _moment(entry: LogEntry) -> Moment:
         entry.author,
         tuple((c.kind, c.lease) for c in entry.changes if c.lease is not None),
         tuple(_values(entry.changes)),
+        dates=entry.epoch is not None,
     )
 
 

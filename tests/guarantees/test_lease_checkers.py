@@ -209,3 +209,27 @@ def test_a_lease_waits_while_no_service_is_there() -> None:
     FAULTS["a_lease_that_stayed_with_the_dead"][1](history)
     history.outages = [(1_900, 5_000 + LATE_MS)]
     assert LEASE_GUARANTEES["L5"](history) == []
+
+
+def back(time_ms: int, taken_ms: int, *, set_back_ms: int = 0) -> LeaseHistory:
+    """Ada has the lease until 1,100; the engine comes back at `time_ms`; bob gets it."""
+    return LeaseHistory(
+        log=[
+            Moment(1, 100, "ada", ((GRANT, Lease(K, "ada~1", 1, 1_100)),)),
+            Moment(1_001, time_ms, "", dates=True),
+            Moment(1_002, taken_ms, "bob", ((GRANT, Lease(K, "bob~1", 1_002, taken_ms + 1_000)),)),
+        ],
+        set_back_ms=set_back_ms,
+    )
+
+
+def test_a_lease_has_its_whole_time_after_the_engine_came_back() -> None:
+    """To take it before is a fault, though the time that the log has is over."""
+    assert check(back(900, 1_900)) == {}
+    assert "L1" in check(back(900, 1_899))
+
+
+def test_a_clock_that_was_set_back_may_bring_the_end_forward_by_as_much() -> None:
+    """What was prolonged afterwards is in no log; more than that is a fault all the same."""
+    assert check(back(900, 1_700, set_back_ms=200)) == {}
+    assert "L1" in check(back(900, 1_699, set_back_ms=200))

@@ -70,12 +70,13 @@ class Engine(Protocol):
 
 
 class Clock:
-    """The engine's clock. `jumps` are (from, until) of those forward."""
+    """The engine's clock. `jumps` are (from, until) of those forward, `set_back_ms` the others."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
         self._offset_ms = 0
         self.jumps: list[tuple[Milliseconds, Milliseconds]] = []
+        self.set_back_ms: Milliseconds = 0
 
     def now_ms(self) -> Milliseconds:
         """What it shows."""
@@ -87,6 +88,8 @@ class Clock:
         self._offset_ms += by_ms
         if by_ms > 0:
             self.jumps.append((before_ms, self.now_ms()))
+        else:
+            self.set_back_ms -= by_ms
 
 
 class Process:

@@ -37,13 +37,17 @@ def judge(records: Records, witness: Witness) -> Findings:
 
 
 def judge_leases(
-    records: Records, witness: Witness, outages: list[tuple[int, int]], ended_ms: int
+    records: Records,
+    witness: Witness,
+    outages: list[tuple[int, int]],
+    ended_ms: int,
+    set_back_ms: int,
 ) -> Findings:
     """L1 to L6 of the present timeline; what was lost is not told of here."""
     log = [entry for entry in witness.log() if witness.loss_of(entry.revision) is None]
     kept = [one for one in records.relied if witness.loss_of(one.revision or one.fence) is None]
     got = [one for one in records.acquired if witness.loss_of(one.fence) is None]
-    history = LeaseHistory(moments(log), got, kept, outages, ended_ms)
+    history = LeaseHistory(moments(log), got, kept, outages, ended_ms, set_back_ms)
     return lease_checkers.check(history)
 
 

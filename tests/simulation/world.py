@@ -237,7 +237,11 @@ class World:
         ]
         clock = self.engine.clock
         found = judge.judge_leases(
-            self.stage.records, self.witness, outages + clock.jumps, clock.now_ms()
+            self.stage.records,
+            self.witness,
+            outages + clock.jumps,
+            clock.now_ms(),
+            clock.set_back_ms,
         )
         if {"late call", "lost call", "lost answer", "jump"} & self.plan.faults:
             found.pop("L5", None)  # a sweep that had no answer is late
