@@ -87,15 +87,18 @@ class PatternIndex(Generic[T]):
                 return
             del parent.children[segment]
 
-    def matching(self, key: Key) -> set[T]:
-        """The items that have a pattern which matches `key`."""
-        found: set[T] = set()
+    def matching(self, key: Key) -> dict[T, None]:
+        """The items that have a pattern which matches `key`, each once.
+
+        Their order follows from that in which they were added, in every process alike.
+        """
+        found: dict[T, None] = {}
         nodes = [self._root]
         for segment in key.split("/"):
             reached: list[_Node[T]] = []
             for node in nodes:
                 if node.below:
-                    found.update(node.below)
+                    found.update(dict.fromkeys(node.below))
                 for name in (segment, _ONE):
                     child = node.children.get(name)
                     if child is not None:
@@ -104,7 +107,7 @@ class PatternIndex(Generic[T]):
                 return found
             nodes = reached
         for node in nodes:
-            found.update(node.here)
+            found.update(dict.fromkeys(node.here))
         return found
 
 

@@ -243,10 +243,10 @@ class Feed:
         if any(entry.epoch is not None for entry in entries):
             self.poke()
         else:
-            concerned: set[View] = set()
+            concerned: dict[View, None] = {}
             for entry in entries:
                 for change in entry.changes:
-                    concerned |= self._index.matching(change.key)
+                    concerned.update(self._index.matching(change.key))
             for view in (None, *concerned):
                 sleepers = self._sleeping.pop(view, None)
                 if sleepers is not None:
