@@ -299,6 +299,7 @@ class Feed:
             self._tail.cancel()
             self._tail = None
         self._ring.clear()
+        self._after = self._newest  # what the ring held is read from the log
         self._shared.clear()
         self._large = self._last = None
         self._ring_bytes = self._ring_changes = 0

@@ -167,6 +167,26 @@ async def test_a_failing_reader_is_told_to_every_watcher(
     assert "feed of main ended" in caplog.text
 
 
+async def test_a_failing_reader_ends_those_who_slept_through_what_came(
+    feed: Feed, board: Board, store: HookedStore
+) -> None:
+    """A sleeper whom nothing concerned is behind the head, and the ring is empty: it must not look
+    for ever for what the ring does not have."""
+
+    async def corrupt() -> None:
+        raise Corrupt("log", "a flipped bit")
+
+    asleep = View(parse_patterns(["public/other"]), READER.grants)
+    async with feed.watch(asleep, None) as sleeper, feed.watch(EVERYTHING, None) as awake:
+        waiting = asyncio.ensure_future(anext(sleeper))
+        await board.increment("public/n")
+        assert await revisions(awake, 1) == [1]
+        store.hook("before log", corrupt)
+        await board.increment("public/n")
+        with pytest.raises(Corrupt):
+            await asyncio.wait_for(waiting, PATIENCE_S)
+
+
 async def test_a_bug_in_the_reader_is_told_too_and_a_new_watch_works_again(
     feed: Feed, board: Board, store: HookedStore
 ) -> None:
