@@ -115,12 +115,13 @@ class SqliteStore:
         `level` is what an acknowledged commit survives: "disk" (power loss) or "memory" (the end of
         this process). `file_bytes_max` bounds the file of one board; beyond it, commits are
         Unavailable. `threads` are where blocking calls run, by default threads of its own.
-        Errors: DataDirectoryInUse when another process has it; Unavailable.
+        Errors: DataDirectoryInUse when another process has it; Unavailable. Cancellation: the
+        directory is given back, at the latest when the thread that takes it ends.
         """
         if level not in ("disk", "memory"):
             raise InvalidRequest(field="level", reason=f"{level!r} is neither disk nor memory")
         path = Path(directory)
-        lock = await asyncio.to_thread(_take, path)
+        lock = await _taken(path)
         return cls(
             path,
             lock,
@@ -490,6 +491,23 @@ def _take(directory: Path) -> FileLock:
         close_tree(directory)
         _write_owner(directory, None)
         return lock
+
+
+async def _taken(directory: Path) -> FileLock:
+    """The lock of `directory`. Cancelled, it is released before this ends."""
+    taking = asyncio.create_task(asyncio.to_thread(_take, directory))
+    try:
+        return await asyncio.shield(taking)
+    except asyncio.CancelledError:
+        # The thread goes on: what it takes is released, even if this is cancelled once more.
+        await asyncio.wait([asyncio.create_task(_given_back(directory, taking))])
+        raise
+
+
+async def _given_back(directory: Path, taking: asyncio.Task[FileLock]) -> None:
+    await asyncio.wait([taking])
+    if not taking.cancelled() and taking.exception() is None:
+        await asyncio.to_thread(_let_go, directory, taking.result())
 
 
 def _let_go(directory: Path, lock: FileLock) -> None:

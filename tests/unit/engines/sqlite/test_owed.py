@@ -231,17 +231,23 @@ def test_every_history_is_kept(
         patch.setattr(sqlite_owed, "OWED_ROWS_MAX", data.draw(st.integers(1, 8)))
         patch.setattr(sqlite_owed, "PAID_ROWS", data.draw(st.integers(1, 2)))
         patch.setattr(sqlite_owed, "RESTED_WRITES", data.draw(st.integers(0, 2)))
-        file = new_file(tmp_path_factory.mktemp("owed") / "board.db")
-        loaded = file.load(NAME)
-        state, weight = loaded.state, loaded.weight
-        drawing = Drawing(data.draw, state)
-        for _ in range(drawing.pick((2, 12))):
-            writes = group(state, drawing).taken(state).writes(weight)
-            weight = writes.weight
-            file.write(writes)
-            assert same_state(load(file.path), state)
-            if drawing.one_in(4):
-                file.close()
-                file = BoardFile(file.path, level="disk")
-                file.load(NAME)
-        file.abandon()
+        opened = [new_file(tmp_path_factory.mktemp("owed") / "board.db")]
+        try:
+            _write_and_reopen(opened, data)
+        finally:  # Hypothesis may end an example at any draw
+            opened[-1].abandon()
+
+
+def _write_and_reopen(opened: list[BoardFile], data: st.DataObject) -> None:
+    loaded = opened[-1].load(NAME)
+    state, weight = loaded.state, loaded.weight
+    drawing = Drawing(data.draw, state)
+    for _ in range(drawing.pick((2, 12))):
+        writes = group(state, drawing).taken(state).writes(weight)
+        weight = writes.weight
+        opened[-1].write(writes)
+        assert same_state(load(opened[-1].path), state)
+        if drawing.one_in(4):
+            opened[-1].close()
+            opened.append(BoardFile(opened[-1].path, level="disk"))
+            opened[-1].load(NAME)

@@ -9,12 +9,16 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
+import anyio.lowlevel
 import msgpack
 import pytest
+from filelock import FileLock
 
 from blackboard.core.commit import (
     Append,
@@ -30,6 +34,7 @@ from blackboard.core.commit import (
     Renew,
     Waiter,
 )
+from blackboard.engines.sqlite import store as sqlite_store
 from blackboard.engines.sqlite.file import BoardFile
 from blackboard.engines.sqlite.rows import LEASE, checksum, weigh
 from blackboard.engines.sqlite.store import SqliteStore
@@ -46,6 +51,7 @@ from blackboard.errors import (
 from blackboard.types import LEASE_TTL_MS
 from blackboard.wire.codec import prepare
 from tests.conformance.writer import Writer, packed
+from tests.waiting import wait_until
 
 BOARD = "board"
 BIG = packed(b"x" * 100_000)
@@ -459,3 +465,38 @@ async def test_a_file_whose_leases_have_deadlines_is_opened_and_brought_up_to_da
         assert (long.holder, long.fence, long.ttl_ms) == ("ada", 1, 3_600_000)
         assert (short.ttl_ms, [w.ttl_ms for w in short.waiters]) == (LEASE_TTL_MS, [7])
         await again.aclose()
+
+
+async def test_opening_that_is_cancelled_gives_the_directory_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that takes it cannot be stopped: what it took is released when it ends."""
+    gate = threading.Event()
+    take = sqlite_store._take
+
+    def take_at_the_gate(directory: Path) -> FileLock:
+        gate.wait()
+        return take(directory)
+
+    monkeypatch.setattr(sqlite_store, "_take", take_at_the_gate)
+    for times in (1, 2):
+        gate.clear()
+        opening = asyncio.create_task(SqliteStore.at(tmp_path))
+        for _ in range(times):
+            await anyio.lowlevel.checkpoint()
+            opening.cancel()
+        done, _ = await asyncio.wait([opening], timeout=0)
+        gate.set()
+        assert len(done) == times - 1  # once cancelled, it waits for its thread
+        await asyncio.wait([opening])
+        assert opening.cancelled()
+        await wait_until(partial(_can_be_opened, tmp_path))
+
+
+async def _can_be_opened(directory: Path) -> bool:
+    try:
+        store = await SqliteStore.at(directory)
+    except DataDirectoryInUse:
+        return False
+    await store.aclose()
+    return True
