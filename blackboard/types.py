@@ -111,6 +111,9 @@ BARRIER_MS_MAX: Final = 600_000
 """Longest time that a checkpoint waits for the agents' state: an agent thinks for minutes."""
 BARRIER_GRACE_MS: Final = 5_000
 """By how much a barrier outlives its time-out, should the service die that asked for it."""
+FROZEN_WAIT_MS_MAX: Final = 86_400_000
+"""Longest time that a commit waits for the thaw of its board: an incident may last a working day
+and the night after it; a board that is frozen for longer has been put away."""
 CHECKPOINTS_MAX: Final = 10_000
 """Checkpoints of one board; pruning makes room."""
 CHECKPOINTS_PAGE_MAX: Final = 1_024

@@ -191,6 +191,13 @@ MUTANTS = (
         f"{BOARD} -k deliver",
     ),
     Mutant(
+        "a freeze stops nobody",
+        MODEL,
+        "        freeze.check(state.entries.get(freeze.FROZEN_KEY), commit)\n",
+        "",
+        "tests/conformance/test_store_sqlite.py -k refused_and_told_why",
+    ),
+    Mutant(
         "a barrier ignores late writers",
         MODEL,
         "            _check_barrier(state, commit, now_ms)\n",

@@ -26,10 +26,10 @@ from blackboard.client.documents.inverse import document_at
 from blackboard.client.export import Exported, export_board
 from blackboard.client.leases import claim as attempts
 from blackboard.client.leases.claim import Claim, Claimed, Terms
-from blackboard.client.leases.lock import Lock, wait_free
+from blackboard.client.leases.lock import Lock, all_leases, wait_free
 from blackboard.client.leases.presence import Attachment, IfTaken, Presence, present
 from blackboard.client.link import Link, WatchRequest
-from blackboard.client.moment import When, moment_of, optional_moment
+from blackboard.client.moment import When, moment_of, optional_moment, rewound_to
 from blackboard.client.preview import MadeCall, RestorePreview, calls_in
 from blackboard.client.step import Step
 from blackboard.client.views import Cause, Entry, Listing, Receipt, Revised, Version
@@ -78,6 +78,7 @@ from blackboard.types import (
     CHECKPOINTS_PAGE_MAX,
     CLAIM_TRIES_MAX,
     DIFF_KEYS_MAX,
+    FROZEN_WAIT_MS_MAX,
     HISTORY_VERSIONS_MAX,
     LEASE_TTL_MS,
     LIST_ENTRIES_MAX,
@@ -124,8 +125,23 @@ class Board:
         if agent == self.agent:
             return self
         if agent not in self._agents:
-            self._agents[agent] = Board(self._link.acting_as(agent), self.name)
+            self._agents[agent] = self._like(self._link.acting_as(agent))
         return self._agents[agent]
+
+    def waiting_for_thaw(self, wait_ms: Milliseconds) -> "Board":
+        """The same board; while it is frozen, each commit waits so long for the thaw, at most
+        FROZEN_WAIT_MS_MAX, before it is refused (BoardFrozen). Renewals need not wait.
+        """
+        if not 0 <= wait_ms <= FROZEN_WAIT_MS_MAX:
+            raise InvalidRequest("wait_ms", f"{wait_ms} is not in 0..{FROZEN_WAIT_MS_MAX}")
+        board = self._like(self._link)
+        board._writer.wait_frozen_ms = wait_ms
+        return board
+
+    def _like(self, link: Link) -> "Board":
+        board = Board(link, self.name)
+        board._writer.wait_frozen_ms = self._writer.wait_frozen_ms
+        return board
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -382,22 +398,14 @@ class Board:
         if agent is None or agent == self.agent:
             return self
         if agent not in self._acting:
-            self._acting[agent] = Board(self._link.acting_as(agent), self.name)
+            self._acting[agent] = self._like(self._link.acting_as(agent))
         return self._acting[agent]
 
     # --- leases -----------------------------------------------------------------------------------
 
     async def leases(self, pattern: str = "**") -> tuple[Lease, ...]:
         """The leases whose keys match `pattern` and may be read, with their queues."""
-        found: list[Lease] = []
-        after: Key | None = None
-        while True:
-            page = await self._link.leases(self.name, pattern, after=after, limit=LIST_ENTRIES_MAX)
-            self._writer.saw(page.revision, page.epoch)
-            found += page.leases
-            after = page.next_key
-            if after is None:
-                return tuple(found)
+        return await all_leases(self._writer, pattern)
 
     def lock(
         self,
@@ -683,15 +691,7 @@ class Board:
         note: str = "",
     ) -> Restored:
         """As `restore`: to a revision, to a point in time, or to just before a revision."""
-        given = [when for when in (to, at, before) if when is not None]
-        if len(given) != 1:
-            raise InvalidRequest(field="rewind", reason="one of to, at, before is needed")
-        (when,) = given
-        if before is None:
-            return await self.restore(when, note=note)
-        if before < 1:
-            raise InvalidRequest(field="before", reason=f"nothing was before revision {before}")
-        return await self.restore(before - 1, note=note)
+        return await self.restore(rewound_to(to, at, before), note=note)
 
     async def branch(self, new: str, at: When = NOW, *, note: str = "") -> Self:
         """A new board that begins as this one was at `at`; `note` says what it is to try out.

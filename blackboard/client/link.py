@@ -32,6 +32,7 @@ from blackboard.core.checkpoints import (
     Version,
 )
 from blackboard.core.commit import Commit, Entry, Head, LogEntry, LogPage, Reading
+from blackboard.core.freeze import Freeze
 from blackboard.core.watch import Position
 from blackboard.types import Key, Milliseconds, Revision
 
@@ -194,6 +195,12 @@ class Link(Protocol):
     async def recover(self, board: str, wish: RecoverWish) -> Recovered:
         """Let a board that its engine lost begin again as what the archive has; to be asked again
         until it is done."""
+
+    async def freeze(self, board: str, note: str) -> Freeze:
+        """Let the board refuse commits; if it does already, who did that, and why."""
+
+    async def thaw(self, board: str, note: str) -> Freeze | None:
+        """Let the board take commits again; what this ended, None if it was not frozen."""
 
     async def branch(self, board: str, wish: BranchWish) -> Head:
         """Make a board that begins as this one was; the same request again changes nothing."""

@@ -17,6 +17,7 @@ How long to wait before something is tried again.
 """
 
 import asyncio
+import logging
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Generator, Sequence
@@ -41,15 +42,18 @@ from blackboard.core.commit import (
     HeldFence,
     Op,
 )
+from blackboard.core.freeze import FROZEN_KEY
 from blackboard.core.path import cut_key, superseding_key
 from blackboard.engines.base import LOCK_MASTERS
 from blackboard.errors import (
     AttemptTooOld,
+    BoardFrozen,
     Compacted,
     OutcomeUnknown,
     Overloaded,
     Rejected,
     Resync,
+    RolledBack,
     SnapshotFirst,
     StaleEpoch,
     Unavailable,
@@ -66,6 +70,8 @@ from blackboard.types import (
     Milliseconds,
     Revision,
 )
+
+log = logging.getLogger(__name__)
 
 
 def pause_s(failure: Exception, usual_ms: Milliseconds) -> float:
@@ -133,6 +139,8 @@ class Writer:
         self._free = asyncio.Semaphore(LANES_MAX)
         self.deliver: Deliver | None = None
         """Asked when a checkpoint waits for this agent; None: its commits are refused instead."""
+        self.wait_frozen_ms: Milliseconds = 0
+        """How long a commit waits for the thaw while the board is frozen."""
         self._brought: Revision = 0
         self._deliver_waits = False
         """Whether `deliver` had to wait for something when it was asked last."""
@@ -212,18 +220,52 @@ class Writer:
             self._read_to = max(self._read_to, revision)
 
     async def commit(
-        self, wish: Wish, *, with_held: bool = True, brings: bool | None = None
+        self,
+        wish: Wish,
+        *,
+        with_held: bool = True,
+        brings: bool | None = None,
+        waits: bool = True,
     ) -> Receipt:
         """Carry out `wish`, exactly once.
 
         It relies on its own fences and, `with_held`, on all that the running task holds. If a
         checkpoint waits for this agent, it brings what `deliver` tells with it (`brings`: by
-        default, with_held), or waits for the cut.
+        default, with_held), or waits for the cut. If the board is frozen, it waits up to
+        `wait_frozen_ms` for the thaw, unless it `waits` not at all.
 
         Errors: a Rejected: nothing changed. Unavailable: certainly not applied. OutcomeUnknown:
         perhaps applied; nobody could be reached for REQUEST_TIMEOUT_MS to find out.
         Cancellation: leaves the outcome unknown.
         """
+        patience = _Patience(self.wait_frozen_ms if waits else 0)
+        while True:
+            try:
+                return await self._commit(wish, with_held=with_held, brings=brings)
+            except BoardFrozen as frozen:
+                await self.thawed(frozen, patience)
+
+    async def thawed(self, frozen: BoardFrozen, patience: "_Patience | None" = None) -> None:
+        """Return when the board may be thawed: try again then.
+
+        Errors: `frozen`, when that takes longer than `patience` (None: than `wait_frozen_ms`).
+        """
+        patience = patience or _Patience(self.wait_frozen_ms)
+        left_s, pause_s = patience.begin()
+        if left_s <= 0:
+            raise frozen
+        log.warning("%s waits on board %s: %s", self.link.agent, self.board, frozen)
+        try:
+            async with asyncio.timeout(left_s):
+                await self._until_gone(FROZEN_KEY)
+                await asyncio.sleep(pause_s)  # all who waited do not come back together
+        except TimeoutError:
+            raise frozen from None
+        except (Compacted, Resync, RolledBack, Unavailable) as error:
+            log.info("board %s: the thaw is not seen: %s", self.board, error)
+            await asyncio.sleep(pause_s)
+
+    async def _commit(self, wish: Wish, *, with_held: bool, brings: bool | None) -> Receipt:
         for _ in range(DELIVERIES_MAX):
             try:
                 return await self._carry_out(wish, with_held=with_held)
@@ -277,18 +319,23 @@ class Writer:
 
         Errors: `asked`, if that takes longer than any barrier stands.
         """
-        key = cut_key(self.link.agent)
-        request, patience_s = WatchRequest((key,)), (BARRIER_MS_MAX + BARRIER_GRACE_MS) / 1000
-        watch = Watch(self.link, self.board, request, revision=None, snapshot=True, saw=self.saw)
+        patience_s = (BARRIER_MS_MAX + BARRIER_GRACE_MS) / 1000
         try:
-            async with asyncio.timeout(patience_s), watch:
-                while key in watch.state:
-                    revised = await anext(watch)
-                    gone = any(change.kind == "delete" for change in revised.changes)
-                    if gone or revised.epoch is not None:
-                        return
+            async with asyncio.timeout(patience_s):
+                await self._until_gone(cut_key(self.link.agent))
         except TimeoutError:
             raise asked from None
+
+    async def _until_gone(self, key: Key) -> None:
+        """Return when there is no `key`, as far as may be read, or another epoch begins."""
+        request = WatchRequest((key,))
+        watch = Watch(self.link, self.board, request, revision=None, snapshot=True, saw=self.saw)
+        async with watch:
+            while key in watch.state:
+                revised = await anext(watch)
+                gone = any(change.kind == "delete" for change in revised.changes)
+                if gone or revised.epoch is not None:
+                    return
 
     async def _carry_out(self, wish: Wish, *, with_held: bool) -> Receipt:
         fences = wish.fences
@@ -361,6 +408,12 @@ class Writer:
                 return await self.link.commit(self.board, commit)
             except _FAILURES as error:
                 failure = error
+            except BoardFrozen as frozen:
+                if uncertain is None or not self.wait_frozen_ms:
+                    raise uncertain or frozen from frozen
+                # It is not applied, and an earlier attempt could still get in after the thaw.
+                await self.thawed(frozen)
+                failure, deadline = uncertain, loop.time() + REQUEST_TIMEOUT_MS / 1000
             except Rejected:
                 if uncertain is not None:
                     await self._close(lane, commit, uncertain, deadline)
@@ -414,6 +467,22 @@ class Writer:
             raise error
         self._epoch = Epoch(error.number, error.current, error.cause, error.from_revision)
         return error.current
+
+
+class _Patience:
+    """How long one commit waits for the thaw of its board, all in all."""
+
+    def __init__(self, wait_ms: Milliseconds) -> None:
+        self._wait_s = wait_ms / 1000
+        self._until_s: float | None = None
+        self._pauses = chain(_BACKOFF_MS, repeat(_BACKOFF_MS[-1]))
+
+    def begin(self) -> tuple[float, float]:
+        """For how many seconds to wait yet; and how many to pause after that."""
+        now_s = asyncio.get_running_loop().time()
+        if self._until_s is None:
+            self._until_s = now_s + self._wait_s
+        return self._until_s - now_s, random.uniform(0.5, 1.0) * next(self._pauses) / 1000
 
 
 class _Noticing:

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from blackboard.core import commit as core
 from blackboard.core.documents.keys import document_of, document_prefix
+from blackboard.core.freeze import FROZEN_KEY
 from blackboard.core.lease import is_holder_of
 from blackboard.core.path import (
     SYSTEM,
@@ -128,8 +129,8 @@ def agent(name: str) -> Principal:
     """The default principal of an agent.
 
     All of its private namespace and its inbox; read, write, append and lock on public; append to
-    the inboxes of others; read which checkpoints there are, and whether one waits for it. Not to
-    approve what agents ask people.
+    the inboxes of others; read which checkpoints there are, whether one waits for it, and whether
+    the board is frozen. Not to approve what agents ask people.
     """
     check_agent_name(name)
     shared = frozenset({Right.READ, Right.WRITE, Right.APPEND, Right.LOCK})
@@ -143,6 +144,7 @@ def agent(name: str) -> Principal:
             Grant("system/checkpoints/**", frozenset({Right.READ})),
             Grant("system/origin", frozenset({Right.READ})),
             Grant("system/kept_calls", frozenset({Right.READ})),
+            Grant(FROZEN_KEY, frozenset({Right.READ})),
             Grant(barrier_key(name), frozenset({Right.READ})),
             Grant(cut_key(name), frozenset({Right.READ})),
         ),
@@ -539,6 +541,8 @@ METHODS: dict[str, Checked] = {
     "prune": Checked.WHOLE_ADMIN,
     "restore": Checked.WHOLE_RESTORE,
     "recover": Checked.WHOLE_ADMIN,
+    "freeze": Checked.WHOLE_ADMIN,
+    "thaw": Checked.WHOLE_ADMIN,
     "branch": Checked.WHOLE_CHECKPOINT,
     "differences": Checked.FILTERED,
     "history": Checked.EACH_KEY,

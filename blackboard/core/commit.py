@@ -8,6 +8,7 @@ Invariants
 """
 
 from enum import StrEnum
+from typing import Final
 
 from msgspec import Struct
 
@@ -180,6 +181,10 @@ def narrowed_from(signed: str) -> str:
     """The account behind a signature, if its name is another one; else ""."""
     account, mark, _ = signed.partition(_NARROWED)
     return account if mark else ""
+
+
+SERVICE: Final = "~system"
+"""The name under which the service itself commits; no principal has it."""
 
 
 class CommitId(Struct, frozen=True, gc=False):

@@ -23,7 +23,7 @@ import msgpack
 from msgspec.structs import replace
 
 from blackboard import types as limits
-from blackboard.core import entry_digest, lease
+from blackboard.core import entry_digest, freeze, lease
 from blackboard.core.commit import (
     ABSENT,
     PRESENT,
@@ -125,8 +125,8 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
     """Decide one commit against `state`, changing nothing.
 
     The order of checks is part of the contract: identity (a retry gets its first answer), epoch,
-    limits, head (of a restore), barrier, fences, conditions in their order, operations in their
-    order, quotas. The first check that fails is the answer.
+    limits, freeze, head (of a restore), barrier, fences, conditions in their order, operations in
+    their order, quotas. The first check that fails is the answer.
 
     Shapes: revisions are 1..REVISION_MAX; `now_ms` is the engine's clock and decides only whether
     a held lease may be taken over, and when what is written now expires.
@@ -142,6 +142,7 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
             return known
         _check_epoch(state, commit)
         _check_limits(commit)
+        freeze.check(state.entries.get(freeze.FROZEN_KEY), commit)
         if commit.begins is not None:
             _check_begins(state, commit, commit.begins)
         else:

@@ -113,6 +113,25 @@ class SnapshotFirst(Rejected):
 
 
 @dataclass(eq=False)
+class BoardFrozen(Rejected):
+    """The board takes no commits until it is thawed: `by` froze it because of `note`.
+
+    It was frozen at `since_ms` (the engine's clock), as revision `revision`. Reading and watching
+    go on; a board of `Board.waiting` waits for the thaw instead.
+    """
+
+    code: ClassVar[str] = "board_frozen"
+    by: str
+    note: str
+    since_ms: int
+    revision: int
+
+    def __str__(self) -> str:
+        why = f": {self.note}" if self.note else ""
+        return f"board frozen by {self.by} at revision {self.revision}{why}"
+
+
+@dataclass(eq=False)
 class NoSuchBoard(Rejected):
     """There is no board `board`, and what was asked for does not begin one."""
 
@@ -183,7 +202,8 @@ class DocumentRefused(Rejected):
 
     `cause`: "malformed", "foreign" (in the name of somebody else's client), "gap" (something before
     it is missing), "too_large", "stale" (made before a restore that its author had not seen),
-    "read_only", "too_slow" (it did not read) or "closed". The document and all others are unharmed.
+    "read_only", "frozen" (so is the board), "too_slow" (it did not read) or "closed". The document
+    and all others are unharmed.
     """
 
     code: ClassVar[str] = "document_refused"

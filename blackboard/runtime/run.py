@@ -10,6 +10,8 @@ Invariants
 - an agent at rest is woken by the log: nothing is polled.
 - a cancellation that nobody asked for is no wish to stop: it is a crash, after which the agent goes
   on from its last commit.
+- while the board is frozen, a commit waits for the thaw, and the agent goes on where it was: that
+  is no crash, and what it called is not called again.
 - a checkpoint that waits for the agent is answered at once, also in the middle of a step: what a
   step has not committed is nothing that anybody could miss.
 """
@@ -45,6 +47,7 @@ from blackboard.types import (
     AGENT_CRASHES_MAX,
     AGENT_PAUSE_MS,
     AGENT_PAUSE_MS_MAX,
+    FROZEN_WAIT_MS_MAX,
     LEASE_TTL_MS,
     PATTERNS_MAX,
     Milliseconds,
@@ -156,7 +159,7 @@ async def run_until_crash(
 
 async def _run(agent: Agent[S], board: Board, stay: Stay, observe: Observer) -> Stepped:
     """Attach and live, and again in each epoch that a restore begins."""
-    home = board.as_agent(agent.name)
+    home = board.as_agent(agent.name).waiting_for_thaw(FROZEN_WAIT_MS_MAX)
     if_taken = stay.if_taken
     while True:
         epoch = (await home.head()).epoch.number

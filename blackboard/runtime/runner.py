@@ -20,6 +20,7 @@ from blackboard.client.views import Entry, Receipt
 from blackboard.core.commit import Put
 from blackboard.errors import (
     BlackboardError,
+    BoardFrozen,
     Conflict,
     Diverged,
     Fenced,
@@ -48,7 +49,7 @@ from blackboard.types import STEP_ATTEMPTS_MAX, STEP_PAUSE_MS_MAX, Revision
 from blackboard.wire.codec import encode_value
 
 _FIRST_PAUSE_MS = 10
-_FINAL = (Fenced, StaleEpoch, Unauthenticated)
+_FINAL = (BoardFrozen, Fenced, StaleEpoch, Unauthenticated)
 """What no other way through the step would change."""
 
 

@@ -36,6 +36,7 @@ from blackboard.errors import (
     AccessDenied,
     AgentInterrupted,
     BlackboardError,
+    BoardFrozen,
     Corrupt,
     Fenced,
     InvalidState,
@@ -71,7 +72,7 @@ How = Literal["done", "stopped", "crash_loop", "refused"]
 """`refused`: it never lived here, because the team has no room for it."""
 _OVERTAKEN = (LeaseLost, LeaseHeld, Fenced, StaleEpoch)
 """Somebody else is the agent now, or the board is another one: wait in turn, and look."""
-_AWAY = (Unavailable, OutcomeUnknown)
+_AWAY = (BoardFrozen, Unavailable, OutcomeUnknown)
 _HOPELESS = (
     SchemaTooNew,
     MigrationFailed,

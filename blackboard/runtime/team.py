@@ -30,6 +30,7 @@ from blackboard.core.commit import ABSENT, KeyAt, Put
 from blackboard.core.path import check_name
 from blackboard.errors import (
     BlackboardError,
+    BoardFrozen,
     Compacted,
     Conflict,
     InvalidRequest,
@@ -46,7 +47,7 @@ from blackboard.runtime.run import Rest
 from blackboard.runtime.stall import Lookout, OnDead
 from blackboard.runtime.state import Status, Stored, state_key
 from blackboard.runtime.supervisor import Care, Ended, Life
-from blackboard.types import TEAM_AGENTS_MAX, Key
+from blackboard.types import FROZEN_WAIT_MS_MAX, TEAM_AGENTS_MAX, Key
 from blackboard.wire.codec import encode_value
 
 ROSTER = "public/~roster"
@@ -177,8 +178,9 @@ class _Team:
     async def _enrol(self, agent: Agent[Any]) -> None:
         """Write a root into the roster, unless it stands there: then it goes on."""
         told = Member(kind=agent.kind).model_dump()
+        board = self._board.waiting_for_thaw(FROZEN_WAIT_MS_MAX)
         with suppress(Conflict):
-            await self._board.put(roster_key(agent.name), told, expected=ABSENT)
+            await board.put(roster_key(agent.name), told, expected=ABSENT)
 
     # --- the roster -------------------------------------------------------------------------------
 
@@ -382,7 +384,7 @@ class _Seat:
                         log.warning(
                             "agent %s is looked after again", self.agent.name, exc_info=True
                         )
-                    except (Unavailable, OutcomeUnknown, StaleEpoch) as error:
+                    except (BoardFrozen, Unavailable, OutcomeUnknown, StaleEpoch) as error:
                         log.warning("agent %s is not looked after: %s", self.agent.name, error)
                     await anyio.sleep(_AWAY_PAUSE_S)
         finally:

@@ -170,6 +170,16 @@ MUTANTS = (
         "if not is_live(raw) then return nil end\n  local asked",
         "if not raw then return nil end\n  local asked",
     ),
+    # --- freezes ----------------------------------------------------------------------------------
+    Mutant(
+        "a freeze is not checked",
+        "if is_live(entries[FROZEN]) then check_frozen(c) end",
+        "",
+    ),
+    Mutant("a thaw thaws nothing", "if is_live(entries[FROZEN])", "if entries[FROZEN]"),
+    Mutant("a frozen board takes no thaw", "if c.begins or c.agent == '~system'", "if false"),
+    Mutant("a freeze stops renewals", "string.find('nr', op[1], 1, true)", "false"),
+    Mutant("one renewal passes a freeze", "only_keeps = only_keeps and", "only_keeps ="),
     # --- writes -----------------------------------------------------------------------------------
     Mutant("no tombstone is written", "raw = head_of .. 't' .. author", "raw = false"),
     Mutant("a deletion leaves the index", "    fresh_members[key] = false\n", ""),

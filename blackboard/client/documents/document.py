@@ -26,9 +26,11 @@ from blackboard.client.documents.overlap import Overlap, Overlaps
 from blackboard.client.documents.replica import DamagedError, guarded, merged
 from blackboard.client.documents.shared_types import SharedList, SharedMap, SharedText, plain
 from blackboard.client.link import Link, Pipe
+from blackboard.core import freeze
 from blackboard.core.documents import update as crdt
 from blackboard.core.documents.keys import check_document
 from blackboard.errors import (
+    AccessDenied,
     BlackboardError,
     DocumentRefused,
     InvalidRequest,
@@ -135,8 +137,9 @@ class Document:
         """Wait until every edit made here so far is committed, and everything that was committed
         before is here.
 
-        Errors: DocumentRefused; AccessDenied; Unavailable after `timeout_ms`: the edits are kept
-        and still sent when the service is back. Cancellation: loses nothing.
+        Errors: DocumentRefused; AccessDenied; Unavailable after `timeout_ms`, or BoardFrozen: the
+        edits are kept and still sent when the service is back, or the board is thawed.
+        Cancellation: loses nothing.
         """
         self._check()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -287,7 +290,9 @@ class Document:
             except Unavailable as error:
                 log.debug("document %s: %s", self.key, error)
             except DocumentRefused as refusal:
-                if refusal.cause not in _PASSING:
+                if refusal.cause == "frozen":
+                    await self._note_frozen(refusal)
+                elif refusal.cause not in _PASSING:
                     return self._give_up(refusal)
             except (InvalidRequest, LimitExceeded, DamagedError) as error:
                 return self._give_up(DocumentRefused(self.key, "malformed", str(error)))
@@ -297,6 +302,19 @@ class Document:
             failures += 1
             await asyncio.sleep(random.uniform(0.5, 1.0) * pause_ms / 1000)
         return None
+
+    async def _note_frozen(self, refused: DocumentRefused) -> None:
+        """Tell those who wait that their edits are not in; they are kept, and sent again. Unless
+        it is thawed by now: then they are in soon."""
+        try:
+            reading = await self._link.read(self._board, [freeze.FROZEN_KEY])
+        except AccessDenied:  # a token of narrow grants
+            self._fail(refused)
+        except BlackboardError as error:
+            log.debug("document %s: %s", self.key, error)
+        else:
+            for entry in reading.entries:
+                self._fail(freeze.refusal(entry.value, entry.time_ms, entry.mod_revision))
 
     def _give_up(self, failure: BlackboardError) -> None:
         """It is over: say why to whoever waits, and at every later use."""

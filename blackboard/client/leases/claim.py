@@ -54,6 +54,7 @@ from blackboard.core.commit import (
 from blackboard.core.path import namespace_of, parse_pattern
 from blackboard.errors import (
     BlackboardError,
+    BoardFrozen,
     Conflict,
     Fenced,
     InvalidRequest,
@@ -415,6 +416,9 @@ class Claim:
                 await finish(self._grant(entry, found))
             except LeaseHeld:
                 return None
+            except BoardFrozen as frozen:
+                await self._writer.thawed(frozen)
+                continue
             except Conflict as conflict:
                 if conflict.key == entry.key:
                     return None
@@ -441,7 +445,7 @@ class Claim:
             note=_CLAIMED,
         )
         sent_s = asyncio.get_running_loop().time()
-        receipt = await self._writer.commit(wish)
+        receipt = await self._writer.commit(wish, waits=False)
         fence = HeldFence(entry.key, holder, receipt.revision)
         self._task, self._before = Task(entry, record, fence, sent_s), found
 
@@ -456,9 +460,8 @@ class Claim:
 
         Errors: LeaseLost; what the commit is refused for, and then the task is returned.
         """
-        ops = (*task.ops, Delete(task.key), Delete(tries_key(task.key)), _release(task.fence))
         try:
-            await finish(self._writer.commit(Wish(ops, note=_DONE)))
+            await self._done(task)
         except Fenced as fenced:
             if fenced.key != task.key:
                 await _quietly(self._failed(task, fenced), fenced)
@@ -467,6 +470,17 @@ class Claim:
         except BaseException as error:
             await _quietly(self._failed(task, error), error)
             raise
+
+    async def _done(self, task: Task) -> None:
+        """Say that it is done; on a frozen board once it is thawed. Nobody can take it before."""
+        ops = (*task.ops, Delete(task.key), Delete(tries_key(task.key)), _release(task.fence))
+        while True:
+            try:
+                await finish(self._writer.commit(Wish(ops, note=_DONE), waits=False))
+            except BoardFrozen as frozen:
+                await self._writer.thawed(frozen)
+            else:
+                return
 
     async def _failed(self, task: Task, error: BaseException) -> None:
         """The attempt ended with `error`: the task is returned, or it was the last attempt."""
@@ -480,7 +494,7 @@ class Claim:
             delay_ms = max(task.delay_ms, LEASE_TTL_MS_MIN)
             ends = Renew(task.key, task.fence.holder, task.fence.fence, delay_ms)
         wish = Wish((record.at(task.key), ends), note=f"{_RETURNED}: {told}")
-        await self._writer.commit(wish, with_held=False, brings=True)
+        await self._writer.commit(wish, with_held=False, brings=True, waits=False)
 
     async def _lost(self, task: Task, error: BaseException) -> None:
         """As `_failed`, of a lease that is lost as far as is known here: the board may still have
@@ -500,13 +514,15 @@ class Claim:
             ops += [Delete(task.key), Put(dead, encode_value(entry.value)), record.at(dead)]
             conditions = [KeyAt(task.key, entry.mod_revision)]
         wish = Wish(tuple(ops), tuple(conditions), note=f"{_DEAD}: {told}")
-        await self._writer.commit(wish, with_held=False, brings=True)
+        await self._writer.commit(wish, with_held=False, brings=True, waits=False)
 
     async def _undo(self, task: Task) -> None:
         """As if `task` had not been taken."""
         key = tries_key(task.key)
         was = Put(key, encode_value(self._before.value)) if self._before else Delete(key)
-        await self._writer.commit(Wish((was, _release(task.fence))), with_held=False, brings=True)
+        await self._writer.commit(
+            Wish((was, _release(task.fence))), with_held=False, brings=True, waits=False
+        )
 
 
 def frees(pattern: str, revised: Revised) -> bool:

@@ -37,6 +37,7 @@ from blackboard.core.path import check_key
 from blackboard.core.watch import Position
 from blackboard.errors import (
     BlackboardError,
+    BoardFrozen,
     Fenced,
     InvalidRequest,
     LeaseHeld,
@@ -46,6 +47,7 @@ from blackboard.errors import (
 )
 from blackboard.types import (
     FINISH_TIMEOUT_MS,
+    LIST_ENTRIES_MAX,
     RENEWALS_PER_TTL,
     REQUEST_TIMEOUT_MS,
     Fence,
@@ -149,7 +151,7 @@ class Lock:
     async def _acquire(self) -> None:
         """Ask, and wait until every key is granted. Whatever goes wrong, nothing is left."""
         try:
-            await finish(self._ask())
+            await self._begin()
             while not self._granted():
                 await self._wait()
                 if self._is_due():
@@ -159,6 +161,14 @@ class Lock:
         except BaseException:
             await finish(self._leave_within(FINISH_TIMEOUT_MS))
             raise
+
+    async def _begin(self) -> None:
+        """Ask; on a frozen board once it is thawed, if this agent waits for that."""
+        while True:
+            try:
+                return await finish(self._ask())
+            except BoardFrozen as frozen:
+                await self._writer.thawed(frozen)
 
     def _granted(self) -> bool:
         return len(self._places) == len(self.keys) and all(self._places.values())
@@ -183,7 +193,7 @@ class Lock:
         try:
             ops = await self._asking()
             self._sent_s = asyncio.get_running_loop().time()
-            self._take_in(ops, await self._writer.commit(Wish(tuple(ops))))
+            self._take_in(ops, await self._writer.commit(Wish(tuple(ops)), waits=False))
         except BlackboardError:
             self._places = {}
             raise
@@ -262,7 +272,7 @@ class Lock:
     async def _renew(self) -> None:
         """Prolong every lease and every ticket in one commit. Errors: Fenced."""
         ops, sent_s = self._renewing(), asyncio.get_running_loop().time()
-        receipt = await self._writer.commit(Wish(tuple(ops)), with_held=False)
+        receipt = await self._writer.commit(Wish(tuple(ops)), with_held=False, waits=False)
         self._sent_s = sent_s
         self._take_in(ops, receipt)
 
@@ -278,7 +288,8 @@ class Lock:
         lost: Fenced | None = None
         while self._places:
             try:
-                await self._writer.commit(Wish(tuple(self._leaving())), with_held=False)
+                wish = Wish(tuple(self._leaving()))
+                await self._writer.commit(wish, with_held=False, waits=False)
                 self._places = {}
             except Fenced as refusal:
                 self._correct(refusal)
@@ -306,6 +317,19 @@ class Lock:
                 self._keeper.lose(f"the board is in another epoch: {error.cause}")
             log.warning("lock on %s is left to run out: %s", ", ".join(self.keys), error)
             return None
+
+
+async def all_leases(writer: Writer, pattern: str) -> tuple[Lease, ...]:
+    """The leases whose keys match `pattern` and may be read, with their queues."""
+    found: list[Lease] = []
+    after: Key | None = None
+    while True:
+        page = await writer.link.leases(writer.board, pattern, after=after, limit=LIST_ENTRIES_MAX)
+        writer.saw(page.revision, page.epoch)
+        found += page.leases
+        after = page.next_key
+        if after is None:
+            return tuple(found)
 
 
 async def wait_free(writer: Writer, key: Key, timeout_ms: Milliseconds | None) -> Revision:

@@ -31,6 +31,7 @@ from blackboard.core.path import barrier_key
 from blackboard.errors import (
     AccessDenied,
     BlackboardError,
+    BoardFrozen,
     Fenced,
     InvalidRequest,
     LeaseHeld,
@@ -134,7 +135,7 @@ class Attachment(Lock, Generic[BoardT]):
         told = self._presence()
         put = Put(presence_key(self.agent), encode_value(told))
         wish = Wish((put,), fences=self.fences)
-        await self._writer.commit(wish, with_held=False, brings=brings)
+        await self._writer.commit(wish, with_held=False, brings=brings, waits=brings)
         self._told = told
 
     async def __aenter__(self) -> Self:
@@ -142,9 +143,10 @@ class Attachment(Lock, Generic[BoardT]):
         self._since_ms = self.until_ms - self._ttl_ms
         try:
             await self._report(brings=False)
-        except SnapshotFirst:
+        except (BoardFrozen, SnapshotFirst):
             # A checkpoint waits for this agent. To attach is no delivery: until it has brought what
-            # it knows, only its lease is there, and a renewal tells later that it is.
+            # it knows, only its lease is there, and a renewal tells later that it is. So, too, if
+            # the board was frozen since the lease was granted.
             self._told = {}
         except BaseException:
             await self.__aexit__(*sys.exc_info())
@@ -227,9 +229,9 @@ class Attachment(Lock, Generic[BoardT]):
         try:
             await super()._renew()
             self._told = told
-        except SnapshotFirst:
-            # Until the cut only leases are kept, whatever is committed meanwhile: what the agent is
-            # doing is told later.
+        except (BoardFrozen, SnapshotFirst):
+            # Until the cut, or the thaw, only leases are kept, whatever is committed meanwhile:
+            # what the agent is doing is told later.
             self._silent = True
             try:
                 await super()._renew()

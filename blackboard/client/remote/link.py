@@ -48,6 +48,7 @@ from blackboard.core.checkpoints import (
     Version,
 )
 from blackboard.core.commit import Commit, Entry, Head, LogPage, Reading
+from blackboard.core.freeze import Freeze
 from blackboard.errors import (
     InvalidRequest,
     OutcomeUnknown,
@@ -306,6 +307,16 @@ class RemoteLink:
         at = None if wish.at is None else moment_out(wish.at)
         params = {"board": board, "at": at, "note": wish.note}
         return past.read_recovered(await self._ask("recover", params, LONG_REQUEST_TIMEOUT_MS))
+
+    async def freeze(self, board: str, note: str) -> Freeze:
+        """As `Link.freeze`."""
+        params = {"board": board, "note": note}
+        return past.read_freeze(await self._ask("freeze", params))
+
+    async def thaw(self, board: str, note: str) -> Freeze | None:
+        """As `Link.thaw`."""
+        message = await self._ask("thaw", {"board": board, "note": note})
+        return None if message is None else past.read_freeze(message)
 
     async def branch(self, board: str, wish: BranchWish) -> Head:
         """As `Link.branch`."""

@@ -155,6 +155,8 @@ WHOLE: Final = frozenset(
         "prune",
         "restore",
         "recover",
+        "freeze",
+        "thaw",
         "branch",
         "verify",
         "export",

@@ -57,6 +57,20 @@ local function check_limits(c)
   at_most('BASED_ON_MAX', #c.based_on / 2, 'based_on')
 end
 
+-- A frozen board takes restores, the service's own commits, and what only keeps or ends leases.
+-- Twin: `passes` of core/freeze.py.
+local function check_frozen(c)
+  if c.begins or c.agent == '~system' then return end
+  local only_keeps = true
+  for _, op in ipairs(c.ops) do
+    only_keeps = only_keeps and string.find('nr', op[1], 1, true)
+  end
+  if only_keeps then return end
+  local raw = entries[FROZEN]
+  local revision, _, since_ms = unpack_integers('>I8I8I8', raw)
+  refuse('frozen', value_of(raw), since_ms, revision)
+end
+
 -- A restore (`begins` is its epoch: number, id, cause, from_revision, revision) takes effect as the
 -- revision that it was computed for, or not at all.
 local function check_begins(c)
@@ -465,6 +479,7 @@ local function decide(c)
   if answer then return answer end
   if c.epoch ~= epoch_id then refuse('epoch', epoch, revision) end
   check_limits(c)
+  if is_live(entries[FROZEN]) then check_frozen(c) end
   if c.begins then check_begins(c)
   elseif entries[c.barrier] or entries[c.cut] then check_barrier(c) end
   for i = 1, #c.fences, 3 do
