@@ -88,7 +88,7 @@ MUTANTS = (
     Mutant(
         "the revision comes from the client",
         MODEL,
-        "    revision = state.revision if draft.only_prolongs(commit) else state.revision + 1\n",
+        "    revision = state.revision if draft.tells_nothing(commit) else state.revision + 1\n",
         "    revision = (commit.known or state.revision) + 1\n",
         "tests/conformance/test_store_sqlite.py",
     ),

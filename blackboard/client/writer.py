@@ -41,6 +41,7 @@ from blackboard.core.commit import (
     Epoch,
     HeldFence,
     Op,
+    changed_nothing,
 )
 from blackboard.core.freeze import FROZEN_KEY
 from blackboard.core.path import cut_key, superseding_key
@@ -367,7 +368,7 @@ class Writer:
             self._lanes.append(lane)
             self._free.release()
         self.saw(receipt.revision)
-        if with_held:
+        if with_held and not changed_nothing(wish.ops, receipt.results):
             held.note_commit(self.link, self.board, receipt.revision)
         return receipt
 

@@ -26,7 +26,10 @@ class Put(Struct, frozen=True, gc=False):
 
 
 class Delete(Struct, frozen=True, gc=False):
-    """Remove `key`. Removing an absent key is no change and no error."""
+    """Remove `key`. Removing an absent key is no change and no error.
+
+    A commit that only removes what is not there makes no revision, unless it is a retry.
+    """
 
     key: Key
 
@@ -244,11 +247,19 @@ the key existed, else 0; delete prefix -> the keys removed, sorted; an operation
 lease as it is then (core/lease.py `to_result`), () when nobody has it; put, put back -> None."""
 
 
+def changed_nothing(ops: "tuple[Op, ...]", results: tuple[Result, ...]) -> bool:
+    """Whether operations with these results removed nothing, and did nothing else."""
+    return all(
+        isinstance(op, Delete | DeletePrefix) and not result
+        for op, result in zip(ops, results, strict=True)
+    )
+
+
 class Committed(Struct, frozen=True, gc=False):
     """The commit took effect as `revision` at `time_ms`; `results` has one item per operation.
 
-    A commit that only prolonged leases made no revision: `revision` is the newest one then, and
-    `time_ms` the moment from which they were prolonged.
+    A commit that changed nothing but deadlines of leases made no revision: `revision` is the newest
+    one then, and `time_ms` the moment from which they were prolonged.
     `duplicate` says that this very commit had been applied before and nothing happened now.
     `level` is what it survives if that is more than its engine promises for all, else empty.
     """

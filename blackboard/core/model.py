@@ -8,7 +8,7 @@ Invariants
 - `decide` changes nothing; a refusal therefore never leaves anything half applied.
 - The same state, commit and time give the same answer: there is no other input.
 - `decide` -> `log_entry` -> `evolve` (core/state.py) is the whole life of a commit; of one that
-  only prolongs leases, `decide` -> `prolong`.
+  leaves nothing to tell (`_Draft.tells_nothing`), `decide` -> `prolong`.
 
 The only thing that a rule reads inside a value: whether it is an integer, and which.
 
@@ -55,6 +55,7 @@ from blackboard.core.commit import (
 from blackboard.core.path import (
     barrier_key,
     cut_key,
+    is_superseding,
     item_key,
     namespace_of,
     range_below,
@@ -163,7 +164,7 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
             draft.check_quotas()
     except (Rejected, OutcomeUnknown) as refusal:
         return refusal
-    revision = state.revision if draft.only_prolongs(commit) else state.revision + 1
+    revision = state.revision if draft.tells_nothing(commit) else state.revision + 1
     return Committed(revision=revision, time_ms=now_ms, results=results)
 
 
@@ -435,12 +436,18 @@ class _Draft:
         self.leases[key] = held
         return lease.to_result(held)
 
-    def only_prolongs(self, commit: Commit) -> bool:
-        """Whether `commit` leaves nothing to tell: it moved deadlines, which no log keeps."""
-        only_renewals = all(isinstance(op, Renew) for op in commit.ops)
+    def tells_nothing(self, commit: Commit) -> bool:
+        """Whether `commit` leaves nothing to tell: it moved deadlines, which no log keeps, and
+        removed what was not there.
+
+        Such a commit leaves no answer either. So a retry that removes does tell: an earlier attempt
+        may still be under way, and must not remove what is put there later.
+        """
+        is_first = commit.retry_since is None
         return (
-            only_renewals
+            all(isinstance(op, Renew) or (is_first and _removes(op)) for op in commit.ops)
             and commit.begins is None
+            and not self.values
             and all(
                 lease.is_prolonged(self.state.leases.get(key), held)
                 for key, held in self.leases.items()
@@ -457,6 +464,13 @@ class _Draft:
             if size > 0:
                 limit, maximum = _bytes_quota(namespace)
                 _check_size(limit, used.bytes + size, maximum, namespace or None)
+
+
+def _removes(op: Op) -> bool:
+    """Whether an operation only removes; one that is to end a lane is more than that."""
+    if isinstance(op, Delete):
+        return not is_superseding(op.key)
+    return isinstance(op, DeletePrefix)
 
 
 def _keys_quota(namespace: str) -> tuple[str, int]:
@@ -567,12 +581,13 @@ def _lease_change(
 
 
 def prolong(state: State, commit: Commit, committed: Committed) -> bool:
-    """Whether `commit`, which `decide` answered with `committed`, only prolongs leases of `state`;
-    if so, they are prolonged now, and there is no log entry."""
+    """Whether `commit`, which `decide` answered with `committed`, leaves `state` nothing to tell;
+    if so, the leases that it renews are prolonged now, and there is no log entry."""
     if committed.revision > state.revision:
         return False
     for op, result in zip(commit.ops, committed.results, strict=True):
-        assert isinstance(op, Renew)
+        if not isinstance(op, Renew):
+            continue  # it removed what was not there
         assert isinstance(result, tuple)
         held = lease.from_result(op.key, result)
         assert held is not None

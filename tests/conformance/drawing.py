@@ -38,7 +38,7 @@ from blackboard.core.commit import (
     Release,
     Renew,
 )
-from blackboard.core.path import barrier_key, cut_key, item_key
+from blackboard.core.path import barrier_key, cut_key, item_key, superseding_key
 from blackboard.core.state import State
 from blackboard.types import INTEGER_MAX, Key, Revision
 from blackboard.wire.codec import encode_value
@@ -68,6 +68,7 @@ KEYS = (
     "private/ada/x",
     "private/ada/y",
     "inbox/bob/x",
+    superseding_key("ada"),
     *BARRIERS,
 )
 PREFIXES = (

@@ -87,6 +87,7 @@ KINDS = frozenset(
     {
         "committed",
         "prolonged",
+        "removed nothing",
         "duplicate",
         "conflict: stale",
         "conflict: too new",
@@ -521,7 +522,8 @@ def kind_of(state: State, commit: Commit, outcome: Outcome) -> str:
     """The name in KINDS of what came out of `commit`, decided against `state`."""
     if isinstance(outcome, Committed):
         if outcome.revision == state.revision and not outcome.duplicate:
-            return "prolonged"
+            renews = any(isinstance(op, Renew) for op in commit.ops)
+            return "prolonged" if renews else "removed nothing"
         done = "committed" if commit.begins is None else "restored"
         return "duplicate" if outcome.duplicate else done
     if isinstance(outcome, Conflict):

@@ -55,7 +55,10 @@ MUTANTS = (
         "{lease[at], lease[FENCE], time_ms + lease[at + 1], lease[at + 1]}",
     ),
     Mutant("a ticket is not prolonged", "ends, lasts = at + 2, at + 1", ""),
-    Mutant("a renewal makes a revision", "  if only_prolongs(c) then", "  if false then"),
+    Mutant("a renewal makes a revision", "  if tells_nothing(c) then", "  if false then"),
+    Mutant("what removed something is not told", "if draft.count > 0 then return false end", ""),
+    Mutant("a retry that removes nothing tells nothing", "(c.since >= 0 or not", "(not"),
+    Mutant("the end of a lane is not told", " and sub(op[2], -12) ~= '/~superseded'", ""),
     Mutant(
         "a renewal moves no deadline",
         "if only_prolongs(c) then\n    merge_leases()",
