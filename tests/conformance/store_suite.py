@@ -24,6 +24,7 @@ from tests.conformance.rules_prefix import PrefixRules
 from tests.conformance.rules_read import ReadRules
 from tests.conformance.rules_restore import HoldRules, RestoreRules
 from tests.conformance.rules_seed import DropRules, SeedRules
+from tests.conformance.rules_share import ShareRules
 from tests.conformance.rules_store import StoreRules
 
 _numbers = count()
@@ -43,6 +44,7 @@ class StoreSuite(
     FreezeRules,
     SeedRules,
     DropRules,
+    ShareRules,
 ):
     """Every rule. The subclass provides `store`."""
 
