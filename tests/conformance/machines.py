@@ -41,9 +41,9 @@ from blackboard.core.commit import (
     Delete,
     DeletePrefix,
     Head,
-    HeldFence,
     KeyAt,
     LogEntry,
+    Op,
     PrefixUnchanged,
     Put,
     Reading,
@@ -299,7 +299,8 @@ class Machine(RuleBasedStateMachine):
         if not is_frozen and not drawing.one_in(4):
             return
         held = drawing.fence()
-        keeps = Renew(held.key, held.holder, held.fence, HOUR_MS), Release(*_named(held))
+        renew = Renew(held.key, held.holder, held.fence, HOUR_MS)
+        keeps: tuple[Op, ...] = (renew, Release(held.key, held.holder, held.fence))
         commits = [drawing.commit_of("cyd", drawing.pick(keeps)), drawing.commit()]
         if not is_frozen:
             commits.insert(0, drawing.commit_of(SERVICE, Put(FROZEN_KEY, FROZEN)))
@@ -499,10 +500,6 @@ class Machine(RuleBasedStateMachine):
         assert self.portal.call(self.store.leases, self.board).leases == tuple(
             lease for _, lease in sorted(self.state.leases.items())
         )
-
-
-def _named(held: HeldFence) -> tuple[str, str, int]:
-    return held.key, held.holder, held.fence
 
 
 def _fields(outcome: Outcome) -> object:
