@@ -1,0 +1,64 @@
+"""Faults in files, in the embedded engine and in the one over Redis."""
+
+from tests.seeded.mutant import UNIT, Mutant
+
+MUTANTS = (
+    # --- files ------------------------------------------------------------------------------------
+    Mutant(
+        "a draft gets its name before it is on the disk",
+        "blackboard/engines/disk.py",
+        "            file.flush()\n            sync(file.fileno())\n    except",
+        "            file.flush()\n    except",
+        f"{UNIT}/engines/test_disk.py",
+    ),
+    Mutant(
+        "the name of a replaced file is not synced",
+        "blackboard/engines/disk.py",
+        "        draft.unlink(missing_ok=True)\n        raise\n    sync_path(path.parent)\n",
+        "        draft.unlink(missing_ok=True)\n        raise\n",
+        f"{UNIT}/engines/test_disk.py",
+    ),
+    Mutant(
+        "the journal of a removed board meets the new one",
+        "blackboard/engines/sqlite/new.py",
+        "            _remove_beside(self._path)  # of a board of that name that was removed\n",
+        "",
+        f"{UNIT}/engines/sqlite/test_new.py",
+    ),
+    Mutant(
+        "what is owed comes back over later writes",
+        "blackboard/engines/sqlite/owed.py",
+        "            self.drop(connection, rows)\n            if self._resting:",
+        "            if self._resting:",
+        f"{UNIT}/engines/sqlite/test_owed.py",
+    ),
+    # --- Redis ------------------------------------------------------------------------------------
+    Mutant(
+        "too few replicas count as enough",
+        "blackboard/engines/redis/driver.py",
+        "        return int(await connection.read_response()) >= replicas\n",
+        "        return int(await connection.read_response()) >= 0\n",
+        "tests/faults/test_redis_replicas.py -k had_says_so",
+    ),
+    Mutant(
+        "what a branch begins with never expires",
+        "blackboard/engines/redis/seed.py",
+        "            self.expiry += (str(entry.expires_at_ms), entry.key)\n",
+        "            pass\n",
+        "tests/conformance/test_store_redis.py -k what_expires_does_so",
+    ),
+    Mutant(
+        "a branch has no quota",
+        "blackboard/engines/redis/seed.py",
+        "            self._usage[name] = Usage(used.keys + 1, used.bytes + size)\n",
+        "            self._usage[name] = used\n",
+        "tests/conformance/test_store_redis.py -k quotas_count_what",
+    ),
+    Mutant(
+        "a branch begins without counters",
+        "blackboard/engines/redis/seed.py",
+        '            await self._call("page", *_Step(fields=some).arguments())\n',
+        "            pass\n",
+        "tests/conformance/test_store_redis.py -k many_entries_and_counters",
+    ),
+)
