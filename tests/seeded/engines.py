@@ -40,25 +40,4 @@ MUTANTS = (
         "        return int(await connection.read_response()) >= 0\n",
         "tests/faults/test_redis_replicas.py -k had_says_so",
     ),
-    Mutant(
-        "what a branch begins with never expires",
-        "blackboard/engines/redis/seed.py",
-        "            self.expiry += (str(entry.expires_at_ms), entry.key)\n",
-        "            pass\n",
-        "tests/conformance/test_store_redis.py -k what_expires_does_so",
-    ),
-    Mutant(
-        "a branch has no quota",
-        "blackboard/engines/redis/seed.py",
-        "            self._usage[name] = Usage(used.keys + 1, used.bytes + size)\n",
-        "            self._usage[name] = used\n",
-        "tests/conformance/test_store_redis.py -k quotas_count_what",
-    ),
-    Mutant(
-        "a branch begins without counters",
-        "blackboard/engines/redis/seed.py",
-        '            await self._call("page", *_Step(fields=some).arguments())\n',
-        "            pass\n",
-        "tests/conformance/test_store_redis.py -k many_entries_and_counters",
-    ),
 )
