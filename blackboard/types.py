@@ -295,6 +295,19 @@ LOOP_LOOK_MS: Final = 250
 """Time between two such looks."""
 OVERLOAD_RETRY_MS: Final = 1_000
 """What is told to whoever is refused for overload: several looks later."""
+CREDIT_MS_MAX: Final = 250
+"""Processor time that an account which was idle may use at once: a large comparison."""
+DEBT_MS_MAX: Final = 2_000
+"""Largest debt of an account, of processor time: what it uses beyond is forgotten, so that even a
+request of minutes holds up the next one for a few seconds only."""
+DEBT_WAIT_MS_MAX: Final = 10_000
+"""Longest wait of a read of an account in debt, while others are at work; one that would wait
+longer is refused. A client waits three times as long (REQUEST_TIMEOUT_MS)."""
+DEBT_PAUSE_MS_MAX: Final = 1_000
+"""Longest time that a read of an account in debt is held up once it has begun, in all, and news of
+a watch: it may hold a snapshot of the archive meanwhile."""
+ACCOUNTS_TOLD_MAX: Final = 16
+"""Accounts whose charges the statistics name: those that were charged most."""
 
 # --- access ---------------------------------------------------------------------------------------
 NARROWINGS_MAX: Final = 8

@@ -32,6 +32,7 @@ from blackboard.core.path import Pattern
 from blackboard.core.pattern_index import PatternIndex, intersections
 from blackboard.core.watch import Cursor, Position, WatchEvent
 from blackboard.engines.base import Store
+from blackboard.engines.payer import charged
 from blackboard.errors import (
     BlackboardError,
     Compacted,
@@ -269,10 +270,11 @@ class Feed:
     def shared(
         self, view: View, after: Position, make: Callable[[], tuple[Delivery, Position]]
     ) -> tuple[Delivery, Position]:
-        """The delivery for `view` after `after`, made once while the head does not move."""
+        """The delivery for `view` after `after`, made once while the head does not move: whoever
+        comes for it first pays for it."""
         found = self._shared.get((view, after))
         if found is None:
-            found = self._shared[view, after] = make()
+            found = self._shared[view, after] = charged(make)
         return found
 
     def show(self, view: View, entry: LogEntry) -> LogEntry | None:
@@ -460,7 +462,7 @@ class Watcher:
             # The engine lost what was seen. Opening the board begins an epoch above everything.
             watch.check_start(await store.open(board), self.position)
             page = await store.log(board, after, limit=WATCH_BATCH_REVISIONS_MAX)
-        delivery, self._cursor.position = self._pass(list(page.entries))
+        delivery, self._cursor.position = charged(lambda: self._pass(list(page.entries)))
         return delivery
 
     def _pass(self, entries: list[LogEntry]) -> tuple[Delivery, Position]:

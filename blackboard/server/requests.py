@@ -70,6 +70,7 @@ from blackboard.encryption.archive import sealed_entry
 from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Store
+from blackboard.engines.payer import turn
 from blackboard.errors import (
     BlackboardError,
     Compacted,
@@ -308,7 +309,7 @@ class LocalLink:
         while True:
             try:
                 page = await past.log(board, gathered.through, gathered.left)
-                is_whole = gathered.take(page.entries)
+                is_whole = await _gather(gathered, page.entries)
             except (Resync, Compacted):
                 if gathered.through == after:
                     raise
@@ -316,7 +317,6 @@ class LocalLink:
             if is_whole or not page.entries or gathered.through >= page.head.revision:
                 shown, proofs = tuple(gathered.shown), tuple(gathered.proofs)
                 return LogPage(page.head, shown, gathered.through, proofs)
-            await asyncio.sleep(0)
 
     async def why(self, board: str, key: Key) -> Sequence[Cause]:
         """The commits that led to `key`, as far as they may be read."""
@@ -689,6 +689,17 @@ class LocalLink:
         if error.current is not None:
             error.current = decode_value(error.current)
         return error
+
+
+async def _gather(gathered: history.Gathered, entries: Sequence[LogEntry]) -> bool:
+    """Take in a page in portions, between which others have their turn; True if the answer ends
+    there. Errors: Resync."""
+    for portion in history.portions(entries):
+        if gathered.take(portion):
+            return True
+        await turn()
+        await asyncio.sleep(0)
+    return False
 
 
 def _content_of(value: bytes) -> bytes:

@@ -4,7 +4,8 @@ Invariants
 - a pump takes from its stream, and packs what it took, only when there is room for a delivery, so
   that a peer that does not read costs its positions in the log and little more.
 - after the answer to `unwatch`, and after `cancelled`, nothing comes for that number any more.
-- what many watchers see alike is packed once: the bytes lie with the delivery that they share.
+- what many watchers see alike is packed once: the bytes lie with the delivery that they share. The
+  account of the first of them pays for it.
 """
 
 import asyncio
@@ -14,7 +15,9 @@ from typing import Any, Final
 
 from blackboard.client.link import Delivery, Link, Stream, WatchRequest
 from blackboard.core.watch import Position
+from blackboard.engines.payer import charged, paid_by
 from blackboard.errors import BlackboardError, InvalidRequest, LimitExceeded, Unavailable
+from blackboard.server.overload.charges import Subscription
 from blackboard.server.overload.fair_share import DELIVERY_US
 from blackboard.types import WATCHES_PER_CONNECTION_MAX
 from blackboard.wire import messages
@@ -43,7 +46,7 @@ class Watches:
     """The open watches by the number that the peer gave them.
 
     `spawn` runs a pump, `wake` tells the writer, `room` waits until the socket keeps up, `share`
-    until work that costs so much may be done for this peer.
+    until work that costs so much may be done for this peer; `payer` makes one for a watch.
     """
 
     def __init__(
@@ -54,12 +57,14 @@ class Watches:
         wake: Callable[[], None],
         room: Callable[[], Awaitable[None]],
         share: Callable[[float], Awaitable[None]],
+        payer: Callable[[], Subscription],
     ) -> None:
         self._session = session
         self._spawn = spawn
         self._wake = wake
         self._room = room
         self._share = share
+        self._payer = payer
         self._open: dict[int, _Watch] = {}
 
     def __len__(self) -> int:
@@ -133,11 +138,24 @@ class Watches:
             watch.pump = None  # which holds this frame, by the error that ended it
 
     async def _pass_on(self, number: int, watch: _Watch, stream: Stream) -> None:
+        payer = self._payer()
+        try:
+            with paid_by(payer):
+                await self._pass_all_on(number, watch, stream, payer)
+        finally:
+            payer.settle()
+
+    async def _pass_all_on(
+        self, number: int, watch: _Watch, stream: Stream, payer: Subscription
+    ) -> None:
         deliveries = aiter(stream)
         while True:
+            if payer.is_due:
+                await payer.turn()
             await self._room()
             delivery = await anext(deliveries)
             await self._share(DELIVERY_US)
+            payer.owe(DELIVERY_US)
             await self._room()  # which the other watches may have used up meanwhile
             messages = _packed(delivery, number, self._session.encoding)
             watch.sent = delivery.position
@@ -168,7 +186,8 @@ def _packed(delivery: Delivery, number: int, encoding: Encoding) -> list[bytes]:
         return messages
     pieces = frames.get((name, None))
     if pieces is None:
-        pieces = pack_revisions(delivery.revisions, encoding) if delivery.revisions else []
+        revisions = delivery.revisions
+        pieces = charged(lambda: pack_revisions(revisions, encoding)) if revisions else []
         frames[name, None] = pieces
     messages = pack_changes(number, delivery.position, pieces, encoding)
     if len(frames) < _FRAMES_KEPT:
