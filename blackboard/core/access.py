@@ -26,6 +26,7 @@ from blackboard.core.path import (
     barrier_key,
     check_name,
     cut_key,
+    expression_of,
     is_decision,
     joined_ranges,
     namespace_of,
@@ -435,7 +436,7 @@ def readable(grants: tuple[Grant, ...]) -> Callable[[Key], bool]:
     patterns = readable_patterns(grants)
     if not patterns:
         return lambda _: False
-    matches = re.compile("|".join(f"(?:{each.regex.pattern})" for each in patterns)).fullmatch
+    matches = re.compile("|".join(expression_of(each.text) for each in patterns)).fullmatch
     return lambda key: matches(key) is not None
 
 

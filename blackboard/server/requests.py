@@ -66,6 +66,7 @@ from blackboard.core.documents.keys import check_document, document_prefix
 from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
 from blackboard.core.path import Pattern, Ranges, check_key, parse_pattern, parse_patterns
+from blackboard.core.watch import Position
 from blackboard.encryption.archive import sealed_entry
 from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.store import SealedStore
@@ -333,17 +334,14 @@ class LocalLink:
         """Open a watch; only what may be read is delivered."""
         with self._audited("watch", board, request):
             self._check(board)
-            view = View(
-                patterns=parse_patterns(request.patterns),
-                grants=self.principal.grants,
-                coalesce=request.coalesce,
-            )
-            return self._watch(board, view, request)
+            patterns, grants = parse_patterns(request.patterns), self.principal.grants
+            view = View.of(patterns, grants, coalesce=request.coalesce)
+            return self._watch(board, view, request.after)
 
     @asynccontextmanager
-    async def _watch(self, board: str, view: View, request: WatchRequest) -> AsyncIterator[Stream]:
+    async def _watch(self, board: str, view: View, after: Position | None) -> AsyncIterator[Stream]:
         feed = (await self._begin(board)).feed
-        async with feed.watch(view, request.after) as watcher:
+        async with feed.watch(view, after) as watcher:
             if self.principal.credential is None:
                 yield watcher
             else:

@@ -10,6 +10,7 @@ Invariants
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from blackboard.client.link import Delivery, Link, Stream, WatchRequest
 from blackboard.core.watch import Position
 from blackboard.engines.payer import charged, paid_by
 from blackboard.errors import BlackboardError, InvalidRequest, LimitExceeded, Unavailable
-from blackboard.server.overload.charges import Subscription
+from blackboard.server.overload.charges import Subscription, measured
 from blackboard.server.overload.fair_share import DELIVERY_US
 from blackboard.types import WATCHES_PER_CONNECTION_MAX
 from blackboard.wire import messages
@@ -118,32 +119,28 @@ class Watches:
         return watch
 
     async def _pump(
-        self, number: RequestId, params: messages.Watch, link: Link, watch: _Watch
+        self, request: RequestId, params: messages.Watch, link: Link, watch: _Watch
     ) -> None:
-        after = None if params.after is None else Position.parse(params.after)
-        request = WatchRequest(tuple(params.patterns), after, params.coalesce)
+        payer, number = self._payer(), params.watch
         try:
-            async with link.watch(params.board, request) as opened:
-                watch.stream = stream = opened
+            async with AsyncExitStack() as stack:
+                opening = _opened(stack, params, link)
+                del params  # with its patterns: a watch may be quiet for ever
+                watch.stream = stream = await measured(opening, payer.charge)
+                del opening
                 watch.sent = stream.position
-                self._session.respond(number, {"position": str(watch.sent)})
+                self._session.respond(request, {"position": str(watch.sent)})
                 self._wake()
-                await self._pass_on(params.watch, watch, stream)
+                with paid_by(payer):
+                    await self._pass_all_on(number, watch, stream, payer)
         except BlackboardError as error:
-            if self._open.get(params.watch) is watch:
-                self._refuse(number, params.watch, watch, error)
-        finally:
-            if self._open.get(params.watch) is watch:
-                del self._open[params.watch]
-            watch.pump = None  # which holds this frame, by the error that ended it
-
-    async def _pass_on(self, number: int, watch: _Watch, stream: Stream) -> None:
-        payer = self._payer()
-        try:
-            with paid_by(payer):
-                await self._pass_all_on(number, watch, stream, payer)
+            if self._open.get(number) is watch:
+                self._refuse(request, number, watch, error)
         finally:
             payer.settle()
+            if self._open.get(number) is watch:
+                del self._open[number]
+            watch.pump = None  # which holds this frame, by the error that ended it
 
     async def _pass_all_on(
         self, number: int, watch: _Watch, stream: Stream, payer: Subscription
@@ -174,6 +171,12 @@ class Watches:
         self._wake()
 
 
+async def _opened(stack: AsyncExitStack, params: messages.Watch, link: Link) -> Stream:
+    after = None if params.after is None else Position.parse(params.after)
+    request = WatchRequest(tuple(params.patterns), after, params.coalesce)
+    return await stack.enter_async_context(link.watch(params.board, request))
+
+
 def _packed(delivery: Delivery, number: int, encoding: Encoding) -> list[bytes]:
     """The messages that tell watch `number` of a delivery.
 
@@ -190,6 +193,6 @@ def _packed(delivery: Delivery, number: int, encoding: Encoding) -> list[bytes]:
         pieces = charged(lambda: pack_revisions(revisions, encoding)) if revisions else []
         frames[name, None] = pieces
     messages = pack_changes(number, delivery.position, pieces, encoding)
-    if len(frames) < _FRAMES_KEPT:
+    if len(frames) < (_FRAMES_KEPT if delivery.revisions else WATCHES_PER_CONNECTION_MAX):
         frames[name, number] = messages
     return messages

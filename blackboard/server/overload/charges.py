@@ -356,7 +356,7 @@ class Bill:
         """Carry out `work`, and charge what it takes, whatever becomes of it."""
         try:
             with paid_by(self):
-                return await _measured(work(), self.charge)
+                return await measured(work(), self.charge)
         finally:
             self._is_open = False
             if self._reserved_us:
@@ -421,9 +421,7 @@ class Subscription:
 
 
 @types.coroutine
-def _measured(
-    work: Coroutine[Any, Any, T], charge: Callable[[int], None]
-) -> Generator[Any, Any, T]:
+def measured(work: Coroutine[Any, Any, T], charge: Callable[[int], None]) -> Generator[Any, Any, T]:
     """Drive `work`, and charge the processor time of each of its steps."""
     clock = time.thread_time_ns
     given: Any = None

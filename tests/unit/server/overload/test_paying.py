@@ -293,5 +293,20 @@ async def test_what_is_made_for_a_watch_is_paid_by_its_account(tmp_path: Path) -
         await wait_until(lambda: _true(account(served, "rita").charged_ms > before + 0.1))
 
 
+async def test_to_open_a_watch_is_paid_by_its_account(tmp_path: Path) -> None:
+    """Its patterns are looked at, and compared with the grants, before anything is shown."""
+    async with (
+        archiving(tmp_path) as served,
+        talking(served.url, served.token(RITA), greeting={}) as rita,
+    ):
+        await epoch_of(rita)
+        before = account(served, "rita").charged_ms
+        patterns = [f"public/*/{number}/*" for number in range(64)]
+        opened = await rita.ask(1, "watch", {**MAIN, "watch": 1, "patterns": patterns})
+        assert "result" in opened
+        assert "result" in await rita.ask(2, "unwatch", {"watch": 1})
+        await wait_until(lambda: _true(account(served, "rita").charged_ms > before + 0.2))
+
+
 async def _true(value: object) -> bool:
     return bool(value)
