@@ -6,7 +6,8 @@ up. Nothing is ever dropped: what is not sent yet is in the log.
 
 Invariants
 - at most REQUESTS_IN_FLIGHT_MAX requests are being served; nothing is read from the socket while
-  READS_WAITING_MAX of them are reads (reads.py).
+  READS_WAITING_MAX of them are reads. While the account is in debt further reads are refused instead,
+  so that a renewal behind them comes through.
 - nothing is read from the socket while OUTGOING_BYTES_MAX wait for it; a watch adds to what waits
   only while that is less than one delivery (WATCH_BATCH_BYTES_MAX).
 - a frame is looked at, a read begun and news packed as the account has its share (fair_share.py),
@@ -434,8 +435,12 @@ class Connection:
         return (
             self._serving >= REQUESTS_IN_FLIGHT_MAX
             or self.waiting >= OUTGOING_BYTES_MAX
-            or len(self._reads) >= READS_WAITING_MAX
+            or (len(self._reads) >= READS_WAITING_MAX and not self._is_in_debt)
         )
+
+    @property
+    def _is_in_debt(self) -> bool:
+        return self._house.charges.debt_s(self._account) > 0
 
     async def _share(self, cost_us: float) -> None:
         """Wait until work may be done for this peer; see server/overload/fair_share.py."""
@@ -489,6 +494,8 @@ class Connection:
                 self._serving += 1
                 assert self._admission is not None, "requests come after hello"
                 refusal = over or self._admission.refusal(event.params.method)
+                if refusal is None and is_read(event.params):
+                    refusal = self._refusal_of_read()
                 if refusal is not None:
                     self._answer(event.id, event.params.method, refusal)
                 elif is_read(event.params):
@@ -500,6 +507,13 @@ class Connection:
             case RequestRefused():
                 self._house.traffic.count("", event.error.code)
                 self._wake.set()
+
+    def _refusal_of_read(self) -> Overloaded | None:
+        """Why a read cannot wait here; None if it can. While the account is in debt its connections
+        are read on, for a renewal may be behind its reads: so no more of these can be kept."""
+        if len(self._reads) < READS_WAITING_MAX:
+            return None
+        return self._house.charges.refusal(self._account)
 
     def _greet(self, hello: HelloReceived) -> None:
         try:
@@ -647,6 +661,8 @@ class Connection:
                 return describe(access.acting_as(self._principal, link.agent), link.agent)
             case messages.Refresh():
                 return self._refresh(params.token, link)
+        if self._is_in_debt:
+            self._progressed()  # the reader may have stopped before it was
         await bill.begin()
         await self._share(READ_US)
         found = await call(link, params, self._session.encoding)

@@ -44,6 +44,7 @@ from blackboard.types import (
     DEBT_PAUSE_MS_MAX,
     DEBT_WAIT_MS_MAX,
     METERS_MAX,
+    OVERLOAD_RETRY_MS,
 )
 
 log = logging.getLogger(__name__)
@@ -148,6 +149,11 @@ class Charges:
         now_s = self._clock()
         found = self._accounts.get(name)
         return 0.0 if found is None else self._wait_s(name, found, now_s, 0.0)
+
+    def refusal(self, name: str) -> Overloaded:
+        """Why a request of an account in debt cannot even wait."""
+        account = self._account(name, self._clock())
+        return self._refusal(name, account, max(self.debt_s(name), OVERLOAD_RETRY_MS / 1_000))
 
     def bill(self, name: str, method: str) -> "Bill":
         """What a request of an account is charged on."""

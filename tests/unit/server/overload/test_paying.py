@@ -18,7 +18,7 @@ from blackboard.integrity.signing import Seal
 from blackboard.integrity.tokens import attenuate
 from blackboard.server.overload.charges import AccountCharge
 from blackboard.server.service import Service
-from blackboard.types import CREDIT_MS_MAX, DEBT_MS_MAX
+from blackboard.types import CREDIT_MS_MAX, DEBT_MS_MAX, READS_WAITING_MAX
 from tests.serving import Served, serving
 from tests.unit.server.http.conversation import Talk, talking
 from tests.waiting import TIMEOUT_S, wait_until
@@ -237,6 +237,35 @@ async def test_a_debtor_keeps_its_leases_and_can_end_everything(tmp_path: Path) 
         assert waiting(served) == 1
         await rita.socket.close()
         await wait_until(lambda: _true(not waiting(served)))
+
+
+async def test_a_renewal_is_not_behind_the_reads_of_its_connection(tmp_path: Path) -> None:
+    """However many wait there: those that cannot are refused, and the connection is read on."""
+    async with (
+        archiving(tmp_path) as served,
+        talking(served.url, served.token(ANN), greeting={}) as ann,
+        talking(served.url, served.token(RITA), greeting={}) as rita,
+    ):
+        epoch = await filled(ann)
+        lease = {"key": "public/l", "holder": "rita", "ttl_ms": 60_000}
+        answer = await committed(rita, 1, [{"kind": "grant", **lease}], epoch)
+        fence = answer["result"]["results"][0][1]
+        served.service.host.charges.charge("rita", 10 * DEBT_MS_MAX * 1_000)
+        assert "result" in await ann.ask(1, "list", LIST)
+        numbers = range(100, 100 + 3 * READS_WAITING_MAX)
+        for number in numbers:
+            await rita.send({"id": number, "method": "list", "params": LIST})
+        name = {"lane": 0, "incarnation": "i", "step": 2}
+        ops = [{"kind": "renew", **lease, "fence": fence}]
+        renew = {**MAIN, "id": name, "epoch": epoch, "ops": ops}
+        await rita.send({"id": 2, "method": "commit", "params": renew})
+        answers = [await rita.receive() for _ in range(2 * READS_WAITING_MAX + 1)]
+        assert "result" in answers.pop(), "the renewal was asked for last"
+        assert {each["error"]["data"]["code"] for each in answers} == {"overloaded"}
+        assert {each["id"] for each in answers} == set(numbers[READS_WAITING_MAX:])
+        pass_time(served, 3_600)
+        for _ in range(READS_WAITING_MAX):
+            assert "result" in await rita.receive()
 
 
 async def test_an_account_that_is_alone_does_not_wait(tmp_path: Path) -> None:
