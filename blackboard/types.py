@@ -297,9 +297,9 @@ OVERLOAD_RETRY_MS: Final = 1_000
 """What is told to whoever is refused for overload: several looks later."""
 CREDIT_MS_MAX: Final = 250
 """Processor time that an account which was idle may use at once: a large comparison."""
-DEBT_MS_MAX: Final = 2_000
+DEBT_MS_MAX: Final = 1_000
 """Largest debt of an account, of processor time: what it uses beyond is forgotten, so that even a
-request of minutes holds up the next one for a few seconds only."""
+request of minutes holds up the next one for DEBT_WAIT_MS_MAX at most."""
 DEBT_WAIT_MS_MAX: Final = 10_000
 """Longest wait of a read of an account in debt, while others are at work; one that would wait
 longer is refused. A client waits three times as long (REQUEST_TIMEOUT_MS)."""

@@ -6,8 +6,8 @@ up. Nothing is ever dropped: what is not sent yet is in the log.
 
 Invariants
 - at most REQUESTS_IN_FLIGHT_MAX requests are being served; nothing is read from the socket while
-  READS_WAITING_MAX of them are reads. While the account is in debt further reads are refused instead,
-  so that a renewal behind them comes through.
+  READS_WAITING_MAX of them are reads. While the account is in debt further reads are refused
+  instead, so that a renewal behind them comes through.
 - nothing is read from the socket while OUTGOING_BYTES_MAX wait for it; a watch adds to what waits
   only while that is less than one delivery (WATCH_BATCH_BYTES_MAX).
 - a frame is looked at, a read begun and news packed as the account has its share (fair_share.py),

@@ -53,8 +53,9 @@ AT_WORK_S: Final = 0.25
 """For how long an account counts as at work after it asked for something or worked."""
 _USAGE_S: Final = 1.0
 """The time over which use of the processor is averaged; before it, e times less counts."""
-_REPAID_LEAST: Final = 0.02
-"""Of a processor: so much is repaid even while others use all of it, so that every wait ends."""
+_REPAID_LEAST: Final = 0.1
+"""Of a processor: so much is repaid even while others use all of it. The largest debt is then
+repaid within DEBT_WAIT_MS_MAX: an account which asks for one read at a time is never refused."""
 _LOOK_S: Final = 0.05
 """How often those who wait look whether others are still at work."""
 _LOOK_LEAST_S: Final = 0.001
