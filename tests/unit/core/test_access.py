@@ -117,13 +117,6 @@ def test_grants_only_add_up(
     assert access.allows(some + more, right, key) == either
 
 
-@given(GRANTS, KEYS)
-def test_the_filter_lets_through_what_may_be_read(grants: list[access.Grant], key: str) -> None:
-    """One expression for all patterns says what each of them says."""
-    given_ = tuple(grants)
-    assert access.readable(given_)(key) == access.allows(given_, Right.READ, key)
-
-
 @given(GRANTS, PATTERNS, KEYS)
 @example((access.Grant("**", frozenset({Right.READ})),), "**", SECRET)
 @example((access.Grant("private/*/a", frozenset({Right.READ})),), "private/**", "private/ada/a")
