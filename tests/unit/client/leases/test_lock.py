@@ -35,6 +35,7 @@ from blackboard.server.service import Service
 from blackboard.types import Key
 from tests.conformance.workers import Block, apart, finished, lease_of, queued
 from tests.unit.server.hooked import HookedStore, client_of, service_over
+from tests.waiting import let_pass
 
 A, B = "public/a", "public/b"
 HOUR_MS = 3_600_000
@@ -64,6 +65,22 @@ class Gate:
     def open(self) -> None:
         """Let everybody through."""
         self._open.set()
+
+
+class Counting:
+    """A hook that holds up the first for longer than its lease lasts, and counts."""
+
+    def __init__(self) -> None:
+        self.third = asyncio.Event()
+        self._count = 0
+
+    async def __call__(self) -> None:
+        """One more."""
+        self._count += 1
+        if self._count == 1:
+            await let_pass(1.5 * SHORT_MS / 1000)
+        elif self._count == 3:
+            self.third.set()
 
 
 @pytest.fixture
@@ -260,6 +277,18 @@ async def test_a_lock_that_cannot_be_renewed_in_time_is_lost(
     store.hooks.clear()
 
 
+async def test_a_lock_whose_grant_was_long_under_way_is_lost_at_once(
+    store: HookedStore, ada: Board
+) -> None:
+    """Its time is over when the block begins; that it can be renewed now does not matter."""
+    commits = Counting()
+    store.hook("after commit", commits)
+    with pytest.raises(LeaseLost):
+        async with ada.lock(A, ttl_ms=SHORT_MS):
+            await commits.third.wait()  # if that is a renewal, nobody was told
+    store.hooks.clear()
+
+
 async def test_patience_ends_with_a_service_that_does_not_answer(
     store: HookedStore, ada: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +316,17 @@ async def test_a_lock_that_cannot_be_given_back_is_left_to_run_out(
     assert "lock on public/a is left to run out" in caplog.text
     store.hooks.clear()
     assert (await lease_of(ada, A)).holder.startswith("ada~")
+
+
+async def test_a_restore_that_ends_a_lock_warns_nobody(
+    store: HookedStore, ada: Board, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has to end the locks of before: there is nothing to look into."""
+    with caplog.at_level(logging.DEBUG), pytest.raises(LeaseLost, match="restore"):
+        async with ada.lock(A, ttl_ms=HOUR_MS):
+            store.hook("before commit", failing(StaleEpoch("1", "2", 2, "restore", 1, 9)))
+    found = [r for r in caplog.records if "left to run out" in r.message]
+    assert [record.levelno for record in found] == [logging.DEBUG]
 
 
 async def test_a_refused_lock_leaves_nothing_to_give_back(store: HookedStore, ada: Board) -> None:
