@@ -327,8 +327,8 @@ DEBT_WAIT_MS_MAX: Final = 10_000
 """Longest wait of a read of an account in debt, while other accounts are active; a read that would
 wait longer is refused. A client waits three times as long (REQUEST_TIMEOUT_MS)."""
 DEBT_PAUSE_MS_MAX: Final = 1_000
-"""Longest time, in all, for which a read of an account in debt is held up after it began, because it
-may hold a snapshot of the archive; and for which a delivery to a watch is held up."""
+"""Longest time, in all, for which a read of an account in debt is held up after it began, because
+it may hold a snapshot of the archive; and for which a delivery to a watch is held up."""
 ACCOUNTS_TOLD_MAX: Final = 16
 """Accounts that the statistics of charges name: those that were charged most."""
 
