@@ -318,6 +318,19 @@ LOOP_LOOK_MS: Final = 250
 """Time between two such measurements."""
 OVERLOAD_RETRY_MS: Final = 1_000
 """When a client that was refused for overload should try again: several measurements later."""
+CREDIT_MS_MAX: Final = 250
+"""Processor time that an account may use at once after it was idle: a large comparison."""
+DEBT_MS_MAX: Final = 1_000
+"""Largest debt of an account, in processor time. Use beyond it is not owed, so that even a request
+of minutes delays the next read by DEBT_WAIT_MS_MAX at most."""
+DEBT_WAIT_MS_MAX: Final = 10_000
+"""Longest wait of a read of an account in debt, while other accounts are active; a read that would
+wait longer is refused. A client waits three times as long (REQUEST_TIMEOUT_MS)."""
+DEBT_PAUSE_MS_MAX: Final = 1_000
+"""Longest time, in all, for which a read of an account in debt is held up after it began, because
+it may hold a snapshot of the archive; and for which a delivery to a watch is held up."""
+ACCOUNTS_TOLD_MAX: Final = 16
+"""Accounts that the statistics of charges name: those that were charged most."""
 
 # --- access ---------------------------------------------------------------------------------------
 NARROWINGS_MAX: Final = 8
