@@ -67,8 +67,9 @@ class Client:
     async def erase(self, agent: str, *, board: str | None = None) -> int:
         """Destroy the data keys of an agent, on one board or on all: nobody reads it any more.
 
-        Log, archive, exports and copies of them stay as they are, and open no more. Returns how
-        many keys there were. Errors: AccessDenied; InvalidRequest when nothing is sealed.
+        Log, archive, exports and copies of them stay, but their values can no longer be decrypted.
+        Returns the number of destroyed keys. Errors: AccessDenied; InvalidRequest without
+        encryption at rest.
         """
         return await self.link.erase(agent, board)
 

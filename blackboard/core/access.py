@@ -1,9 +1,9 @@
-"""Who may do what: principals, grants, and one table of methods.
+"""Access control: principals, grants, and one table of methods.
 
 Rules
 - Nothing is allowed that no grant names; there are no deny rules, so grants only add up.
-- What is checked is what is executed: keys have one spelling, and every operation, condition and
-  read of a commit is checked by itself.
+- the checked text is the executed text: keys have one spelling, and every operation, condition and
+  read of a commit is checked separately.
 - A refusal names the right and the key as the caller gave it, and never says whether it exists.
 """
 
@@ -45,7 +45,7 @@ _ANSWERS_KEPT: Final = 8_192
 
 
 class Right(StrEnum):
-    """What a grant can allow on the keys that its pattern matches."""
+    """The rights that a grant can give on the keys that its pattern matches."""
 
     READ = "read"
     WRITE = "write"
@@ -65,14 +65,15 @@ class Grant(Struct, frozen=True, gc=False):
 
 
 READ_ALL: Final = (Grant("**", frozenset({Right.READ})),)
-"""What the service itself may read."""
+"""The grants of the service itself for reading."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
     """The token behind a principal: whose it is, when it was issued, and what it is called.
 
-    `ids` are its own and those of the tokens that it was narrowed from: it ends with any of them.
+    `ids` are its own and those of the tokens that it was narrowed from: revoking any of them ends
+    it.
     """
 
     subject: str
@@ -125,7 +126,7 @@ ALL_RIGHTS = frozenset(Right)
 
 
 def operator(name: str = "operator") -> Principal:
-    """The principal of whoever runs the service: every right on every key of every board."""
+    """The principal that runs the service: every right on every key of every board."""
     return Principal(name, (Grant("**", ALL_RIGHTS),), acts_for_any=True)
 
 
@@ -227,7 +228,7 @@ def covers(outer: str, inner: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """What is left of a principal's rights when it hands some on; None = as much as it has.
+    """The rights of a narrowed token; None = all rights of the original.
 
     `name` is that of the sub-agent: the principal's own, or one that begins with it and a dot.
     """
@@ -305,7 +306,8 @@ def require_below(principal: Principal, right: Right, prefix: Prefix) -> None:
 
 
 def require_board(principal: Principal, board: str) -> None:
-    """Errors: InvalidRequest if `board` is no name; AccessDenied if it is not the principal's."""
+    """Errors: InvalidRequest if `board` is not a name; AccessDenied if the principal may not use
+    it."""
     check_name(board, "board")
     if is_reserved(board) or (principal.boards and board not in principal.boards):
         raise AccessDenied(principal.name, "use", board)
@@ -354,7 +356,7 @@ def require_whole(principal: Principal, right: Right) -> None:
 
 
 def require_commit(principal: Principal, commit: core.Commit) -> None:
-    """Check every operation, condition, fence and ground of `commit` by itself."""
+    """Check every operation, condition, fence and read of `commit` separately."""
     if commit.id.agent != principal.name:
         raise AccessDenied(principal.name, "commit as", commit.id.agent)
     for op in commit.ops:
@@ -374,7 +376,7 @@ def _require_op(principal: Principal, op: core.Op) -> None:
     _require_no_document(principal, op)
     path = op.prefix if isinstance(op, core.DeletePrefix | core.Append) else op.key
     if namespace_of(path) == SYSTEM:
-        # The service's own records, but for one: an agent says that it has delivered.
+        # The service's own records, with one exception: an agent reports its delivery.
         if op != core.Delete(barrier_key(principal.name)):
             raise AccessDenied(principal.name, "change", path)
         return
@@ -451,10 +453,10 @@ def readable_patterns(grants: tuple[Grant, ...]) -> tuple[Pattern, ...]:
 class Reach:
     """Where the keys lie that somebody may read and that a pattern may match.
 
-    Everything that is looked through for a reader lies in `ranges`: so neither where a page ends
-    nor how much was read for it depends on what others keep elsewhere. `is_exact`: every key in
-    them may be read. It is False only with a grant that has a wildcard in its midst, such as
-    `private/*/shared/**`; of what it does not match there, no answer may tell.
+    Only `ranges` are scanned for a reader, so neither the end of a page nor its cost depends on
+    keys elsewhere. `is_exact`: every key in them may be read. It is False only for a grant with a
+    wildcard in the middle, such as `private/*/shared/**`; answers must not reveal the keys in
+    between.
     """
 
     ranges: Ranges
