@@ -195,6 +195,9 @@ class Link(Protocol):
         """Let a board that its engine lost begin again as what the archive has; to be asked again
         until it is done."""
 
+    async def remove(self, board: str) -> None:
+        """Remove a board for good; see `Client.remove_board`."""
+
     async def branch(self, board: str, wish: BranchWish) -> Head:
         """Make a board that begins as this one was; the same request again changes nothing."""
 

@@ -5,7 +5,7 @@ data keys.
 """
 
 import dataclasses
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -173,6 +173,14 @@ class SealedArchive:
     async def prune(self, board: str, keep: Sequence[Revision], below: Revision) -> int:
         """As `Archive.prune`."""
         return await self.raw.prune(board, keep, below)
+
+    async def remove(self, board: str, keep: Collection[str] = ()) -> bool:
+        """As `Archive.remove`."""
+        return await self.raw.remove(board, keep)
+
+    async def sweep(self) -> None:
+        """As `Archive.sweep`."""
+        await self.raw.sweep()
 
     async def verify(self, at: Point) -> AsyncIterator[str]:
         """As `Archive.verify`, without any key: what was erased is as it was written."""

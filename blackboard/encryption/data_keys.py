@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from blackboard.core.commit import Commit, CommitId, Entry, Op, Put
+from blackboard.core.commit import Commit, CommitId, Delete, Entry, Op, Put
 from blackboard.encryption.master_key import Wrapper
 from blackboard.engines.base import Scrubs, Store
 from blackboard.errors import BlackboardError, Corrupt, Unavailable
@@ -162,6 +162,18 @@ class DataKeys:
         for name in list(self._tables):
             await self._load(name)
         return len(doomed)
+
+    async def forget(self, board: str) -> int:
+        """Remove the data keys of a board that was removed; returns how many. Branches keep theirs:
+        they have copies of those that they need."""
+        below = f"{_BELOW}/{board}"
+        ops: list[Op] = [Delete(entry.key) async for entry in self._records(below)]
+        for some in _pages(ops):
+            await self._commit(some)
+        if ops:
+            await self._forget_log()
+            await self._load(board)
+        return len(ops)
 
     async def rewrap(self) -> int:
         """Wrap every data key with the first master key; returns how many. No value is touched."""

@@ -227,9 +227,9 @@ class SealedStore:
         """As `Store.facts`."""
         return await self.raw.facts()
 
-    async def open(self, board: str) -> Head:
+    async def open(self, board: str, *, again: bool = False) -> Head:
         """As `Store.open`."""
-        return await self.raw.open(board)
+        return await self.raw.open(board, again=again)
 
     async def begin_epoch(self, board: str, head: Head, *, above: Revision) -> Head:
         """As `Store.begin_epoch`."""
@@ -246,6 +246,14 @@ class SealedStore:
     async def drop(self, board: str) -> None:
         """As `Store.drop`. The data keys stay: branches may need them."""
         await self.raw.drop(board)
+
+    async def remove(self, board: str, *, above: Revision = 0) -> None:
+        """As `Store.remove`. The data keys stay (`DataKeys.forget`): branches may need them."""
+        await self.raw.remove(board, above=above)
+
+    async def removed(self, board: str) -> Revision | None:
+        """As `Store.removed`."""
+        return await self.raw.removed(board)
 
     async def compact(self, board: str, oldest: Revision) -> Head:
         """As `Store.compact`."""

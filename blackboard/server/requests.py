@@ -155,7 +155,7 @@ class LocalLink:
         """
         with self._audited("head", board):
             self._check(board)
-            await self._begin(board)
+            await self._begin(board, again=True)
             return await self._host.head(board, self._opener)
 
     async def commit(self, board: str, commit: Commit) -> Receipt:
@@ -446,12 +446,21 @@ class LocalLink:
             check_note(wish.note)
             return await Recoveries.of(self._host).recover(board, wish)
 
+    async def remove(self, board: str) -> None:
+        """Remove a board for good. See `Link.remove`."""
+        with self._audited("remove", board):
+            await self._check_whole(board, Right.ADMIN)
+            await self._host.remove(board)
+
     async def branch(self, board: str, wish: BranchWish) -> Head:
         """Make a board that begins as this one was."""
         with self._audited("branch", board, wish):
             await self._use(board, Right.CHECKPOINT)
             self._check(wish.new)
             await self._host.check_new(wish.new)
+            if await self._host.store.removed(wish.new) is not None:
+                reason = f"a board {wish.new!r} was removed: a branch needs a name of its own"
+                raise InvalidRequest(field="new", reason=reason)
             check_note(wish.note)
             head = await Branches(self._host).branch(board, wish, self.principal.name)
             await self._host.use(wish.new, self._opener)
@@ -526,6 +535,7 @@ class LocalLink:
             await self._host.check_new(board)
             if await self._host.exists(board):
                 raise InvalidRequest(field="board", reason=f"there is a board {board!r}")
+            await self._host.finish_removal(board)
             await self._host.imports.begin(board, wish, self.principal.name)
 
     async def import_page(
@@ -639,17 +649,18 @@ class LocalLink:
         if await self._host.find(board, self._opener) is None:
             raise NoSuchBoard(board)
 
-    async def _begin(self, board: str) -> OpenBoard:
+    async def _begin(self, board: str, *, again: bool = False) -> OpenBoard:
         """Open a board, which begins with that if the principal may change anything there.
 
-        Errors: NoSuchBoard when there is none and the principal may not.
+        Errors: NoSuchBoard when there is none and the principal may not, or it was removed and is
+        not to begin `again`: what is left of those who used it does not bring it back.
         """
         found = await self._host.find(board, self._opener)
         if found is not None:
             return found
         if not access.may_begin(self.principal):
             raise NoSuchBoard(board)
-        return await self._host.use(board, self._opener)
+        return await self._host.use(board, self._opener, again=again)
 
     async def _check_whole(self, board: str, right: Right) -> None:
         """Check the right to the whole board, and the token with what the engine has now: what is

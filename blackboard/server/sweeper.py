@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from blackboard.client.leases.presence import entries_that_end_with
 from blackboard.core import history
 from blackboard.core.commit import Commit, CommitId, Delete, Entry, Expire, KeyAt, Lease, Op
-from blackboard.errors import BlackboardError
+from blackboard.errors import BlackboardError, NoSuchBoard
 from blackboard.server.boards import Host, SweeperStatistics
 from blackboard.types import (
     ENGINE_CHECK_INTERVAL_MS,
@@ -56,7 +56,10 @@ class Sweeper:
         """
         for board in self._host.boards():
             with _told(board):
-                await self._sweep(board)
+                try:
+                    await self._sweep(board)
+                except NoSuchBoard as error:  # another process removed it
+                    await self._host.let_go(board, error)
         self._rounds += 1
 
     async def _sweep(self, board: str) -> None:

@@ -287,6 +287,13 @@ class Recover(_BoardParams):
     note: Note = ""
 
 
+class Remove(_BoardParams):
+    """Remove a board for good, with its log, its archived past and what is left of it anywhere;
+    what branches share stays."""
+
+    method = "remove"
+
+
 class Branch(_BoardParams):
     """Make board `new`, which begins as this one was."""
 
@@ -430,6 +437,7 @@ METHODS: Final[dict[str, type[Params]]] = {
         Prune,
         Restore,
         Recover,
+        Remove,
         Branch,
         Differences,
         History,

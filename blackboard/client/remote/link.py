@@ -307,6 +307,10 @@ class RemoteLink:
         params = {"board": board, "at": at, "note": wish.note}
         return past.read_recovered(await self._ask("recover", params, LONG_REQUEST_TIMEOUT_MS))
 
+    async def remove(self, board: str) -> None:
+        """As `Link.remove`."""
+        await self._do("remove", {"board": board}, LONG_REQUEST_TIMEOUT_MS)
+
     async def branch(self, board: str, wish: BranchWish) -> Head:
         """As `Link.branch`."""
         params = {

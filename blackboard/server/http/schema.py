@@ -38,6 +38,7 @@ RESULTS: Final[dict[str, Any]] = {
     "prune": past.PrunedMessage,
     "restore": past.RestoredMessage,
     "recover": past.RecoveredMessage,
+    "remove": None,
     "branch": answers.HeadMessage,
     "differences": past.DifferencesMessage,
     "history": list[past.VersionMessage],

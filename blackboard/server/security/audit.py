@@ -155,6 +155,7 @@ WHOLE: Final = frozenset(
         "prune",
         "restore",
         "recover",
+        "remove",
         "branch",
         "verify",
         "export",

@@ -93,6 +93,12 @@ async def _recover(link: LocalLink) -> list[str]:
     return [SECRET]
 
 
+async def _remove(link: LocalLink) -> list[str]:
+    with contextlib.suppress(NoSuchBoard):
+        await link.remove("nothing")
+    return [SECRET]
+
+
 async def _import_end(link: LocalLink) -> list[str]:
     with contextlib.suppress(InvalidRequest):
         await link.import_end("main", REQUEST)
@@ -107,6 +113,7 @@ PAST: dict[str, Callable[[LocalLink], Awaitable[list[str]]]] = {
     "prune": _prune,
     "restore": _restore,
     "recover": _recover,
+    "remove": _remove,
     "branch": _branch,
     "differences": _differences,
     "history": _history,

@@ -9,7 +9,8 @@
 --                         u:@<account>, u:@<account>/inbox (the same of what it wrote last);
 --                         h:<account> (leases that it has or waits for), h: (identities); while
 --                         it is being made (seed.lua) there is seed, and no run: nothing else finds
---                         a board then
+--                         a board then; of one that was removed (remove.lua) there is nothing but
+--                         gone (its last revision) and number (that of its last epoch)
 --   2 {board}:log  stream id <revision>-0; b = commit's body, t = time in ms, r = results, v1.. =
 --                         large values, or w1.. = msgpack lists of them (a restore); a marker of
 --                         an epoch has e instead of b
