@@ -464,6 +464,7 @@ EXAMPLES_ELSEWHERE = (
     "blackboard restore",
     "blackboard rewind",
     "blackboard recover",
+    "blackboard board remove",
     "blackboard branch",
     "blackboard replay",
     "blackboard approve ",
