@@ -210,6 +210,9 @@ BOARDS_MAX: Final = 4096
 queue and a feed."""
 BOARDS_PER_PRINCIPAL_MAX: Final = 256
 """Boards that one principal, who may not act for others, makes one service process open."""
+BOARDS_PER_ACCOUNT_MAX: Final = 256
+"""Boards that one account began and that were not removed, in every process and for good: sixteen
+accounts would have to agree to leave no room."""
 SWEEP_INTERVAL_MS: Final = 1_000
 """Time between two looks for expired entries; so long an entry may outlive its time to live."""
 SWEEP_ENTRIES_MAX: Final = 512
@@ -259,6 +262,10 @@ OUTGOING_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes waiting for one connection's socket before its watches and replies wait too."""
 WATCHES_PER_CONNECTION_MAX: Final = 256
 """Watches of one connection."""
+WATCHES_MAX: Final = 65_536
+"""Watches of one service process, which keep about 3 KiB each."""
+WATCHES_PER_ACCOUNT_MAX: Final = WATCHES_MAX // 8
+"""Those of them of one account: a team of a thousand agents has eight each."""
 CONNECTIONS_PER_PRINCIPAL_MAX: Final = 512
 """Connections of one principal to one service process."""
 CONNECTIONS_MAX: Final = 4096

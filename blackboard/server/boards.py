@@ -38,6 +38,7 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.server import redlock_votes as quorum
+from blackboard.server.accounts import BegunBoards, WatchShares
 from blackboard.server.archiver import Archiver, ArchiveStatistics
 from blackboard.server.checkpoints.imports import Imports
 from blackboard.server.commit_queue import CommitQueue, Load
@@ -131,6 +132,8 @@ class Host:
             self.store.keys.made = partial(self.audit.note_service, "make_key")
             self.store.keys.scrubbed = self._note_scrub
         self.imports = Imports(self.store)
+        self.watches = WatchShares()
+        self.begun = BegunBoards(self.store)
         self.recoveries: Closing | None = None
         """Those that this process was asked for (`Recoveries.of`); None until it was."""
         self.archiver = None if self.archive is None else Archiver(self.store, self.archive)
@@ -312,6 +315,7 @@ class Host:
             is_shared = await self.archive.remove(name, keep=await self.store.boards())
         if isinstance(self.store, SealedStore) and not is_shared:
             await self.store.keys.forget(name)
+        await self.begun.forget(name)
 
     async def _go_above(self, name: str) -> None:
         """Let a board go on above what is archived of it. An archive that is away keeps nobody from

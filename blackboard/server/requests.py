@@ -132,6 +132,7 @@ class LocalLink:
         self._host = host
         self._readable = access.readable(principal.grants)
         self._opener = None if principal.acts_for_any else principal.account
+        self._beginner = None if principal.credential is None else self._opener
         self._meter = host.meters.meter(principal)
 
     @property
@@ -167,6 +168,8 @@ class LocalLink:
             commit = self._signed(commit)
             if self._meter is not None:
                 self._take_log(prepare(commit).size)
+            if self._beginner is not None and not self._host.is_open(board):
+                await self._begin(board)
             outcome = await self._host.commit(board, commit, self._opener, self._permit())
         return self.finish(outcome)
 
@@ -343,11 +346,12 @@ class LocalLink:
     @asynccontextmanager
     async def _watch(self, board: str, view: View, request: WatchRequest) -> AsyncIterator[Stream]:
         feed = (await self._begin(board)).feed
-        async with feed.watch(view, request.after) as watcher:
-            if self.principal.credential is None:
-                yield watcher
-            else:
-                yield Permitted(watcher, self._check_token)
+        with self._host.watches.one(self.principal.account):
+            async with feed.watch(view, request.after) as watcher:
+                if self.principal.credential is None:
+                    yield watcher
+                else:
+                    yield Permitted(watcher, self._check_token)
 
     def document(self, board: str, key: Key) -> AbstractAsyncContextManager[Session]:
         """Join the document at `key`. See `Documents.join`."""
@@ -462,6 +466,7 @@ class LocalLink:
                 reason = f"a board {wish.new!r} was removed: a branch needs a name of its own"
                 raise InvalidRequest(field="new", reason=reason)
             check_note(wish.note)
+            await self._note_begun(wish.new)
             head = await Branches(self._host).branch(board, wish, self.principal.name)
             await self._host.use(wish.new, self._opener)
             return head
@@ -658,9 +663,16 @@ class LocalLink:
         found = await self._host.find(board, self._opener)
         if found is not None:
             return found
-        if not access.may_begin(self.principal):
+        is_gone = not again and await self._host.store.removed(board) is not None
+        if is_gone or not access.may_begin(self.principal):
             raise NoSuchBoard(board)
+        await self._note_begun(board)
         return await self._host.use(board, self._opener, again=again)
+
+    async def _note_begun(self, board: str) -> None:
+        """Record whose a board is that begins now. Errors: LimitExceeded."""
+        if self._beginner is not None and not await self._host.store.exists(board):
+            await self._host.begun.note(self._beginner, board)
 
     async def _check_whole(self, board: str, right: Right) -> None:
         """Check the right to the whole board, and the token with what the engine has now: what is
