@@ -131,6 +131,9 @@ BARRIER_MS_MAX: Final = 600_000
 """Longest time that a checkpoint waits for the agents' state: an agent thinks for minutes."""
 BARRIER_GRACE_MS: Final = 5_000
 """How long a barrier outlives its timeout if its service died."""
+FROZEN_WAIT_MS_MAX: Final = 86_400_000
+"""Longest time that a commit waits for the thaw of its board: an incident may last a working day
+and the night after it."""
 CHECKPOINTS_MAX: Final = 10_000
 """Checkpoints of one board; pruning makes room."""
 CHECKPOINTS_PAGE_MAX: Final = 1_024

@@ -63,6 +63,7 @@ from blackboard.core.commit import (
 )
 from blackboard.core.digest import content_of
 from blackboard.core.documents.keys import check_document, document_prefix
+from blackboard.core.freeze import Freeze
 from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
 from blackboard.core.path import Pattern, Ranges, check_key, parse_pattern, parse_patterns
@@ -84,7 +85,7 @@ from blackboard.errors import (
 )
 from blackboard.integrity.envelope import sealed_form
 from blackboard.integrity.signing import Manifest
-from blackboard.server import provenance
+from blackboard.server import freezing, provenance
 from blackboard.server.boards import Host, OpenBoard, salted
 from blackboard.server.checkpoints.branch import Branches
 from blackboard.server.checkpoints.reader import Past
@@ -447,6 +448,20 @@ class LocalLink:
             await self._check_whole(board, Right.ADMIN)
             check_note(wish.note)
             return await Recoveries.of(self._host).recover(board, wish)
+
+    async def freeze(self, board: str, note: str) -> Freeze:
+        """Refuse commits from now on."""
+        with self._audited("freeze", board, note):
+            await self._use(board, Right.ADMIN)
+            check_note(note)
+            return await freezing.freeze(self._host, board, self.principal.name, note)
+
+    async def thaw(self, board: str, note: str) -> Freeze | None:
+        """Take commits again."""
+        with self._audited("thaw", board, note):
+            await self._use(board, Right.ADMIN)
+            check_note(note)
+            return await freezing.thaw(self._host, board, self.principal.name, note)
 
     async def remove(self, board: str) -> None:
         """Remove a board for good. See `Link.remove`."""

@@ -1,5 +1,7 @@
 """A board is removed by the command line: real processes and a real service."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.acceptance.shell import Shell
@@ -11,7 +13,7 @@ def _example(number: int) -> str:
 
 
 @pytest.fixture
-def filled(shell: Shell) -> Shell:
+def filled(shell: Shell) -> Iterator[Shell]:
     """A shell whose boards `main` and `trial` hold something."""
     with shell.service():
         shell.run("set", "public/plan", '"good"')

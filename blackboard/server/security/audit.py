@@ -179,6 +179,8 @@ WHOLE: Final = frozenset(
         "prune",
         "restore",
         "recover",
+        "freeze",
+        "thaw",
         "remove",
         "branch",
         "verify",

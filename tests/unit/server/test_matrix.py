@@ -161,6 +161,8 @@ WHOLE: dict[str, set[str]] = {
     "restore": {"operator", "keeper"},
     "prune": {"operator"},
     "recover": {"operator"},
+    "freeze": {"operator"},
+    "thaw": {"operator"},
     "remove": {"operator"},
     "verify": {"operator"},
     "export": {"operator"},
