@@ -44,6 +44,11 @@ VALUE_BYTES_MAX: Final = 1024 * 1024
 """One encoded value. Larger artefacts belong into a blob store, by reference."""
 VALUE_INLINE_BYTES_MAX: Final = 2048
 """Larger values travel to Redis as arguments of their own: Lua hashes every string it makes."""
+SEALED_COMPARED_MAX: Final = 65_536
+"""Sealed values of which a process remembers that they are what the log says: 20 MiB."""
+SEALED_SEARCH_MAX: Final = 4_096
+"""Revisions that a commit may be behind the one that its values were sealed after, and be told from
+a copy of it: what a busy board takes in while one commit is on its way."""
 VALUE_DEPTH_MAX: Final = 64
 """Nesting of a value: decoders recurse, and no plan that people read is deeper."""
 OPERATIONS_MAX: Final = 1024
