@@ -82,6 +82,7 @@ class Places:
         self._raw = raw
         self._public = public
         self._known: OrderedDict[tuple[str, Key], tuple[Revision, bytes, str]] = OrderedDict()
+        self._epochs: dict[str, str] = {}
         self._ids: OrderedDict[str, OrderedDict[Revision, CommitId]] = OrderedDict()
 
     @property
@@ -237,16 +238,25 @@ class Places:
 
     # --- the state --------------------------------------------------------------------------------
 
+    def saw_epoch(self, board: str, epoch: str) -> None:
+        """Note the epoch of a board: what was remembered of another one may be lost or undone."""
+        if self._epochs.get(board) != epoch:
+            self._epochs[board] = epoch
+            for place in [place for place in self._known if place[0] == board]:
+                del self._known[place]
+
     async def check_entries(self, board: str, entries: Iterable[Entry]) -> None:
         """Errors: Corrupt when a value is not what its commit wrote, or its author another one
-        (where the entry tells of one); Unavailable."""
+        (where the entry tells of one), or when a later one was seen there; Unavailable."""
         for entry in entries:
             if not is_sealed(entry.value):
                 await self.check_plain([board], entry.key, entry.mod_revision)
             elif await self.switch.end(board, PRIVATE) is not None:
                 known = self._known.get((board, entry.key))
                 found = entry.mod_revision, entry.value[-_TAG_BYTES:], entry.author
-                if known is None or known != (*found[:2], entry.author or known[2]):
+                if known is not None and known[0] > entry.mod_revision:
+                    await self._check_late(board, entry)
+                elif known is None or known != (*found[:2], entry.author or known[2]):
                     await self._compare(board, entry)
                     self._note(board, entry.key, entry.mod_revision, entry.value, entry.author)
 
@@ -299,6 +309,14 @@ class Places:
         now = (await self._raw.read(board, [entry.key])).entries
         if [(e.value, e.mod_revision) for e in now] != [(entry.value, entry.mod_revision)]:
             raise Unavailable(what=f"board {board}", reason="it changed while it was read")
+
+    async def _check_late(self, board: str, entry: Entry) -> None:
+        """Errors: Corrupt when an entry that was already followed by another one is still there."""
+        now = (await self._raw.read(board, [entry.key])).entries
+        if any(each.mod_revision <= entry.mod_revision for each in now):
+            reason = f"it is older than what was committed after revision {entry.mod_revision}"
+            raise Corrupt(what=f"value of {entry.key}", reason=reason)
+        await self._compare(board, entry)
 
     def _note(self, board: str, key: Key, revision: Revision, value: bytes, author: str) -> None:
         self._known[board, key] = revision, value[-_TAG_BYTES:], author

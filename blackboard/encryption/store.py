@@ -252,6 +252,7 @@ class SealedStore:
 
     def _saw(self, board: str, head: Head) -> Head:
         self._heads[board] = head.epoch.id, head.revision, time.monotonic()
+        self.places.saw_epoch(board, head.epoch.id)
         return head
 
     async def _place(self, board: str, commit: Commit) -> Place:
@@ -574,6 +575,7 @@ class SealedStore:
                     yield key, await self.opener.value([board], key, data)
 
     async def _opened(self, board: str, reading: Reading) -> Reading:
+        self.places.saw_epoch(board, reading.epoch)
         await self.places.check_entries(board, reading.entries)
         return replace(reading, entries=await self.opener.entries([board], reading.entries))
 
