@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from redis.asyncio import Redis
 
 import blackboard
 from blackboard.core.commit import (
@@ -535,6 +536,27 @@ class TestPlacesRedis(PlacesRules):
         store = RedisStore.connect(redis_url)
         yield store
         await store.aclose()
+
+    async def test_a_state_that_is_put_back_is_noticed_by_who_saw_the_later_one(
+        self, services: Services, redis_url: str
+    ) -> None:
+        """While the log goes on: the log has what was written then, so it is no help."""
+        store = await services.begin()
+        await commit(store, Put(SECRET, encode_value("limit=1")))
+        async with Redis.from_url(redis_url) as client:
+            states = [
+                (key, await client.hget(key, SECRET))
+                async for key in client.scan_iter(_type="HASH")
+                if await client.hexists(key, SECRET)
+            ]
+            await commit(store, Put(SECRET, encode_value("limit=10")))
+            assert await shown(store, SECRET) == ["limit=10"]
+            for key, value in states:
+                await client.hset(key, SECRET, value or b"")
+        assert states
+        with pytest.raises(Corrupt, match="older"):
+            await store.read(BOARD, [SECRET])
+        assert await shown(await services.begin(), SECRET) == ["limit=1"]
 
 
 async def test_where_the_log_was_cut_the_archive_says_what_was_written(
