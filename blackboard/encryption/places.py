@@ -59,6 +59,8 @@ from blackboard.wire.codec import decode_value, encode_value
 
 RESTORED: Final = f"{RESTORES}/~sealed"
 """Where the commit of a restore tells which sealed values it puts back."""
+REDACTED: Final = encode_value({"$redacted": True})
+"""What may stand in an archive for a value that was removed there: it says nothing of its own."""
 _TAG_BYTES: Final = 16
 _HASH_BYTES: Final = 12
 _ALWAYS: Final = ("private", "inbox")
@@ -140,7 +142,8 @@ class Places:
             if change.value is None:
                 continue
             if not is_sealed(change.value):
-                await self.check_plain(boards, change.key, entry.revision)
+                if not (is_archived and change.value == REDACTED):
+                    await self.check_plain(boards, change.key, entry.revision)
             elif not await self._is_old(boards, change.key, entry.revision):
                 headers[change.key] = header_of(change.value, f"value of {change.key}")
         foreign = [key for key in headers if not _is_own(boards, entry, headers[key])]
@@ -229,6 +232,8 @@ class Places:
     async def check_past(self, boards: Sequence[str], entry: Entry) -> None:
         """Errors: Corrupt when what an archive has of a moment is not what was written: by what is
         sealed in it, and only where that tells of another time, by the archive's log."""
+        if entry.value == REDACTED:
+            return
         if not is_sealed(entry.value):
             await self.check_plain(boards, entry.key, entry.mod_revision)
         elif not await self._is_old(boards, entry.key, entry.mod_revision):

@@ -34,7 +34,7 @@ from blackboard.core.commit import (
 )
 from blackboard.encryption.data_keys import KEYS_BOARD, DataKeys
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
-from blackboard.encryption.places import RESTORED
+from blackboard.encryption.places import REDACTED, RESTORED
 from blackboard.encryption.store import Plan, SealedStore
 from blackboard.encryption.switch import PRIVATE
 from blackboard.engines.base import Store
@@ -591,12 +591,12 @@ async def test_where_the_log_was_cut_the_archive_says_what_was_written(
             await client.board(BOARD).get(SECRET)
 
 
-@pytest.mark.parametrize("exchanged", [True, False])
+@pytest.mark.parametrize("forged", [None, encode_value("forged"), REDACTED])
 async def test_a_value_of_the_past_is_of_its_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanged: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forged: bytes | None
 ) -> None:
     """In the archive, too: neither a much older one nor one in the clear counts, without `verify`;
-    what a restore put back does."""
+    what a restore put back does, and the marker of what was removed."""
     monkeypatch.setattr("blackboard.encryption.places.SEALED_SEARCH_MAX", 2)
     async with blackboard.open(tmp_path, master_key=MASTER, level="memory") as client:
         board = client.board(BOARD)
@@ -613,15 +613,19 @@ async def test_a_value_of_the_past_is_of_its_time(
     value = "(SELECT content FROM version WHERE key = :key ORDER BY revision LIMIT 1)"
     newest = "(SELECT max(revision) FROM version WHERE key = :key)"
     with closing(sqlite3.connect(tmp_path / "archive.db")) as archive:
-        change = f"UPDATE version SET content = {value if exchanged else ':plain'} "
+        change = f"UPDATE version SET content = {value if forged is None else ':plain'} "
         archive.execute(
             f"{change} WHERE key = :key AND revision = {newest}",
-            {"key": SECRET, "plain": encode_value("forged")},
+            {"key": SECRET, "plain": forged},
         )
         archive.commit()
     async with blackboard.open(tmp_path, master_key=MASTER, level="memory") as client:
         board = client.board(BOARD)
         assert await board.get(OTHER, at=end.revision) == "back"
+        if forged == REDACTED:
+            assert await board.get(SECRET, at=end.revision) == {"$redacted": True}
+            assert (await board.history(SECRET))[0].value == {"$redacted": True}
+            return
         with pytest.raises(Corrupt):
             await board.get(SECRET, at=end.revision)
         with pytest.raises(Corrupt):
