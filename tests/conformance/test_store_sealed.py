@@ -26,6 +26,8 @@ OTHERWISE = (
     "test_a_conflict_does_not_carry_a_large_value",
     "test_a_quota_refuses_growth_and_lets_shrink",
     "test_a_quota_of_one_namespace_leaves_the_others_alone",
+    "test_messages_of_an_account_take_its_share_of_the_inboxes",
+    "test_an_account_fills_no_board",
 )
 
 
