@@ -43,6 +43,7 @@ from blackboard.server.commit_queue import CommitQueue, Load
 from blackboard.server.continuity import go_above, told
 from blackboard.server.documents.rooms import Documents
 from blackboard.server.feed import Feed
+from blackboard.server.overload.charges import Charges, ChargeStatistics
 from blackboard.server.overload.fair_share import Shares
 from blackboard.server.overload.rate_limits import Meters, Rates
 from blackboard.server.security.audit import Audit
@@ -84,6 +85,8 @@ class ServiceStatistics:
     sweeper: SweeperStatistics = SweeperStatistics()
     votes: VoteCounts | None = None
     """None without lock masters."""
+    charges: ChargeStatistics = field(default_factory=ChargeStatistics)
+    """Of what came over connections; who uses the service in its own process pays for nothing."""
 
 
 class Closing(Protocol):
@@ -121,6 +124,7 @@ class Host:
     def __post_init__(self) -> None:
         self.load = Load()
         self.shares = Shares()
+        self.charges = Charges()
         self.meters = Meters(self.rates)
         self.revocations = Revocations(self.store)
         self._permits = Permits(self.store, self.revocations)
@@ -327,6 +331,7 @@ class Host:
             lag_ms=self.load.lag_ms,
             backlog_bytes=self.load.backlog_bytes,
             votes=None if self.lock_masters is None else self.lock_masters.counts(),
+            charges=self.charges.statistics(),
         )
 
     async def settled(self) -> None:

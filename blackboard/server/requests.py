@@ -63,13 +63,16 @@ from blackboard.core.commit import (
 )
 from blackboard.core.digest import content_of
 from blackboard.core.documents.keys import check_document, document_prefix
+from blackboard.core.freeze import Freeze
 from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
 from blackboard.core.path import Pattern, Ranges, check_key, parse_pattern, parse_patterns
+from blackboard.core.watch import Position
 from blackboard.encryption.archive import sealed_entry
 from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Store
+from blackboard.engines.payer import turn
 from blackboard.errors import (
     BlackboardError,
     Compacted,
@@ -82,7 +85,7 @@ from blackboard.errors import (
 )
 from blackboard.integrity.envelope import sealed_form
 from blackboard.integrity.signing import Manifest
-from blackboard.server import provenance
+from blackboard.server import freezing, provenance
 from blackboard.server.boards import Host, OpenBoard, salted
 from blackboard.server.checkpoints.branch import Branches
 from blackboard.server.checkpoints.reader import Past
@@ -308,7 +311,7 @@ class LocalLink:
         while True:
             try:
                 page = await past.log(board, gathered.through, gathered.left)
-                is_whole = gathered.take(page.entries)
+                is_whole = await _gather(gathered, page.entries)
             except (Resync, Compacted):
                 if gathered.through == after:
                     raise
@@ -316,7 +319,6 @@ class LocalLink:
             if is_whole or not page.entries or gathered.through >= page.head.revision:
                 shown, proofs = tuple(gathered.shown), tuple(gathered.proofs)
                 return LogPage(page.head, shown, gathered.through, proofs)
-            await asyncio.sleep(0)
 
     async def why(self, board: str, key: Key) -> Sequence[Cause]:
         """The commits that led to `key`, as far as they may be read."""
@@ -333,17 +335,14 @@ class LocalLink:
         """Open a watch; only what may be read is delivered."""
         with self._audited("watch", board, request):
             self._check(board)
-            view = View(
-                patterns=parse_patterns(request.patterns),
-                grants=self.principal.grants,
-                coalesce=request.coalesce,
-            )
-            return self._watch(board, view, request)
+            patterns, grants = parse_patterns(request.patterns), self.principal.grants
+            view = View.of(patterns, grants, coalesce=request.coalesce)
+            return self._watch(board, view, request.after)
 
     @asynccontextmanager
-    async def _watch(self, board: str, view: View, request: WatchRequest) -> AsyncIterator[Stream]:
+    async def _watch(self, board: str, view: View, after: Position | None) -> AsyncIterator[Stream]:
         feed = (await self._begin(board)).feed
-        async with feed.watch(view, request.after) as watcher:
+        async with feed.watch(view, after) as watcher:
             if self.principal.credential is None:
                 yield watcher
             else:
@@ -445,6 +444,20 @@ class LocalLink:
             await self._check_whole(board, Right.ADMIN)
             check_note(wish.note)
             return await Recoveries.of(self._host).recover(board, wish)
+
+    async def freeze(self, board: str, note: str) -> Freeze:
+        """Refuse commits from now on."""
+        with self._audited("freeze", board, note):
+            await self._use(board, Right.ADMIN)
+            check_note(note)
+            return await freezing.freeze(self._host, board, self.principal.name, note)
+
+    async def thaw(self, board: str, note: str) -> Freeze | None:
+        """Take commits again."""
+        with self._audited("thaw", board, note):
+            await self._use(board, Right.ADMIN)
+            check_note(note)
+            return await freezing.thaw(self._host, board, self.principal.name, note)
 
     async def branch(self, board: str, wish: BranchWish) -> Head:
         """Make a board that begins as this one was."""
@@ -689,6 +702,17 @@ class LocalLink:
         if error.current is not None:
             error.current = decode_value(error.current)
         return error
+
+
+async def _gather(gathered: history.Gathered, entries: Sequence[LogEntry]) -> bool:
+    """Take in a page in portions, between which others have their turn; True if the answer ends
+    there. Errors: Resync."""
+    for portion in history.portions(entries):
+        if gathered.take(portion):
+            return True
+        await turn()
+        await asyncio.sleep(0)
+    return False
 
 
 def _content_of(value: bytes) -> bytes:

@@ -287,6 +287,20 @@ class Recover(_BoardParams):
     note: Note = ""
 
 
+class Freeze(_BoardParams):
+    """Refuse commits until the board is thawed; a board that is frozen stays as it is."""
+
+    method = "freeze"
+    note: Note = ""
+
+
+class Thaw(_BoardParams):
+    """Take commits again."""
+
+    method = "thaw"
+    note: Note = ""
+
+
 class Branch(_BoardParams):
     """Make board `new`, which begins as this one was."""
 
@@ -430,6 +444,8 @@ METHODS: Final[dict[str, type[Params]]] = {
         Prune,
         Restore,
         Recover,
+        Freeze,
+        Thaw,
         Branch,
         Differences,
         History,

@@ -464,6 +464,8 @@ EXAMPLES_ELSEWHERE = (
     "blackboard restore",
     "blackboard rewind",
     "blackboard recover",
+    "blackboard freeze",
+    "blackboard thaw",
     "blackboard branch",
     "blackboard replay",
     "blackboard approve ",

@@ -17,6 +17,7 @@ import pytest
 from blackboard.engines.base import Store
 from tests.conformance.rules_barrier import BarrierRules
 from tests.conformance.rules_commit import CommitRules
+from tests.conformance.rules_freeze import FreezeRules
 from tests.conformance.rules_lease import LeaseRules, QueueRules
 from tests.conformance.rules_log import LogRules
 from tests.conformance.rules_prefix import PrefixRules
@@ -40,6 +41,7 @@ class StoreSuite(
     RestoreRules,
     HoldRules,
     BarrierRules,
+    FreezeRules,
     SeedRules,
     DropRules,
     ShareRules,

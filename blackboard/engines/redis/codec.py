@@ -11,6 +11,7 @@ import msgpack
 from msgspec.structs import replace
 
 from blackboard import types as limits
+from blackboard.core import freeze
 from blackboard.core.commit import (
     ENGINE,
     Committed,
@@ -30,6 +31,7 @@ from blackboard.engines.redis.layout import read_entry, read_epoch, read_head, u
 from blackboard.errors import (
     AttemptTooOld,
     BlackboardError,
+    BoardFrozen,
     Compacted,
     Conflict,
     Corrupt,
@@ -248,6 +250,10 @@ def _barrier(prepared: Prepared, key: bytes, since: Revision) -> SnapshotFirst:
     return SnapshotFirst(prepared.commit.id.agent, key.decode(), since)
 
 
+def _frozen(_: Prepared, value: bytes, since_ms: Milliseconds, revision: Revision) -> BoardFrozen:
+    return freeze.refusal(value, since_ms, revision)
+
+
 def _malformed(_: Prepared, reason: bytes) -> InvalidRequest:
     return InvalidRequest(field="commit", reason=reason.decode("utf-8", "replace"))
 
@@ -280,6 +286,7 @@ _REFUSALS: Final[dict[bytes, Callable[..., BlackboardError]]] = {
     b"put_back": _put_back,
     b"moved": _moved,
     b"barrier": _barrier,
+    b"frozen": _frozen,
     b"malformed": _malformed,
     b"engine": _engine,
 }

@@ -13,6 +13,7 @@ Invariants
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final, cast
 
 import anyio
@@ -21,6 +22,7 @@ from blackboard.core.commit import Entry, Head, LogPage, Reading, Seed
 from blackboard.core.model import Outcome
 from blackboard.core.path import Ranges, check_name
 from blackboard.engines.base import REPLICA, Behind, EngineFacts, check_hold
+from blackboard.engines.payer import metered
 from blackboard.engines.redis.account import Account, read_account
 from blackboard.engines.redis.codec import (
     as_retry,
@@ -353,4 +355,4 @@ async def _log_page(reply: Sequence[Any], after: Revision) -> LogPage:
     """As `read_log_page`; a large one in a thread, for readers of other boards go on meanwhile."""
     if sum([len(part) for _, fields in reply[1] for part in fields]) < _DECODED_BYTES:
         return read_log_page(reply, after)
-    return await asyncio.to_thread(read_log_page, reply, after)
+    return await asyncio.to_thread(metered(partial(read_log_page, reply, after)))

@@ -161,6 +161,8 @@ WHOLE: dict[str, set[str]] = {
     "restore": {"operator", "keeper"},
     "prune": {"operator"},
     "recover": {"operator"},
+    "freeze": {"operator"},
+    "thaw": {"operator"},
     "verify": {"operator"},
     "export": {"operator"},
     "import_begin": {"operator"},

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from blackboard import types as limits
 from blackboard.core.commit import (
+    SERVICE,
     Append,
     Committed,
     Delete,
@@ -25,13 +26,14 @@ from blackboard.core.commit import (
     Release,
     Renew,
 )
+from blackboard.core.freeze import FROZEN_KEY
 from blackboard.core.path import namespace_of
 from blackboard.engines.redis import store as redis_module
 from blackboard.engines.redis.codec import read_log_page
 from blackboard.engines.redis.layout import board_keys
 from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import _DECODED_BYTES, RedisStore
-from blackboard.errors import FutureRevision, LeaseHeld, LimitExceeded, Unavailable
+from blackboard.errors import BoardFrozen, FutureRevision, LeaseHeld, LimitExceeded, Unavailable
 from blackboard.types import LEASE_TTL_MS, VALUE_BYTES_MAX, VALUE_INLINE_BYTES_MAX
 from blackboard.wire.codec import prepare
 from tests.conformance.writer import Writer, packed
@@ -265,6 +267,20 @@ async def test_a_lease_has_its_full_time_on_another_run_of_the_server(redis_bina
         ada.epoch = head.epoch.id
         assert isinstance(await ada.attempt(Expire("public/x", "ada", 1)), LeaseHeld)
         await ada.commit(Put("public/y", packed(1)), fences=[HeldFence("public/x", "ada", 1)])
+        await store.aclose()
+
+
+async def test_a_board_is_frozen_on_another_run_of_the_server(redis_binary: Path) -> None:
+    async with RedisProcess(redis_binary) as server:
+        store = RedisStore.connect(server.url)
+        ada, service = await Writer.open(store, BOARD), await Writer.open(store, BOARD, SERVICE)
+        await service.commit(Put(FROZEN_KEY, packed({"by": "boss", "note": "why"})))
+        await server.kill()
+        await server.restart()
+        ada.epoch = (await store.open(BOARD)).epoch.id
+        refused = await ada.attempt(Put("public/y", packed(1)))
+        assert isinstance(refused, BoardFrozen)
+        assert (refused.by, refused.note, refused.revision) == ("boss", "why", 1)
         await store.aclose()
 
 
