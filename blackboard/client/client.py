@@ -64,6 +64,19 @@ class Client:
                 return
             after = page[-1][0]
 
+    async def remove_board(self, name: str) -> None:
+        """Remove a board for good: entries, leases, documents, log, archive, data keys.
+
+        Earlier lives of it that were set apart in the archive (`<name>~1`) go, too. What a branch
+        shares of its past stays for the branch, and goes with it. Whoever uses the board gets
+        NoSuchBoard. A board that begins under its name later is another one, in a new epoch above
+        all revisions of this one. To do it again, also after a crash in the middle, does no harm.
+
+        Errors: AccessDenied without the admin right on the whole board; NoSuchBoard when there is
+        none; OutcomeUnknown. Cancellation: it is removed, or it is not.
+        """
+        await self.link.remove(name)
+
     async def erase(self, agent: str, *, board: str | None = None) -> int:
         """Destroy the data keys of an agent, on one board or on all: nobody reads it any more.
 

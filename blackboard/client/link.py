@@ -202,6 +202,9 @@ class Link(Protocol):
     async def thaw(self, board: str, note: str) -> Freeze | None:
         """Let the board take commits again; what this ended, None if it was not frozen."""
 
+    async def remove(self, board: str) -> None:
+        """Remove a board for good; see `Client.remove_board`."""
+
     async def branch(self, board: str, wish: BranchWish) -> Head:
         """Make a board that begins as this one was; the same request again changes nothing."""
 

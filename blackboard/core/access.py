@@ -558,6 +558,7 @@ METHODS: dict[str, Checked] = {
     "recover": Checked.WHOLE_ADMIN,
     "freeze": Checked.WHOLE_ADMIN,
     "thaw": Checked.WHOLE_ADMIN,
+    "remove": Checked.WHOLE_ADMIN,
     "branch": Checked.WHOLE_CHECKPOINT,
     "differences": Checked.FILTERED,
     "history": Checked.EACH_KEY,

@@ -26,7 +26,7 @@ from blackboard.core.commit import (
     Op,
 )
 from blackboard.core.freeze import FROZEN_KEY
-from blackboard.errors import BlackboardError
+from blackboard.errors import BlackboardError, NoSuchBoard
 from blackboard.server.boards import Host, SweeperStatistics
 from blackboard.server.freezing import frozen
 from blackboard.types import (
@@ -69,7 +69,10 @@ class Sweeper:
         """
         for board in self._host.boards():
             with _told(board):
-                await self._sweep(board)
+                try:
+                    await self._sweep(board)
+                except NoSuchBoard as error:  # another process removed it
+                    await self._host.let_go(board, error)
         self._rounds += 1
 
     async def _sweep(self, board: str) -> None:

@@ -301,6 +301,13 @@ class Thaw(_BoardParams):
     note: Note = ""
 
 
+class Remove(_BoardParams):
+    """Remove a board for good, with its log, its archived past and what is left of it anywhere;
+    what branches share stays."""
+
+    method = "remove"
+
+
 class Branch(_BoardParams):
     """Make board `new`, which begins as this one was."""
 
@@ -446,6 +453,7 @@ METHODS: Final[dict[str, type[Params]]] = {
         Recover,
         Freeze,
         Thaw,
+        Remove,
         Branch,
         Differences,
         History,

@@ -317,6 +317,10 @@ class RemoteLink:
         message = await self._ask("thaw", {"board": board, "note": note})
         return None if message is None else past.read_freeze(message)
 
+    async def remove(self, board: str) -> None:
+        """As `Link.remove`."""
+        await self._do("remove", {"board": board}, LONG_REQUEST_TIMEOUT_MS)
+
     async def branch(self, board: str, wish: BranchWish) -> Head:
         """As `Link.branch`."""
         params = {

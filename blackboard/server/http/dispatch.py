@@ -72,6 +72,7 @@ DEEDS = (
     messages.Recover,
     messages.Freeze,
     messages.Thaw,
+    messages.Remove,
     messages.Branch,
     messages.Verify,
     messages.ImportBegin,
@@ -105,6 +106,8 @@ async def call_deed(link: Link, params: messages.Params) -> Any:
         case messages.Thaw():
             ended = await link.thaw(params.board, params.note)
             return None if ended is None else past.write_freeze(ended)
+        case messages.Remove():
+            return await link.remove(params.board)
         case messages.Branch():
             branch = BranchWish(params.new, moment_in(params.at), params.request, params.note)
             return answers.write_head(await link.branch(params.board, branch))

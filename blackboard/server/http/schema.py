@@ -41,6 +41,7 @@ RESULTS: Final[dict[str, Any]] = {
     "recover": past.RecoveredMessage,
     "freeze": past.FreezeMessage,
     "thaw": past.FreezeMessage | None,
+    "remove": None,
     "branch": answers.HeadMessage,
     "differences": past.DifferencesMessage,
     "history": list[past.VersionMessage],

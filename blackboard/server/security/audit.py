@@ -181,6 +181,7 @@ WHOLE: Final = frozenset(
         "recover",
         "freeze",
         "thaw",
+        "remove",
         "branch",
         "verify",
         "export",

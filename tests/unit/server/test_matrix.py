@@ -163,6 +163,7 @@ WHOLE: dict[str, set[str]] = {
     "recover": {"operator"},
     "freeze": {"operator"},
     "thaw": {"operator"},
+    "remove": {"operator"},
     "verify": {"operator"},
     "export": {"operator"},
     "import_begin": {"operator"},
