@@ -48,7 +48,9 @@ def clock() -> Clock:
 @pytest.fixture
 def charges(clock: Clock) -> Charges:
     """Nobody has used anything."""
-    return Charges(clock)
+    found = Charges(clock)
+    found._prices_us["list"] = READ_US
+    return found
 
 
 def burn(spent_ns: int = BURNT_NS) -> None:
@@ -253,6 +255,21 @@ async def test_one_read_at_a_time_is_never_refused(charges: Charges, clock: Cloc
     clock.now_s += DEBT_WAIT_MS_MAX / 1_000 + 1e-6
     charges.charge("ann", 10_000_000)
     assert await asyncio.wait_for(waiting, TIMEOUT_S) == READ_US
+
+
+async def test_of_what_nobody_has_asked_for_yet_few_begin(charges: Charges) -> None:
+    """What it takes is known when the first is done; then as many go on as can be paid."""
+    beside(charges)
+    bills = [charges.bill("rita", "differences") for _ in range(20)]
+    tasks = [asyncio.create_task(bill.begin()) for bill in bills]
+    await wait_until(lambda: true(charges.statistics().waiting == 14))
+    assert [task.done() for task in tasks] == [True] * 6 + [False] * 14
+    for bill in bills[:2]:
+        await bill.run(checkpoint)
+    await asyncio.wait_for(asyncio.gather(*tasks), TIMEOUT_S)
+    charges.learn("ann", "log", 1_000)
+    assert await charges.admit("ann", "log") == 1_000
+    assert await charges.admit("bob", "log") == 1_000
 
 
 async def test_whoever_would_wait_too_long_is_refused(
