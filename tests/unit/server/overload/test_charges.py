@@ -322,6 +322,24 @@ async def test_who_gives_up_waiting_reserves_nothing(charges: Charges, clock: Cl
     assert charges._accounts["rita"].reserved_us == 2 * READ_US
 
 
+async def test_who_is_cancelled_as_it_may_go_on_reserves_nothing(
+    charges: Charges, clock: Clock
+) -> None:
+    """Its turn has come, and it has not heard of it."""
+    in_debt(charges, "rita")
+    beside(charges)
+    waiting = begun(charges)
+    await wait_until(lambda: true(charges.statistics().waiting))
+    clock.now_s += 1
+    beside(charges)
+    charges.learn("rita", "log", 1_000)  # a request is done: the line is looked at
+    assert charges._accounts["rita"].reserved_us == READ_US
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
+    assert charges._accounts["rita"].reserved_us == 0
+
+
 # --- bills ----------------------------------------------------------------------------------------
 
 
