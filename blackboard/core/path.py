@@ -149,9 +149,18 @@ def item_key(prefix: Prefix, index: int) -> Key:
     return f"{prefix}/{index:0{ITEM_DIGITS}d}"
 
 
+_SUPERSEDED: Final = "/~superseded"
+
+
 def superseding_key(agent: str) -> Key:
     """The key that `agent` removes, though it is not there, when a step must only end its lane."""
-    return f"private/{agent}/~superseded"
+    return f"private/{agent}{_SUPERSEDED}"
+
+
+def is_superseding(key: Key) -> bool:
+    """Whether to remove `key` makes a revision, though it is not there. Twin: `removes` of
+    commit.lua."""
+    return key.endswith(_SUPERSEDED)
 
 
 DECISIONS: Final = "public/~decisions"

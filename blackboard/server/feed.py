@@ -195,9 +195,13 @@ class Feed:
 
     async def aclose(self) -> None:
         """End the reader. Watchers that are still open are told Unavailable."""
+        await self.end(Unavailable(what=f"board {self.board}", reason="the service is stopping"))
+
+    async def end(self, error: BlackboardError) -> None:
+        """End the reader. Watchers that are still open are told `error`."""
         tail = self._tail
         self._stop()
-        self._fail(Unavailable(what=f"board {self.board}", reason="the service is stopping"))
+        self._fail(error)
         if tail is not None:
             await asyncio.wait([tail])
 
