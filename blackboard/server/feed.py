@@ -479,7 +479,7 @@ class Watcher:
     async def _catch_up(self, after: Revision) -> Delivery:
         """The next entries from the log; no more than one delivery takes, the rest is read later.
 
-        Errors: Compacted, RolledBack.
+        Errors: Compacted, RolledBack; Corrupt when there is a gap.
         """
         store, board = self._feed.store, self._feed.board
         try:
@@ -488,6 +488,7 @@ class Watcher:
             # The engine lost what was seen. Opening the board begins an epoch above everything.
             watch.check_start(await store.open(board), self.position)
             page = await store.log(board, after, limit=WATCH_BATCH_REVISIONS_MAX)
+        history.check_sequence(after, page.entries)
         delivery, self._cursor.position = charged(lambda: self._pass(list(page.entries)))
         return delivery
 
