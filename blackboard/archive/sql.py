@@ -299,11 +299,16 @@ class SqlArchive:
                     size += len(entry.key) + len(entry.value)
             return Reading(at.revision, epoch, tuple(entries))
 
-    async def items(self, at: Point) -> Sequence[tuple[Prefix, int]]:
+    async def items(
+        self, at: Point, *, unless: Point | None = None
+    ) -> Sequence[tuple[Prefix, int]]:
         """As `Archive.items`."""
         async with self._database.reading() as connection:
             past = await Past.at(self._database, connection, at)
-            return sorted((await past.items()).items())
+            other = None
+            if unless is not None:
+                other = await Past.at(self._database, connection, unless)
+            return sorted((await past.items(other)).items())
 
     async def history(
         self, at: Point, key: Key, *, before: Revision | None = None, limit: int

@@ -12,6 +12,7 @@ Invariants
 - what differs leads from the archive's sums of the present to its digests of the target, where it
   has those; else nothing is restored.
 - the namespace `system` is left as it is, but for that entry.
+- `append` gives no number again that was given in what comes back, though the engine had lost it.
 - from the last look at the log to the commit nothing is waited for, so that nobody commits in
   between, but for the thread that encodes a large commit, while others are made to wait; what is
   computed there does not grow with the number of changes, but for the commit.
@@ -20,7 +21,7 @@ Invariants
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, Final
@@ -55,7 +56,7 @@ from blackboard.core.commit import (
     PutBack,
 )
 from blackboard.core.documents.keys import document_of, document_prefix
-from blackboard.core.path import SYSTEM, namespace_of
+from blackboard.core.path import SYSTEM, item_key, namespace_of
 from blackboard.errors import (
     AttemptTooOld,
     BlackboardError,
@@ -224,6 +225,8 @@ class _Attempt:
     _deletes: "SortedDict[Key, Delete]" = field(default_factory=SortedDict)
     _parts: set[Key] = field(default_factory=set)
     """Keys of documents that may differ."""
+    _items: dict[Key, int] = field(default_factory=dict)
+    """The last item of each list that has more in what the engine lost, and its index."""
     _size: int = 0
     """Bytes of the operations."""
 
@@ -267,7 +270,7 @@ class _Attempt:
         commit = Commit(
             system_id(),
             head.epoch.id,
-            (*deletes, *puts, *documents, *await self._kept_calls(head), answer),
+            (*deletes, *puts, *self._counted(), *documents, *await self._kept_calls(head), answer),
             (KeyAt(restore_key(self.wish.request), ABSENT),),
             note=self.wish.note,
             begins=epoch,
@@ -275,6 +278,12 @@ class _Attempt:
         )
         committed = await self._send(salted(commit))
         return _restored(told, committed.revision, committed.time_ms)
+
+    def _counted(self) -> Iterator[PutBack]:
+        """What lets `append` go on above the items that the engine does not know of."""
+        for key, item in self._items.items():
+            value, expires_at_ms = self._then[key] or (None, None)
+            yield PutBack(key, value, expires_at_ms, item)
 
     async def _kept_calls(self, head: Head) -> list[Op]:
         """What says that agents are answered the calls of the future that is abandoned; or what
@@ -296,7 +305,7 @@ class _Attempt:
         raise outcome
 
     def _check_limits(self) -> None:
-        count = len(self._puts) + len(self._deletes) + 1 + self.wish.keep_calls
+        count = len(self._puts) + len(self._deletes) + len(self._items) + 1 + self.wish.keep_calls
         if count > RESTORE_CHANGES_MAX:
             raise LimitExceeded("RESTORE_CHANGES_MAX", count, RESTORE_CHANGES_MAX)
         if self._size > RESTORE_BYTES_MAX:
@@ -351,7 +360,7 @@ class _Attempt:
             await self._settle()
 
     def _forget(self) -> None:
-        for held in (self._then, self._now, self._unsettled):
+        for held in (self._then, self._now, self._unsettled, self._items):
             held.clear()
         for found in (self._puts, self._deletes, self._parts):
             found.clear()
@@ -398,7 +407,16 @@ class _Attempt:
         except Corrupt:
             await self.past.check_same(now, mark)
             raise
+        await self._count_items(now)
         self._through = mark.revision
+
+    async def _count_items(self, now: Point) -> None:
+        """Which lists have items at the target, or had, that the engine does not know of."""
+        for prefix, following in await self.past.archive.items(self.target, unless=now):
+            last = item_key(prefix, following - 1)
+            if namespace_of(last) != SYSTEM and document_of(last) is None:
+                self._items[last] = following - 1
+        await self._look_up([key for key in self._items if key not in self._then])
 
     async def _verify(self, now: Point) -> None:
         """Whether what differs leads from the sums of `now` to the digests of the target.
@@ -482,4 +500,4 @@ def _content(entry: Entry | None) -> Content | None:
 
 
 def _size_of(op: PutBack | Delete) -> int:
-    return len(op.key) + (len(op.value) if isinstance(op, PutBack) else 0)
+    return len(op.key) + (len(op.value or b"") if isinstance(op, PutBack) else 0)
