@@ -119,6 +119,8 @@ class Archiver:
         self._boards: dict[str, _Board] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._appended = 0
+        self.is_closed = False
+        """Whether it takes no more boards."""
 
     def follow(self, name: str) -> None:
         """See to it that a board is archived, from now on until `aclose`."""
@@ -189,6 +191,7 @@ class Archiver:
 
     async def aclose(self) -> None:
         """Archive what is in the logs, if that is possible soon, and let others go on."""
+        self.is_closed = True
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)

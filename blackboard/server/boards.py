@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from msgspec.structs import replace
 
 from blackboard.archive.base import Archive
+from blackboard.core.access import is_reserved
 from blackboard.core.checkpoints import Lost
 from blackboard.core.commit import Commit, CommitId, Committed, Condition, Head, Op
 from blackboard.core.entry_digest import SALT_BYTES
@@ -45,15 +46,17 @@ from blackboard.server.documents.rooms import Documents
 from blackboard.server.feed import Feed
 from blackboard.server.overload.fair_share import Shares
 from blackboard.server.overload.rate_limits import Meters, Rates
-from blackboard.server.security.audit import Audit
-from blackboard.server.security.revocations import Permit, Permits, Revocations
-from blackboard.types import BOARDS_MAX, BOARDS_PER_PRINCIPAL_MAX, LANES_MAX
+from blackboard.server.security.audit import AUDIT_BOARD, Audit
+from blackboard.server.security.revocations import ACCESS_BOARD, Permit, Permits, Revocations
+from blackboard.types import BOARDS_MAX, BOARDS_PER_PRINCIPAL_MAX, LANES_MAX, Revision
 from blackboard.wire.codec import SYSTEM_AGENT, Prepared
 
 if TYPE_CHECKING:
     from blackboard.engines.redis.redlock import LockMasters
 
 log = logging.getLogger(__name__)
+_REVOCATION_ARCHIVED_MS: Final = 5_000
+"""How long whoever revokes waits for the archive: it takes a few milliseconds unless it is away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +136,27 @@ class Host:
         """Those that this process was asked for (`Recoveries.of`); None until it was."""
         self.archiver = None if self.archive is None else Archiver(self.store, self.archive)
         """What feeds the archive."""
+        if self.archiver is not None:
+            self.revocations.archived = self._archived_revocation
+            self.audit.written = partial(self._archive_soon, AUDIT_BOARD)
         self.documents: Documents | None = None
         """Those open here; None until a service can give ways to their boards."""
+
+    def _archive_soon(self, own: str) -> None:
+        """Have what was written to a board of the service's own archived."""
+        if self.archiver is not None and not self.archiver.is_closed:
+            self.archiver.follow(own)
+            self.archiver.poke(own)
+
+    async def _archived_revocation(self, revision: Revision) -> None:
+        """Wait until a revocation is archived; one that is not, as the archive is away, is in force
+        all the same."""
+        assert self.archiver is not None
+        self._archive_soon(ACCESS_BOARD)
+        try:
+            await self.archiver.reached(ACCESS_BOARD, revision, _REVOCATION_ARCHIVED_MS)
+        except Unavailable as error:
+            log.warning("a revocation lies in the engine alone until it is archived: %s", error)
 
     async def look(self) -> None:
         """Ask the engine for its settings; somebody may have changed them under us.
@@ -159,7 +181,8 @@ class Host:
         try:
             there = set(await self.store.boards())
             for name in await self.archive.boards():
-                if name not in there and await self.archive.holds(name):
+                is_own = is_reserved(name)  # server/security/kept.py
+                if not is_own and name not in there and await self.archive.holds(name):
                     mark = await self.archive.mark(name)
                     through = 0 if mark is None else mark.revision
                     self._lost.setdefault(name, Lost(0, through, through))

@@ -173,7 +173,7 @@ class RestoreRules:
         """`append` goes on above what a restore says was given, whether it is there or not."""
         ada = await Writer.open(store, board)
         await ada.commit(*[Append(prefix, packed("a")) for prefix in ("public/far", "inbox/ada")])
-        _, done = await restored(
+        await restored(
             store,
             ada,
             PutBack("public/list/0000000004", packed("e"), item=4),

@@ -38,7 +38,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from types import TracebackType
 from typing import Any, Final
@@ -183,6 +183,8 @@ class Audit:
         self._repeats = Repeats()
         self._window_over: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self.written: Callable[[], None] = lambda: None
+        """Called after records were written."""
 
     def seal_with(self, secrets: Sequence[str]) -> None:
         """From here on seal what is written with the first of `secrets`, and check with all."""
@@ -279,6 +281,7 @@ class Audit:
         (outcome,) = await self._store.commit(AUDIT_BOARD, [prepare(Commit(name, epoch, ops))])
         if isinstance(outcome, BlackboardError):
             raise outcome
+        self.written()
         self._number, self._previous = chained[-1].number, chained[-1].hash()
         self._last = (str(outcome.results[-1]), chained[-1].time_ms)
         for _ in some:
