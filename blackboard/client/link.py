@@ -104,6 +104,13 @@ class Link(Protocol):
         """The name under which this link commits."""
 
     @property
+    def account(self) -> str | None:
+        """On whose account it acts: another one than `agent` if that name was narrowed from it.
+
+        None when the service does not say: one of a version before holders told their account.
+        """
+
+    @property
     def origin(self) -> object:
         """The service that this leads to; equal for two links if they surely lead to the same."""
 

@@ -60,6 +60,7 @@ from blackboard.core.commit import (
     LogPage,
     Proof,
     Reading,
+    signature,
 )
 from blackboard.core.digest import content_of
 from blackboard.core.documents.keys import check_document, document_prefix
@@ -140,6 +141,11 @@ class LocalLink:
         return self.principal.name
 
     @property
+    def account(self) -> str:
+        """On whose account it acts."""
+        return self.principal.account
+
+    @property
     def origin(self) -> object:
         """The service of this process."""
         return self._host
@@ -182,6 +188,11 @@ class LocalLink:
             prepared = prepare(self._signed(salted(commit)))
             self._take_log(prepared.size)
             return self._host.opened(board).queue.submit(prepared, self._permit())
+
+    @property
+    def _signature(self) -> str:
+        """How the service's own records tell who asked for something."""
+        return signature(self.principal.name, access.narrowed_from(self.principal))
 
     def _signed(self, commit: Commit) -> Commit:
         """The commit with the account that it is made on: ours, whatever its writer says."""
@@ -374,7 +385,7 @@ class LocalLink:
             if wish.kind not in (NAMED, AUTOMATIC):
                 raise InvalidRequest(field="kind", reason=f"{wish.kind!r} is the service's own")
             check_note(wish.note)
-            return await Checkpoints(self._host).take(board, wish, self.principal.name)
+            return await Checkpoints(self._host).take(board, wish, self._signature)
 
     async def checkpoints(
         self, board: str, *, after: Revision = 0, limit: int = CHECKPOINTS_PAGE_MAX
@@ -453,7 +464,7 @@ class LocalLink:
             self._check(wish.new)
             await self._host.check_new(wish.new)
             check_note(wish.note)
-            head = await Branches(self._host).branch(board, wish, self.principal.name)
+            head = await Branches(self._host).branch(board, wish, self._signature)
             await self._host.use(wish.new, self._opener)
             return head
 
@@ -526,7 +537,7 @@ class LocalLink:
             await self._host.check_new(board)
             if await self._host.exists(board):
                 raise InvalidRequest(field="board", reason=f"there is a board {board!r}")
-            await self._host.imports.begin(board, wish, self.principal.name)
+            await self._host.imports.begin(board, wish, self._signature)
 
     async def import_page(
         self, board: str, request: str, number: int, entries: Sequence[Entry]

@@ -154,6 +154,14 @@ class RemoteLink:
         return self._agent or self._channel.agent
 
     @property
+    def account(self) -> str | None:
+        """As `Link.account`; whoever acts as another acts on that one's account."""
+        account = self._channel.account
+        if account is None or self._agent in (None, self._channel.agent):
+            return account
+        return self._agent
+
+    @property
     def origin(self) -> object:
         """The URL of the service."""
         return self._channel.url
@@ -490,4 +498,5 @@ def _cause(message: Any) -> Cause:
         note=reading.read_str(message, "note"),
         based_on=reading.read_grounds(message),
         missing=reading.read_str(message, "missing"),
+        account=reading.read_account(message),
     )

@@ -30,7 +30,7 @@ from sortedcontainers import SortedDict
 
 from blackboard.archive.history import CHANGED_KEYS
 from blackboard.client.documents.inverse import documents_in, restored
-from blackboard.core.access import Principal
+from blackboard.core.access import Principal, narrowed_from
 from blackboard.core.checkpoints import (
     BEFORE_RESTORE,
     KEPT_CALLS,
@@ -54,6 +54,7 @@ from blackboard.core.commit import (
     LogEntry,
     Op,
     PutBack,
+    signature,
 )
 from blackboard.core.documents.keys import document_of, document_prefix
 from blackboard.core.path import SYSTEM, item_key, namespace_of
@@ -117,7 +118,8 @@ class Restores:
         """
         check_request(wish.request)
         self._host.revocations.check(who)
-        by, permit = who.name, self._host.revocations.permit(who)
+        by = signature(who.name, narrowed_from(who))
+        permit = self._host.revocations.permit(who)
         done = await self._asked_before(board, wish.request)
         if done is not None:
             return done

@@ -238,7 +238,7 @@ def write_receipt(receipt: Receipt) -> ReceiptMessage:
 
 def write_cause(cause: Cause) -> CauseMessage:
     """A cause as a message."""
-    return {
+    message: CauseMessage = {
         "key": cause.key,
         "revision": cause.revision,
         "depth": cause.depth,
@@ -248,6 +248,9 @@ def write_cause(cause: Cause) -> CauseMessage:
         "based_on": [[key, revision] for key, revision in cause.based_on],
         "missing": cause.missing,
     }
+    if cause.account:
+        message["account"] = cause.account
+    return message
 
 
 def describe(principal: Principal, agent: str) -> answers.IdentityMessage:
