@@ -7,15 +7,15 @@
         async with board.step("researcher") as step:
             step.put("public/valuation", {"usd_bn": 2900})
 
-Five files tell the whole story:
+Five files tell the story (docs/architecture.md follows it through the others):
 
-1. `client/board.py`                     what people and agents use
-2. `core/model.py`                       what a commit means
-3. `engines/redis/scripts/commit.lua`    the same, inside Redis
-4. `core/watch.py`                       what a watcher gets, and when it cannot be served any more
-5. `server/checkpoints/restore.py`       how a whole team is taken back
+1. `client/board.py`                     what people and agents call
+2. `core/model.py`                       what a commit means; commit.lua says the same inside Redis
+3. `server/feed.py`                      how a change reaches its watchers
+4. `server/checkpoints/restore.py`       how a whole team is taken back
+5. `runtime/runner.py`                   how an agent's step becomes one commit
 
-Names are loaded when they are first used, so that importing the package costs nothing.
+Names are loaded when they are first used, so importing the package is cheap.
 """
 
 from importlib import import_module

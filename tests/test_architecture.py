@@ -1,0 +1,79 @@
+"""docs/architecture.md is true: every file and function that it names exists."""
+
+import ast
+import re
+
+import pytest
+
+import blackboard
+from tests.source_tree import ROOT, Source
+
+PAGE = ROOT / "docs/architecture.md"
+PICTURE = ROOT / "docs/architecture.svg"
+_QUOTED = re.compile(r"`([^`\s]+)`")
+_IN_PICTURE = re.compile(r'class="file"[^>]*>([^<]+)<')
+_LISTED = re.compile(r"^ *\d\. +`([^`]+)`", re.MULTILINE)
+_PATH = re.compile(r"[\w/]+(?:/|\.py|\.lua)")
+
+
+def names_in(text: str) -> list[tuple[str, str]]:
+    """What `text` quotes as (path, name in it): `client/board.py::Board.put`, `core/`."""
+    named = (quoted.partition("::") for quoted in _QUOTED.findall(text))
+    return [(path, name) for path, _, name in named if _PATH.fullmatch(path)]
+
+
+def defines(source: Source, name: str) -> bool:
+    """Whether `name`, perhaps dotted, is a class, a function or a method of that file."""
+    body: list[ast.stmt] = source.tree.body
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for part in name.split("."):
+        found = [node for node in body if isinstance(node, kinds) and node.name == part]
+        if not found:
+            return False
+        body = found[0].body
+    return True
+
+
+def missing(names: list[tuple[str, str]]) -> list[str]:
+    """Those that do not exist: paths are below blackboard/ or the repository's root."""
+    offenders = []
+    for path, name in names:
+        places = [place for place in (ROOT / "blackboard" / path, ROOT / path) if place.exists()]
+        if not places:
+            offenders.append(path)
+        elif name and not defines(Source(path, places[0].read_text("utf-8")), name):
+            offenders.append(f"{path}::{name}")
+    return offenders
+
+
+def test_everything_that_the_page_names_exists() -> None:
+    named = names_in(PAGE.read_text("utf-8"))
+    assert len([name for _, name in named if name]) > 30
+    assert missing(named) == []
+
+
+def test_everything_that_the_picture_names_exists() -> None:
+    found = " ".join(_IN_PICTURE.findall(PICTURE.read_text("utf-8"))).split()
+    assert len(found) > 5
+    assert missing([(path, "") for path in found]) == []
+
+
+def test_the_package_names_the_same_five_files() -> None:
+    section = PAGE.read_text("utf-8").partition("## Five files")[2].partition("\n## ")[0]
+    five = _LISTED.findall(section)
+    assert len(five) == 5
+    assert _LISTED.findall(blackboard.__doc__ or "") == five
+
+
+@pytest.mark.parametrize(
+    ("text", "offenders"),
+    [
+        ("`client/board.py::Board.put` and `core/`", []),
+        ("`client/board.py::Board.fly`", ["client/board.py::Board.fly"]),
+        ("`client/board.py::fly.put`", ["client/board.py::fly.put"]),
+        ("`client/bored.py::Board`", ["client/bored.py"]),
+        ("`tests/test_layers.py`, `board.put`, `system/checkpoints/<name>`", []),
+    ],
+)
+def test_a_name_that_does_not_exist_is_found(text: str, offenders: list[str]) -> None:
+    assert missing(names_in(text)) == offenders
