@@ -271,7 +271,13 @@ def test_what_an_agent_may_do(commit: Commit) -> None:
 
 # --- every method ---------------------------------------------------------------------------------
 
-NOT_REQUESTS = {"agent", "origin", "acting_as", "aclose"}  # they ask nothing of the service
+NOT_REQUESTS = {
+    "account",
+    "agent",
+    "origin",
+    "acting_as",
+    "aclose",
+}  # they ask nothing of the service
 ELSEWHERE = {"refresh"}  # answered by the edge (net/), which knows the connection
 
 
