@@ -271,6 +271,7 @@ def test_what_an_agent_may_do(commit: Commit) -> None:
 
 # --- every method ---------------------------------------------------------------------------------
 
+# They ask nothing of the service.
 NOT_REQUESTS = {
     "account",
     "agent",
