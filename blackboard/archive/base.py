@@ -219,7 +219,8 @@ class Archive(Protocol):
         revision and no branch needs, and the log below it; returns how many versions went.
 
         `keep` are revisions that stay readable (those of checkpoints); others below become
-        Compacted. Blobs that nothing names any more go a while later.
+        Compacted, those among them that the engine lost. Blobs that nothing names any more go a
+        while later.
         """
 
     def verify(self, at: Point) -> AsyncIterator[str]:

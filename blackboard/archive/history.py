@@ -467,7 +467,8 @@ async def lost(connection: AsyncConnection, row: Any) -> Lost | None:
     [[begins]] = await rows(connection, query)
     first = select(EPOCH.c.cause).where(EPOCH.c.board == row.id, EPOCH.c.revision == begins)
     causes = [each.cause for each in await rows(connection, first)]
-    if survived >= before.through or causes == [RECOVER]:
+    is_pruned = before.oldest > before.through
+    if survived >= before.through or causes == [RECOVER] or is_pruned:
         return None
     return Lost(survived, before.through, row.oldest if begins is None else begins)
 

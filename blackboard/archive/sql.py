@@ -470,9 +470,14 @@ class SqlArchive:
             row = await archive_boards.locked(connection, board)
             if row is None or row.through is None:
                 return 0
+            *lost, _ = await archive_log.line_of(connection, row)
             pruning = archive_prune.Pruning(self._database, connection, row)
             removed = await pruning.run(keep, min(below, row.through))
             doomed = await pruning.unnamed()
+            for each in lost:
+                older = archive_prune.Pruning(self._database, connection, each, was_lost=True)
+                removed += await older.run(keep, min(below, each.through + 1))
+                doomed += await older.unnamed()
         await self._blobs.remove(doomed)
         return removed
 

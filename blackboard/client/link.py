@@ -20,6 +20,7 @@ from blackboard.core.checkpoints import (
     DiffRequest,
     ExportPage,
     ImportWish,
+    LostBoard,
     Moment,
     Policy,
     Pruned,
@@ -235,6 +236,12 @@ class Link(Protocol):
 
     async def boards(self) -> Sequence[str]:
         """Names of the boards that the principal may use."""
+
+    async def lost_boards(self) -> Sequence[LostBoard]:
+        """Boards of which the archive has what their engine lost, by name.
+
+        Errors: AccessDenied unless the principal is an admin of everything.
+        """
 
     async def whoami(self) -> Principal:
         """Whom the service takes you for, and what that one may do."""

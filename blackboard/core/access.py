@@ -535,6 +535,7 @@ METHODS: dict[str, Checked] = {
     "why": Checked.FILTERED,
     "document": Checked.EACH_KEY,
     "boards": Checked.FILTERED,
+    "lost_boards": Checked.ADMIN,
     "whoami": Checked.NOTHING,
     "refresh": Checked.NOTHING,
     "revoke": Checked.ADMIN,

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from blackboard.archive.base import Archive
 from blackboard.core.access import is_reserved
-from blackboard.core.checkpoints import Lost
+from blackboard.core.checkpoints import Lost, LostBoard
 from blackboard.core.commit import Commit, CommitId, Committed, Condition, Head, Op
 from blackboard.core.entry_digest import SALT_BYTES
 from blackboard.core.model import Outcome
@@ -188,6 +188,22 @@ class Host:
                     self._lost.setdefault(name, Lost(0, through, through))
         except BlackboardError as error:
             log.warning("the archive cannot be compared with the engine: %s", error)
+
+    async def lost_boards(self) -> Sequence[LostBoard]:
+        """Boards of which the archive has what the engine lost, by name; those that were set apart
+        are among them until they are recovered. Errors: Unavailable."""
+        if self.archive is None:
+            return []
+        there, found = set(await self.store.boards()), []
+        for name in await self.archive.boards():
+            if is_reserved(name):
+                continue
+            if name in there:
+                lost = await self.archive.lost(name)
+                found += [] if lost is None else [LostBoard(name, lost.survived, lost.through)]
+            elif await self.archive.holds(name) and (mark := await self.archive.mark(name)):
+                found.append(LostBoard(name, 0, mark.revision, mark.called))
+        return found
 
     def note_start(self) -> None:
         """Have it in the audit with which master key this service works, if it has one."""

@@ -35,6 +35,7 @@ from blackboard.core.checkpoints import (
     DiffRequest,
     ExportPage,
     ImportWish,
+    LostBoard,
     Moment,
     Point,
     Policy,
@@ -565,6 +566,14 @@ class LocalLink:
             self._host.revocations.check(self.principal)
             mine, found = self.principal.boards, await self._host.store.boards()
             return [n for n in found if (not mine or n in mine) and not access.is_reserved(n)]
+
+    async def lost_boards(self) -> Sequence[LostBoard]:
+        """See `Link.lost_boards`."""
+        with self._audited("lost_boards"):
+            self._host.check_serving()
+            self._check_token()
+            access.require_admin(self.principal)
+            return await self._host.lost_boards()
 
     @property
     def host(self) -> Host:

@@ -104,6 +104,16 @@ class RecoveredMessage(TypedDict):
     epoch: str
 
 
+class LostBoardMessage(TypedDict):
+    """A board whose engine has nothing after revision `survived`, while the archive goes up to
+    `through`; `apart_from` is the board whose name it had, if it was set apart, else ""."""
+
+    board: str
+    survived: int
+    through: int
+    apart_from: str
+
+
 class DifferenceMessage(TypedDict):
     """A key that two moments do not hold alike; a side that is absent held nothing."""
 

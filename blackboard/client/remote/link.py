@@ -36,6 +36,7 @@ from blackboard.core.checkpoints import (
     DiffRequest,
     ExportPage,
     ImportWish,
+    LostBoard,
     Moment,
     Policy,
     Pruned,
@@ -390,6 +391,12 @@ class RemoteLink:
         message = await self._ask("boards", {})
         with reading.from_peer("boards"):
             return [str(name) for name in message]
+
+    async def lost_boards(self) -> Sequence[LostBoard]:
+        """As `Link.lost_boards`."""
+        message = await self._ask("lost_boards", {})
+        with reading.from_peer("lost_boards"):
+            return [LostBoard(**found) for found in message]
 
     async def audit(self, *, after: Key | None, limit: int) -> Sequence[tuple[Key, AuditRecord]]:
         """As `Link.audit`."""

@@ -205,6 +205,8 @@ async def call(link: Link, params: messages.Params | CommitParams, encoding: Enc
             return [write_cause(cause) for cause in await link.why(params.board, params.key)]
         case messages.Boards():
             return list(await link.boards())
+        case messages.LostBoards():
+            return [asdict(found) for found in await link.lost_boards()]
         case messages.Audit():
             records = await link.audit(after=params.after, limit=params.limit)
             return [{"key": key, **asdict(record)} for key, record in records]

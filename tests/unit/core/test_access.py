@@ -355,6 +355,11 @@ async def _boards(link: LocalLink) -> list[str]:
     return list(await link.boards())
 
 
+async def _lost_boards(link: LocalLink) -> list[str]:
+    await link.head("main")
+    return [found.board for found in await link.lost_boards()] + [SECRET]
+
+
 async def _whoami(link: LocalLink) -> list[str]:
     await link.head("main")  # which boards one may use is not asked here
     return [grant.pattern for grant in (await link.whoami()).grants]
@@ -403,6 +408,7 @@ ATTEMPTS: dict[str, Attempt] = {
     "watch": _watch,
     "why": _why,
     "boards": _boards,
+    "lost_boards": _lost_boards,
     "whoami": _whoami,
     "revoke": _revoke,
     "document": _document,
