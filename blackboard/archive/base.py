@@ -15,7 +15,7 @@ What every archive promises (`tests/conformance/rules_archive.py`)
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from blackboard.core.checkpoints import (
@@ -222,6 +222,17 @@ class Archive(Protocol):
         Compacted, those among them that the engine lost. Blobs that nothing names any more go a
         while later.
         """
+
+    async def remove(self, board: str, keep: Collection[str] = ()) -> bool:
+        """Remove what is archived of a board, its earlier lives and what was set apart of it
+        included, but for boards with a name in `keep`; no error if there is nothing.
+
+        Nobody finds it from then on. What a branch shares stays until the branch goes, too: returns
+        whether there is such. Blobs that nothing names any more go a while later, by `sweep`.
+        """
+
+    async def sweep(self) -> None:
+        """Go on with what is left of boards that were removed."""
 
     def verify(self, at: Point) -> AsyncIterator[str]:
         """Recompute everything up to a point: yields each finding, naming what is damaged."""

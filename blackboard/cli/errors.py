@@ -83,6 +83,7 @@ EXIT_OF: Mapping[str, Exit] = {
     "resync": Exit.ERROR,
     "head_moved": Exit.CONFLICT,
     "snapshot_first": Exit.CONFLICT,
+    "board_frozen": Exit.CONFLICT,
     "no_such_board": Exit.NOT_FOUND,
     "no_such_checkpoint": Exit.NOT_FOUND,
     "barrier_missed": Exit.CONFLICT,
@@ -193,6 +194,11 @@ def _of_the_past(error: errors.BlackboardError) -> tuple[str, str] | None:
         case errors.SnapshotFirst():
             return f"a checkpoint waits for the state of {error.agent}", (
                 "It goes on when the agent has brought it, or the checkpoint gives up."
+            )
+        case errors.BoardFrozen():
+            why = f": {_plain(error.note)}" if error.note else ""
+            return f"the board is frozen by {error.by} since revision {error.revision}{why}", (
+                "Reading goes on. An admin lets it take commits again: blackboard thaw BOARD"
             )
         case errors.Resync():
             return f"the restore at revision {error.revision} changed too much to be told", (

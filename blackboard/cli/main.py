@@ -12,6 +12,7 @@ from blackboard.cli import (
     context,
     doctor,
     encryption,
+    freeze,
     history,
     keys,
     locks,
@@ -81,6 +82,7 @@ _TOP = (
     history.app,
     locks.app,
     rewind.app,
+    freeze.app,
     replay.app,
     agents.app,
     approvals.app,
@@ -90,6 +92,7 @@ _TOP = (
 )
 for commands in _TOP:
     app.add_typer(commands)
+app.add_typer(rewind.board_app, name="board", rich_help_panel="Boards")
 app.add_typer(checkpoints.app, name="checkpoint", rich_help_panel="Checkpoints")
 app.add_typer(context.app, name="context", rich_help_panel="Access")
 app.add_typer(encryption.app, name="encryption", rich_help_panel="Access")

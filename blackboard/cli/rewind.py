@@ -1,4 +1,7 @@
-"""restore, rewind, recover, branch, history: the team taken back, or sent another way."""
+"""restore, rewind, recover, branch, history: the team taken back, or sent another way.
+
+board: what is done to a board as a whole.
+"""
 
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -6,7 +9,7 @@ import typer
 
 from blackboard.cli import screen
 from blackboard.cli.errors import wrong_usage
-from blackboard.cli.options import Flags, ReadCommand, TakeBackCommand
+from blackboard.cli.options import Flags, Group, ReadCommand, TakeBackCommand
 from blackboard.types import REVISION_MAX
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ _NOTE = typer.Option("--note", metavar="TEXT", help="Why; the log keeps it.")
 HISTORY_LIMIT_DEFAULT = 20
 
 app = typer.Typer()
+board_app = typer.Typer(cls=Group, no_args_is_help=True, help="Remove a board for good.")
 
 
 @app.command(
@@ -167,6 +171,45 @@ def recover(
 
 def _tell_progress(entries: int) -> None:
     screen.say(f"{entries} entries are back")
+
+
+@board_app.command(
+    cls=ReadCommand,
+    epilog="""\
+blackboard board remove trial  # asks
+blackboard board remove trial --yes""",
+)
+def remove(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="BOARD", help="Which board.", show_default=False)],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove a board, with all that is kept of it, for good.
+
+    Entries, leases, documents, the log, the archive, checkpoints, data keys, and what was set apart
+    of it in the archive. Branches keep what they share. It cannot be undone: export it first. To do
+    it again, also after it was killed in the middle, does no harm.
+    """
+    import sys
+
+    from blackboard.cli import render as shown
+    from blackboard.cli import session
+
+    if not yes:
+        if not sys.stdin.isatty():
+            raise wrong_usage("this cannot be undone, and nobody is here to be asked", "Say --yes.")
+        typer.confirm(f"Remove board {name} for good?", abort=True, err=True)
+
+    async def work(client: "Client") -> None:
+        await client.remove_board(name)
+
+    flags = Flags.of(context)
+    with screen.busy("removing"):
+        session.with_client(flags, work)
+    if flags.as_json:
+        shown.print_json({"board": name, "removed": True})
+    else:
+        screen.say(f"board {name} is gone")
 
 
 @app.command(

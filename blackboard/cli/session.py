@@ -162,11 +162,12 @@ async def lost_boards(client: "Client") -> "Sequence[LostBoard]":
 
 
 def loss_told(loss: "LostBoard") -> tuple[str, str]:
-    """What an engine lost and the archive has, in words; and the command that brings it back."""
+    """What an engine lost and the archive has, in words; and the commands that see to it."""
     what = f"board {loss.board} is in the archive alone"
     if loss.apart_from:
         what += f", set apart from {loss.apart_from}"
     elif loss.survived:
         what = f"board {loss.board}: its engine lost revisions {loss.survived + 1}"
         what += f" to {loss.through}"
-    return what, f"blackboard recover {loss.board}"
+    back = f"blackboard recover {loss.board}"
+    return what, back if loss.survived else f"{back}, or blackboard board remove {loss.board}"

@@ -73,10 +73,12 @@ class Store(Protocol):
     async def facts(self) -> EngineFacts:
         """Ask the engine what it is. Errors: EngineRefused if its settings would lose data."""
 
-    async def open(self, board: str) -> Head:
+    async def open(self, board: str, *, again: bool = False) -> Head:
         """Make sure that `board` exists, and say where it stands.
 
         The first contact with an engine run that may have lost revisions begins a new epoch.
+        One that was removed (`remove`) begins `again`, in a new epoch above all that it had.
+        Errors: NoSuchBoard for one that was removed, without `again`.
         """
 
     async def begin_epoch(self, board: str, head: Head, *, above: Revision) -> Head:
@@ -123,6 +125,17 @@ class Store(Protocol):
 
     async def drop(self, board: str) -> None:
         """Remove a board and everything of it; no error if there is none."""
+
+    async def remove(self, board: str, *, above: Revision = 0) -> None:
+        """Remove a board and everything of it, for good, and keep in mind that it was there, up to
+        its last revision or `above`; no error if there is none. Atomic, also under a crash.
+
+        Whoever has it open, in whichever process, gets NoSuchBoard from then on. Errors:
+        Unavailable: perhaps removed.
+        """
+
+    async def removed(self, board: str) -> Revision | None:
+        """The last revision of a board that was removed and did not begin again; else None."""
 
     async def read(self, board: str, keys: Sequence[Key]) -> Reading:
         """Up to READ_KEYS_MAX entries, all as of one revision; absent keys are left out."""

@@ -29,6 +29,7 @@ from blackboard.errors import (
     Fenced,
     FutureRevision,
     InvalidRequest,
+    NoSuchBoard,
     Unavailable,
 )
 from blackboard.server.continuity import go_above, last_shared
@@ -129,6 +130,14 @@ class Archiver:
             task = asyncio.create_task(self._run(board), name=f"archiver of {name}")
             self._tasks[name] = task
 
+    async def unfollow(self, name: str) -> None:
+        """Archive a board no longer: it is to be removed, or was."""
+        self._boards.pop(name, None)
+        task = self._tasks.pop(name, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
     def poke(self, name: str) -> None:
         """Say that there is something new on a board that is followed."""
         board = self._boards.get(name)
@@ -221,6 +230,10 @@ class Archiver:
                 if await self._advance(board):
                     pause_ms = 0 if board.waiters or board.is_behind else ARCHIVE_PAUSE_MS
                 board.failures = 0
+            except NoSuchBoard:  # another process removed it
+                self._boards.pop(board.name, None)
+                self._tasks.pop(board.name, None)
+                return
             except Exception as error:  # noqa: BLE001 - nobody else would begin again
                 pause_ms = self._failed(board, error)
                 await asyncio.sleep(pause_ms / 1000)

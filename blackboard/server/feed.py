@@ -22,6 +22,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Self
 
 from blackboard.client.link import Delivery
 from blackboard.core import access, history, watch
@@ -32,6 +33,7 @@ from blackboard.core.path import Pattern
 from blackboard.core.pattern_index import PatternIndex, intersections
 from blackboard.core.watch import Cursor, Position, WatchEvent
 from blackboard.engines.base import Store
+from blackboard.engines.payer import charged
 from blackboard.errors import (
     BlackboardError,
     Compacted,
@@ -63,6 +65,18 @@ class View:
     patterns: tuple[Pattern, ...]
     grants: tuple[Grant, ...]
     coalesce: bool = False
+
+    @classmethod
+    def of(
+        cls, patterns: tuple[Pattern, ...], grants: tuple[Grant, ...], *, coalesce: bool
+    ) -> Self:
+        """The view of a watcher, without the patterns of what it may not read.
+
+        Where none is left all have the same view, which shows epochs alone.
+        """
+        readable = tuple(pattern.text for pattern in access.readable_patterns(grants))
+        met = tuple(each for each in patterns if intersections([each.text], readable))
+        return cls(met, grants if met else (), coalesce)
 
     @cached_property
     def readable(self) -> Callable[[Key], bool]:
@@ -134,6 +148,8 @@ class Feed:
         self._poked_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None  # while there is a reader
         self._shared: dict[tuple[View, Position], tuple[Delivery, Position]] = {}
+        self._mark: Delivery | None = None
+        """What those are told who have passed everything there is, and saw nothing for long."""
         self._large: LargeEntry | None = None
         """The last restore that was shown, while the ring has it."""
         self._tail: asyncio.Task[None] | None = None
@@ -179,9 +195,13 @@ class Feed:
 
     async def aclose(self) -> None:
         """End the reader. Watchers that are still open are told Unavailable."""
+        await self.end(Unavailable(what=f"board {self.board}", reason="the service is stopping"))
+
+    async def end(self, error: BlackboardError) -> None:
+        """End the reader. Watchers that are still open are told `error`."""
         tail = self._tail
         self._stop()
-        self._fail(Unavailable(what=f"board {self.board}", reason="the service is stopping"))
+        self._fail(error)
         if tail is not None:
             await asyncio.wait([tail])
 
@@ -269,11 +289,18 @@ class Feed:
     def shared(
         self, view: View, after: Position, make: Callable[[], tuple[Delivery, Position]]
     ) -> tuple[Delivery, Position]:
-        """The delivery for `view` after `after`, made once while the head does not move."""
+        """The delivery for `view` after `after`, made once while the head does not move: whoever
+        comes for it first pays for it."""
         found = self._shared.get((view, after))
         if found is None:
-            found = self._shared[view, after] = make()
+            found = self._shared[view, after] = charged(make)
         return found
+
+    def mark(self, position: Position) -> Delivery:
+        """A delivery of nothing but a position, one for all who have come so far."""
+        if self._mark is None or self._mark.position != position:
+            self._mark = Delivery((), position)
+        return self._mark
 
     def show(self, view: View, entry: LogEntry) -> LogEntry | None:
         """As `View.show`; what it takes to show a large restore to many is made once."""
@@ -301,7 +328,7 @@ class Feed:
         self._ring.clear()
         self._after = self._newest  # what the ring held is read from the log
         self._shared.clear()
-        self._large = self._last = None
+        self._large = self._last = self._mark = None
         self._ring_bytes = self._ring_changes = 0
 
     def _fail(self, error: BlackboardError) -> None:
@@ -442,7 +469,7 @@ class Watcher:
             return await self._catch_up(after)
         self._cursor.on(WatchEvent.CAUGHT_UP)
         if not entries:
-            return Delivery((), self.position)
+            return self._feed.mark(self.position)
         delivery, self._cursor.position = self._feed.shared(
             self.view, self.position, lambda: self._pass(entries)
         )
@@ -460,7 +487,7 @@ class Watcher:
             # The engine lost what was seen. Opening the board begins an epoch above everything.
             watch.check_start(await store.open(board), self.position)
             page = await store.log(board, after, limit=WATCH_BATCH_REVISIONS_MAX)
-        delivery, self._cursor.position = self._pass(list(page.entries))
+        delivery, self._cursor.position = charged(lambda: self._pass(list(page.entries)))
         return delivery
 
     def _pass(self, entries: list[LogEntry]) -> tuple[Delivery, Position]:

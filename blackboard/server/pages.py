@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from blackboard.core.access import Reach
 from blackboard.core.commit import Entry, Reading
 from blackboard.core.path import Pattern, Ranges
+from blackboard.engines.payer import turn
 from blackboard.types import LIST_ENTRIES_MAX, PAGE_BYTES_MAX, Key
 
 _LIST_PAGES_MAX: Final = 16
@@ -89,4 +90,5 @@ async def listed(source: Source, reach: Reach, sieve: Sieve, after: Key | None) 
         if after is None:
             return replace(shown, entries=tuple(sieve.found), next_key=None)
         await asyncio.sleep(0)  # a page of an engine in memory comes without a pause
+        await turn()
     return replace(shown, entries=tuple(sieve.found), next_key=sieve.last)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from blackboard.client.views import Cause
 from blackboard.core.commit import RESTORE, Entry, LogEntry
+from blackboard.engines.payer import turn
 from blackboard.errors import Compacted, FutureRevision
 from blackboard.server.checkpoints.reader import Past
 from blackboard.types import WHY_COMMITS_MAX, WHY_DEPTH_MAX, Key, Revision
@@ -28,6 +29,7 @@ async def causes(
     met = {ground for ground, _ in waiting}
     found: list[Cause] = []
     while waiting and len(found) < WHY_COMMITS_MAX:
+        await turn()
         (key, revision), depth = waiting.popleft()
         cause = await _cause(past, board, Cause(key, revision, depth), readable)
         found.append(cause)

@@ -65,13 +65,16 @@ from blackboard.core.commit import (
 )
 from blackboard.core.digest import content_of
 from blackboard.core.documents.keys import check_document, document_prefix
+from blackboard.core.freeze import Freeze
 from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
 from blackboard.core.path import Pattern, Ranges, check_key, parse_pattern, parse_patterns
+from blackboard.core.watch import Position
 from blackboard.encryption.archive import sealed_entry
 from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Store
+from blackboard.engines.payer import turn
 from blackboard.errors import (
     BlackboardError,
     Compacted,
@@ -84,7 +87,7 @@ from blackboard.errors import (
 )
 from blackboard.integrity.envelope import sealed_form
 from blackboard.integrity.signing import Manifest
-from blackboard.server import provenance
+from blackboard.server import freezing, provenance
 from blackboard.server.boards import Host, OpenBoard, salted
 from blackboard.server.checkpoints.branch import Branches
 from blackboard.server.checkpoints.reader import Past
@@ -134,6 +137,7 @@ class LocalLink:
         self._host = host
         self._readable = access.readable(principal.grants)
         self._opener = None if principal.acts_for_any else principal.account
+        self._beginner = None if principal.credential is None else self._opener
         self._meter = host.meters.meter(principal)
 
     @property
@@ -162,7 +166,7 @@ class LocalLink:
         """
         with self._audited("head", board):
             self._check(board)
-            await self._begin(board)
+            await self._begin(board, again=True)
             return await self._host.head(board, self._opener)
 
     async def commit(self, board: str, commit: Commit) -> Receipt:
@@ -174,6 +178,8 @@ class LocalLink:
             commit = self._signed(commit)
             if self._meter is not None:
                 self._take_log(prepare(commit).size)
+            if self._beginner is not None and not self._host.is_open(board):
+                await self._begin(board)
             outcome = await self._host.commit(board, commit, self._opener, self._permit())
         return self.finish(outcome)
 
@@ -320,7 +326,7 @@ class LocalLink:
         while True:
             try:
                 page = await past.log(board, gathered.through, gathered.left)
-                is_whole = gathered.take(page.entries)
+                is_whole = await _gather(gathered, page.entries)
             except (Resync, Compacted):
                 if gathered.through == after:
                     raise
@@ -328,7 +334,6 @@ class LocalLink:
             if is_whole or not page.entries or gathered.through >= page.head.revision:
                 shown, proofs = tuple(gathered.shown), tuple(gathered.proofs)
                 return LogPage(page.head, shown, gathered.through, proofs)
-            await asyncio.sleep(0)
 
     async def why(self, board: str, key: Key) -> Sequence[Cause]:
         """The commits that led to `key`, as far as they may be read."""
@@ -345,21 +350,19 @@ class LocalLink:
         """Open a watch; only what may be read is delivered."""
         with self._audited("watch", board, request):
             self._check(board)
-            view = View(
-                patterns=parse_patterns(request.patterns),
-                grants=self.principal.grants,
-                coalesce=request.coalesce,
-            )
-            return self._watch(board, view, request)
+            patterns, grants = parse_patterns(request.patterns), self.principal.grants
+            view = View.of(patterns, grants, coalesce=request.coalesce)
+            return self._watch(board, view, request.after)
 
     @asynccontextmanager
-    async def _watch(self, board: str, view: View, request: WatchRequest) -> AsyncIterator[Stream]:
+    async def _watch(self, board: str, view: View, after: Position | None) -> AsyncIterator[Stream]:
         feed = (await self._begin(board)).feed
-        async with feed.watch(view, request.after) as watcher:
-            if self.principal.credential is None:
-                yield watcher
-            else:
-                yield Permitted(watcher, self._check_token)
+        with self._host.watches.one(self.principal.account):
+            async with feed.watch(view, after) as watcher:
+                if self.principal.credential is None:
+                    yield watcher
+                else:
+                    yield Permitted(watcher, self._check_token)
 
     def document(self, board: str, key: Key) -> AbstractAsyncContextManager[Session]:
         """Join the document at `key`. See `Documents.join`."""
@@ -458,13 +461,37 @@ class LocalLink:
             check_note(wish.note)
             return await Recoveries.of(self._host).recover(board, wish)
 
+    async def freeze(self, board: str, note: str) -> Freeze:
+        """Refuse commits from now on."""
+        with self._audited("freeze", board, note):
+            await self._use(board, Right.ADMIN)
+            check_note(note)
+            return await freezing.freeze(self._host, board, self.principal.name, note)
+
+    async def thaw(self, board: str, note: str) -> Freeze | None:
+        """Take commits again."""
+        with self._audited("thaw", board, note):
+            await self._use(board, Right.ADMIN)
+            check_note(note)
+            return await freezing.thaw(self._host, board, self.principal.name, note)
+
+    async def remove(self, board: str) -> None:
+        """Remove a board for good. See `Link.remove`."""
+        with self._audited("remove", board):
+            await self._check_whole(board, Right.ADMIN)
+            await self._host.remove(board)
+
     async def branch(self, board: str, wish: BranchWish) -> Head:
         """Make a board that begins as this one was."""
         with self._audited("branch", board, wish):
             await self._use(board, Right.CHECKPOINT)
             self._check(wish.new)
             await self._host.check_new(wish.new)
+            if await self._host.store.removed(wish.new) is not None:
+                reason = f"a board {wish.new!r} was removed: a branch needs a name of its own"
+                raise InvalidRequest(field="new", reason=reason)
             check_note(wish.note)
+            await self._note_begun(wish.new)
             head = await Branches(self._host).branch(board, wish, self._signature)
             await self._host.use(wish.new, self._opener)
             return head
@@ -538,6 +565,7 @@ class LocalLink:
             await self._host.check_new(board)
             if await self._host.exists(board):
                 raise InvalidRequest(field="board", reason=f"there is a board {board!r}")
+            await self._host.finish_removal(board)
             await self._host.imports.begin(board, wish, self._signature)
 
     async def import_page(
@@ -659,17 +687,25 @@ class LocalLink:
         if await self._host.find(board, self._opener) is None:
             raise NoSuchBoard(board)
 
-    async def _begin(self, board: str) -> OpenBoard:
+    async def _begin(self, board: str, *, again: bool = False) -> OpenBoard:
         """Open a board, which begins with that if the principal may change anything there.
 
-        Errors: NoSuchBoard when there is none and the principal may not.
+        Errors: NoSuchBoard when there is none and the principal may not, or it was removed and is
+        not to begin `again`: what is left of those who used it does not bring it back.
         """
         found = await self._host.find(board, self._opener)
         if found is not None:
             return found
-        if not access.may_begin(self.principal):
+        is_gone = not again and await self._host.store.removed(board) is not None
+        if is_gone or not access.may_begin(self.principal):
             raise NoSuchBoard(board)
-        return await self._host.use(board, self._opener)
+        await self._note_begun(board)
+        return await self._host.use(board, self._opener, again=again)
+
+    async def _note_begun(self, board: str) -> None:
+        """Record whose a board is that begins now. Errors: LimitExceeded."""
+        if self._beginner is not None and not await self._host.store.exists(board):
+            await self._host.begun.note(self._beginner, board)
 
     async def _check_whole(self, board: str, right: Right) -> None:
         """Check the right to the whole board, and the token with what the engine has now: what is
@@ -709,6 +745,17 @@ class LocalLink:
         if error.current is not None:
             error.current = decode_value(error.current)
         return error
+
+
+async def _gather(gathered: history.Gathered, entries: Sequence[LogEntry]) -> bool:
+    """Take in a page in portions, between which others have their turn; True if the answer ends
+    there. Errors: Resync."""
+    for portion in history.portions(entries):
+        if gathered.take(portion):
+            return True
+        await turn()
+        await asyncio.sleep(0)
+    return False
 
 
 def _content_of(value: bytes) -> bytes:

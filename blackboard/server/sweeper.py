@@ -13,9 +13,21 @@ from collections.abc import Iterator
 
 from blackboard.client.leases.presence import entries_that_end_with
 from blackboard.core import history
-from blackboard.core.commit import Commit, CommitId, Delete, Entry, Expire, KeyAt, Lease, Op
-from blackboard.errors import BlackboardError
+from blackboard.core.commit import (
+    ABSENT,
+    Commit,
+    CommitId,
+    Delete,
+    Entry,
+    Expire,
+    KeyAt,
+    Lease,
+    Op,
+)
+from blackboard.core.freeze import FROZEN_KEY
+from blackboard.errors import BlackboardError, NoSuchBoard
 from blackboard.server.boards import Host, SweeperStatistics
+from blackboard.server.freezing import frozen
 from blackboard.types import (
     ENGINE_CHECK_INTERVAL_MS,
     LANES_MAX,
@@ -52,16 +64,21 @@ class Sweeper:
     async def sweep(self) -> None:
         """End the leases that ran out on every open board, then remove its expired entries.
 
-        At most SWEEP_ENTRIES_MAX of each at a time.
+        At most SWEEP_ENTRIES_MAX of each at a time. On a frozen board they stay until the thaw.
         """
         for board in self._host.boards():
             with _told(board):
-                await self._sweep(board)
+                try:
+                    await self._sweep(board)
+                except NoSuchBoard as error:  # another process removed it
+                    await self._host.let_go(board, error)
         self._rounds += 1
 
     async def _sweep(self, board: str) -> None:
         over = await self._host.store.leases(board, due=True)
         due = await self._host.store.due(board, limit=SWEEP_ENTRIES_MAX)
+        if not (over.leases or due.entries) or await frozen(self._host, board):
+            return
         expiries = [
             *(self._end(board, over.epoch, o) for o in over.leases[:SWEEP_ENTRIES_MAX]),
             *(self._remove(board, due.epoch, entry) for entry in due.entries),
@@ -82,7 +99,9 @@ class Sweeper:
     ) -> None:
         self._step += 1
         name = CommitId(SYSTEM_AGENT, self._lane, self._incarnation, self._step)
-        commit = Commit(name, epoch, ops, conditions, note=EXPIRED_NOTE)
+        # The service's own commits pass on a frozen board; this is not one that should.
+        not_frozen = KeyAt(FROZEN_KEY, ABSENT)
+        commit = Commit(name, epoch, ops, (*conditions, not_frozen), note=EXPIRED_NOTE)
         outcome = await self._host.commit(board, commit)
         # A refusal means that somebody else was faster, or that it was renewed in time.
         if isinstance(outcome, BlackboardError):

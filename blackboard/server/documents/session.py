@@ -24,6 +24,7 @@ from blackboard.core.commit import signature
 from blackboard.core.documents import update as crdt
 from blackboard.errors import (
     BlackboardError,
+    BoardFrozen,
     DocumentRefused,
     InvalidRequest,
     LimitExceeded,
@@ -224,6 +225,8 @@ class Session:
             self.end("malformed", error.reason)
         except StaleEpoch as error:
             self.end("stale", str(error))
+        except BoardFrozen as error:
+            self.end("frozen", f"since revision {error.revision}")  # a reason has 123 bytes
         except (BlackboardError, DamagedError) as error:
             log.info("document %s: a session ends: %s", self._room.key, error)
             self.end("closed", str(error))

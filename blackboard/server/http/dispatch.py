@@ -70,6 +70,9 @@ DEEDS = (
     messages.Prune,
     messages.Restore,
     messages.Recover,
+    messages.Freeze,
+    messages.Thaw,
+    messages.Remove,
     messages.Branch,
     messages.Verify,
     messages.ImportBegin,
@@ -98,6 +101,13 @@ async def call_deed(link: Link, params: messages.Params) -> Any:
             at = None if params.at is None else moment_in(params.at)
             recovered = await link.recover(params.board, RecoverWish(at, params.note))
             return past.write_recovered(recovered)
+        case messages.Freeze():
+            return past.write_freeze(await link.freeze(params.board, params.note))
+        case messages.Thaw():
+            ended = await link.thaw(params.board, params.note)
+            return None if ended is None else past.write_freeze(ended)
+        case messages.Remove():
+            return await link.remove(params.board)
         case messages.Branch():
             branch = BranchWish(params.new, moment_in(params.at), params.request, params.note)
             return answers.write_head(await link.branch(params.board, branch))

@@ -93,6 +93,22 @@ async def _recover(link: LocalLink) -> list[str]:
     return [SECRET]
 
 
+async def _remove(link: LocalLink) -> list[str]:
+    with contextlib.suppress(NoSuchBoard):
+        await link.remove("nothing")
+    return [SECRET]
+
+
+async def _freeze(link: LocalLink) -> list[str]:
+    await link.freeze("main", "")
+    return [SECRET]
+
+
+async def _thaw(link: LocalLink) -> list[str]:
+    await link.thaw("main", "")
+    return [SECRET]
+
+
 async def _import_end(link: LocalLink) -> list[str]:
     with contextlib.suppress(InvalidRequest):
         await link.import_end("main", REQUEST)
@@ -107,6 +123,9 @@ PAST: dict[str, Callable[[LocalLink], Awaitable[list[str]]]] = {
     "prune": _prune,
     "restore": _restore,
     "recover": _recover,
+    "remove": _remove,
+    "freeze": _freeze,
+    "thaw": _thaw,
     "branch": _branch,
     "differences": _differences,
     "history": _history,

@@ -521,3 +521,34 @@ async def test_asking_where_one_is_wakes_nobody_else(feed: Feed, board: Board) -
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         assert other not in feed._sleeping or not feed._sleeping[other].woken
+
+
+async def test_views_of_what_nobody_may_read_are_one(feed: Feed) -> None:
+    """They keep no patterns, and have nothing in the index; epochs they show all the same."""
+    narrow = access.Principal("rita", (access.parse_grant("public/zzz/**=read"),))
+    wanted = [parse_patterns([f"public/a/{n}", "private/**"]) for n in range(3)]
+    blind = {View.of(patterns, narrow.grants, coalesce=False) for patterns in wanted}
+    assert blind == {View((), ())}
+    some = View.of(parse_patterns(["public/a/*", "public/*/b"]), narrow.grants, coalesce=False)
+    assert [pattern.text for pattern in some.patterns] == ["public/*/b"]
+    assert some.grants == narrow.grants
+    async with feed.watch(View((), ()), None):
+        assert feed._index._root.is_empty
+
+
+def test_a_pattern_is_compiled_when_it_is_asked() -> None:
+    """Most of those of watches never are."""
+    [pattern] = parse_patterns(["public/*/asked-for-the-first-time"])
+    assert "_regex" not in vars(pattern)
+    assert pattern.matches("public/x/asked-for-the-first-time")
+    assert "_regex" in vars(pattern)
+
+
+async def test_those_who_came_as_far_share_their_mark(feed: Feed, board: Board) -> None:
+    """Of what nobody has seen there is one delivery, whatever they watch."""
+    head = await start(board)
+    mark = feed.mark(head)
+    assert (mark.revisions, mark.position) == ((), head)
+    assert feed.mark(Position(head.epoch, head.revision, head.digest)) is mark
+    later = (await board.put("public/x", 1)).revision
+    assert feed.mark(Position(head.epoch, later)).position.revision == later
