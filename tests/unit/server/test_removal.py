@@ -1,6 +1,7 @@
 """Removing a board: with everything of it, for everybody, and in the midst of a crash."""
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,7 @@ from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.commit import Put
-from blackboard.encryption.archive import SealedArchive
-from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
-from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Store
 from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import RedisStore
@@ -25,7 +23,7 @@ from blackboard.errors import (
     StaleEpoch,
     Unavailable,
 )
-from blackboard.server.assembly import archive_beside
+from blackboard.server.assembly import archive_beside, sealed
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
 from tests.conformance.writer import Writer
@@ -35,27 +33,20 @@ LARGE = "L" * 300_000
 
 
 @pytest.fixture(params=["sqlite", "redis", "sealed"])
-async def store(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Store]:
-    """Each engine, and a sealed one; the service closes it."""
-    if request.param == "redis":
-        async with RedisProcess() as server:
-            yield RedisStore.connect(server.url)
-        return
-    raw = await SqliteStore.at(tmp_path / "data", "memory")
-    if request.param == "sealed":
-        yield SealedStore(raw, DataKeys(raw, LocalWrapper.of(new_master_key())))
-    else:
-        yield raw
-
-
-@pytest.fixture
-async def service(store: Store, tmp_path: Path) -> AsyncIterator[Service]:
-    """A service with an archive."""
-    archive: Archive = await archive_beside(tmp_path)
-    if isinstance(store, SealedStore):
-        archive = SealedArchive(archive, store.keys)
-    async with Service(store, archive=archive) as service:
-        yield service
+async def service(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Service]:
+    """A service with an archive, over each engine, and one that seals."""
+    async with AsyncExitStack() as servers:
+        if request.param == "redis":
+            server = await servers.enter_async_context(RedisProcess())
+            store: Store = RedisStore.connect(server.url)
+        else:
+            store = await SqliteStore.at(tmp_path / "data", "memory")
+        archive: Archive | None = await archive_beside(tmp_path)
+        if request.param == "sealed":
+            wrapper = LocalWrapper.of(new_master_key())
+            store, archive = await sealed(store, archive, wrapper)
+        async with Service(store, archive=archive) as service:
+            yield service
 
 
 def client_of(service: Service) -> Client:
@@ -103,6 +94,8 @@ async def test_a_board_is_removed_with_everything_of_it(service: Service) -> Non
     assert head.revision > old.revision
     assert await again.get("public/plan") is None
     await again.put("public/plan", 2)
+    await again.put("private/ada/note", "new")
+    assert await again.get("private/ada/note") == "new"
     await again.checkpoint("one")
     assert await again.get("public/plan", at="one") == 2
     assert (await again.verify("now")).ok
