@@ -79,7 +79,7 @@ def rewind(
         ),
     ] = None,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="TIME", help="To what it was at that time.")
+        str | None, typer.Option("--at", metavar="TIME", help="To the state at that time.")
     ] = None,
 ) -> None:
     """Take the team back by revision, or by time."""
@@ -227,7 +227,9 @@ def branch(
     moment: Annotated[
         str, typer.Argument(metavar="MOMENT", help="Where it begins. Default: now.")
     ] = "now",
-    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="What it is to try.")] = "",
+    note: Annotated[
+        str, typer.Option("--note", metavar="TEXT", help="Purpose of the branch.")
+    ] = "",
 ) -> None:
     """Make a new board that begins as this one was.
 
@@ -263,7 +265,7 @@ def history(
         int, typer.Option("--limit", metavar="N", min=1, help="At most so many versions.")
     ] = HISTORY_LIMIT_DEFAULT,
 ) -> None:
-    """Print what a key held, the newest first.
+    """Print the versions of a key, the newest first.
 
     Also before restores, and before a branch began.
     """

@@ -1,12 +1,12 @@
-"""What one process keeps of the boards that it serves: a commit queue and a feed for each.
+"""The open boards of one process: a commit queue and a feed for each.
 
 Nothing here checks rights: `server/requests.py`, the only way in, does.
 
-What the service itself commits: the records of the namespace `system`.
+Commits of the service itself: the records of the namespace `system`.
 
 Invariants
-- each commit has an incarnation of its own, so that none of several services, nor of several tasks,
-  is ever taken for a retry of another.
+- each commit has its own incarnation, so that commits of several services or tasks are never
+  mistaken for retries of each other.
 - an unknown outcome is resolved by sending the same commit again, at most SYSTEM_TRIES times.
 """
 
@@ -64,7 +64,7 @@ _REVOCATION_ARCHIVED_MS: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class SweeperStatistics:
-    """What the sweeper of this process did since it started."""
+    """The work of this process's sweeper since it started."""
 
     rounds: int = 0
     """Times that it went over all boards open here."""
@@ -170,8 +170,8 @@ class Host:
     async def look(self) -> None:
         """Ask the engine for its settings; somebody may have changed them under us.
 
-        Errors: EngineRefused; from then on nothing is served until a later look finds it mended.
-        InvalidRequest when two lock masters are one.
+        Errors: EngineRefused; from then on nothing is served until a later check succeeds.
+        InvalidRequest when two lock masters are the same server.
         """
         try:
             facts = await self.store.facts()
@@ -228,7 +228,7 @@ class Host:
         self.audit.note_service("scrub_keys", "", left or "no live file holds what was replaced")
 
     def facts(self) -> EngineFacts:
-        """What the engine said of itself when it was last asked."""
+        """The engine's facts as of the last check."""
         assert self._facts is not None, "the service was not started"
         lost = tuple(told(name, found) for name, found in sorted(self._lost.items()))
         return with_fields(self._facts, warnings=self._facts.warnings + lost)
@@ -245,7 +245,7 @@ class Host:
             raise EngineRefused(**self._refused.fields())
 
     async def head(self, board: str, opener: str | None = None) -> Head:
-        """Where `board` stands. See `use`."""
+        """The head of `board`. See `use`."""
         await self.use(board, opener)
         return await self.store.open(board)
 
@@ -258,7 +258,7 @@ class Host:
         return self._boards[name]
 
     async def find(self, name: str, opener: str | None = None) -> OpenBoard | None:
-        """The queue and the feed of a board; None if there is none: nothing is made by asking.
+        """The queue and the feed of a board; None if there is no such board, which is not created.
 
         Errors: as of `use`.
         """
@@ -360,8 +360,8 @@ class Host:
         await self.begun.forget(name)
 
     async def _go_above(self, name: str) -> None:
-        """Let a board go on above what is archived of it. An archive that is away keeps nobody from
-        a board: its archiver looks again."""
+        """Let a board continue above its archived revisions. If the archive is unavailable, the
+        board can be used anyway: its archiver checks later."""
         if self.archive is None:
             return
         try:
@@ -393,7 +393,7 @@ class Host:
     async def commit_past(
         self, board: str, prepared: Prepared, permit: Permit | None
     ) -> Outcome | BlackboardError:
-        """Carry out a commit by itself, past the queue of the others.
+        """Carry out a commit separately, bypassing the queue.
 
         Errors: Unavailable when certainly it was not applied.
         """
@@ -466,7 +466,7 @@ class Host:
 
 
 def salted(commit: Commit) -> Commit:
-    """A commit on its way to an engine: with a salt of its own, whoever sent it."""
+    """The commit with a new salt, on its way to an engine."""
     return replace(commit, salt=secrets.token_bytes(SALT_BYTES))
 
 
@@ -504,7 +504,7 @@ async def commit_as_system(
             commit = replace(commit, epoch=outcome.current)
         elif isinstance(outcome, OutcomeUnknown) and not outcome.final:
             commit = replace(commit, retry_since=since)
-        elif isinstance(outcome, AttemptTooOld):  # told to a first attempt only
+        elif isinstance(outcome, AttemptTooOld):  # only a first attempt gets this
             since = outcome.head
             commit = replace(commit, known=since)
         else:

@@ -1,13 +1,13 @@
 """The way in: every request of a principal passes here, is checked, and goes to the service.
 
-What may not be read is neither returned nor hinted at: keys are checked before the engine is asked,
-and whatever is found by pattern is filtered after it.
+Unreadable data is neither returned nor hinted at: keys are checked before the engine is asked, and
+results of patterns are filtered afterwards.
 
 The way into the past: the requests of `client/history.py`, checked and carried out.
 
-Who may checkpoint or restore the whole board does not thereby read it: a comparison, a history and
-a look at a moment show what the principal may read now, a manifest the digests of the namespaces
-that it may read as a whole, and no refusal names a key that was not asked for. An export and an
+The right to checkpoint or restore the whole board does not include reading it: comparisons,
+histories and reads of the past show what the principal may read now, a manifest shows the digests
+of fully readable namespaces, and no refusal names a key that was not requested. An export and an
 import carry everything, private namespaces included, and need the admin right on the whole board.
 """
 
@@ -160,7 +160,7 @@ class LocalLink:
         return LocalLink(self._host, access.acting_as(self.principal, agent))
 
     async def head(self, board: str) -> Head:
-        """Where `board` stands; it begins with that if the principal may change anything there.
+        """The head of `board`, which is created by this if the principal may change anything there.
 
         Errors: NoSuchBoard.
         """
@@ -186,8 +186,8 @@ class LocalLink:
     def start(self, board: str, commit: Commit) -> "asyncio.Future[Outcome | BlackboardError]":
         """Queue a commit that the wire has validated, if `can_start`; `finish` takes its outcome.
 
-        For whoever serves many commits and cannot afford a task for each.
-        Errors: those of `commit` that are known before it is sent.
+        For callers with many commits that cannot afford a task for each. Errors: those of `commit`
+        that are known before it is sent.
         """
         with self._audited("commit", board):
             self._check(board)
@@ -321,7 +321,8 @@ class LocalLink:
         return entry_digest.proof_of(entry, self._readable, _content_of)
 
     async def _log_pages(self, past: Past, board: str, gathered: history.Gathered) -> LogPage:
-        """Pages of the engine put together: how large others' commits are ends none early."""
+        """Pages of the engine joined together, so that the size of others' commits ends none
+        early."""
         after = gathered.through
         while True:
             try:
@@ -708,14 +709,14 @@ class LocalLink:
             await self._host.begun.note(self._beginner, board)
 
     async def _check_whole(self, board: str, right: Right) -> None:
-        """Check the right to the whole board, and the token with what the engine has now: what is
-        done under it is no commit of the principal's, which the engine would check."""
+        """Check the right to the whole board, and the token against the engine's present record:
+        the following action is not a commit of the principal, which the engine would check."""
         self._check(board)
         access.require_whole(self.principal, right)
         await self._host.revocations.confirm(self.principal)
 
     def _permit(self) -> Permit | None:
-        """What the commit queue looks at again before a commit leaves for the engine."""
+        """The permit that the commit queue checks again before a commit leaves for the engine."""
         return self._host.revocations.permit(self.principal)
 
     def _take_log(self, size: int) -> None:
@@ -736,8 +737,8 @@ class LocalLink:
         access.require_board(self.principal, board)
 
     def _told(self, error: BlackboardError) -> BlackboardError:
-        """What the principal is told of a refusal: of a key that it may not read, no more than
-        that it is in the way (somebody may `append` without reading)."""
+        """The refusal as the principal may see it: about an unreadable key, only that it is in the
+        way (a principal may `append` without reading)."""
         if not isinstance(error, Conflict):
             return error
         if not self._readable(error.key):
@@ -764,7 +765,7 @@ def _content_of(value: bytes) -> bytes:
 
 
 _NOTHING: Final = Reading(0, "")
-"""What is read of a board that there is not."""
+"""The answer to a read of a board that does not exist."""
 _NO_LOG: Final = LogPage(Head(0, Epoch(0, ""), 1), ())
 
 
