@@ -1,4 +1,4 @@
-"""What a board held at a revision: queries over its own versions and its origin's.
+"""The content of a board at a revision: queries over its own versions and its origin's.
 
 A board's past is a list of segments, the nearest first: its own revisions, then those of its origin
 up to where it left, and so on. What a key held is its newest version in the first segment that has
@@ -562,7 +562,7 @@ def _differing(a: Past, b: Past, span: _Span, ranges: Ranges, limit: int) -> Any
 
 
 def _unlike(a: Past, b: Past, changed: Any) -> Any:
-    """The keys of `changed` but for those that surely are alike in `a` and `b`.
+    """The keys of `changed`, except those that are certainly equal in `a` and `b`.
 
     Only the nearest segments are compared: what they hold of a key is what counts. Where they hold
     nothing, and there are others, the key stays.

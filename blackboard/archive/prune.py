@@ -51,7 +51,7 @@ class Pruning:
         return removed
 
     async def unnamed(self) -> list[bytes]:
-        """Blobs of the versions that went, but for those that another version names."""
+        """Blobs of the removed versions, except those that another version refers to."""
         found: list[bytes] = []
         for name in sorted(self._blobs):
             named = select(VERSION.c.board).where(VERSION.c.form == BLOB, VERSION.c.content == name)

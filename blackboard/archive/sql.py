@@ -4,7 +4,7 @@ Invariants
 - `append` is one transaction that begins by locking the board's row and looking at its fence and at
   how far it is: so two archivers, or one that was killed, leave no gap and no duplicate.
 - Blobs are put before the transaction that names them.
-- A history that an engine lost is never removed: the board goes on as a branch of it.
+- A history that an engine lost is never removed: the board continues as a branch of it.
 """
 
 import asyncio

@@ -1,4 +1,5 @@
-"""What a commit means: `decide` says yes or no, `effects` says what it does to the board.
+"""The meaning of a commit: `decide` accepts or refuses it, `effects` lists its changes of the
+board.
 
 This is the specification. The embedded engine runs it as it stands;
 `engines/redis/scripts/commit.lua` says the same for Redis, and a Hypothesis machine drives both
@@ -131,7 +132,7 @@ def write_integer(number: int) -> bytes:
 __all__ = ["Outcome", "State", "conflict", "decide", "effects", "evolve", "log_entry", "prolong"]
 
 Outcome = Committed | Rejected | OutcomeUnknown
-"""What an engine answers to one commit."""
+"""An engine's answer to one commit."""
 
 
 def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
@@ -337,7 +338,7 @@ def _at_most(keys: Iterator[Key], prefix: Prefix, before: int) -> list[Key]:
 
 
 class _Draft:
-    """What a commit would change, on top of a state that it does not touch.
+    """The changes of a commit, on top of a state that stays unchanged.
 
     Operations see those before them in the same commit.
     """
@@ -381,7 +382,8 @@ class _Draft:
                 raise InvalidRequest(field="ops", reason="only a restore puts back what was")
 
     def put_back(self, ops: Sequence[Op]) -> Iterator[Result]:
-        """Apply the operations of a restore: many, and all others wait meanwhile."""
+        """Apply the operations of a restore: there are many, and all other commits wait for
+        them."""
         for op in ops:
             if isinstance(op, PutBack):
                 self.values[op.key] = op.value

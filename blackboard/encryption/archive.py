@@ -1,4 +1,4 @@
-"""An archive of sealed values: what goes in is ciphertext, who reads gets plain values.
+"""An archive of encrypted values: it stores ciphertext, and returns plain values.
 
 A branch shares the past of the board that it came from, so its older values open with that board's
 data keys.
@@ -136,7 +136,7 @@ class SealedArchive:
         after: Key | None = None,
         limit: int,
     ) -> Sequence[Difference]:
-        """As `Archive.differences`: what was sealed anew counts as different."""
+        """As `Archive.differences`: a value that was encrypted again counts as different."""
         found = await self.raw.differences(a, b, within, after=after, limit=limit)
         return [
             Difference(

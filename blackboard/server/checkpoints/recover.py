@@ -8,8 +8,8 @@ Invariants
 - what the engine still has is archived before it is replaced, and it is replaced only as it stood
   then; so a recovery loses nothing either.
 - the archive is compared with its digests before anything is replaced.
-- the board stands above everything that was archived afterwards, too.
-- whoever is killed in the middle leaves a board that is there or is not: the next recovery does it.
+- the board is above everything that was archived, also afterwards.
+- a kill in the middle leaves a complete board or none: the next recovery completes it.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _BARRIERS: Final = barrier_key("")
 _ARCHIVED_MS: Final = 3 * ARCHIVE_LEASE_MS
 """Time for the archive to have something: perhaps its archiver was killed just now."""
 _TRIES: Final = 5
-"""Times that it begins again because somebody committed meanwhile."""
+"""Times that it starts again because somebody committed in between."""
 
 
 class Recoveries:
@@ -64,9 +64,9 @@ class Recoveries:
 
         A board that was recovered already, and nothing was lost since, gets the same answer.
         Errors: NoSuchBoard when nothing is archived of it; InvalidRequest when its engine has all
-        that is archived; as `Archive.read` for a moment that is not archived; Corrupt when what is
-        archived is not what was sealed: the board is as it was; Unavailable: ask again.
-        Cancellation: it goes on.
+        that is archived; as `Archive.read` for a moment that is not archived; Corrupt when the
+        archive is damaged: the board is unchanged; Unavailable: ask again. Cancellation: it
+        continues.
         """
         running = self._running.get(board)
         if running is None:
@@ -110,7 +110,7 @@ class _Recovery:
             raise Unavailable(f"board {self._board}", f"not recovered: {failure}")
 
     async def _try(self) -> Recovered:
-        """Errors: HeadMoved when somebody committed meanwhile."""
+        """Errors: HeadMoved when somebody committed in between."""
         head = await self._stands()
         target = await self._target(head)
         if target is None:
@@ -125,12 +125,12 @@ class _Recovery:
                 head = await self._stands()
             return await finish(self._make(target, head, last.epoch.number))
         finally:
-            with suppress(BlackboardError):  # a hold ends by itself
+            with suppress(BlackboardError):  # a hold times out
                 if head is not None:
                     await self._host.store.hold(self._board, 0)
 
     async def _stands(self) -> Head | None:
-        """Where the engine's board stands, once it is archived up to there.
+        """The head of the engine's board, once it is archived up to there.
 
         None when there is none but what a recovery left that was killed.
         """
@@ -209,7 +209,7 @@ class _Recovery:
             self.so_far = Recovered(False, count, old.from_revision, old.revision, old.epoch)
 
     async def _pages(self, target: Point) -> AsyncIterator[Sequence[Entry]]:
-        """All that the board held, but for who was asked for a checkpoint then."""
+        """The whole content of the board, without the entries of a barrier."""
         after: Key | None = None
         while True:
             page = await self._archive.list(target, "", after=after, limit=LIST_ENTRIES_MAX)

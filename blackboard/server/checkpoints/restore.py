@@ -1,20 +1,21 @@
 """Restore: the content of an earlier revision comes back, as one new revision.
 
-What differs between then and now is computed beside the board, from the archive and the tail of the
-log, while everybody goes on; then one commit, accepted only if nobody committed since, switches. It
-costs what changed, not what there is. After RESTORE_ATTEMPTS_MAX tries on a busy board, and at once
-for a large restore, the other commits are made to wait, for no more than HOLD_MS_MAX.
+The difference between then and now is computed beside the board, from the archive and the tail of
+the log, while everybody works on; then one commit, accepted only if nobody committed since,
+switches. The cost depends on the changes, not on the size of the board. After RESTORE_ATTEMPTS_MAX
+tries on a busy board, and at once for a large restore, other commits have to wait, for at most
+HOLD_MS_MAX.
 
 Invariants
 - the restore is one commit: before it everything is as it was, after it everything is as it is to
   be, and no commit of the old epoch comes after it.
 - its answer is an entry that the same commit puts: the same request again finds it.
-- what differs leads from the archive's sums of the present to its digests of the target, where it
-  has those; else nothing is restored.
-- the namespace `system` is left as it is, but for that entry.
-- from the last look at the log to the commit nothing is waited for, so that nobody commits in
-  between, but for the thread that encodes a large commit, while others are made to wait; what is
-  computed there does not grow with the number of changes, but for the commit.
+- the difference leads from the archive's sums of the present to its digests of the target, if it
+  has them; otherwise nothing is restored.
+- the namespace `system` is left unchanged, except for that entry.
+- between the last read of the log and the commit nothing is awaited, so that nobody commits in
+  between, except the thread that encodes a large commit, while others have to wait; apart from the
+  commit, the work there does not grow with the number of changes.
 """
 
 import asyncio
@@ -170,7 +171,7 @@ class Restores:
                     failure = error
             raise failure
         finally:
-            # A hold ends by itself; that it was not ended says nothing of the restore.
+            # A hold times out; failing to end it says nothing about the restore.
             with contextlib.suppress(Unavailable):
                 await store.hold(board, 0)
 
@@ -277,8 +278,8 @@ class _Attempt:
         return _restored(told, committed.revision, committed.time_ms)
 
     async def _kept_calls(self, head: Head) -> list[Op]:
-        """What says that agents are answered the calls of the future that is abandoned; or what
-        takes back that an earlier restore said so."""
+        """The operation which records that agents get the results of calls of the abandoned future,
+        or which removes that record of an earlier restore."""
         if self.wish.keep_calls:
             kept = {"after": self.target.revision, "through": head.revision}
             return [PutBack(KEPT_CALLS, encode_value(kept), None)]
@@ -384,7 +385,7 @@ class _Attempt:
     async def _begin(self) -> None:
         """What differs where the archive is now."""
         head = await self.host.store.open(self.board)
-        # The archive must know what the epoch goes on from: perhaps the engine lost the rest.
+        # The archive must know where the epoch continues: perhaps the engine lost the rest.
         mark = await self.past.reach(self.board, max(self.target.revision, head.epoch.revision))
         now = Point(self.board, mark.revision)
         async for key, then, at_mark in self._archived(now):
@@ -445,7 +446,7 @@ class _Attempt:
             page = await self.host.store.log(self.board, self._through, limit=LOG_ENTRIES_MAX)
             for entry in page.entries:
                 if entry.epoch is not None and entry.epoch.cause != RESTORE:
-                    raise Compacted(self._through, entry.revision)  # it goes on from before
+                    raise Compacted(self._through, entry.revision)  # it continues from before
             await self._look_up(await self._take(page.entries))
             if page.entries:
                 self._through = page.entries[-1].revision
@@ -453,8 +454,8 @@ class _Attempt:
                 return page.head
 
     async def _take(self, entries: Iterable[LogEntry]) -> list[Key]:
-        """Note what the keys hold after `entries`, and let others run meanwhile; returns those of
-        which it is not known what they held at the target."""
+        """Note the values of keys after `entries`, giving way to others; returns the keys whose
+        values at the target are not known."""
         found: dict[Key, None] = {}
         changes = chain.from_iterable(entry.changes for entry in entries)
         while some := list(islice(changes, _KEYS_AT_ONCE)):
@@ -469,7 +470,7 @@ class _Attempt:
         return [key for key in found if key not in self._then]
 
     async def _look_up(self, keys: list[Key]) -> None:
-        """What they held at the target."""
+        """Look up their values at the target."""
         for start in range(0, len(keys), READ_KEYS_MAX):
             some = keys[start : start + READ_KEYS_MAX]
             reading = await self.past.archive.read(self.target, some)
