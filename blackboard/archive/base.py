@@ -149,8 +149,14 @@ class Archive(Protocol):
     ) -> Reading:
         """A page of the entries within a prefix or ranges as they were; see `Store.list`."""
 
-    async def items(self, at: Point) -> Sequence[tuple[Prefix, int]]:
-        """The counters of `append` as they were, sorted; after pruning perhaps higher."""
+    async def items(
+        self, at: Point, *, unless: Point | None = None
+    ) -> Sequence[tuple[Prefix, int]]:
+        """The counters of `append` as they were, sorted; after pruning perhaps higher.
+
+        With `unless` only what revisions told that are not in the past of that point: those that
+        the engine had lost by then.
+        """
 
     async def history(
         self, at: Point, key: Key, *, before: Revision | None = None, limit: int
@@ -213,7 +219,8 @@ class Archive(Protocol):
         revision and no branch needs, and the log below it; returns how many versions went.
 
         `keep` are revisions that stay readable (those of checkpoints); others below become
-        Compacted. Blobs that nothing names any more go a while later.
+        Compacted, those among them that the engine lost. Blobs that nothing names any more go a
+        while later.
         """
 
     async def remove(self, board: str, keep: Collection[str] = ()) -> bool:

@@ -300,11 +300,16 @@ class SqlArchive:
                     size += len(entry.key) + len(entry.value)
             return Reading(at.revision, epoch, tuple(entries))
 
-    async def items(self, at: Point) -> Sequence[tuple[Prefix, int]]:
+    async def items(
+        self, at: Point, *, unless: Point | None = None
+    ) -> Sequence[tuple[Prefix, int]]:
         """As `Archive.items`."""
         async with self._database.reading() as connection:
             past = await Past.at(self._database, connection, at)
-            return sorted((await past.items()).items())
+            other = None
+            if unless is not None:
+                other = await Past.at(self._database, connection, unless)
+            return sorted((await past.items(other)).items())
 
     async def history(
         self, at: Point, key: Key, *, before: Revision | None = None, limit: int
@@ -466,9 +471,14 @@ class SqlArchive:
             row = await archive_boards.locked(connection, board)
             if row is None or row.through is None:
                 return 0
+            *lost, _ = await archive_log.line_of(connection, row)
             pruning = archive_prune.Pruning(self._database, connection, row)
             removed = await pruning.run(keep, min(below, row.through))
             doomed = await pruning.unnamed()
+            for each in lost:
+                older = archive_prune.Pruning(self._database, connection, each, was_lost=True)
+                removed += await older.run(keep, min(below, each.through + 1))
+                doomed += await older.unnamed()
         await self._blobs.remove(doomed)
         return removed
 

@@ -299,7 +299,8 @@ def _cause_line(cause: "Cause") -> Text:
     if cause.missing:
         return place.append(f"  ({cause.missing})", "yellow")
     now = now_ms()
-    place.append(f"  {cause.author}", "cyan").append(f"  {_ago(cause.time_ms, now)}", "dim")
+    who = f"{cause.author} (of {cause.account})" if cause.account else cause.author
+    place.append(f"  {who}", "cyan").append(f"  {_ago(cause.time_ms, now)}", "dim")
     return place.append(f"  # {safe(cause.note)}", "dim italic") if cause.note else place
 
 

@@ -42,10 +42,32 @@ def holder_prefix(agent: str) -> str:
     return f"{agent[: _AGENT_CHARACTERS_MAX - len(digest) - 1]}.{digest}"
 
 
+def owner_prefix(agent: str, account: str) -> str:
+    """As `holder_prefix`, of what `agent` is granted on `account` ("" = that of its own name).
+
+    A name without a dot has one account. In one with dots an `@` stands where the account ends:
+    `buyer@me` for `buyer.me` of `buyer`, `buyer.me@` for that of an account `buyer.me`.
+    """
+    if "." not in agent:
+        return holder_prefix(agent)
+    account = account or agent
+    return holder_prefix(f"{account}@{agent[len(account) + 1 :]}")
+
+
 def is_holder_of(agent: str, holder: str) -> bool:
-    """Whether `holder` is a name for acquisitions of `agent`: `<agent>~<anything>`, or its name."""
+    """Whether `holder` is a name for acquisitions of `agent`, whose account it does not tell:
+    `<agent>~<anything>`, or its name."""
+    return _owner_in(holder) == holder_prefix(agent)
+
+
+def is_owned_by(agent: str, account: str, holder: str) -> bool:
+    """Whether `holder` is a name for acquisitions of `agent` on `account`."""
+    return _owner_in(holder) == owner_prefix(agent, account)
+
+
+def _owner_in(holder: str) -> str:
     before, mark, _ = holder.rpartition("~")
-    return (before if mark else holder) == holder_prefix(agent)
+    return before if mark else holder
 
 
 def check_fence(lease: Lease | None, fence: HeldFence | Renew | Release | Expire) -> Lease:

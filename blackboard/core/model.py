@@ -577,7 +577,7 @@ def effects(commit: Commit, committed: Committed) -> tuple[Change, ...]:
 def _after(before: Change, change: Change) -> Change:
     """`change`, with what only the one before it in its commit tells of the same thing."""
     if before.item is not None:
-        return replace(change, item=before.item)
+        return replace(change, item=max(before.item, change.item or 0))
     if (before.kind, change.kind) == (ChangeKind.RENEW, ChangeKind.WAIT):
         return replace(change, kind=ChangeKind.RENEW)  # which tells the queue as well
     return change
@@ -589,12 +589,19 @@ def _effects_of_restore(commit: Commit, committed: Committed) -> tuple[Change, .
     for op, result in zip(commit.ops, committed.results, strict=True):
         assert isinstance(op, (PutBack, Delete))
         if isinstance(op, PutBack):
-            changes.pop(op.key, None)
-            changes[op.key] = Change(ChangeKind.PUT, op.key, op.value, op.expires_at_ms)
+            change = _put_back(op)
         elif result:
-            changes.pop(op.key, None)
-            changes[op.key] = Change(ChangeKind.DELETE, op.key)
+            change = Change(ChangeKind.DELETE, op.key)
+        else:
+            continue
+        before = changes.pop(op.key, None)
+        changes[op.key] = change if before is None else _after(before, change)
     return tuple(changes.values())
+
+
+def _put_back(op: PutBack) -> Change:
+    kind = ChangeKind.DELETE if op.value is None else ChangeKind.PUT
+    return Change(kind, op.key, op.value, op.expires_at_ms, op.item)
 
 
 def _effect(op: Op, result: Result, committed: Committed) -> tuple[Change, ...]:
@@ -603,7 +610,7 @@ def _effect(op: Op, result: Result, committed: Committed) -> tuple[Change, ...]:
         case Put():
             return (Change(ChangeKind.PUT, op.key, op.value, _expiry(now_ms, op.ttl_ms)),)
         case PutBack():
-            return (Change(ChangeKind.PUT, op.key, op.value, op.expires_at_ms),)
+            return (_put_back(op),)
         case Delete():
             return (Change(ChangeKind.DELETE, op.key),) if result else ()
         case DeletePrefix():

@@ -52,6 +52,14 @@ def check_name(name: str, field: str = "name") -> str:
     return name
 
 
+@lru_cache(maxsize=4_096)
+def check_holder(holder: str, field: str = "holder") -> str:
+    """Return `holder` if it may be the holder of a lease: a name, which may have one `@` in it,
+    where an account ends; else InvalidRequest."""
+    check_name(holder.replace("@", ".", 1), field)
+    return holder
+
+
 @lru_cache(maxsize=16_384)
 def check_key(key: Key) -> Key:
     """Return `key` if it is well formed, else InvalidRequest or LimitExceeded."""

@@ -116,9 +116,11 @@ class SealedArchive:
         """As `Archive.read`. Errors: also Corrupt, when a value does not open."""
         return await self._opened(at.board, await self.raw.read(at, keys))
 
-    async def items(self, at: Point) -> Sequence[tuple[Prefix, int]]:
+    async def items(
+        self, at: Point, *, unless: Point | None = None
+    ) -> Sequence[tuple[Prefix, int]]:
         """As `Archive.items`."""
-        return await self.raw.items(at)
+        return await self.raw.items(at, unless=unless)
 
     async def history(
         self, at: Point, key: Key, *, before: Revision | None = None, limit: int

@@ -476,7 +476,7 @@ class SealedStore:
                 return self.seals(op.key)
             case Append():
                 return self.seals(op.prefix)
-            case PutBack():
+            case PutBack() if op.value is not None:
                 return isinstance(op.value, Opened) or self.seals(op.key)
         return False
 
@@ -491,7 +491,7 @@ class SealedStore:
                 place = counters.plan.next_item(op.prefix)
                 value = await self._seal(board, op.prefix, APPEND, name, op.value, place)
                 return replace(op, value=value)
-            case PutBack():
+            case PutBack() if op.value is not None:
                 kept = sealed_form(op.value)
                 if self.seals(op.key) and not is_sealed(kept):
                     kept = await self._seal(board, op.key, PUT, name, kept, place)

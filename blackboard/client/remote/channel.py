@@ -132,6 +132,7 @@ class Channel:
         self.url = address.websocket
         self.patience_ms = patience_ms
         self.agent = ""
+        self.account: str | None = None
         """The name under which the connection acts."""
         self._address, self._is_closed = address, False
         self._dial = dial
@@ -323,6 +324,7 @@ class Channel:
         if any(isinstance(event, Draining) for event in events[1:]):  # in the same frame
             raise Unavailable(what=self.url, reason="the service is stopping")
         self.agent = reading.read_str(events[0].result, "agent")
+        self.account = reading.read_optional_str(events[0].result, "account")
         return session
 
     async def _serve(self, socket: Open, session: ClientSession) -> None:

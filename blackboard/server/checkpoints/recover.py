@@ -35,7 +35,14 @@ from blackboard.integrity.digest_check import Sums
 from blackboard.server.archiver import check_archived
 from blackboard.server.boards import Host
 from blackboard.server.checkpoints.branch import alone
-from blackboard.types import ARCHIVE_LEASE_MS, HOLD_MS_MAX, LIST_ENTRIES_MAX, RECOVER_WAIT_MS, Key
+from blackboard.types import (
+    ARCHIVE_LEASE_MS,
+    HOLD_MS_MAX,
+    LIST_ENTRIES_MAX,
+    RECOVER_WAIT_MS,
+    Key,
+    Prefix,
+)
 
 _BARRIERS: Final = barrier_key("")
 _ARCHIVED_MS: Final = 3 * ARCHIVE_LEASE_MS
@@ -190,7 +197,7 @@ class _Recovery:
         revision = mark.revision + 1
         name = secrets.token_hex(8)
         epoch = Epoch(max(number, mark.epoch.number) + 1, name, RECOVER, target.revision, revision)
-        items = tuple(await self._archive.items(target))
+        items = await self._items(target, mark.revision)
         time_ms = time.time_ns() // 1_000_000 if head is None else head.time_ms
         seed = Seed(epoch, time_ms, items)
         self.so_far = Recovered(False, 0, target.revision, revision, name)
@@ -200,6 +207,15 @@ class _Recovery:
         await self._archiver.reached(self._board, revision, _ARCHIVED_MS)
         done = self.so_far
         return Recovered(True, done.entries, target.revision, revision, name)
+
+    async def _items(self, target: Point, *others: int) -> tuple[tuple[Prefix, int], ...]:
+        """The counters of `append`, above every number that was given since, too."""
+        found = dict(await self._archive.items(target))
+        lost = await self._archive.lost(self._board)
+        for revision in {*others, target.revision if lost is None else lost.through}:
+            for prefix, following in await self._archive.items(Point(self._board, revision)):
+                found[prefix] = max(found.get(prefix, 0), following)
+        return tuple(sorted(found.items()))
 
     async def _counted(self, target: Point) -> AsyncIterator[Sequence[Entry]]:
         async for page in self._pages(target):

@@ -13,6 +13,7 @@ Invariants
 - the difference leads from the archive's sums of the present to its digests of the target, if it
   has them; otherwise nothing is restored.
 - the namespace `system` is left unchanged, except for that entry.
+- `append` issues no number again that was issued in what comes back, though the engine lost it.
 - between the last read of the log and the commit nothing is awaited, so that nobody commits in
   between, except the thread that encodes a large commit, while others have to wait; apart from the
   commit, the work there does not grow with the number of changes.
@@ -21,7 +22,7 @@ Invariants
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, Final
@@ -30,7 +31,7 @@ from sortedcontainers import SortedDict
 
 from blackboard.archive.history import CHANGED_KEYS
 from blackboard.client.documents.inverse import documents_in, restored
-from blackboard.core.access import Principal
+from blackboard.core.access import Principal, narrowed_from
 from blackboard.core.checkpoints import (
     BEFORE_RESTORE,
     KEPT_CALLS,
@@ -54,9 +55,10 @@ from blackboard.core.commit import (
     LogEntry,
     Op,
     PutBack,
+    signature,
 )
 from blackboard.core.documents.keys import document_of, document_prefix
-from blackboard.core.path import SYSTEM, namespace_of
+from blackboard.core.path import SYSTEM, item_key, namespace_of
 from blackboard.errors import (
     AttemptTooOld,
     BlackboardError,
@@ -117,7 +119,8 @@ class Restores:
         """
         check_request(wish.request)
         self._host.revocations.check(who)
-        by, permit = who.name, self._host.revocations.permit(who)
+        by = signature(who.name, narrowed_from(who))
+        permit = self._host.revocations.permit(who)
         done = await self._asked_before(board, wish.request)
         if done is not None:
             return done
@@ -225,6 +228,8 @@ class _Attempt:
     _deletes: "SortedDict[Key, Delete]" = field(default_factory=SortedDict)
     _parts: set[Key] = field(default_factory=set)
     """Keys of documents that may differ."""
+    _items: dict[Key, int] = field(default_factory=dict)
+    """The last item of each list that has more in what the engine lost, and its index."""
     _size: int = 0
     """Bytes of the operations."""
 
@@ -268,7 +273,7 @@ class _Attempt:
         commit = Commit(
             system_id(),
             head.epoch.id,
-            (*deletes, *puts, *documents, *await self._kept_calls(head), answer),
+            (*deletes, *puts, *self._counted(), *documents, *await self._kept_calls(head), answer),
             (KeyAt(restore_key(self.wish.request), ABSENT),),
             note=self.wish.note,
             begins=epoch,
@@ -276,6 +281,12 @@ class _Attempt:
         )
         committed = await self._send(salted(commit))
         return _restored(told, committed.revision, committed.time_ms)
+
+    def _counted(self) -> Iterator[PutBack]:
+        """What lets `append` go on above the items that the engine does not know of."""
+        for key, item in self._items.items():
+            value, expires_at_ms = self._then[key] or (None, None)
+            yield PutBack(key, value, expires_at_ms, item)
 
     async def _kept_calls(self, head: Head) -> list[Op]:
         """The operation which records that agents get the results of calls of the abandoned future,
@@ -297,7 +308,7 @@ class _Attempt:
         raise outcome
 
     def _check_limits(self) -> None:
-        count = len(self._puts) + len(self._deletes) + 1 + self.wish.keep_calls
+        count = len(self._puts) + len(self._deletes) + len(self._items) + 1 + self.wish.keep_calls
         if count > RESTORE_CHANGES_MAX:
             raise LimitExceeded("RESTORE_CHANGES_MAX", count, RESTORE_CHANGES_MAX)
         if self._size > RESTORE_BYTES_MAX:
@@ -352,7 +363,7 @@ class _Attempt:
             await self._settle()
 
     def _forget(self) -> None:
-        for held in (self._then, self._now, self._unsettled):
+        for held in (self._then, self._now, self._unsettled, self._items):
             held.clear()
         for found in (self._puts, self._deletes, self._parts):
             found.clear()
@@ -399,7 +410,16 @@ class _Attempt:
         except Corrupt:
             await self.past.check_same(now, mark)
             raise
+        await self._count_items(now)
         self._through = mark.revision
+
+    async def _count_items(self, now: Point) -> None:
+        """Which lists have items at the target, or had, that the engine does not know of."""
+        for prefix, following in await self.past.archive.items(self.target, unless=now):
+            last = item_key(prefix, following - 1)
+            if namespace_of(last) != SYSTEM and document_of(last) is None:
+                self._items[last] = following - 1
+        await self._look_up([key for key in self._items if key not in self._then])
 
     async def _verify(self, now: Point) -> None:
         """Whether what differs leads from the sums of `now` to the digests of the target.
@@ -483,4 +503,4 @@ def _content(entry: Entry | None) -> Content | None:
 
 
 def _size_of(op: PutBack | Delete) -> int:
-    return len(op.key) + (len(op.value) if isinstance(op, PutBack) else 0)
+    return len(op.key) + (len(op.value or b"") if isinstance(op, PutBack) else 0)

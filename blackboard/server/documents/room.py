@@ -37,7 +37,7 @@ from blackboard.client.views import Revised
 from blackboard.client.watch import Watch
 from blackboard.client.writer import Wish, Writer
 from blackboard.core.access import ALL_RIGHTS, Grant, Principal
-from blackboard.core.commit import RESTORE, Append, Op
+from blackboard.core.commit import RESTORE, Append, Op, name_of, signature
 from blackboard.core.documents import update as crdt
 from blackboard.core.documents.keys import base_key, document_prefix, overlaps_prefix
 from blackboard.core.documents.update import Update
@@ -299,7 +299,8 @@ class Room:
             if change.kind == "delete":
                 self._tail.drop(change.key)
             elif change.kind == "put" and storage.is_update(self.key, change.key):
-                told.append((change.key, change.value, revised.author))
+                author = signature(revised.author, revised.account)
+                told.append((change.key, change.value, author))
             elif change.kind == "put" and change.key == base_key(self.key):
                 generation, count = change.value["parts"]
                 self._base = storage.base_of(self.key, generation, count, revised.revision)
@@ -322,7 +323,7 @@ class Room:
                 continue  # the log was first, or has to be
             flight.is_told = True
             clocks.update(flight.update.news(clocks))
-            told.append(Item((), data, flight.member.agent))
+            told.append(Item((), data, flight.member.signed))
         try:
             self._broadcast(told)
             for item in told:
@@ -409,8 +410,8 @@ class Room:
             return False
         return any(client in self.live.clocks for client in clocks)
 
-    def admit(self, data: bytes, agent: str) -> tuple[bytes, Update]:
-        """Try an edit of `agent`; returns what is new in it, which is to be committed.
+    def admit(self, data: bytes, signed: str) -> tuple[bytes, Update]:
+        """Try an edit of whom `signed` tells; returns what is new in it, which is to be committed.
 
         Errors: DocumentRefused; the document is unharmed.
         """
@@ -419,12 +420,12 @@ class Room:
             return crdt.EMPTY_UPDATE, update
         clients = self._trial.news(update)
         for client in clients:
-            if self._owner_of(client, agent) != agent:
+            if self._owner_of(client, signed) != signed:
                 reason = f"client {client} is somebody else's"
                 raise DocumentRefused(self.key, "foreign", reason)
         news, update = self._trial.take(data, update)
         if news != crdt.EMPTY_UPDATE:
-            self._owners.update(dict.fromkeys(clients, agent))
+            self._owners.update(dict.fromkeys(clients, signed))
         return news, update
 
     def check_known(self, data: bytes, member: Member) -> None:
@@ -438,14 +439,14 @@ class Room:
         if place is None:
             return
         client, clock = place
-        owner = self._owners.get(client, member.agent)
-        whose = "somebody else's" if owner != member.agent else "in use elsewhere"
+        owner = self._owners.get(client, member.signed)
+        whose = "somebody else's" if owner != member.signed else "in use elsewhere"
         reason = f"client {client} is {whose}: what is known of it at {clock} is something else"
         raise DocumentRefused(self.key, "foreign", reason)
 
-    def _owner_of(self, client: int, agent: str) -> str:
+    def _owner_of(self, client: int, signed: str) -> str:
         """Whose a client is: who first wrote as it; before that, who said here that it is there."""
-        return self._owners.get(client) or self._presences.agent_of(client) or agent
+        return self._owners.get(client) or self._presences.signed_of(client) or signed
 
     def has_news(self, data: bytes) -> bool:
         """Whether an update that may not be admitted says anything new. Errors: InvalidRequest."""
@@ -467,22 +468,22 @@ class Room:
     async def commit(self, news: tuple[bytes, Update], member: Member) -> None:
         """Commit what was admitted. Errors: those of `Board.commit`; it is not tried any more."""
         data, update = news
-        ops, writer = storage.append_update(self.key, data), self._writer(member.agent)
+        ops, writer = storage.append_update(self.key, data), self._writer(member)
         await self._flights.commit(writer, ops, data, Flight(member, update))
 
     async def report(self, met: Met, member: Member) -> None:
         """Record that an edit of a member overlaps with others. Errors: as of `commit`."""
         others = {owner for c in met.clients if (owner := self._owners.get(c)) is not None}
-        agents = sorted({member.agent, *others})
+        agents = sorted({member.agent, *map(name_of, others)})
         value = {"text": met.text, "start": met.start, "end": met.end, "agents": agents}
         op = Append(overlaps_prefix(self.key), encode_value(value), OVERLAP_TTL_MS)
-        await self._writer(member.agent).commit(Wish((op,)), with_held=False)
+        await self._writer(member).commit(Wish((op,)), with_held=False)
 
-    def _writer(self, agent: str) -> Writer:
-        writer = self._writers.get(agent)
+    def _writer(self, member: Member) -> Writer:
+        writer = self._writers.get(member.signed)
         if writer is None:
-            link = self._link(_keeper(agent, self.key))
-            writer = self._writers[agent] = Writer(link, self.board)
+            link = self._link(_keeper(member.agent, self.key, member.account))
+            writer = self._writers[member.signed] = Writer(link, self.board)
         return writer
 
     # --- members ----------------------------------------------------------------------------------
@@ -566,7 +567,8 @@ class Room:
             self._compacting = None
 
 
-def _keeper(agent: str, key: Key) -> Principal:
+def _keeper(agent: str, key: Key, account: str = "") -> Principal:
     """The principal that writes a document's entries for `agent`; the content was checked
     before."""
-    return Principal(agent, (Grant(f"{document_prefix(key)}/**", ALL_RIGHTS),))
+    grants = (Grant(f"{document_prefix(key)}/**", ALL_RIGHTS),)
+    return Principal(agent, grants, on_account=account)

@@ -50,7 +50,7 @@ class Documents:
         room.users += 1
         try:
             await room.ready()
-            session = Session(room, principal.name, can_edit=can_edit, check=check)
+            session = Session(room, principal, can_edit=can_edit, check=check)
             serving = asyncio.create_task(session.run(), name=f"session with {key}")
             try:
                 yield session

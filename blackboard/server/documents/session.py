@@ -19,6 +19,8 @@ from collections import deque
 from collections.abc import Callable
 
 from blackboard.client.documents.replica import DamagedError, merged
+from blackboard.core.access import Principal, narrowed_from
+from blackboard.core.commit import signature
 from blackboard.core.documents import update as crdt
 from blackboard.errors import (
     BlackboardError,
@@ -45,12 +47,13 @@ _BARRIER_PAUSE_S = 0.05
 
 
 class Session:
-    """A peer that is connected as `agent`. Made by `Documents.join`."""
+    """A peer that is connected as `agent`, on `account`. Made by `Documents.join`."""
 
     def __init__(
-        self, room: Room, agent: str, *, can_edit: bool, check: Callable[[], None]
+        self, room: Room, who: Principal, *, can_edit: bool, check: Callable[[], None]
     ) -> None:
-        self.agent = agent
+        self.agent, self.account = who.name, who.account
+        self.signed = signature(who.name, narrowed_from(who))
         self._check_token = check
         self.can_edit = can_edit
         self._room = room
@@ -264,7 +267,7 @@ class Session:
             return
         if not self._is_stale:
             self._room.check_known(update, self)
-        news = self._room.admit(update, self.agent)
+        news = self._room.admit(update, self.signed)
         if news[0] == crdt.EMPTY_UPDATE:
             return
         if self._is_stale:
@@ -288,7 +291,7 @@ class Session:
             except SnapshotFirst:
                 if loop.time() > deadline:
                     raise
-                self._room.admit(news[0], self.agent)
+                self._room.admit(news[0], self.signed)
                 await asyncio.sleep(_BARRIER_PAUSE_S)
 
     async def leave(self, task: "asyncio.Task[None]") -> None:

@@ -249,6 +249,7 @@ class Gate:
         return {
             "principal": principal.name,
             "agent": agent,
+            "account": principal.account if agent == principal.name else agent,
             "engine": facts.name,
             "level": facts.level,
             "server_time_ms": time.time_ns() // 1_000_000,

@@ -38,7 +38,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import islice
 from types import TracebackType
@@ -212,6 +212,8 @@ class Audit:
         self._repeats = Repeats()
         self._window_over: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self.written: Callable[[], None] = lambda: None
+        """Called after records were written."""
 
     def seal_with(self, secrets: Sequence[str]) -> None:
         """From here on seal what is written with the first of `secrets`, and check with all."""
@@ -315,6 +317,7 @@ class Audit:
         self._sent = None
         if isinstance(outcome, BlackboardError):
             raise outcome
+        self.written()
         last = sent.records[-1]
         self._number, self._previous = last.number, last.hash()
         self._last = (str(outcome.results[-1]), last.time_ms)

@@ -34,7 +34,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -113,6 +113,10 @@ class Revocations:
         """The record is known up to here."""
         self.changed: list[Callable[[], None]] = []
         """Called whenever something was revoked."""
+        self.archived: Callable[[Revision], Awaitable[None]] | None = None
+        """Awaited with the revision of a record before it is answered: it outlives the engine
+        then."""
+        self._held_back = ""
 
     # --- asking -----------------------------------------------------------------------------------
 
@@ -137,6 +141,8 @@ class Revocations:
         credential = principal.credential
         if credential is None:
             return
+        if self._held_back:
+            raise Unavailable("revocations", self._held_back)
         if self._is_stale():
             raise Unavailable("revocations", "the engine is away, which tells them")
         if self._is_over(principal):
@@ -149,6 +155,19 @@ class Revocations:
             f"{_TOKENS}/{name}" in self._until for name in credential.ids
         ):
             raise Unauthenticated(reason="the token was revoked")
+
+    def hold_back(self, why: str) -> None:
+        """Let no token count until this is called with "": who was revoked is not known."""
+        if why == self._held_back:
+            return
+        self._held_back = why
+        self.epoch += 1
+        self._tell()
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether no token counts."""
+        return bool(self._held_back)
 
     async def confirm(self, principal: Principal) -> None:
         """As `check`, with what the engine has now, whatever was heard. Errors: as of `check`."""
@@ -216,6 +235,8 @@ class Revocations:
         for name in names:
             self._note(name, record)
         await self._tell_boards(revision)
+        if self.archived is not None:
+            await self.archived(revision)
         return len(self._until)
 
     async def _tell_boards(self, revision: Revision) -> None:
@@ -356,6 +377,13 @@ class Revocations:
             follower.cancel()
             await asyncio.gather(follower, return_exceptions=True)
             await self._feed.aclose()
+
+
+def is_over(entry: Entry, now_ms: Milliseconds) -> bool:
+    """Whether the tokens that a record names have ended by themselves."""
+    record: Any = decode_value(entry.value)
+    until_ms = record.get("until_ms") if isinstance(record, dict) else None
+    return isinstance(until_ms, int) and until_ms <= now_ms
 
 
 def shared_of(store: Store) -> Shared | None:
