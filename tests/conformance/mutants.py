@@ -69,7 +69,6 @@ MUTANTS = (
         "if not is_deadline and before[i]",
         "if i < TTL and before[i]",
     ),
-    Mutant("a grant makes no revision", "if op[1] ~= 'n' then", "if op[1] == 'p' then"),
     Mutant("a restore of nothing makes no revision", "return not c.begins", "return true"),
     Mutant("a released lease stays", "call('HDEL', LEASES, key)", ""),
     Mutant(
@@ -164,7 +163,9 @@ MUTANTS = (
     ),
     Mutant("the new epoch is forgotten", "fresh_usage.epoch, fresh_usage.e,", "_, _,"),
     Mutant(
-        "a restore needs quota", "if not c.begins then check_quotas(sums) end", "check_quotas(sums)"
+        "a restore needs quota",
+        "if not c.begins then check_quotas(sums, c.account) end",
+        "check_quotas(sums, c.account)",
     ),
     Mutant(
         "a restore is limited as a commit",
@@ -244,7 +245,7 @@ MUTANTS = (
     # --- limits -----------------------------------------------------------------------------------
     Mutant("a limit is one too low", "count > LIMIT[limit]", "count >= LIMIT[limit]"),
     Mutant("a quota of keys is of bytes", "used.keys + more.keys, where", "used.bytes, where"),
-    Mutant("quotas are ignored", "  if not c.begins then check_quotas(sums) end\n", ""),
+    Mutant("quotas are ignored", "  if not c.begins then check_quotas(sums, c.account) end\n", ""),
     Mutant(
         "what others wrote stays theirs", "if before and whose ~= account then", "if false then"
     ),
