@@ -1,11 +1,11 @@
-"""An archive of sealed values: what goes in is ciphertext, who reads gets plain values.
+"""An archive of encrypted values: it stores ciphertext, and returns plain values.
 
 A branch shares the past of the board that it came from, so its older values open with that board's
 data keys.
 """
 
 import dataclasses
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -14,18 +14,31 @@ from blackboard.core.checkpoints import Difference, Facts, Lost, Mark, Point, St
 from blackboard.core.commit import Change, Entry, Head, LogEntry, Reading
 from blackboard.core.path import Ranges
 from blackboard.encryption.data_keys import DataKeys
+from blackboard.encryption.places import Places
 from blackboard.encryption.store import Opener
 from blackboard.integrity.envelope import Opened, is_sealed, sealed_form
-from blackboard.types import Key, Milliseconds, Prefix, Revision
+from blackboard.types import LOG_ENTRIES_MAX, Key, Milliseconds, Prefix, Revision
 
 
 class SealedArchive:
-    """An `Archive` in front of one that keeps ciphertext; see there for each method."""
+    """An `Archive` in front of one that keeps ciphertext; see there for each method.
 
-    def __init__(self, raw: Archive, keys: DataKeys) -> None:
+    Errors of what reads: also Corrupt, when a value does not open, is in the clear where all are
+    sealed, or (in the log) does not stand where it was sealed for.
+    """
+
+    def __init__(self, raw: Archive, keys: DataKeys, places: Places) -> None:
         self.raw = raw
-        self._keys = keys
         self._opener = Opener(keys)
+        self._places = places
+        places.past = self._logged
+
+    async def _logged(
+        self, board: str, after: Revision, upto: Revision
+    ) -> "tuple[Sequence[str], Sequence[LogEntry]]":
+        """As `Past` of places.py."""
+        found = await self.raw.log(board, after, until=upto, limit=LOG_ENTRIES_MAX)
+        return await self._family(board), found
 
     async def mark(self, board: str) -> Mark | None:
         """As `Archive.mark`."""
@@ -103,9 +116,11 @@ class SealedArchive:
         """As `Archive.read`. Errors: also Corrupt, when a value does not open."""
         return await self._opened(at.board, await self.raw.read(at, keys))
 
-    async def items(self, at: Point) -> Sequence[tuple[Prefix, int]]:
+    async def items(
+        self, at: Point, *, unless: Point | None = None
+    ) -> Sequence[tuple[Prefix, int]]:
         """As `Archive.items`."""
-        return await self.raw.items(at)
+        return await self.raw.items(at, unless=unless)
 
     async def history(
         self, at: Point, key: Key, *, before: Revision | None = None, limit: int
@@ -123,7 +138,7 @@ class SealedArchive:
         after: Key | None = None,
         limit: int,
     ) -> Sequence[Difference]:
-        """As `Archive.differences`: what was sealed anew counts as different."""
+        """As `Archive.differences`: a value that was encrypted again counts as different."""
         found = await self.raw.differences(a, b, within, after=after, limit=limit)
         return [
             Difference(
@@ -137,10 +152,9 @@ class SealedArchive:
     ) -> Sequence[LogEntry]:
         """As `Archive.log`."""
         found = await self.raw.log(board, after, until=until, limit=limit)
-        values = [c.value for entry in found for c in entry.changes if c.value is not None]
-        if not any(is_sealed(value) for value in values):
-            return found
-        return await self._opener.log(await self._family(board), found)
+        family = await self._family(board)
+        await self._places.check_archived(family, found)
+        return await self._opener.log(family, found)
 
     async def at_time(self, board: str, time_ms: Milliseconds) -> Revision:
         """As `Archive.at_time`."""
@@ -174,6 +188,14 @@ class SealedArchive:
         """As `Archive.prune`."""
         return await self.raw.prune(board, keep, below)
 
+    async def remove(self, board: str, keep: Collection[str] = ()) -> bool:
+        """As `Archive.remove`."""
+        return await self.raw.remove(board, keep)
+
+    async def sweep(self) -> None:
+        """As `Archive.sweep`."""
+        await self.raw.sweep()
+
     async def verify(self, at: Point) -> AsyncIterator[str]:
         """As `Archive.verify`, without any key: what was erased is as it was written."""
         async for finding in self.raw.verify(at):
@@ -192,15 +214,22 @@ class SealedArchive:
         )
 
     async def _opened(self, board: str, reading: Reading) -> Reading:
-        if not any(is_sealed(entry.value) for entry in reading.entries):
+        if not any(map(self._concerns, reading.entries)):
             return reading
         family = await self._family(board)
+        for entry in reading.entries:
+            await self._places.check_past(family, entry)
         return replace(reading, entries=await self._opener.entries(family, reading.entries))
 
+    def _concerns(self, entry: Entry) -> bool:
+        return is_sealed(entry.value) or self._places.seals(entry.key)
+
     async def _entry(self, board: str, entry: Entry | None) -> Entry | None:
-        if entry is None or not is_sealed(entry.value):
+        if entry is None or not self._concerns(entry):
             return entry
-        return await self._opener.entry(await self._family(board), entry)
+        family = await self._family(board)
+        await self._places.check_past(family, entry)
+        return await self._opener.entry(family, entry)
 
     async def _family(self, board: str) -> "Sequence[str]":
         """A board, and those that it came from, whose keys its past may need."""

@@ -11,8 +11,8 @@ Roles: named sets of grants, in a TOML file that people review.
     [planner]
     grants = ["public/plan/**=read,write,lock", "private/{name}/**=read,write"]
 
-`{name}` becomes the name of whoever gets the role. A token holds the grants that its role had when
-it was made: change the file, and the next token has them.
+`{name}` becomes the name in the token. A token keeps the grants that its role had when it was made:
+changes of the file affect later tokens.
 """
 
 import ipaddress
@@ -44,7 +44,12 @@ from blackboard.integrity.private_files import make_directory
 from blackboard.integrity.tokens import AUDIENCE, check_secret, issue, new_secret, verify
 from blackboard.server.checkpoints.schedule import Automatic
 from blackboard.server.overload.rate_limits import Rates
-from blackboard.types import LOG_KEPT_REVISIONS, RATE_BURST_MS, REPLICAS_MAX
+from blackboard.types import (
+    LOG_BYTES_PER_ACCOUNT_MAX,
+    LOG_KEPT_REVISIONS,
+    RATE_BURST_MS,
+    REPLICAS_MAX,
+)
 
 if TYPE_CHECKING:
     from blackboard.archive.base import Archive
@@ -125,8 +130,8 @@ class Settings(BaseSettings):
     """Requests of each principal, and"""
     bytes_per_second: Annotated[int, Field(ge=1)] | None = None
     """bytes that it sends, and"""
-    log_bytes_per_hour: Annotated[int, Field(ge=1)] | None = None
-    """by how much its commits let the logs grow; as much as it can, unless it is said."""
+    log_bytes_per_hour: Annotated[int, Field(ge=1)] = LOG_BYTES_PER_ACCOUNT_MAX
+    """by how much its commits let the logs grow. The first two have no limit unless it is said."""
     rate_burst_ms: Annotated[int, Field(ge=1)] = RATE_BURST_MS
     """Requests and bytes that an idle principal may send at once, as time of their rates."""
     lock_masters: Names = ()
@@ -308,9 +313,9 @@ def secret_of(settings: Settings) -> str:
 
 
 async def wrapper_of(settings: Settings) -> "Wrapper | None":
-    """What wraps data keys: from the environment, a file or a command; None = nothing is sealed.
+    """The wrapper of data keys: from the environment, a file or a command; None = no encryption.
 
-    Errors: InvalidRequest when it cannot be had or is no key; its reason does not show it.
+    Errors: InvalidRequest when it cannot be obtained or is not a key; the reason does not show it.
     """
     from blackboard.encryption.master_key import LocalWrapper, from_command
 
