@@ -1,11 +1,11 @@
-"""One peer of a document: what it says, in order, and what it is told.
+"""One peer of a document: its messages, in order, and those sent to it.
 
 A peer speaks the y-websocket protocol (wire/ysync.py), whether it is a browser behind a WebSocket
 or a `Document` in this process.
 
 Invariants
-- the edits of a session are committed one after the other; what comes meanwhile goes together in
-  the next commit.
+- the edits of a session are committed one after the other; edits that arrive during a commit share
+  the next one.
 - "what do I lack?" is answered when every earlier edit of the session is committed: so a peer finds
   out whether its edits are safe.
 - an edit that was taken is carried out even if its sender is gone by then, unless its token is.
@@ -237,7 +237,7 @@ class Session:
         await self._room.caught_up()
         if self._failure is None:
             crdt.read_state(message.state)
-            # What still waits for it is not told twice: it may be as large as a document.
+            # Frames that still wait for it are not sent twice: they may be as large as a document.
             state = message.state if self._answer is None else self._told
             self._told = self._room.live.state
             self._room.tell(self, state)

@@ -1,4 +1,4 @@
-"""Who may come in: the handshake of a WebSocket, and the connections that are open.
+"""Admission: the handshake of a WebSocket, and the open connections.
 
 Invariants
 - a handshake is accepted only if its Host and Origin are allowed, its subprotocol is ours, a token

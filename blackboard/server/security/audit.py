@@ -82,7 +82,7 @@ from blackboard.types import (
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
 
 OTHERS: Final = "(several)"
-"""The verb of refusals of more kinds than are told apart."""
+"""The verb of refusals of further kinds, which are counted together."""
 
 
 @dataclass(slots=True)
@@ -228,7 +228,7 @@ class Audit:
         self._take(AuditRecord(_now_ms(), who, token, verb, board, what, outcome))
 
     def note_stranger(self, verb: str, why: str, outcome: str) -> None:
-        """Record that somebody, who is not known, was not let in."""
+        """Record that an unknown client was refused."""
         self._take(AuditRecord(_now_ms(), "", "", verb, "", why, outcome))
 
     def note_service(self, verb: str, board: str, what: str) -> None:
@@ -388,8 +388,8 @@ def findings(records: Iterable[AuditRecord]) -> Sequence[str]:
 
 
 def unproved(records: Iterable[AuditRecord]) -> int:
-    """How many have no seal, or that of a key which the service has no more: whoever can write to
-    the engine could have written them."""
+    """How many are not signed, or signed with a key that the service no longer has: anybody who can
+    write to the engine could have written them."""
     return sum(1 for record in records if record.checked in ("", UNKNOWN_KEY))
 
 

@@ -2,16 +2,16 @@
 
 A record names a token (with everything that was narrowed from it), or a principal: every token that
 it was issued until then, and every one of a name narrowed from its own, whoever narrows it, and
-when. The process that revokes knows at once; every other one when its reader of that board's log
-does, which is what it would learn of any commit: within milliseconds.
+when. The revoking process knows at once; every other one when it reads that board's log, like any
+commit: within milliseconds.
 
 An engine that several processes share closes that gap in the commit itself: who revokes tells every
 board the revision of his record, its access number, before he answers, and a commit under a token
 that was looked at by who knew less is not decided there (server/security/revocations.py).
 
 Invariants
-- `check` passes only while the table is known, and was heard of within ACCESS_STALE_MS: a process
-  that cannot learn of revocations lets nobody in who has a token.
+- `check` passes only while the table is known and was updated within ACCESS_STALE_MS: a process
+  that cannot read the record accepts no token.
 - a record, once seen, counts until the token that it names would have ended anyway.
 - `epoch` grows with each record: what was permitted at an earlier one is looked at again.
 - every record up to revision `through` is in the table.
@@ -81,7 +81,7 @@ _RETRY_S: Final = 0.5
 _TOLD_AT_ONCE: Final = 64
 
 UNKNOWN: Final = -1
-"""The revision up to which somebody knows the record who has not read it."""
+"""The known revision of the record before it was read."""
 Permit = tuple[Principal, int]
 """Somebody who was let do something, and the epoch of the revocations at which he was."""
 
@@ -240,9 +240,10 @@ class Revocations:
         return len(self._until)
 
     async def _tell_boards(self, revision: Revision) -> None:
-        """Have no board decide commits of who does not know the record up to `revision`.
+        """Make all boards refuse commits of processes that do not know the record up to `revision`.
 
-        A board that is made meanwhile has no access number: its first commit under a token asks.
+        A board that is made in the meantime has no access number: its first commit under a token
+        asks for it.
         """
         engine = shared_of(self._store)
         if engine is None:
