@@ -220,6 +220,9 @@ BOARDS_MAX: Final = 4096
 and a feed."""
 BOARDS_PER_PRINCIPAL_MAX: Final = 256
 """Boards that one principal (who may not act for others) can make one service process open."""
+BOARDS_PER_ACCOUNT_MAX: Final = 256
+"""Boards that one account began and that were not removed, in every process and for good: sixteen
+accounts would have to agree to leave no room."""
 SWEEP_INTERVAL_MS: Final = 1_000
 """Time between two searches for expired entries: an entry may outlive its time to live by this."""
 SWEEP_ENTRIES_MAX: Final = 512
@@ -269,6 +272,10 @@ OUTGOING_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes waiting for one connection's socket before its watches and replies wait too."""
 WATCHES_PER_CONNECTION_MAX: Final = 256
 """Watches of one connection."""
+WATCHES_MAX: Final = 65_536
+"""Watches of one service process, which keep about 3 KiB each."""
+WATCHES_PER_ACCOUNT_MAX: Final = WATCHES_MAX // 8
+"""Those of them of one account: a team of a thousand agents has eight each."""
 CONNECTIONS_PER_PRINCIPAL_MAX: Final = 512
 """Connections of one principal to one service process."""
 CONNECTIONS_MAX: Final = 4096
@@ -311,6 +318,10 @@ DRAIN_TIMEOUT_MS: Final = 10_000
 RATE_BURST_MS: Final = 2_000
 """Burst of a principal that was idle, as time at its rate: a team that starts, or an agent that
 comes back, does not send requests evenly."""
+LOG_BYTES_PER_ACCOUNT_MAX: Final = 16 * 1024**3
+"""Bytes by which commits of one account (unless it is an admin of everything) may let the logs of a
+service process grow in an hour, if it is not set otherwise: several times what a busy team writes,
+and no account fills a disk, or drives others' revisions out of the log, overnight."""
 METERS_MAX: Final = 8_192
 """Principals whose rates one process tracks: more than may be connected. Beyond it, those without
 recent requests are forgotten."""

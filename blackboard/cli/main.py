@@ -92,6 +92,7 @@ _TOP = (
 )
 for commands in _TOP:
     app.add_typer(commands)
+app.add_typer(rewind.board_app, name="board", rich_help_panel="Boards")
 app.add_typer(checkpoints.app, name="checkpoint", rich_help_panel="Checkpoints")
 app.add_typer(context.app, name="context", rich_help_panel="Access")
 app.add_typer(encryption.app, name="encryption", rich_help_panel="Access")

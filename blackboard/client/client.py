@@ -9,6 +9,7 @@ from blackboard.client.board import Board
 from blackboard.client.export import import_board
 from blackboard.client.link import Link
 from blackboard.core.access import Principal
+from blackboard.core.checkpoints import LostBoard
 from blackboard.core.freeze import FROZEN_KEY, Freeze, freeze_in
 from blackboard.types import LIST_ENTRIES_MAX, Key, Milliseconds
 
@@ -46,6 +47,13 @@ class Client:
         await import_board(self.link, Path(file), board, note)
         return Board(self.link, board)
 
+    async def lost_boards(self) -> Sequence[LostBoard]:
+        """Boards of which the archive has what their engine lost; `Board.recover` brings one back.
+
+        Errors: AccessDenied unless you are an admin of everything.
+        """
+        return await self.link.lost_boards()
+
     async def whoami(self) -> Principal:
         """Whom the service takes you for, and what that one may do."""
         return await self.link.whoami()
@@ -63,6 +71,19 @@ class Client:
             if len(page) < LIST_ENTRIES_MAX:  # not "until nothing comes": this look is recorded too
                 return
             after = page[-1][0]
+
+    async def remove_board(self, name: str) -> None:
+        """Remove a board for good: entries, leases, documents, log, archive, data keys.
+
+        Earlier lives of it that were set apart in the archive (`<name>~1`) go, too. What a branch
+        shares of its past stays for the branch, and goes with it. Whoever uses the board gets
+        NoSuchBoard. A board that begins under its name later is another one, in a new epoch above
+        all revisions of this one. To do it again, also after a crash in the middle, does no harm.
+
+        Errors: AccessDenied without the admin right on the whole board; NoSuchBoard when there is
+        none; OutcomeUnknown. Cancellation: it is removed, or it is not.
+        """
+        await self.link.remove(name)
 
     async def erase(self, agent: str, *, board: str | None = None) -> int:
         """Destroy the data keys of an agent, on one board or on all: nobody reads it any more.

@@ -20,6 +20,7 @@ from blackboard.core.checkpoints import (
     DiffRequest,
     ExportPage,
     ImportWish,
+    LostBoard,
     Moment,
     Policy,
     Pruned,
@@ -103,6 +104,13 @@ class Link(Protocol):
     @property
     def agent(self) -> str:
         """The name under which this link commits."""
+
+    @property
+    def account(self) -> str | None:
+        """On whose account it acts: another one than `agent` if that name was narrowed from it.
+
+        None when the service does not say: one of a version before holders told their account.
+        """
 
     @property
     def origin(self) -> object:
@@ -202,6 +210,9 @@ class Link(Protocol):
     async def thaw(self, board: str, note: str) -> Freeze | None:
         """Let the board take commits again; what this ended, None if it was not frozen."""
 
+    async def remove(self, board: str) -> None:
+        """Remove a board for good; see `Client.remove_board`."""
+
     async def branch(self, board: str, wish: BranchWish) -> Head:
         """Make a board that begins as this one was; the same request again changes nothing."""
 
@@ -235,6 +246,12 @@ class Link(Protocol):
 
     async def boards(self) -> Sequence[str]:
         """Names of the boards that the principal may use."""
+
+    async def lost_boards(self) -> Sequence[LostBoard]:
+        """Boards of which the archive has what their engine lost, by name.
+
+        Errors: AccessDenied unless the principal is an admin of everything.
+        """
 
     async def whoami(self) -> Principal:
         """Whom the service takes you for, and what that one may do."""

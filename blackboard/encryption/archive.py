@@ -1,11 +1,11 @@
-"""An archive of sealed values: what goes in is ciphertext, who reads gets plain values.
+"""An archive of encrypted values: it stores ciphertext, and returns plain values.
 
 A branch shares the past of the board that it came from, so its older values open with that board's
 data keys.
 """
 
 import dataclasses
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -116,9 +116,11 @@ class SealedArchive:
         """As `Archive.read`. Errors: also Corrupt, when a value does not open."""
         return await self._opened(at.board, await self.raw.read(at, keys))
 
-    async def items(self, at: Point) -> Sequence[tuple[Prefix, int]]:
+    async def items(
+        self, at: Point, *, unless: Point | None = None
+    ) -> Sequence[tuple[Prefix, int]]:
         """As `Archive.items`."""
-        return await self.raw.items(at)
+        return await self.raw.items(at, unless=unless)
 
     async def history(
         self, at: Point, key: Key, *, before: Revision | None = None, limit: int
@@ -136,7 +138,7 @@ class SealedArchive:
         after: Key | None = None,
         limit: int,
     ) -> Sequence[Difference]:
-        """As `Archive.differences`: what was sealed anew counts as different."""
+        """As `Archive.differences`: a value that was encrypted again counts as different."""
         found = await self.raw.differences(a, b, within, after=after, limit=limit)
         return [
             Difference(
@@ -185,6 +187,14 @@ class SealedArchive:
     async def prune(self, board: str, keep: Sequence[Revision], below: Revision) -> int:
         """As `Archive.prune`."""
         return await self.raw.prune(board, keep, below)
+
+    async def remove(self, board: str, keep: Collection[str] = ()) -> bool:
+        """As `Archive.remove`."""
+        return await self.raw.remove(board, keep)
+
+    async def sweep(self) -> None:
+        """As `Archive.sweep`."""
+        await self.raw.sweep()
 
     async def verify(self, at: Point) -> AsyncIterator[str]:
         """As `Archive.verify`, without any key: what was erased is as it was written."""

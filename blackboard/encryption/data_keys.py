@@ -7,8 +7,8 @@ known to be erased and not damaged. A branch gets the records of the keys that i
 Keys that were made since a switch was recorded (encryption/switch.py) are wrapped in a form of
 their own: where there is one of those and no switch, somebody took the record of it away.
 
-Several processes share the records: each follows the log of that board, and looks anew when it
-meets a key that it does not know.
+Several processes share the records: each follows the log of that board, and reads again when it
+finds an unknown key.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from blackboard.core.commit import Commit, CommitId, Entry, Op, Put
+from blackboard.core.commit import Commit, CommitId, Delete, Entry, Op, Put
 from blackboard.encryption.master_key import Wrapper
 from blackboard.engines.base import Scrubs, Store
 from blackboard.errors import BlackboardError, Corrupt, Unavailable
@@ -86,7 +86,7 @@ class DataKeys:
         return self._tables.get(board, {}).get(key_id)
 
     async def find(self, board: str, key_id: bytes) -> DataKey | None:
-        """A key of a board; looks anew when it is not known here."""
+        """A key of a board; the records are read again when it is not known here."""
         found = self.known(board, key_id)
         if found is None:
             await self._load(board)
@@ -224,6 +224,18 @@ class DataKeys:
         for name in list(self._tables):
             await self._load(name)
         return len(doomed)
+
+    async def forget(self, board: str) -> int:
+        """Remove the data keys of a board that was removed; returns how many. Branches keep theirs:
+        they have copies of those that they need."""
+        below = f"{_BELOW}/{board}"
+        ops: list[Op] = [Delete(entry.key) async for entry in self._records(below)]
+        for some in _pages(ops):
+            await self._commit(some)
+        if ops:
+            await self._forget_log()
+            await self._load(board)
+        return len(ops)
 
     async def rewrap(self) -> int:
         """Wrap every data key with the first master key; returns how many. No value is touched."""

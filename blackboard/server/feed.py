@@ -1,15 +1,15 @@
 """One log reader per board and process, many watchers.
 
-The reader keeps the newest entries in a ring. A watcher is not fed: it takes, at its own pace, what
-lies after its position, from the ring while it keeps up (synced) and from the log when it does not
-(unsynced). So a watcher that stopped reading costs nothing but its position, there is no queue that
+The reader keeps the newest entries in a ring. A watcher is not fed: it takes, at its own pace, the
+entries after its position, from the ring while it keeps up (synced) and from the log when it does
+not (unsynced). So a watcher that stopped reading costs only its position, there is no queue that
 could overflow, and the log, which is bounded by compaction, is the only buffer.
 
 Invariants
 - the ring holds every entry after `_after` up to `_newest`, without a gap.
 - `_newest` never decreases.
-- a sleeping watcher's view shows nothing of what came since it fell asleep: the index of views
-  finds those that are concerned, at a cost that does not follow how many watch something else.
+- a sleeping watcher's view shows nothing of the entries since it fell asleep: the index of views
+  finds the affected ones, at a cost that does not depend on the number of other watchers.
 - a Delivery is shared by all watchers that have the same view and position; nobody changes it.
 - whatever ends the reader reaches every watcher: none waits for what nobody reads.
 """
@@ -60,7 +60,7 @@ _TAIL_RETRY_S = 0.5
 
 @dataclass(frozen=True)
 class View:
-    """What a watcher wants and may see. Equal views share their deliveries."""
+    """The patterns and rights of a watcher. Equal views share their deliveries."""
 
     patterns: tuple[Pattern, ...]
     grants: tuple[Grant, ...]
@@ -104,14 +104,14 @@ class View:
     def show(self, entry: LogEntry) -> LogEntry | None:
         """The part of `entry` that this view shows, None if nothing.
 
-        Errors: Resync when it is a restore that changed more than is told at once.
+        Errors: Resync when it is a restore that changed more than one delivery can hold.
         """
         return history.bounded(history.visible(entry, self.patterns, self.readable))
 
 
 @dataclass(slots=True)
 class _Sleepers:
-    """Watchers with the same view, who have passed everything there is."""
+    """Watchers with the same view that are up to date."""
 
     # Futures in place of an Event, which takes twice as long to wait for.
     woken: "dict[asyncio.Future[None], None]" = field(default_factory=dict)
@@ -194,10 +194,14 @@ class Feed:
                 watch.check_digest(page.head, position, entry)
 
     async def aclose(self) -> None:
-        """End the reader. Watchers that are still open are told Unavailable."""
+        """End the reader. Open watchers get Unavailable."""
+        await self.end(Unavailable(what=f"board {self.board}", reason="the service is stopping"))
+
+    async def end(self, error: BlackboardError) -> None:
+        """End the reader. Watchers that are still open are told `error`."""
         tail = self._tail
         self._stop()
-        self._fail(Unavailable(what=f"board {self.board}", reason="the service is stopping"))
+        self._fail(error)
         if tail is not None:
             await asyncio.wait([tail])
 
@@ -220,10 +224,10 @@ class Feed:
     ) -> LogEntry | None:
         """Wait until `view` shows something after `after`, or about until `due_s` of the loop.
 
-        Returns the last entry that came meanwhile of which it shows nothing, as of all before it;
-        None if there is none. Without a view everything that comes is waited for.
-        There is no timer per watcher: the reader, which looks at the log every second at least,
-        wakes those that are due. Errors: why the reader ended.
+        Returns the last entry that arrived in the meantime, if the view shows nothing of it or of
+        those before it; else None. Without a view, it waits for any entry. There is no timer per
+        watcher: the reader, which reads the log at least every second, wakes those that are due.
+        Errors: why the reader ended.
         """
         if self._newest > after:
             return None
@@ -243,13 +247,13 @@ class Feed:
         return sleepers.passed
 
     def poke(self) -> None:
-        """Let every waiting watcher look again."""
+        """Wake every waiting watcher."""
         sleeping, self._sleeping = self._sleeping, {}
         for sleepers in sleeping.values():
             sleepers.wake(self._last)
 
     def nudge(self, view: View) -> None:
-        """Let those who wait with `view` look again."""
+        """Wake the watchers that wait with `view`."""
         sleepers = self._sleeping.pop(view, None)
         if sleepers is not None:
             sleepers.wake(self._last)
@@ -271,7 +275,7 @@ class Feed:
         self._wake_due()
 
     def _wake_due(self) -> None:
-        """Let those look again who are to say how far they are; at most once in a second."""
+        """Wake the watchers whose progress mark is due; at most once a second."""
         assert self._loop is not None
         now_s = self._loop.time()
         if (now_s - self._poked_s) * 1000 < _TAIL_WAIT_MS:
@@ -332,7 +336,8 @@ class Feed:
         self.poke()
 
     def _ended(self, tail: "asyncio.Task[None]") -> None:
-        """The reader is gone. Cancelled: nobody watches. Else: everybody must be told."""
+        """The reader ended. If it was cancelled, nobody watches; otherwise all watchers get the
+        error."""
         if tail.cancelled() or tail is not self._tail:
             return
         error = tail.exception()
@@ -436,7 +441,7 @@ class Watcher:
         return self
 
     async def __anext__(self) -> Delivery:
-        """The next delivery. Cancellation: loses nothing, the next call goes on from here."""
+        """The next delivery. Cancellation: loses nothing, the next call continues from here."""
         try:
             while True:
                 delivery = await self._next()
@@ -474,7 +479,7 @@ class Watcher:
     async def _catch_up(self, after: Revision) -> Delivery:
         """The next entries from the log; no more than one delivery takes, the rest is read later.
 
-        Errors: Compacted, RolledBack.
+        Errors: Compacted, RolledBack; Corrupt when there is a gap.
         """
         store, board = self._feed.store, self._feed.board
         try:
@@ -483,6 +488,7 @@ class Watcher:
             # The engine lost what was seen. Opening the board begins an epoch above everything.
             watch.check_start(await store.open(board), self.position)
             page = await store.log(board, after, limit=WATCH_BATCH_REVISIONS_MAX)
+        history.check_sequence(after, page.entries)
         delivery, self._cursor.position = charged(lambda: self._pass(list(page.entries)))
         return delivery
 

@@ -1,9 +1,8 @@
 """Why is this so? Walk back from an entry through the commits that it was based on.
 
-What a commit was based on is what its writer said it had read; nothing is inferred, and nobody's
-belief is computed. What a restore put back is based on what was there at its target. The walk is
-breadth first, visits each (key, revision) once, and is bounded by WHY_DEPTH_MAX and
-WHY_COMMITS_MAX.
+A commit is based on the reads that its writer named; nothing is inferred. An entry that a restore
+put back is based on the version at the restored revision. The walk is breadth first, visits each
+(key, revision) once, and is bounded by WHY_DEPTH_MAX and WHY_COMMITS_MAX.
 """
 
 from collections import deque
@@ -50,7 +49,14 @@ async def _cause(past: Past, board: str, at: Cause, readable: Callable[[Key], bo
         return replace(at, missing="not written there")
     grounds = await _grounds(past, board, at.key, entry)
     shown = tuple(ground for ground in grounds if readable(ground[0]))
-    return replace(at, author=entry.author, time_ms=entry.time_ms, note=entry.note, based_on=shown)
+    return replace(
+        at,
+        author=entry.author,
+        account=entry.account,
+        time_ms=entry.time_ms,
+        note=entry.note,
+        based_on=shown,
+    )
 
 
 async def _grounds(past: Past, board: str, key: Key, entry: LogEntry) -> tuple[Ground, ...]:

@@ -1,13 +1,13 @@
 """The way in: every request of a principal passes here, is checked, and goes to the service.
 
-What may not be read is neither returned nor hinted at: keys are checked before the engine is asked,
-and whatever is found by pattern is filtered after it.
+Unreadable data is neither returned nor hinted at: keys are checked before the engine is asked, and
+results of patterns are filtered afterwards.
 
 The way into the past: the requests of `client/history.py`, checked and carried out.
 
-Who may checkpoint or restore the whole board does not thereby read it: a comparison, a history and
-a look at a moment show what the principal may read now, a manifest the digests of the namespaces
-that it may read as a whole, and no refusal names a key that was not asked for. An export and an
+The right to checkpoint or restore the whole board does not include reading it: comparisons,
+histories and reads of the past show what the principal may read now, a manifest shows the digests
+of fully readable namespaces, and no refusal names a key that was not requested. An export and an
 import carry everything, private namespaces included, and need the admin right on the whole board.
 """
 
@@ -35,6 +35,7 @@ from blackboard.core.checkpoints import (
     DiffRequest,
     ExportPage,
     ImportWish,
+    LostBoard,
     Moment,
     Point,
     Policy,
@@ -60,6 +61,7 @@ from blackboard.core.commit import (
     LogPage,
     Proof,
     Reading,
+    signature,
 )
 from blackboard.core.digest import content_of
 from blackboard.core.documents.keys import check_document, document_prefix
@@ -135,12 +137,18 @@ class LocalLink:
         self._host = host
         self._readable = access.readable(principal.grants)
         self._opener = None if principal.acts_for_any else principal.account
+        self._beginner = None if principal.credential is None else self._opener
         self._meter = host.meters.meter(principal)
 
     @property
     def agent(self) -> str:
         """The name under which this link commits."""
         return self.principal.name
+
+    @property
+    def account(self) -> str:
+        """On whose account it acts."""
+        return self.principal.account
 
     @property
     def origin(self) -> object:
@@ -152,13 +160,13 @@ class LocalLink:
         return LocalLink(self._host, access.acting_as(self.principal, agent))
 
     async def head(self, board: str) -> Head:
-        """Where `board` stands; it begins with that if the principal may change anything there.
+        """The head of `board`, which is created by this if the principal may change anything there.
 
         Errors: NoSuchBoard.
         """
         with self._audited("head", board):
             self._check(board)
-            await self._begin(board)
+            await self._begin(board, again=True)
             return await self._host.head(board, self._opener)
 
     async def commit(self, board: str, commit: Commit) -> Receipt:
@@ -170,14 +178,16 @@ class LocalLink:
             commit = self._signed(commit)
             if self._meter is not None:
                 self._take_log(prepare(commit).size)
+            if self._beginner is not None and not self._host.is_open(board):
+                await self._begin(board)
             outcome = await self._host.commit(board, commit, self._opener, self._permit())
         return self.finish(outcome)
 
     def start(self, board: str, commit: Commit) -> "asyncio.Future[Outcome | BlackboardError]":
         """Queue a commit that the wire has validated, if `can_start`; `finish` takes its outcome.
 
-        For whoever serves many commits and cannot afford a task for each.
-        Errors: those of `commit` that are known before it is sent.
+        For callers with many commits that cannot afford a task for each. Errors: those of `commit`
+        that are known before it is sent.
         """
         with self._audited("commit", board):
             self._check(board)
@@ -185,6 +195,11 @@ class LocalLink:
             prepared = prepare(self._signed(salted(commit)))
             self._take_log(prepared.size)
             return self._host.opened(board).queue.submit(prepared, self._permit())
+
+    @property
+    def _signature(self) -> str:
+        """How the service's own records tell who asked for something."""
+        return signature(self.principal.name, access.narrowed_from(self.principal))
 
     def _signed(self, commit: Commit) -> Commit:
         """The commit with the account that it is made on: ours, whatever its writer says."""
@@ -306,7 +321,8 @@ class LocalLink:
         return entry_digest.proof_of(entry, self._readable, _content_of)
 
     async def _log_pages(self, past: Past, board: str, gathered: history.Gathered) -> LogPage:
-        """Pages of the engine put together: how large others' commits are ends none early."""
+        """Pages of the engine joined together, so that the size of others' commits ends none
+        early."""
         after = gathered.through
         while True:
             try:
@@ -342,11 +358,12 @@ class LocalLink:
     @asynccontextmanager
     async def _watch(self, board: str, view: View, after: Position | None) -> AsyncIterator[Stream]:
         feed = (await self._begin(board)).feed
-        async with feed.watch(view, after) as watcher:
-            if self.principal.credential is None:
-                yield watcher
-            else:
-                yield Permitted(watcher, self._check_token)
+        with self._host.watches.one(self.principal.account):
+            async with feed.watch(view, after) as watcher:
+                if self.principal.credential is None:
+                    yield watcher
+                else:
+                    yield Permitted(watcher, self._check_token)
 
     def document(self, board: str, key: Key) -> AbstractAsyncContextManager[Session]:
         """Join the document at `key`. See `Documents.join`."""
@@ -373,7 +390,7 @@ class LocalLink:
             if wish.kind not in (NAMED, AUTOMATIC):
                 raise InvalidRequest(field="kind", reason=f"{wish.kind!r} is the service's own")
             check_note(wish.note)
-            return await Checkpoints(self._host).take(board, wish, self.principal.name)
+            return await Checkpoints(self._host).take(board, wish, self._signature)
 
     async def checkpoints(
         self, board: str, *, after: Revision = 0, limit: int = CHECKPOINTS_PAGE_MAX
@@ -459,14 +476,24 @@ class LocalLink:
             check_note(note)
             return await freezing.thaw(self._host, board, self.principal.name, note)
 
+    async def remove(self, board: str) -> None:
+        """Remove a board for good. See `Link.remove`."""
+        with self._audited("remove", board):
+            await self._check_whole(board, Right.ADMIN)
+            await self._host.remove(board)
+
     async def branch(self, board: str, wish: BranchWish) -> Head:
         """Make a board that begins as this one was."""
         with self._audited("branch", board, wish):
             await self._use(board, Right.CHECKPOINT)
             self._check(wish.new)
             await self._host.check_new(wish.new)
+            if await self._host.store.removed(wish.new) is not None:
+                reason = f"a board {wish.new!r} was removed: a branch needs a name of its own"
+                raise InvalidRequest(field="new", reason=reason)
             check_note(wish.note)
-            head = await Branches(self._host).branch(board, wish, self.principal.name)
+            await self._note_begun(wish.new)
+            head = await Branches(self._host).branch(board, wish, self._signature)
             await self._host.use(wish.new, self._opener)
             return head
 
@@ -539,7 +566,8 @@ class LocalLink:
             await self._host.check_new(board)
             if await self._host.exists(board):
                 raise InvalidRequest(field="board", reason=f"there is a board {board!r}")
-            await self._host.imports.begin(board, wish, self.principal.name)
+            await self._host.finish_removal(board)
+            await self._host.imports.begin(board, wish, self._signature)
 
     async def import_page(
         self, board: str, request: str, number: int, entries: Sequence[Entry]
@@ -567,6 +595,14 @@ class LocalLink:
             self._host.revocations.check(self.principal)
             mine, found = self.principal.boards, await self._host.store.boards()
             return [n for n in found if (not mine or n in mine) and not access.is_reserved(n)]
+
+    async def lost_boards(self) -> Sequence[LostBoard]:
+        """See `Link.lost_boards`."""
+        with self._audited("lost_boards"):
+            self._host.check_serving()
+            self._check_token()
+            access.require_admin(self.principal)
+            return await self._host.lost_boards()
 
     @property
     def host(self) -> Host:
@@ -652,27 +688,35 @@ class LocalLink:
         if await self._host.find(board, self._opener) is None:
             raise NoSuchBoard(board)
 
-    async def _begin(self, board: str) -> OpenBoard:
+    async def _begin(self, board: str, *, again: bool = False) -> OpenBoard:
         """Open a board, which begins with that if the principal may change anything there.
 
-        Errors: NoSuchBoard when there is none and the principal may not.
+        Errors: NoSuchBoard when there is none and the principal may not, or it was removed and is
+        not to begin `again`: what is left of those who used it does not bring it back.
         """
         found = await self._host.find(board, self._opener)
         if found is not None:
             return found
-        if not access.may_begin(self.principal):
+        is_gone = not again and await self._host.store.removed(board) is not None
+        if is_gone or not access.may_begin(self.principal):
             raise NoSuchBoard(board)
-        return await self._host.use(board, self._opener)
+        await self._note_begun(board)
+        return await self._host.use(board, self._opener, again=again)
+
+    async def _note_begun(self, board: str) -> None:
+        """Record whose a board is that begins now. Errors: LimitExceeded."""
+        if self._beginner is not None and not await self._host.store.exists(board):
+            await self._host.begun.note(self._beginner, board)
 
     async def _check_whole(self, board: str, right: Right) -> None:
-        """Check the right to the whole board, and the token with what the engine has now: what is
-        done under it is no commit of the principal's, which the engine would check."""
+        """Check the right to the whole board, and the token against the engine's present record:
+        the following action is not a commit of the principal, which the engine would check."""
         self._check(board)
         access.require_whole(self.principal, right)
         await self._host.revocations.confirm(self.principal)
 
     def _permit(self) -> Permit | None:
-        """What the commit queue looks at again before a commit leaves for the engine."""
+        """The permit that the commit queue checks again before a commit leaves for the engine."""
         return self._host.revocations.permit(self.principal)
 
     def _take_log(self, size: int) -> None:
@@ -693,8 +737,8 @@ class LocalLink:
         access.require_board(self.principal, board)
 
     def _told(self, error: BlackboardError) -> BlackboardError:
-        """What the principal is told of a refusal: of a key that it may not read, no more than
-        that it is in the way (somebody may `append` without reading)."""
+        """The refusal as the principal may see it: about an unreadable key, only that it is in the
+        way (a principal may `append` without reading)."""
         if not isinstance(error, Conflict):
             return error
         if not self._readable(error.key):
@@ -721,7 +765,7 @@ def _content_of(value: bytes) -> bytes:
 
 
 _NOTHING: Final = Reading(0, "")
-"""What is read of a board that there is not."""
+"""The answer to a read of a board that does not exist."""
 _NO_LOG: Final = LogPage(Head(0, Epoch(0, ""), 1), ())
 
 

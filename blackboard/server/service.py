@@ -1,6 +1,6 @@
 """The service of one process: its boards, and the tasks that keep them tidy.
 
-Stateless but for its engine: start as many over one Redis as you like.
+All state is in the engine: start as many services over one Redis as you like.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from blackboard.server.documents.awareness import Whispering, whispers_of
 from blackboard.server.documents.rooms import Documents
 from blackboard.server.overload.rate_limits import Rates
 from blackboard.server.requests import LocalLink
+from blackboard.server.security.kept import OwnBoards
 from blackboard.server.sweeper import Sweeper
 from blackboard.types import ENGINE_CHECK_INTERVAL_MS, LOG_KEPT_REVISIONS, SWEEP_INTERVAL_MS
 
@@ -62,6 +63,7 @@ class Service:
         self._automatic = automatic or Automatic()
         self._checkpoints = AutomaticCheckpoints(self.host, self._automatic)
         self._sweeper = Sweeper(self.host, secrets.token_hex(8))
+        self._own_boards = OwnBoards(self.host)
         self._tasks: list[asyncio.Task[None]] = []
         self._is_closed = False
 
@@ -71,6 +73,7 @@ class Service:
         except BaseException:
             await self.host.aclose()
             raise
+        await self._own_boards.begin()
         self.host.note_start()
         sweeper = self._sweeper
 
@@ -83,6 +86,9 @@ class Service:
             ),
             asyncio.create_task(_every(SWEEP_INTERVAL_MS, trim), name="log trimmer"),
             asyncio.create_task(_every(ENGINE_CHECK_INTERVAL_MS, self.host.look), name="look"),
+            asyncio.create_task(
+                _every(SWEEP_INTERVAL_MS, self._own_boards.look_again), name="own boards"
+            ),
         ]
         if self._automatic.repeats:
             self._tasks += [
@@ -128,14 +134,15 @@ class Service:
     ) -> Client:
         """A client straight into this service, for the application that runs it.
 
-        It acts as the operator, or with the name and the default rights of `agent`. `close` is what
-        its `aclose` does; without it the service goes on. Errors: InvalidRequest for a bad name.
+        It acts as the operator, or with the name and the default rights of `agent`. `close` is
+        called by its `aclose`; without it the service keeps running. Errors: InvalidRequest for a
+        bad name.
         """
         principal = access.acting_as(access.operator(), agent)
         return Client(self.link(principal), close=close)
 
     def facts(self) -> EngineFacts:
-        """What the engine said of itself when it was last asked."""
+        """The engine's facts as of the last check."""
         return self.host.facts()
 
     def check_serving(self) -> None:
@@ -168,6 +175,6 @@ async def _every(
 
 
 def _report(task: "asyncio.Task[None]") -> None:
-    """These tasks never end by themselves: one that did has a bug, and people must hear of it."""
+    """These tasks never end on their own: if one does, that is a bug, and is logged."""
     if not task.cancelled():
         log.critical("%s ended", task.get_name(), exc_info=task.exception())

@@ -11,11 +11,12 @@ Roles: named sets of grants, in a TOML file that people review.
     [planner]
     grants = ["public/plan/**=read,write,lock", "private/{name}/**=read,write"]
 
-`{name}` becomes the name of whoever gets the role. A token holds the grants that its role had when
-it was made: change the file, and the next token has them.
+`{name}` becomes the name in the token. A token keeps the grants that its role had when it was made:
+changes of the file affect later tokens.
 """
 
 import ipaddress
+import logging
 import os
 import ssl
 import tomllib
@@ -38,12 +39,17 @@ from blackboard.core.access import Grant, operator
 from blackboard.core.path import DECISIONS, check_name
 from blackboard.engines import disk
 from blackboard.engines.base import Store
-from blackboard.errors import InvalidRequest
+from blackboard.errors import InvalidRequest, Unauthenticated
 from blackboard.integrity.private_files import make_directory
-from blackboard.integrity.tokens import AUDIENCE, check_secret, issue, new_secret
+from blackboard.integrity.tokens import AUDIENCE, check_secret, issue, new_secret, verify
 from blackboard.server.checkpoints.schedule import Automatic
 from blackboard.server.overload.rate_limits import Rates
-from blackboard.types import LOG_KEPT_REVISIONS, RATE_BURST_MS, REPLICAS_MAX
+from blackboard.types import (
+    LOG_BYTES_PER_ACCOUNT_MAX,
+    LOG_KEPT_REVISIONS,
+    RATE_BURST_MS,
+    REPLICAS_MAX,
+)
 
 if TYPE_CHECKING:
     from blackboard.archive.base import Archive
@@ -51,6 +57,7 @@ if TYPE_CHECKING:
 
 CONFIG_VARIABLE: Final = "BLACKBOARD_CONFIG"
 PORT: Final = 7420
+log = logging.getLogger(__name__)
 _OPERATOR_TOKEN_TTL_MS: Final = 365 * 24 * 3600 * 1000
 _LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
 
@@ -123,8 +130,8 @@ class Settings(BaseSettings):
     """Requests of each principal, and"""
     bytes_per_second: Annotated[int, Field(ge=1)] | None = None
     """bytes that it sends, and"""
-    log_bytes_per_hour: Annotated[int, Field(ge=1)] | None = None
-    """by how much its commits let the logs grow; as much as it can, unless it is said."""
+    log_bytes_per_hour: Annotated[int, Field(ge=1)] = LOG_BYTES_PER_ACCOUNT_MAX
+    """by how much its commits let the logs grow. The first two have no limit unless it is said."""
     rate_burst_ms: Annotated[int, Field(ge=1)] = RATE_BURST_MS
     """Requests and bytes that an idle principal may send at once, as time of their rates."""
     lock_masters: Names = ()
@@ -306,9 +313,9 @@ def secret_of(settings: Settings) -> str:
 
 
 async def wrapper_of(settings: Settings) -> "Wrapper | None":
-    """What wraps data keys: from the environment, a file or a command; None = nothing is sealed.
+    """The wrapper of data keys: from the environment, a file or a command; None = no encryption.
 
-    Errors: InvalidRequest when it cannot be had or is no key; its reason does not show it.
+    Errors: InvalidRequest when it cannot be obtained or is not a key; the reason does not show it.
     """
     from blackboard.encryption.master_key import LocalWrapper, from_command
 
@@ -325,7 +332,11 @@ async def wrapper_of(settings: Settings) -> "Wrapper | None":
 
 
 def write_operator_token(settings: Settings, secret: str) -> Path:
-    """Put a token of the operator, valid for a year, into the data directory; returns its path."""
+    """Put a token of the operator, valid for a year, into the data directory; returns its path.
+
+    Where there is no room for it, the one of an earlier start is left there as long as it is good.
+    Errors: InvalidRequest.
+    """
     path = settings.data / "token"
     token = issue(secret, operator(), _OPERATOR_TOKEN_TTL_MS, audience=settings.audience)
     try:
@@ -333,7 +344,19 @@ def write_operator_token(settings: Settings, secret: str) -> Path:
         disk.replace_file(path, f"{token}\n".encode())
         return path
     except OSError as error:
+        if disk.is_full(error) and _is_good(path, secret, settings.audience):
+            log.warning("no room for a new %s: the old one stays (%s)", path, error.strerror)
+            return path
         raise InvalidRequest(field="data", reason=str(error)) from error
+
+
+def _is_good(path: Path, secret: str, audience: str) -> bool:
+    """Whether there is a token at `path` that this service would take."""
+    try:
+        verify(secret, path.read_text(encoding="utf-8").strip(), audience=audience)
+    except (OSError, ValueError, Unauthenticated):
+        return False
+    return True
 
 
 AGENT: Final = "agent"

@@ -105,6 +105,16 @@ class RecoveredMessage(TypedDict):
     epoch: str
 
 
+class LostBoardMessage(TypedDict):
+    """A board whose engine has nothing after revision `survived`, while the archive goes up to
+    `through`; `apart_from` is the board whose name it had, if it was set apart, else ""."""
+
+    board: str
+    survived: int
+    through: int
+    apart_from: str
+
+
 class FreezeMessage(TypedDict):
     """Result of `freeze`: who froze the board, why, since when; of `thaw`: the freeze that it
     ended, null if there was none."""

@@ -175,6 +175,12 @@ class Boards(Params):
     method = "boards"
 
 
+class LostBoards(Params):
+    """Boards of which the archive has what their engine lost, for admins of everything."""
+
+    method = "lost_boards"
+
+
 class WhoAmI(Params):
     """Who you are to the service."""
 
@@ -299,6 +305,13 @@ class Thaw(_BoardParams):
 
     method = "thaw"
     note: Note = ""
+
+
+class Remove(_BoardParams):
+    """Remove a board for good, with its log, its archived past and what is left of it anywhere;
+    what branches share stays."""
+
+    method = "remove"
 
 
 class Branch(_BoardParams):
@@ -431,6 +444,7 @@ METHODS: Final[dict[str, type[Params]]] = {
         Log,
         Why,
         Boards,
+        LostBoards,
         WhoAmI,
         Refresh,
         Revoke,
@@ -446,6 +460,7 @@ METHODS: Final[dict[str, type[Params]]] = {
         Recover,
         Freeze,
         Thaw,
+        Remove,
         Branch,
         Differences,
         History,

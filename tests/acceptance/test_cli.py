@@ -466,6 +466,7 @@ EXAMPLES_ELSEWHERE = (
     "blackboard recover",
     "blackboard freeze",
     "blackboard thaw",
+    "blackboard board remove",
     "blackboard branch",
     "blackboard replay",
     "blackboard approve ",

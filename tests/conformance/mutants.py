@@ -61,20 +61,14 @@ MUTANTS = (
     Mutant("the end of a lane is not told", " and sub(op[2], -12) ~= '/~superseded'", ""),
     Mutant(
         "a renewal moves no deadline",
-        "if only_prolongs(c) then\n    merge_leases()",
-        "if only_prolongs(c) then",
+        "if tells_nothing(c) then\n    merge_leases()",
+        "if tells_nothing(c) then",
     ),
     Mutant(
         "another time to live makes no revision",
         "if not is_deadline and before[i]",
         "if i < TTL and before[i]",
     ),
-    Mutant(
-        "what comes with a renewal is lost",
-        "    if op[1] ~= 'n' then return false end\n",
-        "    if op[1] ~= 'n' and op[1] ~= 'p' then return false end\n",
-    ),
-    Mutant("a grant makes no revision", "if op[1] ~= 'n' then", "if op[1] == 'p' then"),
     Mutant("a restore of nothing makes no revision", "return not c.begins", "return true"),
     Mutant("a released lease stays", "call('HDEL', LEASES, key)", ""),
     Mutant(
@@ -156,6 +150,8 @@ MUTANTS = (
     Mutant("a restore does anything", "'bBd', c.ops", "'bBdpPaAigxnre', c.ops"),
     Mutant("anybody puts back", "    if not c.begins then refuse('put_back') end\n", ""),
     Mutant("what came back never expires", "op[4] ~= NO_LIMIT and op[4] or nil", "nil"),
+    Mutant("what came back is not counted", "    count_item(path, op[5])\n", ""),
+    Mutant("a counter falls", "math.max(index, item + 1)", "item + 1"),
     Mutant("leases survive a restore", "  call('DEL', LEASES)\n", ""),
     Mutant(
         "a batch remembers voided leases",
@@ -169,7 +165,9 @@ MUTANTS = (
     ),
     Mutant("the new epoch is forgotten", "fresh_usage.epoch, fresh_usage.e,", "_, _,"),
     Mutant(
-        "a restore needs quota", "if not c.begins then check_quotas(sums) end", "check_quotas(sums)"
+        "a restore needs quota",
+        "if not c.begins then check_quotas(sums, c.account) end",
+        "check_quotas(sums, c.account)",
     ),
     Mutant(
         "a restore is limited as a commit",
@@ -210,7 +208,6 @@ MUTANTS = (
         "if is_live(entries[FROZEN]) then check_frozen(c) end",
         "",
     ),
-    Mutant("a thaw thaws nothing", "if is_live(entries[FROZEN])", "if entries[FROZEN]"),
     Mutant("a frozen board takes no thaw", "if c.begins or c.agent == '~system'", "if false"),
     Mutant("a freeze stops renewals", "string.find('nr', op[1], 1, true)", "false"),
     Mutant("one renewal passes a freeze", "only_keeps = only_keeps and", "only_keeps ="),
@@ -250,7 +247,7 @@ MUTANTS = (
     # --- limits -----------------------------------------------------------------------------------
     Mutant("a limit is one too low", "count > LIMIT[limit]", "count >= LIMIT[limit]"),
     Mutant("a quota of keys is of bytes", "used.keys + more.keys, where", "used.bytes, where"),
-    Mutant("quotas are ignored", "  if not c.begins then check_quotas(sums) end\n", ""),
+    Mutant("quotas are ignored", "  if not c.begins then check_quotas(sums, c.account) end\n", ""),
     Mutant(
         "what others wrote stays theirs", "if before and whose ~= account then", "if false then"
     ),

@@ -9,7 +9,7 @@ from anyio import lowlevel
 from blackboard.archive.base import Archive
 from blackboard.core.checkpoints import Lost, Point
 from blackboard.core.commit import Delete, Epoch, Head, Put, Reading
-from blackboard.errors import Compacted, Corrupt, Fenced, NoSuchCheckpoint
+from blackboard.errors import Compacted, Corrupt, Fenced, FutureRevision, NoSuchCheckpoint
 from blackboard.integrity.signing import is_signed
 from blackboard.types import BLOB_BYTES
 from blackboard.wire.codec import encode_value
@@ -124,6 +124,37 @@ class WritingRules:
             await check_digests(archive, story, Point(board, revision))
         assert await findings(archive, story) == []
         assert [f async for f in archive.verify(Point("child", 31))] == []
+
+    async def test_a_board_is_removed_but_for_what_branches_share(
+        self, archive: Archive, seed: int
+    ) -> None:
+        """With its earlier lives and what was set apart of it; others stay as they are."""
+        story, apart, other = Story(seed), Story(seed + 1), Story(seed + 2)
+        for each in (story, apart, other):
+            each.tell_some(30)
+        await story.archive_into(archive, BOARD)
+        fence = await archive.take(BOARD, "tester", TTL_MS)
+        assert fence is not None
+        await archive.join(BOARD, fence, Head(0, apart.epochs[0], 1), listing(), apart=True)
+        await archive.append(BOARD, fence, 0, apart.log)
+        await other.archive_into(archive, "other")
+        await archive.branch("child", Point(BOARD, 20))
+        assert {BOARD, f"{BOARD}~1", "child", "other"} <= set(await archive.boards())
+        assert await archive.remove(BOARD)
+        assert await archive.boards() == ["child", "other"]
+        assert await archive.mark(BOARD) is None
+        with pytest.raises(FutureRevision):
+            await archive.read(Point(BOARD, 20), ["public/a"])
+        assert await state_at(archive, Point("child", 20)) == apart.held[20]
+        assert [f async for f in archive.verify(Point("child", 20))] == []
+        assert await state_at(archive, Point("other", 30)) == other.held[30]
+        assert not await archive.remove("child")
+        assert not await archive.remove(BOARD)
+        assert await archive.boards() == ["other"]
+        story = Story(seed)
+        story.tell_some(5)
+        await story.archive_into(archive, BOARD)
+        assert await state_at(archive, Point(BOARD, 5)) == story.held[5]
 
     async def test_a_cancelled_append_is_whole_or_nothing(self, archive: Archive) -> None:
         """Cancelled at any moment; the next one goes on from where it is."""
@@ -291,6 +322,40 @@ class WritingRules:
         await place.change(wrong, c=encode_value(7))  # type: ignore[attr-defined]
         [found] = [f for f in await findings(archive, mended) if "chain" in f]
         assert found == "revision 41 is not what was archived: the hash chain breaks"
+
+    async def test_what_an_engine_lost_is_pruned_as_all_else(
+        self, archive: Archive, place: object, seed: int
+    ) -> None:
+        """But for what is asked for, is pinned, or a branch began with; once its end is too old."""
+        story = Story(seed)
+        story.tell_some(30)
+        story.checkpoint("pinned")
+        story.tell_some(9)
+        await story.archive_into(archive, BOARD)
+        await archive.pin(BOARD, "pinned", pinned=True)
+        await archive.branch("saved", Point(BOARD, 35))
+        mended = story.lose(20)
+        mended.tell_some(10)
+        await mended.archive_into(archive, BOARD)
+        assert await archive.prune(BOARD, [], 34) > 0
+        for revision in (31, 35, 40):
+            assert await state_at(archive, Point(BOARD, revision)) == story.held[revision]
+        with pytest.raises(Compacted):
+            await archive.read(Point(BOARD, 33), [])
+        assert await archive.lost(BOARD) == Lost(20, 40, 1_020)
+        await archive.prune(BOARD, [38], mended.head)
+        for revision in (20, 31, 35, 38):  # the board itself goes on from 20
+            assert await state_at(archive, Point(BOARD, revision)) == story.held[revision]
+        for revision in (19, 34, 36, 39, 40):
+            with pytest.raises(Compacted):
+                await archive.read(Point(BOARD, revision), [])
+        assert await archive.lost(BOARD) is None
+        assert await state_at(archive, Point("saved", 35)) == story.held[35]
+        head = Point(BOARD, mended.head)
+        assert await state_at(archive, head) == mended.held[mended.head]
+        assert [f async for f in archive.verify(head)] == []
+        left = "SELECT revision FROM version WHERE revision IN (39, 40)"
+        assert await place.ask(left) == []  # type: ignore[attr-defined]
 
     async def test_an_engine_that_loses_again_and_again(self, archive: Archive, seed: int) -> None:
         """Everything, a part, or what it went on with: each history stays, and is told apart."""

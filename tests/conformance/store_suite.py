@@ -22,6 +22,7 @@ from tests.conformance.rules_lease import LeaseRules, QueueRules
 from tests.conformance.rules_log import LogRules
 from tests.conformance.rules_prefix import PrefixRules
 from tests.conformance.rules_read import ReadRules
+from tests.conformance.rules_remove import RemoveRules
 from tests.conformance.rules_restore import HoldRules, RestoreRules
 from tests.conformance.rules_seed import DropRules, SeedRules
 from tests.conformance.rules_share import ShareRules
@@ -44,6 +45,7 @@ class StoreSuite(
     FreezeRules,
     SeedRules,
     DropRules,
+    RemoveRules,
     ShareRules,
 ):
     """Every rule. The subclass provides `store`."""

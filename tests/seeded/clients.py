@@ -33,6 +33,20 @@ MUTANTS = (
         f"{UNIT}/client/test_step.py",
     ),
     Mutant(
+        "a listing covers what was read before it",
+        "blackboard/client/step.py",
+        "for e in meant if self._agrees(e)}",
+        "for e in meant}",
+        f"{UNIT}/client/test_step.py",
+    ),
+    Mutant(
+        "a remembered token goes to another address",
+        "blackboard/client/contexts.py",
+        "context if context and url and context.is_at(url) else None",
+        "context if context and url else None",
+        f"{UNIT}/cli/test_target.py",
+    ),
+    Mutant(
         "what was sent counts as not sent",
         "blackboard/client/remote/channel.py",
         "                request.written = True\n",
@@ -74,13 +88,6 @@ MUTANTS = (
         "return [*leaving, Delete(presence_key(self.agent)), Delete(barrier_key(self.agent))]",
         "return [*leaving, Delete(presence_key(self.agent))]",
         f"{BOARD} -k who_leaves_is_not_waited_for",
-    ),
-    Mutant(
-        "who takes over leaves those who wait",
-        "blackboard/client/leases/presence.py",
-        "        ops += [Release(lease.key, waiter.holder, 0) for waiter in lease.waiters]\n",
-        "",
-        f"{BOARD} -k who_waited_when_it_was_taken_over",
     ),
     Mutant(
         "a claim that is cancelled while taken stays",

@@ -317,12 +317,14 @@ def read_leases(reply: Sequence[Any], *, due: bool) -> Reading:
 def _read_lease(key: bytes, packed: bytes, time_ms: Milliseconds) -> Lease:
     """Twin: `read_lease` of scripts/prelude.lua."""
     holder, fence, until_ms, *rest = msgpack.unpackb(packed)
-    by = rest.pop() if rest and isinstance(rest[-1], dict) else {}
+    accounts = rest.pop() if rest and isinstance(rest[-1], list) else []
     ttl_ms = rest.pop(0) if len(rest) % 3 else max(limits.LEASE_TTL_MS, until_ms - time_ms)
     lease = from_result(key.decode(), [holder, fence, until_ms, *rest])
     assert lease is not None
-    waiters = tuple(replace(w, account=by.get(w.holder, "")) for w in lease.waiters)
-    return replace(lease, ttl_ms=ttl_ms, waiters=waiters, account=by.get(holder, ""))
+    account, *others = accounts or [""] * (1 + len(lease.waiters))
+    queue = zip(lease.waiters, others, strict=True)
+    waiters = tuple(replace(waiter, account=whose) for waiter, whose in queue)
+    return replace(lease, ttl_ms=ttl_ms, waiters=waiters, account=account)
 
 
 def read_log_page(reply: Sequence[Any], after: Revision) -> LogPage:

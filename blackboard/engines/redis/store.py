@@ -65,7 +65,14 @@ from blackboard.engines.redis.lua import (
 )
 from blackboard.engines.redis.seed import make_board
 from blackboard.engines.redis.whispers import overheard, write_whisper
-from blackboard.errors import Corrupt, EngineRefused, InvalidRequest, LimitExceeded, Unavailable
+from blackboard.errors import (
+    Corrupt,
+    EngineRefused,
+    InvalidRequest,
+    LimitExceeded,
+    NoSuchBoard,
+    Unavailable,
+)
 from blackboard.types import (
     ENGINE_TIMEOUT_MS,
     FRAME_BYTES_MAX,
@@ -136,18 +143,21 @@ class RedisStore:
         """
         return await read_account(self._driver)
 
-    async def open(self, board: str) -> Head:
+    async def open(self, board: str, *, again: bool = False) -> Head:
         """Make sure that `board` exists on this run of the server, and say where it stands.
 
-        Errors: Unavailable, InvalidRequest for a name that is none.
+        Errors: Unavailable, InvalidRequest for a name that is none; NoSuchBoard for one that was
+        removed, unless it is to begin `again`.
         """
         check_name(board, "board")
         keys = board_keys(board)
         if await repeated(lambda: self._driver.send(Trial(), keys[0], "HEXISTS", keys[0], "seed")):
             raise Unavailable(what=f"board {board}", reason="it is being made")
+        if not again and await self.removed(board) is not None:
+            raise NoSuchBoard(board)
         # Listed first: a board that exists is listed, whatever happens in between.
         await repeated(lambda: self._driver.send(Trial(), BOARDS, "SADD", BOARDS, board))
-        return await self._scripts.open(board)
+        return await self._scripts.open(board, again=again)
 
     async def begin_epoch(self, board: str, head: Head, *, above: Revision) -> Head:
         """As `Store.begin_epoch`: atomic; asked twice, it begins one epoch."""
@@ -289,8 +299,8 @@ class RedisStore:
     ) -> Head:
         """Make a board, see `Store.seed`: what the server does at once is bounded.
 
-        Errors: InvalidRequest; Unavailable, also when somebody else makes or removes it meanwhile.
-        Cancellation: leaves nothing, unless the engine cannot be reached any more.
+        Errors: InvalidRequest; Unavailable, also when another process makes or removes it at the
+        same time. Cancellation: leaves nothing, unless the engine cannot be reached any more.
         """
         check_name(board, "board")
         await make_board(self._scripts, board, seed, pages, replaces)
@@ -303,6 +313,19 @@ class RedisStore:
         self._scripts.forget(board)
         await repeated(lambda: self._driver.send(Trial(), BOARDS, "SREM", BOARDS, board))
 
+    async def remove(self, board: str, *, above: Revision = 0) -> None:
+        """Remove a board for good, see `Store.remove`: atomic. Errors: Unavailable: perhaps
+        removed."""
+        check_name(board, "board")
+        await self._scripts.remove(board, above)
+        await repeated(lambda: self._driver.send(Trial(), BOARDS, "SREM", BOARDS, board))
+
+    async def removed(self, board: str) -> Revision | None:
+        """As `Store.removed`. Errors: Unavailable."""
+        key = board_keys(board)[0]
+        found = await repeated(lambda: self._driver.send(Trial(), key, "HMGET", key, "gone", "run"))
+        return None if found[0] is None or found[1] is not None else int(found[0])
+
     async def scrub(self, board: str) -> str:
         """As `Scrubs.scrub`: asks each server to write its append-only file anew, for all boards
         at once, and waits for that. Errors: Unavailable."""
@@ -314,7 +337,7 @@ class RedisStore:
         return sorted(name.decode() for name in names)
 
     async def whisper(self, board: str, key: Key, data: bytes) -> None:
-        """Tell whoever listens on the board's channel, see `Whispers.whisper`. It is said once."""
+        """Publish on the board's channel, see `Whispers.whisper`. It is sent once."""
         channel, packed = whispers_channel(board), write_whisper(key, data)
         try:
             with anyio.fail_after(_TIMEOUT_S):
@@ -352,7 +375,7 @@ class RedisStore:
 
 
 async def _log_page(reply: Sequence[Any], after: Revision) -> LogPage:
-    """As `read_log_page`; a large one in a thread, for readers of other boards go on meanwhile."""
+    """As `read_log_page`; a large one in a thread, so that it does not block other boards."""
     if sum([len(part) for _, fields in reply[1] for part in fields]) < _DECODED_BYTES:
         return read_log_page(reply, after)
     return await asyncio.to_thread(metered(partial(read_log_page, reply, after)))

@@ -13,6 +13,7 @@ Invariants
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import sqlite3
 import time
@@ -34,23 +35,34 @@ from blackboard.core.model import Outcome
 from blackboard.core.path import Ranges, check_name
 from blackboard.core.state import State
 from blackboard.engines.base import EngineFacts, check_hold
-from blackboard.engines.disk import SyncError
+from blackboard.engines.disk import SyncError, has_room, is_full
 from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.board import EmbeddedBoard, Threads
 from blackboard.engines.sqlite.file import (
     DISTRUSTED,
+    ROOM_BYTES,
     BoardFile,
     Level,
     Loaded,
+    has_no_journal,
+    is_without_room,
     look_at_journal,
     translated,
 )
-from blackboard.engines.sqlite.new import NewFile, create, remove, seed_path
+from blackboard.engines.sqlite.new import (
+    NewFile,
+    create,
+    keep_in_mind,
+    read_removed,
+    remove,
+    seed_path,
+)
 from blackboard.errors import (
     DataDirectoryInUse,
     HeadMoved,
     InvalidRequest,
     LimitExceeded,
+    NoSuchBoard,
     Unavailable,
 )
 from blackboard.integrity.private_files import (
@@ -63,6 +75,7 @@ from blackboard.integrity.private_files import (
 from blackboard.types import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _WRITERS: Final = 4  # boards whose transactions sync at the same time
@@ -143,9 +156,25 @@ class SqliteStore:
         where = str(self.directory)
         return EngineFacts("sqlite", sqlite3.sqlite_version, location=where, level=self.level)
 
-    async def open(self, board: str) -> Head:
+    async def open(self, board: str, *, again: bool = False) -> Head:
         """As `Store.open`."""
+        if again and (gone := await self._removed(board)) is not None:
+            revision, number = gone[0] + limits.EPOCH_JUMP, gone[1] + 1
+            epoch = Epoch(number, uuid.uuid4().hex, revision=revision)
+            with contextlib.suppress(InvalidRequest):  # another call began it in between
+                await self.seed(board, Seed(epoch, self._now_ms()), _nothing())
         return (await self._board(board, create=True)).head
+
+    async def removed(self, board: str) -> Revision | None:
+        """As `Store.removed`."""
+        gone = await self._removed(board)
+        return None if gone is None else gone[0]
+
+    async def _removed(self, board: str) -> tuple[Revision, int] | None:
+        check_name(board, "board")
+        if board in self._boards:
+            return None
+        return await asyncio.to_thread(read_removed, self._path(board))
 
     async def begin_epoch(self, board: str, head: Head, *, above: Revision) -> Head:
         """As `Store.begin_epoch`. Cancellation: it has begun, or it has not."""
@@ -180,7 +209,13 @@ class SqliteStore:
         Cancellation does not stop the write.
         """
         _check_size("BATCH_COMMITS_MAX", len(batch), limits.BATCH_COMMITS_MAX)
-        return await (await self._board(board)).commit(batch)
+        opened = await self._board(board)
+        if opened.read_only:
+            is_over: bool = await asyncio.to_thread(has_room, self._path(board), ROOM_BYTES)
+            if is_over:
+                opened.give_up("it is opened again: there is room on the disk")
+                opened = await self._board(board)
+        return await opened.commit(batch)
 
     async def read(self, board: str, keys: Sequence[Key]) -> Reading:
         """As `Store.read`."""
@@ -268,6 +303,24 @@ class SqliteStore:
             self._distrusted.pop(board, None)
             await self._step(partial(remove, self._path(board)))
 
+    async def remove(self, board: str, *, above: Revision = 0) -> None:
+        """As `Store.remove`. Errors: also Corrupt when the board cannot be read."""
+        check_name(board, "board")
+        path = self._path(board)
+        gone = await self._removed(board)
+        if gone is None:
+            head = None
+            if await self.exists(board):
+                head = (await self._board(board)).head
+            last = above if head is None else max(head.revision, above)
+            number = 0 if head is None else head.epoch.number
+        async with self._alone(board):
+            await self._let_go_of(board)
+            if gone is None:
+                await self._step(partial(keep_in_mind, path, last, number))
+            self._seen.discard(board)
+            await self._step(partial(remove, path))
+
     async def scrub(self, board: str) -> str:
         """As `Scrubs.scrub`. Errors: InvalidRequest when there is no such board; Unavailable."""
         if await (await self._board(board)).scrub():
@@ -325,6 +378,8 @@ class SqliteStore:
         path = self._path(name)
         if name in self._busy:
             raise _unfinished(name)
+        if await asyncio.to_thread(read_removed, path) is not None:
+            raise NoSuchBoard(name)
         self._check_trusted(name)
         if not create and not await asyncio.to_thread(path.exists):
             raise InvalidRequest(field="board", reason=f"there is no board {name!r}")
@@ -335,7 +390,7 @@ class SqliteStore:
             loading = asyncio.create_task(self._load(name, path), name=f"load board {name}")
             self._loading[name] = loading
             loading.add_done_callback(lambda _: self._loading.pop(name))
-        # Whoever asks may be cancelled; the others still get the board.
+        # The caller may be cancelled; the others still get the board.
         done, _ = await asyncio.wait([loading])
         return done.pop().result()
 
@@ -375,12 +430,39 @@ class SqliteStore:
             if seed_path(path).exists():
                 raise _unfinished(name)
             create(path, name, Epoch(1, uuid.uuid4().hex), now_ms)
-        with self._opened(name, path) as file:
+        try:
+            with self._opened(name, path) as file:
+                loaded = file.load(name)
+                file.update(loaded)
+                if first and not loaded.clean:
+                    loaded = file.begin_epoch(loaded, _next_epoch(loaded.state, 0), now_ms)
+                file.begin_run(loaded)
+            return file, loaded
+        except Unavailable as error:
+            if not is_without_room(error):
+                raise
+            return self._load_to_read(name, path, first, error)
+
+    def _load_to_read(
+        self, name: str, path: Path, first: bool, error: Unavailable
+    ) -> tuple[BoardFile, Loaded]:
+        """In a thread: open a file that is whole, and beside which nothing can be made, for readers
+        only. Errors: Unavailable, if its journal has to be read, or an epoch would begin."""
+        why = f"no room on the disk for {path.name}-wal and {path.name}-shm ({error.reason})"
+        needed = f"{ROOM_BYTES:,} bytes are needed"
+        with translated(path):
+            if not has_no_journal(path):
+                raise Unavailable(what=str(path), reason=f"{why}: {needed}") from error
+        reason = f"{why}: the board can be read; to commit, {needed}"
+        file = BoardFile(path, level=self.level, read_only=reason)
+        try:
             loaded = file.load(name)
-            file.update(loaded)
             if first and not loaded.clean:
-                loaded = file.begin_epoch(loaded, _next_epoch(loaded.state, 0), now_ms)
-            file.begin_run()
+                raise Unavailable(what=str(path), reason=f"{why}: {needed}") from error
+        except BaseException:
+            file.abandon()
+            raise
+        log.warning("board %s: %s", name, reason)
         return file, loaded
 
     @contextlib.contextmanager
@@ -422,8 +504,7 @@ class SqliteStore:
         file = BoardFile(path, level="disk")
         try:
             loaded = file.load(name)
-            file.begin_epoch(loaded, _next_epoch(loaded.state, 0), self._now_ms())
-            file.begin_run()
+            file.begin_run(file.begin_epoch(loaded, _next_epoch(loaded.state, 0), self._now_ms()))
         except BaseException:
             file.abandon()
             raise
@@ -470,6 +551,12 @@ def _unfinished(board: str) -> Unavailable:
     return Unavailable(what=f"board {board}", reason="it is being made or removed")
 
 
+async def _nothing() -> AsyncIterator[Sequence[Entry]]:
+    """The entries of a board that begins empty."""
+    return
+    yield
+
+
 def _check_size(limit: str, size: int, maximum: int) -> None:
     if size > maximum:
         raise LimitExceeded(limit, size, maximum)
@@ -499,7 +586,7 @@ async def _taken(directory: Path) -> FileLock:
     try:
         return await asyncio.shield(taking)
     except asyncio.CancelledError:
-        # The thread goes on: what it takes is released, even if this is cancelled once more.
+        # The thread continues: its lock is released even if this is cancelled once more.
         await asyncio.wait([asyncio.create_task(_given_back(directory, taking))])
         raise
 
@@ -517,15 +604,23 @@ def _let_go(directory: Path, lock: FileLock) -> None:
 
 
 def _write_owner(directory: Path, url: str | None) -> None:
+    """Who has the directory, for people and for the command line. Without room nobody is told."""
+    new, owner = directory / "owner.json.new", directory / "owner.json"
     with translated(directory):
-        new = directory / "owner.json.new"
-        with open_anew(new) as file:
-            json.dump({"pid": os.getpid(), "url": url}, file)
-        new.replace(directory / "owner.json")
+        try:
+            with open_anew(new) as file:
+                json.dump({"pid": os.getpid(), "url": url}, file)
+            new.replace(owner)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            for path in (new, owner):  # what an earlier owner said is wrong by now
+                path.unlink(missing_ok=True)
+            log.warning("no room for %s: the command line needs --url (%s)", owner, error.strerror)
 
 
 def _in_use(directory: Path) -> DataDirectoryInUse:
-    """Who has the directory, as far as they said so."""
+    """The owner of the directory, as far as recorded."""
     try:
         owner = json.loads((directory / "owner.json").read_text())
         pid = owner["pid"]

@@ -5,10 +5,10 @@ digests of the sealed manifest before the last one is given to it.
 
 Invariants
 - an import whose digests are not those of its manifest leaves no board.
-- at most IMPORTS_MAX are under way, each with one page in memory; one whose next page does not come
+- at most IMPORTS_MAX run at a time, each with one page in memory; one whose next page does not come
   within IMPORT_IDLE_MS is given up.
 
-What a board that did not begin empty says of where it came from: `system/origin`.
+The origin of a board that did not begin empty: `system/origin`.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, LimitExc
 from blackboard.integrity.digest_check import Sums
 from blackboard.integrity.signing import Manifest
 from blackboard.types import (
+    EPOCH_JUMP,
     IMPORT_IDLE_MS,
     IMPORTS_MAX,
     INTEGER_MAX,
@@ -40,7 +41,8 @@ from blackboard.wire.frames import SEALED, SEALED_BYTES_MAX
 def origin_entry(
     origin: Point, *, by: str, note: str, request: str, time_ms: Milliseconds, shares: bool = True
 ) -> Entry:
-    """What a board says of where it came from; `shares` is whether the archive has its past."""
+    """The entry with a board's origin; `shares` says whether the archive has its earlier
+    history."""
     value = {
         "board": origin.board,
         "revision": origin.revision,
@@ -141,14 +143,15 @@ class _Import:
 
     async def _seed(self) -> Head:
         revision = self._manifest.revision
-        epoch = Epoch(
-            self._manifest.epoch.number + 1, secrets.token_hex(8), BRANCH, revision, revision + 1
-        )
+        removed = await self._store.removed(self._board)
+        first = revision + 1 if removed is None else max(revision, removed + EPOCH_JUMP) + 1
+        number = self._manifest.epoch.number + 1
+        epoch = Epoch(number, secrets.token_hex(8), BRANCH, revision, first)
         seed = Seed(epoch, self._manifest.time_ms, tuple(_checked_items(self.wish)))
         return await self._store.seed(self._board, seed, self._checked())
 
     async def _checked(self) -> AsyncIterator[Sequence[Entry]]:
-        """The pages, as long as nothing is wrong with them. Errors: Corrupt, InvalidRequest."""
+        """The pages, checked one by one. Errors: Corrupt, InvalidRequest."""
         while page := await self._page():
             for entry in page:
                 self._check(entry)

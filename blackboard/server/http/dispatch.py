@@ -72,6 +72,7 @@ DEEDS = (
     messages.Recover,
     messages.Freeze,
     messages.Thaw,
+    messages.Remove,
     messages.Branch,
     messages.Verify,
     messages.ImportBegin,
@@ -105,6 +106,8 @@ async def call_deed(link: Link, params: messages.Params) -> Any:
         case messages.Thaw():
             ended = await link.thaw(params.board, params.note)
             return None if ended is None else past.write_freeze(ended)
+        case messages.Remove():
+            return await link.remove(params.board)
         case messages.Branch():
             branch = BranchWish(params.new, moment_in(params.at), params.request, params.note)
             return answers.write_head(await link.branch(params.board, branch))
@@ -212,6 +215,8 @@ async def call(link: Link, params: messages.Params | CommitParams, encoding: Enc
             return [write_cause(cause) for cause in await link.why(params.board, params.key)]
         case messages.Boards():
             return list(await link.boards())
+        case messages.LostBoards():
+            return [asdict(found) for found in await link.lost_boards()]
         case messages.Audit():
             records = await link.audit(after=params.after, limit=params.limit)
             return [{"key": key, **asdict(record)} for key, record in records]
@@ -245,7 +250,7 @@ def write_receipt(receipt: Receipt) -> ReceiptMessage:
 
 def write_cause(cause: Cause) -> CauseMessage:
     """A cause as a message."""
-    return {
+    message: CauseMessage = {
         "key": cause.key,
         "revision": cause.revision,
         "depth": cause.depth,
@@ -255,6 +260,9 @@ def write_cause(cause: Cause) -> CauseMessage:
         "based_on": [[key, revision] for key, revision in cause.based_on],
         "missing": cause.missing,
     }
+    if cause.account:
+        message["account"] = cause.account
+    return message
 
 
 def describe(principal: Principal, agent: str) -> answers.IdentityMessage:

@@ -35,7 +35,6 @@ from typing import Any, Final, TypeVar
 
 from blackboard.engines.payer import paid_by
 from blackboard.errors import Overloaded
-from blackboard.server.overload.fair_share import READ_US
 from blackboard.types import (
     ACCOUNTS_TOLD_MAX,
     AUDIT_WINDOW_MS,
@@ -56,6 +55,8 @@ _USAGE_S: Final = 1.0
 _REPAID_LEAST: Final = 0.1
 """Of a processor: so much is repaid even while others use all of it. The largest debt is then
 repaid within DEBT_WAIT_MS_MAX: an account which asks for one read at a time is never refused."""
+_UNKNOWN_US: Final = 50_000.0
+"""What a read reserves of a kind that nobody has asked for yet: five of them begin together."""
 _LOOK_S: Final = 0.05
 """How often those who wait look whether others are still at work."""
 _LOOK_LEAST_S: Final = 0.001
@@ -87,8 +88,9 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    given: "asyncio.Future[None]"
-    price_us: float
+    given: "asyncio.Future[float]"
+    """What is reserved for it, in microseconds."""
+    method: str
     until_s: float
 
 
@@ -128,6 +130,7 @@ class Charges:
         self._used_us = 0.0  # lately, by all
         self._used_at_s = 0.0
         self._charged_us = 0.0
+        self._prices_us: dict[str, float] = {}  # by all
         self._refused = 0
         self._last = ("", -math.inf)
         """Who was at work last, and when;"""
@@ -170,25 +173,29 @@ class Charges:
         now_s = self._clock()
         self._came(name, now_s)
         account = self._account(name, now_s)
-        price_us = account.prices_us.get(method, float(READ_US))
-        wait_s = self._wait_s(name, account, now_s, sum(w.price_us for w in account.line))
-        if wait_s or account.line:
-            if wait_s * 1_000 > DEBT_WAIT_MS_MAX:
-                raise self._refusal(name, account, wait_s)
-            await self._wait(name, account, price_us, now_s)
-        else:
-            account.reserved_us += price_us
-        return price_us
+        before_us = sum(self._price_us(account, waiting.method) for waiting in account.line)
+        wait_s = self._wait_s(name, account, now_s, before_us)
+        if not wait_s and not account.line:
+            return self._reserved(account, method)
+        if wait_s * 1_000 > DEBT_WAIT_MS_MAX:
+            raise self._refusal(name, account, wait_s)
+        return await self._wait(name, account, method, now_s)
 
     def give_back(self, name: str, reserved_us: float) -> None:
         """What was reserved was used, and is charged as such; or it was not used."""
         self._account(name, self._clock()).reserved_us -= reserved_us
 
     def learn(self, name: str, method: str, used_us: float) -> None:
-        """A request took so much: the next one of its kind will reserve about that."""
+        """A request is done and took so much: the next one of its kind will reserve about that.
+
+        An account that has not asked for one yet reserves what those of all others took.
+        """
         account = self._account(name, self._clock())
-        before_us = account.prices_us.get(method, used_us)
-        account.prices_us[method] = (before_us + used_us) / 2
+        for prices_us in (account.prices_us, self._prices_us):
+            prices_us[method] = (prices_us.get(method, used_us) + used_us) / 2
+        if account.timer is not None:  # those that wait may go on with what it did not use
+            account.timer.cancel()
+            self._look(name, account)
 
     def statistics(self) -> ChargeStatistics:
         """A snapshot of all accounts."""
@@ -278,20 +285,28 @@ class Charges:
 
     # --- the line ---------------------------------------------------------------------------------
 
-    async def _wait(self, name: str, account: Account, price_us: float, now_s: float) -> None:
-        given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(given, price_us, now_s + DEBT_WAIT_MS_MAX / 1_000)
+    async def _wait(self, name: str, account: Account, method: str, now_s: float) -> float:
+        given: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        waiting = _Waiting(given, method, now_s + DEBT_WAIT_MS_MAX / 1_000)
         account.line.append(waiting)
         if account.timer is None:
             self._look_soon(name, account, 0.0)
         try:
-            await given
+            return await given
         except asyncio.CancelledError:
             if given.done() and not given.cancelled() and given.exception() is None:
-                account.reserved_us -= price_us
+                account.reserved_us -= given.result()
             with contextlib.suppress(ValueError):  # it had its answer
                 account.line.remove(waiting)
             raise
+
+    def _price_us(self, account: Account, method: str) -> float:
+        return account.prices_us.get(method) or self._prices_us.get(method, _UNKNOWN_US)
+
+    def _reserved(self, account: Account, method: str) -> float:
+        price_us = self._price_us(account, method)
+        account.reserved_us += price_us
+        return price_us
 
     def _look_soon(self, name: str, account: Account, wait_s: float) -> None:
         delay_s = min(max(wait_s, _LOOK_LEAST_S), _LOOK_S)
@@ -313,8 +328,7 @@ class Charges:
             if wait_s:
                 first.given.set_exception(self._refusal(name, account, wait_s))
             else:
-                account.reserved_us += first.price_us
-                first.given.set_result(None)
+                first.given.set_result(self._reserved(account, first.method))
         return None
 
     def _refusal(self, name: str, account: Account, wait_s: float) -> Overloaded:

@@ -93,6 +93,12 @@ async def _recover(link: LocalLink) -> list[str]:
     return [SECRET]
 
 
+async def _remove(link: LocalLink) -> list[str]:
+    with contextlib.suppress(NoSuchBoard):
+        await link.remove("nothing")
+    return [SECRET]
+
+
 async def _freeze(link: LocalLink) -> list[str]:
     await link.freeze("main", "")
     return [SECRET]
@@ -117,6 +123,7 @@ PAST: dict[str, Callable[[LocalLink], Awaitable[list[str]]]] = {
     "prune": _prune,
     "restore": _restore,
     "recover": _recover,
+    "remove": _remove,
     "freeze": _freeze,
     "thaw": _thaw,
     "branch": _branch,

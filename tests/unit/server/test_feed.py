@@ -13,7 +13,7 @@ from msgpack import packb
 
 from blackboard.client.board import Board
 from blackboard.core import access
-from blackboard.core.commit import RESTORE, Commit, Committed, Epoch, LogEntry, PutBack
+from blackboard.core.commit import RESTORE, Commit, Committed, Epoch, LogEntry, LogPage, PutBack
 from blackboard.core.history import LARGE_CHANGES, LargeEntry
 from blackboard.core.path import parse_patterns
 from blackboard.core.watch import Position, WatchState
@@ -165,6 +165,25 @@ async def test_a_failing_reader_is_told_to_every_watcher(
                 await revisions(watcher, 99)
             assert told.value.reason == "a flipped bit"
     assert "feed of main ended" in caplog.text
+
+
+async def test_a_log_with_a_gap_is_passed_on_to_nobody(
+    feed: Feed, board: Board, store: HookedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever watches would take it for all that happened."""
+    read = store.log
+
+    async def torn(name: str, after: int, *, limit: int, wait_ms: int = 0) -> LogPage:
+        await anyio.lowlevel.checkpoint()
+        page = await read(name, after, limit=limit, wait_ms=wait_ms)
+        return LogPage(page.head, tuple(e for e in page.entries if e.revision != 2))
+
+    async with feed.watch(EVERYTHING, None) as watcher:
+        monkeypatch.setattr(store, "log", torn)
+        for _ in range(3):
+            await board.increment("public/n")
+        with pytest.raises(Corrupt, match="revision 3 follows 1"):
+            await revisions(watcher, 3)
 
 
 async def test_a_failing_reader_ends_those_who_slept_through_what_came(

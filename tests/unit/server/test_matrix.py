@@ -163,6 +163,7 @@ WHOLE: dict[str, set[str]] = {
     "recover": {"operator"},
     "freeze": {"operator"},
     "thaw": {"operator"},
+    "remove": {"operator"},
     "verify": {"operator"},
     "export": {"operator"},
     "import_begin": {"operator"},
@@ -171,6 +172,7 @@ WHOLE: dict[str, set[str]] = {
     "audit": {"operator"},
     "erase": {"operator"},
     "rewrap": {"operator"},
+    "lost_boards": {"operator"},
     "revoke": {"operator"},
     "manifest": {"operator", "agent"},
 }
@@ -317,6 +319,7 @@ ABOUT_ALL: dict[str, Callable[[LocalLink], Awaitable[object]]] = {
     "audit": lambda link: link.audit(after=None, limit=1),
     "erase": lambda link: link.erase("bob", BOARD),
     "rewrap": lambda link: link.rewrap(),
+    "lost_boards": lambda link: link.lost_boards(),
     "revoke": lambda link: link.revoke(principal="somebody-else"),
 }
 

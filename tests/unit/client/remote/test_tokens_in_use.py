@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 import blackboard
 from blackboard.client.remote import channel
@@ -103,6 +103,24 @@ async def test_a_document_ends_with_its_token(served: Served) -> None:
         async with asyncio.timeout(PATIENCE_S):
             await again.wait_closed()
         assert again.close_code == CLOSE_UNAUTHENTICATED
+
+
+async def test_a_token_in_a_url_is_for_that_document_alone(served: Served) -> None:
+    """It gets into logs and histories: one that could do more is not let in there."""
+    token = served.token(ADA)
+    url = f"{served.url}/v1/boards/main/docs/public/memo"
+    others = [
+        document_token(token, "main", "public/other"),
+        document_token(token, "b", "public/memo"),
+    ]
+    for wide in (token, *others):
+        async with connect(f"{url}?token={wide}", proxy=None) as peer:
+            with pytest.raises(ConnectionClosed):
+                await peer.recv()
+            assert peer.close_code == CLOSE_UNAUTHENTICATED
+    narrow = document_token(token, "main", "public/memo")
+    async with connect(f"{url}?token={narrow}", proxy=None) as peer:
+        await peer.recv()
 
 
 async def test_connections_of_documents_count_like_others(

@@ -25,9 +25,11 @@ from blackboard.core.commit import (
     Put,
     Release,
     Renew,
+    account_of,
 )
 from blackboard.core.freeze import FROZEN_KEY
 from blackboard.core.path import namespace_of
+from blackboard.core.state import shares_of
 from blackboard.engines.redis import store as redis_module
 from blackboard.engines.redis.codec import read_log_page
 from blackboard.engines.redis.layout import board_keys
@@ -84,7 +86,9 @@ async def check_layout(redis: Any) -> None:
             assert length == len(fields[b"\0" + key])
         if expires_at_ms:
             expires[key] = expires_at_ms
-        for name in (namespace_of(key.decode()), ""):
+        account = account_of(field[HEADER.size : HEADER.size + size].decode())
+        namespace = namespace_of(key.decode())
+        for name in (namespace, "", *shares_of(account, namespace)):
             used = usage.setdefault(name, [0, 0])
             used[0] += 1
             used[1] += len(key) + length

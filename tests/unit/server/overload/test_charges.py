@@ -48,7 +48,9 @@ def clock() -> Clock:
 @pytest.fixture
 def charges(clock: Clock) -> Charges:
     """Nobody has used anything."""
-    return Charges(clock)
+    found = Charges(clock)
+    found._prices_us["list"] = READ_US
+    return found
 
 
 def burn(spent_ns: int = BURNT_NS) -> None:
@@ -255,6 +257,21 @@ async def test_one_read_at_a_time_is_never_refused(charges: Charges, clock: Cloc
     assert await asyncio.wait_for(waiting, TIMEOUT_S) == READ_US
 
 
+async def test_of_what_nobody_has_asked_for_yet_few_begin(charges: Charges) -> None:
+    """What it takes is known when the first is done; then as many go on as can be paid."""
+    beside(charges)
+    bills = [charges.bill("rita", "differences") for _ in range(20)]
+    tasks = [asyncio.create_task(bill.begin()) for bill in bills]
+    await wait_until(lambda: true(charges.statistics().waiting == 14))
+    assert [task.done() for task in tasks] == [True] * 6 + [False] * 14
+    for bill in bills[:2]:
+        await bill.run(checkpoint)
+    await asyncio.wait_for(asyncio.gather(*tasks), TIMEOUT_S)
+    charges.learn("ann", "log", 1_000)
+    assert await charges.admit("ann", "log") == 1_000
+    assert await charges.admit("bob", "log") == 1_000
+
+
 async def test_whoever_would_wait_too_long_is_refused(
     charges: Charges, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -303,6 +320,24 @@ async def test_who_gives_up_waiting_reserves_nothing(charges: Charges, clock: Cl
     beside(charges)
     await asyncio.wait_for(asyncio.gather(*tasks[1:]), TIMEOUT_S)
     assert charges._accounts["rita"].reserved_us == 2 * READ_US
+
+
+async def test_who_is_cancelled_as_it_may_go_on_reserves_nothing(
+    charges: Charges, clock: Clock
+) -> None:
+    """Its turn has come, and it has not heard of it."""
+    in_debt(charges, "rita")
+    beside(charges)
+    waiting = begun(charges)
+    await wait_until(lambda: true(charges.statistics().waiting))
+    clock.now_s += 1
+    beside(charges)
+    charges.learn("rita", "log", 1_000)  # a request is done: the line is looked at
+    assert charges._accounts["rita"].reserved_us == READ_US
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
+    assert charges._accounts["rita"].reserved_us == 0
 
 
 # --- bills ----------------------------------------------------------------------------------------

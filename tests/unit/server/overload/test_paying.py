@@ -16,7 +16,7 @@ from blackboard.core.access import Narrowing
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.integrity.signing import Seal
 from blackboard.integrity.tokens import attenuate
-from blackboard.server.overload.charges import AccountCharge
+from blackboard.server.overload.charges import AccountCharge, Charges
 from blackboard.server.service import Service
 from blackboard.types import CREDIT_MS_MAX, DEBT_MS_MAX, READS_WAITING_MAX
 from tests.serving import Served, serving
@@ -325,19 +325,29 @@ async def test_what_is_made_for_a_watch_is_paid_by_its_account(tmp_path: Path) -
         await wait_until(lambda: _true(account(served, "rita").charged_ms > before + 0.1))
 
 
-async def test_to_open_a_watch_is_paid_by_its_account(tmp_path: Path) -> None:
+async def test_to_open_a_watch_is_paid_by_its_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its patterns are looked at, and compared with the grants, before anything is shown."""
+    noted, aside = list[tuple[str, float]](), Charges.charge_aside
+
+    def noting(self: Charges, name: str, spent_us: float) -> None:
+        noted.append((name, spent_us))
+        aside(self, name, spent_us)
+
+    monkeypatch.setattr(Charges, "charge_aside", noting)
     async with (
         archiving(tmp_path) as served,
         talking(served.url, served.token(RITA), greeting={}) as rita,
     ):
         await epoch_of(rita)
-        before = account(served, "rita").charged_ms
         patterns = [f"public/*/{number}/*" for number in range(64)]
         opened = await rita.ask(1, "watch", {**MAIN, "watch": 1, "patterns": patterns})
         assert "result" in opened
         assert "result" in await rita.ask(2, "unwatch", {"watch": 1})
-        await wait_until(lambda: _true(account(served, "rita").charged_ms > before + 0.2))
+        await wait_until(lambda: _true(noted))
+    assert {name for name, _ in noted} == {"rita"}
+    assert sum(spent_us for _, spent_us in noted) > 0
 
 
 async def _true(value: object) -> bool:
