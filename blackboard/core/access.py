@@ -539,6 +539,7 @@ METHODS: dict[str, Checked] = {
     "prune": Checked.WHOLE_ADMIN,
     "restore": Checked.WHOLE_RESTORE,
     "recover": Checked.WHOLE_ADMIN,
+    "redact": Checked.WHOLE_ADMIN,
     "branch": Checked.WHOLE_CHECKPOINT,
     "differences": Checked.FILTERED,
     "history": Checked.EACH_KEY,

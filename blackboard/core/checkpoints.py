@@ -338,7 +338,8 @@ class RedactWish:
     """A redaction that is asked for: of which key, and why."""
 
     key: Key
-    why: str = ""
+    why: str
+    request: str
 
 
 @dataclass(frozen=True, slots=True)

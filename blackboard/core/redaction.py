@@ -14,6 +14,7 @@ from typing import Final
 
 from msgspec.msgpack import encode
 
+from blackboard.core.commit import LogEntry
 from blackboard.core.documents.keys import document_of, document_prefix
 from blackboard.core.path import SYSTEM, Ranges, namespace_of, range_below, range_of
 from blackboard.errors import InvalidRequest
@@ -29,6 +30,11 @@ def record_key(path: Key) -> Key:
     """Where the redaction of `path`, or of the document that it is a part of, is recorded."""
     key = document_of(path) or path
     return f"{RECORDS}/{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def is_redaction(entry: LogEntry) -> bool:
+    """Whether an entry of the service's own records a redaction: first of all its changes."""
+    return bool(entry.changes) and entry.changes[0].key.startswith(f"{RECORDS}/")
 
 
 def check_redactable(key: Key) -> Key:

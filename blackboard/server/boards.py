@@ -131,6 +131,8 @@ class Host:
         self.imports = Imports(self.store)
         self.recoveries: Closing | None = None
         """Those that this process was asked for (`Recoveries.of`); None until it was."""
+        self.redactions: Closing | None = None
+        """Those of this process (`Redactions.of`); None until it was asked for one."""
         self.archiver = None if self.archive is None else Archiver(self.store, self.archive)
         """What feeds the archive."""
         self.documents: Documents | None = None
@@ -342,8 +344,9 @@ class Host:
         await self.revocations.aclose()
         await self.audit.aclose()
         await self.imports.aclose()
-        if self.recoveries is not None:
-            await self.recoveries.aclose()
+        for deeds in (self.recoveries, self.redactions):
+            if deeds is not None:
+                await deeds.aclose()
         for board in self._boards.values():
             await board.queue.aclose()
             await board.feed.aclose()

@@ -30,6 +30,7 @@ from blackboard.core.commit import Head, LogEntry
 from blackboard.core.history import LARGE_CHANGES, LargeEntry
 from blackboard.core.path import Pattern
 from blackboard.core.pattern_index import PatternIndex, intersections
+from blackboard.core.redaction import is_redaction
 from blackboard.core.watch import Cursor, Position, WatchEvent
 from blackboard.engines.base import Store
 from blackboard.errors import (
@@ -50,6 +51,7 @@ from blackboard.types import (
     Key,
     Revision,
 )
+from blackboard.wire.codec import SYSTEM_AGENT
 
 log = logging.getLogger(__name__)
 _TAIL_WAIT_MS = 1_000
@@ -373,14 +375,25 @@ class Feed:
         while len(self._ring) > 1 and (
             self._ring_bytes > WATCH_QUEUE_BYTES_MAX or self._ring_changes > WATCH_QUEUE_CHANGES_MAX
         ):
-            oldest = self._ring.popleft()
-            self._after = oldest.revision
-            self._ring_bytes -= history.cost_of(oldest)
-            self._ring_changes -= len(oldest.changes)
+            self._drop_oldest()
+        for entry in entries:
+            if entry.author == SYSTEM_AGENT and is_redaction(entry):
+                self._drop_below(entry.revision)
         self._shared.clear()
         if self._large is not None and self._large.entry.revision <= self._after:
             self._large = None
         self._tell(entries)
+
+    def _drop_below(self, revision: Revision) -> None:
+        """Let go of the entries before a revision: they are read again from the log."""
+        while self._ring and self._ring[0].revision < revision:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        oldest = self._ring.popleft()
+        self._after = oldest.revision
+        self._ring_bytes -= history.cost_of(oldest)
+        self._ring_changes -= len(oldest.changes)
 
 
 class Watcher:

@@ -287,6 +287,16 @@ class Recover(_BoardParams):
     note: Note = ""
 
 
+class Redact(_BoardParams):
+    """Take every value that `key` ever had out of the board, and out of all that shares its
+    history; ask again, with the same `request`, until it is done."""
+
+    method = "redact"
+    key: KeyText
+    request: RequestName
+    why: Note = ""
+
+
 class Branch(_BoardParams):
     """Make board `new`, which begins as this one was."""
 
@@ -430,6 +440,7 @@ METHODS: Final[dict[str, type[Params]]] = {
         Prune,
         Restore,
         Recover,
+        Redact,
         Branch,
         Differences,
         History,

@@ -20,6 +20,7 @@ from blackboard.core.checkpoints import (
     Moment,
     Policy,
     RecoverWish,
+    RedactWish,
     RestoreWish,
 )
 from blackboard.core.commit import Entry
@@ -70,6 +71,7 @@ DEEDS = (
     messages.Prune,
     messages.Restore,
     messages.Recover,
+    messages.Redact,
     messages.Branch,
     messages.Verify,
     messages.ImportBegin,
@@ -98,6 +100,9 @@ async def call_deed(link: Link, params: messages.Params) -> Any:
             at = None if params.at is None else moment_in(params.at)
             recovered = await link.recover(params.board, RecoverWish(at, params.note))
             return past.write_recovered(recovered)
+        case messages.Redact():
+            redact = RedactWish(params.key, params.why, params.request)
+            return past.write_redaction(await link.redact(params.board, redact))
         case messages.Branch():
             branch = BranchWish(params.new, moment_in(params.at), params.request, params.note)
             return answers.write_head(await link.branch(params.board, branch))

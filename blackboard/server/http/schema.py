@@ -38,6 +38,7 @@ RESULTS: Final[dict[str, Any]] = {
     "prune": past.PrunedMessage,
     "restore": past.RestoredMessage,
     "recover": past.RecoveredMessage,
+    "redact": past.RedactionMessage,
     "branch": answers.HeadMessage,
     "differences": past.DifferencesMessage,
     "history": list[past.VersionMessage],

@@ -155,6 +155,7 @@ WHOLE: Final = frozenset(
         "prune",
         "restore",
         "recover",
+        "redact",
         "branch",
         "verify",
         "export",
