@@ -25,6 +25,9 @@ REDACTED: Final = encode({"$redacted": True})
 RECORDS: Final = f"{SYSTEM}/redactions"
 """The records of redactions, one key for each."""
 
+NOTE: Final = "redacted"
+"""Of the commit that removes a key, as all see it who may read the key."""
+
 
 def record_key(path: Key) -> Key:
     """Where the redaction of `path`, or of the document that it is a part of, is recorded."""
@@ -33,8 +36,8 @@ def record_key(path: Key) -> Key:
 
 
 def is_redaction(entry: LogEntry) -> bool:
-    """Whether an entry of the service's own records a redaction: first of all its changes."""
-    return bool(entry.changes) and entry.changes[0].key.startswith(f"{RECORDS}/")
+    """Whether an entry of the service's own begins a redaction: it removes the key."""
+    return entry.note == NOTE and any(c.key.startswith(f"{RECORDS}/") for c in entry.changes)
 
 
 def check_redactable(key: Key) -> Key:

@@ -247,7 +247,7 @@ class Host:
         queue = CommitQueue(
             self.store, name, self.load, self.revocations.recheck, self._permits.commit
         )
-        opened = OpenBoard(queue, Feed(self.store, name))
+        opened = OpenBoard(queue, Feed(self.store, name, self.archive))
         if self.archiver is not None and not self.draining:
             self.archiver.follow(name)
         return self._boards.setdefault(name, opened)

@@ -19,10 +19,11 @@ import contextlib
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from blackboard.archive.base import Archive
 from blackboard.client.link import Delivery
 from blackboard.core import access, history, watch
 from blackboard.core.access import Grant
@@ -118,9 +119,10 @@ class _Sleepers:
 class Feed:
     """The live end of one board's log."""
 
-    def __init__(self, store: Store, board: str) -> None:
+    def __init__(self, store: Store, board: str, archive: Archive | None = None) -> None:
         self.store = store
         self.board = board
+        self._archive = archive
         self.watchers = 0
         self._ring: deque[LogEntry] = deque()
         self._ring_bytes = 0
@@ -276,6 +278,22 @@ class Feed:
         if found is None:
             found = self._shared[view, after] = make()
         return found
+
+    async def archived(self, after: Revision, gone: Compacted) -> list[LogEntry]:
+        """The next entries after `after` that the log has no more, for who is watching already.
+
+        Errors: `gone`, unless they are archived.
+        """
+        found: Sequence[LogEntry] = ()
+        if self._archive is not None:
+            until = gone.oldest - 1
+            with contextlib.suppress(Compacted):
+                found = await self._archive.log(
+                    self.board, after, until=until, limit=WATCH_BATCH_REVISIONS_MAX
+                )
+        if not found:
+            raise gone
+        return list(found)
 
     def show(self, view: View, entry: LogEntry) -> LogEntry | None:
         """As `View.show`; what it takes to show a large restore to many is made once."""
@@ -462,7 +480,8 @@ class Watcher:
         return delivery
 
     async def _catch_up(self, after: Revision) -> Delivery:
-        """The next entries from the log; no more than one delivery takes, the rest is read later.
+        """The next entries from the log, or from the archive if the log was cut meanwhile; no more
+        than one delivery takes, the rest is read later.
 
         Errors: Compacted, RolledBack.
         """
@@ -473,6 +492,10 @@ class Watcher:
             # The engine lost what was seen. Opening the board begins an epoch above everything.
             watch.check_start(await store.open(board), self.position)
             page = await store.log(board, after, limit=WATCH_BATCH_REVISIONS_MAX)
+        except Compacted as gone:
+            found = await self._feed.archived(after, gone)
+            delivery, self._cursor.position = self._pass(found)
+            return delivery
         delivery, self._cursor.position = self._pass(list(page.entries))
         return delivery
 

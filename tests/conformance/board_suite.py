@@ -24,6 +24,7 @@ from tests.conformance.rules_board_past import PastRules
 from tests.conformance.rules_board_presence import PresenceRules
 from tests.conformance.rules_board_private import PrivateRules
 from tests.conformance.rules_board_read import BoardReadRules
+from tests.conformance.rules_board_redact import RedactRules
 from tests.conformance.rules_board_restore import RestoreRules
 from tests.conformance.rules_board_step import StepRules
 from tests.conformance.rules_board_watch import WatchRules
@@ -77,6 +78,7 @@ class BoardSuite(
     BarrierRules,
     PastRules,
     RestoreRules,
+    RedactRules,
     BranchRules,
     DocumentRules,
     DocumentPeerRules,

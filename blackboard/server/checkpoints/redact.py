@@ -24,7 +24,7 @@ from blackboard.core.access import is_reserved
 from blackboard.core.checkpoints import RedactedRows, Redaction, RedactWish
 from blackboard.core.commit import Delete, DeletePrefix, Entry, Op, Put
 from blackboard.core.documents.keys import document_prefix
-from blackboard.core.redaction import RECORDS, record_key
+from blackboard.core.redaction import NOTE, RECORDS, record_key
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Scrubs
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
@@ -45,7 +45,7 @@ from blackboard.wire.codec import decode_value, encode_value
 
 log = logging.getLogger(__name__)
 
-NOTE: Final = "redacted"
+_NOTE_DONE: Final = "a redaction is done"
 _DELETES: Final = OPERATIONS_MAX // 2
 """Of the parts of a document: what is left goes with the key, in a commit that has other operations
 as well."""
@@ -208,7 +208,7 @@ class _Running:
         async for entry in _listed(self._host, board, document_prefix(key)):
             ops.append(Delete(entry.key))
             if len(ops) == _DELETES:
-                await commit_as_system(self._host, board, ops, note=NOTE)
+                await commit_as_system(self._host, board, ops)
                 ops.clear()
         state = _BEGUN if board == self._board else _PART
         ops = [self._put_record(state), Delete(key), DeletePrefix(document_prefix(key))]
@@ -217,7 +217,7 @@ class _Running:
         self._epochs[board] = (await self._host.store.open(board)).epoch.id
 
     async def _record(self, board: str, state: str) -> None:
-        await commit_as_system(self._host, board, [self._put_record(state)], note=NOTE)
+        await commit_as_system(self._host, board, [self._put_record(state)], note=_NOTE_DONE)
 
     def _put_record(self, state: str) -> Op:
         wish = self._wish
