@@ -74,12 +74,12 @@ proof: $(STAMP) servers ## Try to break every promise, and print what was tried 
 audit: $(STAMP) ## Look for known holes in the versions that we test with
 	@tools/audit.sh
 
-bench: $(STAMP) ## Measure beside other stores, and print a table
+bench: $(STAMP) ## Measure beside other stores (PUBLISH=1 renews docs/performance.md)
 	@$(RUN)python -m pip --disable-pip-version-check install --quiet -r bench/requirements.txt
-	@$(RUN)python -m bench
-	@$(RUN)python -m bench.locks
-	@$(RUN)python -m bench.agents
-	@$(RUN)python -m bench.documents
+	@$(RUN)python -m bench $(if $(PUBLISH),--publish)
+	@$(RUN)python -m bench.locks $(if $(PUBLISH),--publish)
+	@$(RUN)python -m bench.agents $(if $(PUBLISH),--publish)
+	@$(RUN)python -m bench.documents $(if $(PUBLISH),--publish)
 
 constraints: ## Write constraints.txt from the newest versions that we admit
 	@tools/write_constraints.sh

@@ -32,6 +32,7 @@ from bench.agent_rows import OURS, AgentRow, OursRow, cpu_seconds
 from bench.coordination import explain, print_run, words
 from bench.figures import Figures, Results, quantile
 from bench.machine import gather_facts
+from bench.published import publish
 from bench.report import Table, cell_table, verdict_table
 from bench.servers import Lab, UnavailableError, prepare_cache
 from bench.targets import Target, judge
@@ -176,7 +177,11 @@ async def run(options: argparse.Namespace) -> int:
         rows = await start_rows(lab, options.only, troubles)
         facts = gather_facts(lab.folder)
         results, failed = await measure(rows, rounds, steps)
-    print_run(facts, tables(results), troubles, as_markdown=options.markdown)
+    found = tables(results)
+    print_run(facts, found, troubles, as_markdown=options.markdown)
+    if options.publish:
+        names = ("agents", "agents-targets")
+        publish(facts.conditions(rounds), dict(zip(names, (found[0], found[-1]), strict=True)))
     return 1 if failed else 0
 
 
@@ -192,6 +197,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--quick", action="store_true", help="one short round")
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
+    parser.add_argument("--publish", action="store_true", help="renew docs/performance.md")
     parser.add_argument(
         "--no-fetch", dest="fetch", action="store_false", help="do not download missing servers"
     )

@@ -4,6 +4,7 @@
     python -m bench.coordination --only ours,etcd       rows whose name contains one of these
     python -m bench.coordination --cells put,fan        kinds: put, fan, cas, increment, stall
     python -m bench.coordination --quick                does it run at all; figures are worthless
+    python -m bench.coordination --publish              put the figures into docs/performance.md
 
 In every round each cell visits all rows one after another in a new random order, so that what
 drifts on the machine drifts for all. Missing servers are fetched with apt into the checkout's
@@ -34,6 +35,7 @@ from bench.catalogue import ROWS
 from bench.cells import cas_cell, fan_cell, increment_cell, put_cell
 from bench.figures import Figures, Results
 from bench.machine import Facts, gather_facts
+from bench.published import publish, summary
 from bench.report import Table, cell_table, document, markdown, verdict_table
 from bench.rows import Row
 from bench.servers import Lab, UnavailableError, prepare_cache
@@ -183,6 +185,9 @@ def report(run: Run, facts: Facts, options: argparse.Namespace) -> None:
     if options.json:
         written = document(results, verdicts, survives, asdict(facts), troubles)
         options.json.write_text(json.dumps(written, indent=1) + "\n")
+    if options.publish:
+        tables = {name: summary(name, results) for name in ("put", "fan") if name in options.cells}
+        publish(facts.conditions(options.rounds), tables | {"targets": verdict_table(verdicts)})
 
 
 async def run_all(options: argparse.Namespace) -> int:
@@ -231,6 +236,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one short round")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
+    parser.add_argument("--publish", action="store_true", help="renew docs/performance.md")
     parser.add_argument(
         "--no-fetch", dest="fetch", action="store_false", help="do not download missing servers"
     )

@@ -38,6 +38,7 @@ from bench.figures import Figures, Results
 from bench.machine import gather_facts
 from bench.ours import BOARD, serve_ours
 from bench.peers import serve_redis
+from bench.published import publish, summary
 from bench.report import cell_table, document, verdict_table
 from bench.rows import LOOPBACK, Endpoint
 from bench.servers import (
@@ -269,6 +270,8 @@ def report(results: Results, options: argparse.Namespace, folder: Path) -> None:
     if options.json:
         written = document(ordered, verdicts, survives, asdict(facts), {})
         options.json.write_text(json.dumps(written, indent=1) + "\n")
+    if options.publish:
+        publish(facts.conditions(options.rounds), {"documents": summary("documents", ordered)})
 
 
 async def run_all(options: argparse.Namespace) -> int:
@@ -316,6 +319,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one short round")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
+    parser.add_argument("--publish", action="store_true", help="renew docs/performance.md")
     parser.add_argument(
         "--no-fetch", dest="fetch", action="store_false", help="do not install what is missing"
     )

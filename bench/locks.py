@@ -29,6 +29,7 @@ from bench.figures import Figures, Results, quantile
 from bench.machine import gather_facts
 from bench.ours import serve_ours
 from bench.peers import POWER_LOSS, PROCESS_CRASH, Etcd, serve_redis
+from bench.published import publish
 from bench.report import Table, cell_table, verdict_table
 from bench.rows import LOOPBACK, client_module
 from bench.servers import Lab, UnavailableError, prepare_cache
@@ -298,7 +299,11 @@ async def run(options: argparse.Namespace) -> int:
     finally:
         lab.close()
         shutil.rmtree(folder, ignore_errors=True)
-    print_run(facts, tables(results), troubles, as_markdown=options.markdown)
+    found = tables(results)
+    print_run(facts, found, troubles, as_markdown=options.markdown)
+    if options.publish:
+        contended = next(table for table in found if table.title == CONTENDED)
+        publish(facts.conditions(rounds), {"locks-contended": contended})
     return 1 if failed else 0
 
 
@@ -313,6 +318,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="one short round")
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
+    parser.add_argument("--publish", action="store_true", help="renew docs/performance.md")
     parser.add_argument(
         "--no-fetch", dest="fetch", action="store_false", help="do not download missing servers"
     )

@@ -42,6 +42,15 @@ class Facts:
     fdatasync_p50_ms: float
     fdatasync_p99_ms: float
 
+    def conditions(self, rounds: int) -> str:
+        """For a published table: in one line, what the figures depend on."""
+        servers = ", ".join(f"{name} {known}" for name, known in self.servers.items())
+        return (
+            f"{rounds} rounds, {self.processor}, {self.cores} cores, Python {self.python},"
+            f" load before {self.load_before:.1f}, a sync takes {self.fdatasync_p50_ms:.2f} ms;"
+            f" {servers}"
+        )
+
     def lines(self) -> list[str]:
         """For people: one fact a line."""
         return [

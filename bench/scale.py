@@ -198,7 +198,7 @@ async def serving() -> AsyncIterator[Measured]:
 
 
 async def run(many: int) -> None:
-    """Measure, and print the table for docs/performance.md."""
+    """Measure, and print the table for docs/sizing.md."""
     async with serving() as lab:
         began_s = time.monotonic()
         costs = await measure(lab, many)

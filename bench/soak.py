@@ -287,7 +287,7 @@ def file_bytes(folder: Path) -> Counter[str]:
 
 
 def table(windows: Sequence[Window], noted: Noted) -> str:
-    """What came out, for docs/performance.md."""
+    """What came out, for docs/sizing.md."""
     warm = [w for w in windows if w.seconds >= windows[-1].seconds * WARM_UP]
     first, last = warm[: max(1, len(warm) // 4)], warm[-max(1, len(warm) // 4) :]
     rows = {

@@ -80,10 +80,29 @@ NAMESPACE_KEYS_MAX: Final = 1_000_000
 """Live keys of one namespace: no agent can fill a board alone."""
 NAMESPACE_BYTES_MAX: Final = 2 * 1024**3
 """Sum of live keys and values of one namespace."""
+ACCOUNT_KEYS_MAX: Final = 3 * NAMESPACE_KEYS_MAX // 4
+"""Those live keys of a board that one account wrote last: others can still write in any namespace,
+whatever it does."""
+ACCOUNT_BYTES_MAX: Final = 3 * NAMESPACE_BYTES_MAX // 4
+"""The same of bytes: half a gibibyte of `public` is left for others, and more of the board."""
+ACCOUNT_INBOX_KEYS_MAX: Final = 65_536
+"""Messages of one account that lie in the inboxes of a board, all together: more than anybody
+reads, and a fifteenth of what one inbox holds."""
+ACCOUNT_INBOX_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The same of bytes: 64 messages of the largest size, and a thirty-second of what one inbox holds.
+Who takes its messages makes room."""
 LEASES_MAX: Final = 4_096
 """Leases of one board, run out ones included until they are released or granted anew."""
+LEASES_ORDINARY_MAX: Final = 3 * LEASES_MAX // 4
+"""Those of them that are no identities of agents: for these the rest is kept, so that agents can
+attach to a board on which everything else is held."""
+LEASES_PER_ACCOUNT_MAX: Final = LEASES_MAX // 2
+"""Leases of one board that one account has or waits for: two thirds of the ordinary ones, and a
+thousand are left for others."""
 LEASE_WAITERS_MAX: Final = 256
 """Holders in the queue of one lease: each change of a lease is logged with its queue."""
+LEASE_WAITERS_PER_ACCOUNT_MAX: Final = LEASE_WAITERS_MAX // 2
+"""Those of them that wait on one account: half of the queue is left for others."""
 RENEWALS_PER_TTL: Final = 3
 """Renewals that fit into one time to live: two may fail before a holder loses its lease."""
 TAKE_OVER_ATTEMPTS_MAX: Final = 8

@@ -5,7 +5,8 @@
 
 Each is one change of the text, of the kind that a hurried edit makes, and most are bugs that other
 systems had. The tests run in a copy of the checkout, first without any fault, when they must pass.
-The faults of commit.lua are in tests/conformance/mutants.py and meet the machine there.
+Those of `tests/seeded/` were thought of by somebody who had not written the tests. The faults of
+commit.lua are in tests/conformance/mutants.py and meet the machine there.
 """
 
 import argparse
@@ -21,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.proof import DIRECTORY, Layer, say
+from tests.seeded import past
+from tests.seeded.mutant import BOARD, UNIT, Mutant
 from tests.source_tree import ROOT
 
 SECONDS_MAX = 60
@@ -30,34 +33,6 @@ PATIENCE = 4
 COPIED = ("blackboard", "agents", "demos", "bench", "tests", "pyproject.toml", "README.md")
 
 
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """`path` with `old` (which must occur exactly once) replaced by `new`; `tests` for pytest."""
-
-    name: str
-    path: str
-    old: str
-    new: str
-    tests: str
-
-    def misfit(self, root: Path) -> str | None:
-        """Why it cannot be seeded into the code below `root`; None if it can."""
-        file = root / self.path
-        if not file.is_file():
-            return f"{self.name}: there is no {self.path}"
-        count = file.read_text().count(self.old)
-        return None if count == 1 else f"{self.name}: {count} places to change in {self.path}"
-
-    def apply(self, root: Path) -> None:
-        """Change the file below `root`. Errors: AssertionError, see `misfit`."""
-        if (reason := self.misfit(root)) is not None:
-            raise AssertionError(reason)
-        file = root / self.path
-        file.write_text(file.read_text().replace(self.old, self.new))
-
-
-UNIT = "tests/unit"
-BOARD = "tests/conformance/test_board_embedded.py"
 MODEL = "blackboard/core/model.py"
 
 MUTANTS = (
@@ -625,6 +600,7 @@ MUTANTS = (
         "",
         f"{BOARD} -k restore_takes_a_document_back",
     ),
+    *past.MUTANTS,
 )
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants import MUTANTS, Mutant, all_fit, copied, run_tests
+from tests.mutants import MUTANTS, all_fit, copied, run_tests
 from tests.proof import DIRECTORY, PLANS, Layer, collected, table
+from tests.seeded.mutant import Mutant
 from tests.source_tree import ROOT
 
 QUICK = "another holder releases a lease"

@@ -153,6 +153,8 @@ def _of_a_commit(error: errors.BlackboardError) -> tuple[str, str] | None:
         case errors.LimitExceeded():
             where = f" ({error.where})" if error.where else ""
             told = f"{error.value:,} is more than the limit {error.limit}{where}: {error.maximum:,}"
+            if error.account:
+                told += f", the share of account {error.account}"
             return told, _WAYS_OUT.get(error.limit, _LIMITS_PAGE)
         case errors.InvalidRequest():
             # "ops.0.key", "keys.0": a command has one operation, and asks for one key.

@@ -356,11 +356,15 @@ class Entry(Struct, frozen=True, gc=False):
 
 
 class Waiter(Struct, frozen=True, gc=False):
-    """Somebody in the queue of a lease, with a ticket that is good until `until_ms`."""
+    """Somebody in the queue of a lease, with a ticket that is good until `until_ms`.
+
+    `account` is that of who asked; "" where it is not known.
+    """
 
     holder: str
     ttl_ms: Milliseconds
     until_ms: Milliseconds
+    account: str = ""
 
 
 class Lease(Struct, frozen=True, gc=False):
@@ -369,7 +373,8 @@ class Lease(Struct, frozen=True, gc=False):
     `waiters` are in the order in which it will be granted to them. `until_ms`, and those of the
     waiters, are the engine's: a change in the log tells them as they were at its revision.
     `ttl_ms` is for how long it was granted, or renewed last; None where a result or a change in the
-    log tells of the lease.
+    log tells of the lease. `account` is that of who asked for it: "" there, and where it was
+    granted before accounts were recorded.
     """
 
     key: Key
@@ -378,6 +383,7 @@ class Lease(Struct, frozen=True, gc=False):
     until_ms: Milliseconds
     waiters: tuple[Waiter, ...] = ()
     ttl_ms: Milliseconds | None = None
+    account: str = ""
 
 
 class Epoch(Struct, frozen=True, gc=False):

@@ -17,7 +17,7 @@ Twin: the lease functions of engines/redis/scripts/commit.lua.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -123,7 +123,7 @@ def pass_on(lease: Lease, fence: Fence, now_ms: Milliseconds) -> Lease | None:
 
 def dated(lease: Lease, now_ms: Milliseconds) -> Lease:
     """The lease with its full time to live from `now_ms` on, and so each ticket in its queue."""
-    waiters = tuple(Waiter(w.holder, w.ttl_ms, now_ms + w.ttl_ms) for w in lease.waiters)
+    waiters = tuple(replace(w, until_ms=now_ms + w.ttl_ms) for w in lease.waiters)
     return replace(lease, until_ms=now_ms + (lease.ttl_ms or 0), waiters=waiters)
 
 
@@ -132,6 +132,30 @@ def is_prolonged(before: Lease | None, after: Lease | None) -> bool:
     if before is None or after is None:
         return False
     return dated(before, 0) == dated(after, 0)
+
+
+def charged(before: Lease | None, after: Lease | None, account: str) -> Lease | None:
+    """`after`, as a commit of `account` leaves what was `before`, with the account of each name.
+
+    Who had the lease, or waited for it, keeps the account under which it asked. Every other name
+    was brought by this commit.
+    Twin: `charge` of engines/redis/scripts/lease.lua.
+    """
+    if after is None:
+        return None
+    known = {} if before is None else {waiter.holder: waiter.account for waiter in before.waiters}
+    waiters = tuple(replace(w, account=known.get(w.holder, account)) for w in after.waiters)
+    if before is not None and (before.holder, before.fence) == (after.holder, after.fence):
+        return replace(after, waiters=waiters, account=before.account)
+    return replace(after, waiters=waiters, account=known.get(after.holder, account))
+
+
+def accounts(lease: Lease | None) -> Iterator[str]:
+    """The account of who has the lease, and of each who waits for it; "" where none is known."""
+    if lease is not None:
+        yield lease.account
+        for waiter in lease.waiters:
+            yield waiter.account
 
 
 def to_result(lease: Lease | None) -> tuple[str | int, ...]:

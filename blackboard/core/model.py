@@ -50,9 +50,11 @@ from blackboard.core.commit import (
     Release,
     Renew,
     Result,
+    account_of,
     name_of,
 )
 from blackboard.core.path import (
+    agent_identified,
     barrier_key,
     cut_key,
     item_key,
@@ -60,7 +62,17 @@ from blackboard.core.path import (
     range_below,
     range_watched,
 )
-from blackboard.core.state import UNUSED, Answer, State, evolve, size_of
+from blackboard.core.state import (
+    IDENTITIES,
+    SHARE,
+    UNUSED,
+    Answer,
+    State,
+    evolve,
+    hold,
+    shares_of,
+    size_of,
+)
 from blackboard.errors import (
     AttemptTooOld,
     Compacted,
@@ -154,7 +166,7 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
                 _check_key(state, condition)
             else:
                 _check_prefix(state, condition, looked)
-        draft = _Draft(state, now_ms)
+        draft = _Draft(state, now_ms, account_of(commit.author))
         if commit.begins is not None:
             results = tuple(draft.put_back(commit.ops))  # within the quotas, as it was before
         else:
@@ -328,13 +340,15 @@ class _Draft:
     Operations see those before them in the same commit.
     """
 
-    def __init__(self, state: State, now_ms: Milliseconds) -> None:
+    def __init__(self, state: State, now_ms: Milliseconds, account: str) -> None:
         self.state = state
         self.now_ms = now_ms
+        self.account = account
         self.fence: Fence = state.revision + 1
         self.values: dict[Key, bytes | None] = {}
         self.next_item: dict[Prefix, int] = {}
         self.leases: dict[Key, Lease | None] = {}
+        self.held: dict[str, int] = {}
         self.looked = 0
         self.removed = 0
 
@@ -426,12 +440,44 @@ class _Draft:
 
     def _grant(self, op: Grant) -> Result:
         held = self._lease(op.key)
-        if held is None and len(self.state.leases) + len(self.leases) >= limits.LEASES_MAX:
-            raise LimitExceeded("LEASES_MAX", limits.LEASES_MAX + 1, limits.LEASES_MAX, op.key)
-        return self._set_lease(op.key, lease.grant(held, op, self.fence, self.now_ms))
+        if held is None:
+            self._check_room(op.key)
+        result = self._set_lease(op.key, lease.grant(held, op, self.fence, self.now_ms))
+        self._check_share(op.key)
+        return result
+
+    def _check_room(self, key: Key) -> None:
+        """Errors: LimitExceeded when the board has room for no further lease of this kind."""
+        count = len(self.state.leases) + len(self.leases) + 1
+        if count > limits.LEASES_MAX:
+            raise LimitExceeded("LEASES_MAX", limits.LEASES_MAX + 1, limits.LEASES_MAX, key)
+        if agent_identified(key) is None:
+            ordinary = count - self._held(IDENTITIES)
+            _check_size("LEASES_ORDINARY_MAX", ordinary, limits.LEASES_ORDINARY_MAX, key)
+
+    def _check_share(self, key: Key) -> None:
+        """Errors: LimitExceeded when the account has, or waits for, more than its share."""
+        account, now = self.account, self.leases[key]
+        waiting = [waiter for waiter in now.waiters if waiter.account == account] if now else []
+        for limit, count, maximum in (
+            ("LEASES_PER_ACCOUNT_MAX", self._held(account), limits.LEASES_PER_ACCOUNT_MAX),
+            (
+                "LEASE_WAITERS_PER_ACCOUNT_MAX",
+                len(waiting),
+                limits.LEASE_WAITERS_PER_ACCOUNT_MAX,
+            ),
+        ):
+            if count > maximum:
+                raise LimitExceeded(limit, count, maximum, key, account)
+
+    def _held(self, name: str) -> int:
+        return self.state.held.get(name, 0) + self.held.get(name, 0)
 
     def _set_lease(self, key: Key, held: Lease | None) -> Result:
-        self.leases[key] = held
+        after = lease.charged(self.state.leases.get(key), held, self.account)
+        hold(self.held, self._lease(key), -1)
+        hold(self.held, after, 1)
+        self.leases[key] = after
         return lease.to_result(held)
 
     def only_prolongs(self, commit: Commit) -> bool:
@@ -448,43 +494,51 @@ class _Draft:
 
     def check_quotas(self) -> None:
         """Refuse growth beyond a quota; what shrinks a namespace always passes."""
-        for namespace, (keys, size) in _growth(self.state, self.values).items():
-            used = self.state.usage.get(namespace, UNUSED)
+        growth = _growth(self.state, self.values, self.account)
+        for name, (keys, size) in growth.items():
+            used = self.state.usage.get(name, UNUSED)
             if keys > 0:
-                limit, maximum = _keys_quota(namespace)
-                _check_size(limit, used.keys + keys, maximum, namespace or None)
+                self._check_quota("KEYS", name, used.keys + keys)
             if size > 0:
-                limit, maximum = _bytes_quota(namespace)
-                _check_size(limit, used.bytes + size, maximum, namespace or None)
+                self._check_quota("BYTES", name, used.bytes + size)
+
+    def _check_quota(self, what: str, name: str, used: int) -> None:
+        kind, account = "NAMESPACE" if name else "BOARD", None
+        if name.startswith(SHARE):
+            kind = "ACCOUNT_INBOX" if name.endswith("/inbox") else "ACCOUNT"
+            account = self.account
+        limit = f"{kind}_{what}_MAX"
+        maximum: int = getattr(limits, limit)
+        if used > maximum:
+            where = None if account else name or None
+            raise LimitExceeded(limit, used, maximum, where, account)
 
 
-def _keys_quota(namespace: str) -> tuple[str, int]:
-    if namespace:
-        return "NAMESPACE_KEYS_MAX", limits.NAMESPACE_KEYS_MAX
-    return "BOARD_KEYS_MAX", limits.BOARD_KEYS_MAX
-
-
-def _bytes_quota(namespace: str) -> tuple[str, int]:
-    if namespace:
-        return "NAMESPACE_BYTES_MAX", limits.NAMESPACE_BYTES_MAX
-    return "BOARD_BYTES_MAX", limits.BOARD_BYTES_MAX
-
-
-def _growth(state: State, values: dict[Key, bytes | None]) -> dict[str, tuple[int, int]]:
-    """(keys, bytes) by which each namespace, and the board (""), grows when `values` are written.
+def _growth(
+    state: State, values: dict[Key, bytes | None], account: str
+) -> dict[str, tuple[int, int]]:
+    """(keys, bytes) by which each namespace, the board ("") and the shares of `account` grow when
+    it writes `values`.
 
     A namespace whose keys all stay as large as they are is left out.
     """
     growth: dict[str, tuple[int, int]] = {}
     for key, value in values.items():
-        old = state.entries.get(key)
+        old, namespace = state.entries.get(key), namespace_of(key)
         keys = (value is not None) - (old is not None)
         size = size_of(key, value) - size_of(key, old.value if old else None)
-        if keys or size:
-            for namespace in (namespace_of(key), ""):
-                more_keys, more_bytes = growth.get(namespace, (0, 0))
-                growth[namespace] = (more_keys + keys, more_bytes + size)
+        _add(growth, (namespace, ""), keys, size)
+        if old is not None and account_of(old.author) != account:
+            keys, size = int(value is not None), size_of(key, value)
+        _add(growth, shares_of(account, namespace), keys, size)
     return growth
+
+
+def _add(growth: dict[str, tuple[int, int]], names: tuple[str, ...], keys: int, size: int) -> None:
+    if keys or size:
+        for name in names:
+            more_keys, more_bytes = growth.get(name, (0, 0))
+            growth[name] = (more_keys + keys, more_bytes + size)
 
 
 # --- effects --------------------------------------------------------------------------------------
@@ -575,7 +629,11 @@ def prolong(state: State, commit: Commit, committed: Committed) -> bool:
         assert isinstance(result, tuple)
         held = lease.from_result(op.key, result)
         assert held is not None
-        state.leases[op.key] = replace(held, ttl_ms=state.leases[op.key].ttl_ms)
+        before = state.leases[op.key]
+        queue = zip(before.waiters, held.waiters, strict=True)
+        waiters = tuple(replace(now, account=then.account) for then, now in queue)
+        account = before.account
+        state.leases[op.key] = replace(held, waiters=waiters, ttl_ms=before.ttl_ms, account=account)
     return True
 
 

@@ -155,6 +155,21 @@ def is_decision(path: str) -> bool:
     return path == DECISIONS or path.startswith(DECISIONS + "/")
 
 
+_IDENTITY: Final = "~identity"
+
+
+def identity_key(agent: str) -> Key:
+    """The lease that is the identity of `agent`."""
+    return f"private/{agent}/{_IDENTITY}"
+
+
+def agent_identified(key: Key) -> str | None:
+    """The agent whose identity the lease `key` is; None if it is another one."""
+    first, _, rest = key.partition("/")
+    agent, _, last = rest.partition("/")
+    return agent if (first, last) == ("private", _IDENTITY) else None
+
+
 @lru_cache(maxsize=4_096)
 def barrier_key(agent: str) -> Key:
     """Where it says that a checkpoint waits for `agent`."""

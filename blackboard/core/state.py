@@ -7,18 +7,24 @@ Invariants of State
 - every `mod_revision`, `create_revision` and `fence` is at most `revision`.
 - `next_item[prefix]` never decreases.
 - `usage` is the sum over `entries`; `usage[""]` that of the whole board.
+- `usage["@ann"]` is the sum over the entries that the account `ann` wrote last, and
+  `usage["@ann/inbox"]` over those of them that lie in inboxes.
+- `held` is the sum over `leases`: how many each account has or waits for; `held[IDENTITIES]`, how
+  many of them are identities of agents.
 - fold(evolve, log, State()) is the state, but for the deadlines of leases (`until_ms`): those an
   engine sets when it opens the board, and a renewal moves them (`prolong` of core/model.py).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 from sortedcontainers import SortedDict, SortedSet
 
+from blackboard.core import lease as leases
 from blackboard.core.commit import (
     RESTORE,
     Change,
@@ -28,8 +34,9 @@ from blackboard.core.commit import (
     Lease,
     LogEntry,
     Result,
+    account_of,
 )
-from blackboard.core.path import namespace_of, range_below
+from blackboard.core.path import agent_identified, namespace_of, range_below
 from blackboard.types import Key, Milliseconds, Prefix, Revision
 
 
@@ -63,6 +70,10 @@ class Usage(Struct, frozen=True, gc=False):
 
 
 UNUSED: Final = Usage()
+SHARE: Final = "@"
+"""What the name of an account's share begins with in `State.usage`, and no namespace does."""
+IDENTITIES: Final = ""
+"""In the place of an account, of which none is called so."""
 
 _exchange: Final[Callable[[Any, Key, Entry], None]] = dict.__setitem__
 """Replace an entry of a sorted dictionary: its key is in its place already."""
@@ -80,6 +91,7 @@ class State:
     tombstones: "SortedDict[Key, Tombstone]" = field(default_factory=SortedDict)
     next_item: dict[Prefix, int] = field(default_factory=dict)
     leases: dict[Key, Lease] = field(default_factory=dict)
+    held: dict[str, int] = field(default_factory=dict)
     answers: dict[tuple[str, int], Answer] = field(default_factory=dict)
     usage: dict[str, Usage] = field(default_factory=dict)
     expiring: "SortedSet[tuple[Milliseconds, Key]]" = field(default_factory=SortedSet)
@@ -117,10 +129,11 @@ def evolve(state: State, entry: LogEntry) -> State:
         if entry.epoch.cause != RESTORE:
             return state
         state.leases.clear()  # their holders go by what is undone
+        state.held.clear()
     growth: dict[str, list[int]] = {}
     for change in entry.changes:
         if change.lease is not None:
-            _evolve_lease(state, change.lease, change.kind, entry.time_ms)
+            _evolve_lease(state, change.lease, change.kind, entry)
         elif change.value is not None:
             _evolve_put(state, change, change.value, entry, growth)
         else:
@@ -133,15 +146,33 @@ def evolve(state: State, entry: LogEntry) -> State:
     return state
 
 
-def _evolve_lease(state: State, lease: Lease, kind: ChangeKind, time_ms: Milliseconds) -> None:
+def _evolve_lease(state: State, lease: Lease, kind: ChangeKind, entry: LogEntry) -> None:
+    before = state.leases.pop(lease.key, None)
+    hold(state.held, before, -1)
     if kind in (ChangeKind.RELEASE, ChangeKind.EXPIRE):
-        state.leases.pop(lease.key, None)
         return
-    ttl_ms: Milliseconds | None = lease.until_ms - time_ms
+    ttl_ms: Milliseconds | None = lease.until_ms - entry.time_ms
     if kind == ChangeKind.WAIT:  # its holder is as before
-        before = state.leases.get(lease.key)
         ttl_ms = before.ttl_ms if before else None
-    state.leases[lease.key] = replace(lease, ttl_ms=ttl_ms)
+    after = leases.charged(before, replace(lease, ttl_ms=ttl_ms), account_of(entry.signed))
+    assert after is not None
+    state.leases[lease.key] = after
+    hold(state.held, after, 1)
+
+
+def hold(held: dict[str, int], lease: Lease | None, times: int) -> None:
+    """Add a lease to the sums of `State.held`, or take it out (`times` = -1)."""
+    if lease is None:
+        return
+    names = [account for account in leases.accounts(lease) if account]
+    if agent_identified(lease.key) is not None:
+        names.append(IDENTITIES)
+    for name in names:
+        count = held.get(name, 0) + times
+        if count:
+            held[name] = count
+        else:
+            del held[name]
 
 
 def _evolve_put(
@@ -155,13 +186,14 @@ def _evolve_put(
     if old is None:
         state.entries[key] = new
         state.tombstones.pop(key, None)
-        _grow(growth, key, 1, len(key) + len(value))
+        _grow(growth, (namespace_of(key),), 1, len(key) + len(value))
     else:
         _exchange(state.entries, key, new)
         if (more := len(value) - len(old.value)) != 0:
-            _grow(growth, key, 0, more)
+            _grow(growth, (namespace_of(key),), 0, more)
         if old.expires_at_ms is not None:
             state.expiring.discard((old.expires_at_ms, key))
+    _grow_shares(growth, key, old, new)
     if expires_at_ms is not None:
         state.expiring.add((expires_at_ms, key))
 
@@ -170,7 +202,8 @@ def _evolve_delete(state: State, key: Key, entry: LogEntry, growth: dict[str, li
     old = state.entries.pop(key, None)
     if old is not None:
         state.tombstones[key] = Tombstone(entry.revision, entry.signed)
-        _grow(growth, key, -1, -len(key) - len(old.value))
+        _grow(growth, (namespace_of(key),), -1, -len(key) - len(old.value))
+        _grow_shares(growth, key, old, None)
         if old.expires_at_ms is not None:
             state.expiring.discard((old.expires_at_ms, key))
 
@@ -180,16 +213,40 @@ def size_of(key: Key, value: bytes | None) -> int:
     return 0 if value is None else len(key) + len(value)
 
 
-def _grow(growth: dict[str, list[int]], key: Key, keys: int, size: int) -> None:
-    """Note by how much the namespace of `key` grows; a restore has many keys in few of them."""
-    found = growth.setdefault(namespace_of(key), [0, 0])
-    found[0] += keys
-    found[1] += size
+@lru_cache(maxsize=4_096)
+def shares_of(account: str, namespace: str) -> tuple[str, ...]:
+    """The names in `State.usage` of what `account` wrote in `namespace`. The service has none."""
+    if account.startswith("~"):
+        return ()
+    mine = f"{SHARE}{account}"
+    return (mine, f"{mine}/inbox") if namespace.startswith("inbox/") else (mine,)
+
+
+def _grow(growth: dict[str, list[int]], names: Iterable[str], keys: int, size: int) -> None:
+    """Note by how much what is called so grows; a restore has many keys in few namespaces."""
+    for name in names:
+        found = growth.setdefault(name, [0, 0])
+        found[0] += keys
+        found[1] += size
+
+
+def _grow_shares(
+    growth: dict[str, list[int]], key: Key, old: Entry | None, new: Entry | None
+) -> None:
+    """Note whose share an entry leaves, and whose it joins."""
+    if old is not None and new is not None and old.author == new.author:
+        if (more := len(new.value) - len(old.value)) != 0:
+            _grow(growth, shares_of(account_of(new.author), namespace_of(key)), 0, more)
+        return
+    for entry, times in ((old, -1), (new, 1)):
+        if entry is not None:
+            names = shares_of(account_of(entry.author), namespace_of(key))
+            _grow(growth, names, times, times * (len(key) + len(entry.value)))
 
 
 def _evolve_usage(state: State, growth: dict[str, list[int]]) -> None:
-    for namespace, (keys, size) in growth.items():
-        for name in (namespace, ""):
+    for grown, (keys, size) in growth.items():
+        for name in (grown,) if grown.startswith(SHARE) else (grown, ""):
             used = state.usage.get(name, UNUSED)
             state.usage[name] = Usage(used.keys + keys, used.bytes + size)
 

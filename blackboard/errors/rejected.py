@@ -194,13 +194,17 @@ class DocumentRefused(Rejected):
 
 @dataclass(eq=False)
 class LimitExceeded(Rejected):
-    """`limit` names a row of blackboard/types.py; `value` was more than its `maximum`."""
+    """`limit` names a row of blackboard/types.py; `value` was more than its `maximum`.
+
+    `account` is set if the limit is one account's share: it is the one that has used it up.
+    """
 
     code: ClassVar[str] = "limit_exceeded"
     limit: str
     value: int
     maximum: int
     where: str | None = None
+    account: str | None = None
 
 
 @dataclass(eq=False)

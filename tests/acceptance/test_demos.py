@@ -1,6 +1,7 @@
 """Every demonstration ends well: each asserts what it shows."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -20,6 +21,14 @@ def test_every_story_is_listed_for_newcomers() -> None:
     index = (ROOT / "docs" / "index.md").read_text()
     told = {name for name in runnable if f"| `{name}` |" in index}
     assert told == runnable - STARTED_BY_ANOTHER == {*STORIES, "valuation"}
+
+
+def test_the_output_that_the_readme_shows_is_what_the_demonstration_checks() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^  ok     (.+)$", readme, re.MULTILINE)
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "demos").glob("*.py"))
+    assert len(shown) > 5
+    assert [line for line in shown if f'"{line}"' not in code] == []
 
 
 @pytest.mark.parametrize("story", STORIES)

@@ -38,7 +38,7 @@ from blackboard.core.commit import (
     Release,
     Renew,
 )
-from blackboard.core.path import barrier_key, cut_key, item_key
+from blackboard.core.path import barrier_key, cut_key, identity_key, item_key
 from blackboard.core.state import State
 from blackboard.types import INTEGER_MAX, Key, Revision
 from blackboard.wire.codec import encode_value
@@ -48,8 +48,15 @@ LIMITS = {
     "RESTORE_CHANGES_MAX": 5,
     "FENCES_MAX": 2,
     "BASED_ON_MAX": 2,
-    "LEASES_MAX": 2,
-    "LEASE_WAITERS_MAX": 2,
+    "LEASES_MAX": 3,
+    "LEASES_ORDINARY_MAX": 2,
+    "LEASES_PER_ACCOUNT_MAX": 3,
+    "LEASE_WAITERS_MAX": 3,
+    "LEASE_WAITERS_PER_ACCOUNT_MAX": 2,
+    "ACCOUNT_KEYS_MAX": 6,
+    "ACCOUNT_BYTES_MAX": 3_700,
+    "ACCOUNT_INBOX_KEYS_MAX": 1,
+    "ACCOUNT_INBOX_BYTES_MAX": 1_800,
     "KEY_BYTES_MAX": 30,
     "NAMESPACE_KEYS_MAX": 7,
     "NAMESPACE_BYTES_MAX": 4_000,
@@ -82,7 +89,7 @@ PREFIXES = (
     "public/none",
 )
 LISTS = ("public/l", "public/l", "public/l", "inbox/bob", "public/" + "long" * 4)
-LEASES = ("public/a", "public/b", "public/c")
+LEASES = ("public/a", "public/b", "public/c", identity_key("ada"), identity_key("bob"))
 HOLDERS = ("ada", "bob")
 WAITING = ("cyd", "dan", "eve", "fay")
 HOUR_MS = 3_600_000

@@ -76,8 +76,39 @@ MUTANTS = (
     Mutant("a released lease stays", "call('HDEL', LEASES, key)", ""),
     Mutant(
         "leases are not counted",
-        "call('HLEN', LEASES) - 1 + draft.lease_count >= LIMIT.LEASES_MAX",
-        "false",
+        "if count > LIMIT.LEASES_MAX then",
+        "if false then",
+    ),
+    Mutant(
+        "no room is kept for identities",
+        "at_most('LEASES_ORDINARY_MAX', count - held(''), key)",
+        "",
+    ),
+    Mutant("identities are ordinary leases", "count - held(''), key)", "count, key)"),
+    Mutant(
+        "an account takes every lease",
+        "if count > LIMIT.LEASES_PER_ACCOUNT_MAX then",
+        "if false then",
+    ),
+    Mutant(
+        "an account fills a queue",
+        "if waiting > LIMIT.LEASE_WAITERS_PER_ACCOUNT_MAX then",
+        "if false then",
+    ),
+    Mutant(
+        "a lease that is passed on is the passer's",
+        "by[holder] = known[holder] or account",
+        "by[holder] = account",
+    ),
+    Mutant(
+        "a restore leaves leases counted",
+        "counts[name], fresh_usage['h:' .. name] = 0, false",
+        "counts[name] = 0",
+    ),
+    Mutant(
+        "leases of accounts are not counted",
+        "fresh_usage['h:' .. name] = counts[name] > 0",
+        "local _ = counts[name] > 0",
     ),
     # --- conditions -------------------------------------------------------------------------------
     Mutant("a stale write passes", "actual ~= expected and", "actual < expected and"),
@@ -207,6 +238,17 @@ MUTANTS = (
     Mutant("a limit is one too low", "count > LIMIT[limit]", "count >= LIMIT[limit]"),
     Mutant("a quota of keys is of bytes", "used.keys + more.keys, where", "used.bytes, where"),
     Mutant("quotas are ignored", "  if not c.begins then check_quotas(sums) end\n", ""),
+    Mutant(
+        "what others wrote stays theirs", "if before and whose ~= account then", "if false then"
+    ),
+    Mutant(
+        "inboxes have no share", "if sub(namespace, 1, 6) == 'inbox/' then add", "if false then add"
+    ),
+    Mutant(
+        "an account has no share",
+        "add(sums, '@' .. account, keys, bytes)",
+        "",
+    ),
     Mutant("usage is not kept", "fresh_usage[field] = pack", "local _ = pack"),
     # --- batches ----------------------------------------------------------------------------------
     Mutant(

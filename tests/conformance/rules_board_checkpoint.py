@@ -129,6 +129,16 @@ class CheckpointRules:
         assert (refused.value.key, refused.value.actual) == (checkpoint_key("plan"), first.revision)
         assert await board.checkpoints() == (first,)
 
+    async def test_of_many_who_give_one_name_at_once_one_does(self, team: Team) -> None:
+        """The others are told whose it is, and it stays where it was put."""
+        link = (await team.client(access.operator())).link
+        wishes = [CheckpointWish("plan", secrets.token_hex(8)) for _ in range(4)]
+        asked = (link.checkpoint(team.name, wish) for wish in wishes)
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        assert sum(isinstance(outcome, Conflict) for outcome in outcomes) == 3
+        [first] = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+        assert await (await team.operator()).checkpoints() == (first,)
+
     async def test_the_same_request_gets_the_same_answer(self, team: Team) -> None:
         """So a client whose connection broke asks again without fear."""
         link = (await team.client(access.operator())).link

@@ -3,8 +3,9 @@
 import pytest
 
 from blackboard.client.board import Board
-from blackboard.client.leases.presence import IfTaken, identity_key, presence_key
+from blackboard.client.leases.presence import IfTaken, presence_key
 from blackboard.core.commit import Grant, Release
+from blackboard.core.path import identity_key
 from blackboard.errors import AccessDenied, Fenced, InvalidRequest, LeaseHeld, LeaseLost
 from tests.conformance.team import RENEWED_MS, Team, take
 from tests.conformance.workers import Block, finished, lease_of, queued, renewals

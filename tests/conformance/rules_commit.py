@@ -172,6 +172,7 @@ class CommitRules:
             "value": start + by,
             "maximum": INTEGER_MAX,
             "where": COUNT,
+            "account": None,
         }
 
     @pytest.mark.parametrize(
@@ -475,6 +476,7 @@ class CommitRules:
             "value": 4,
             "maximum": 3,
             "where": where,
+            "account": None,
         }
         await ada.commit(Delete("public/k0"), Put("public/k3", packed(1)))
         lower_limit(monkeypatch, f"{of}_KEYS_MAX", 2)

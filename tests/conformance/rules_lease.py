@@ -227,6 +227,7 @@ class LeaseRules:
             "value": 3,
             "maximum": 2,
             "where": "public/l3",
+            "account": None,
         }
         await ada.commit(Grant("public/l1", "bob", HOUR_MS))
         await ada.commit(Release("public/l2", "ada", 2))

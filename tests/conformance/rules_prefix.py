@@ -104,6 +104,7 @@ class PrefixRules:
                 "value": EDGE + 1,
                 "maximum": EDGE,
                 "where": "public/a",
+                "account": None,
             }
         await ada.commit(Delete("public/a/x"))
         removed = tuple(f"public/a/{i}" for i in range(EDGE))

@@ -23,6 +23,7 @@ from tests.conformance.rules_prefix import PrefixRules
 from tests.conformance.rules_read import ReadRules
 from tests.conformance.rules_restore import HoldRules, RestoreRules
 from tests.conformance.rules_seed import DropRules, SeedRules
+from tests.conformance.rules_share import ShareRules
 from tests.conformance.rules_store import StoreRules
 
 _numbers = count()
@@ -41,6 +42,7 @@ class StoreSuite(
     BarrierRules,
     SeedRules,
     DropRules,
+    ShareRules,
 ):
     """Every rule. The subclass provides `store`."""
 

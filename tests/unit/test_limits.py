@@ -27,7 +27,7 @@ from blackboard.core.commit import (
     Put,
     PutBack,
 )
-from blackboard.core.path import check_key, check_name, parse_patterns
+from blackboard.core.path import check_key, check_name, identity_key, parse_patterns
 from blackboard.engines.base import check_hold
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import BlackboardError, InvalidRequest, LimitExceeded, Unavailable
@@ -128,6 +128,25 @@ PROBES: dict[str, Callable[[int], object]] = {
 
 LOWERED: dict[str, Callable[[int], object]] = {
     "LEASES_MAX": lambda size: decide(*[Grant(f"public/{i}", "ada", 1) for i in range(size)]),
+    "LEASES_ORDINARY_MAX": lambda size: decide(
+        Grant(identity_key("ada"), "ada", 1),
+        *[Grant(f"public/{i}", "ada", 1) for i in range(size)],
+    ),
+    "LEASES_PER_ACCOUNT_MAX": lambda size: decide(
+        *[Grant(f"public/{i}", "ada", 1) for i in range(size)]
+    ),
+    "LEASE_WAITERS_PER_ACCOUNT_MAX": lambda size: decide(
+        Grant("public/l", "ada", 1_000),
+        *[Grant("public/l", f"w{i}", 1_000, wait=True) for i in range(size)],
+    ),
+    "ACCOUNT_KEYS_MAX": lambda size: decide(*[Put(f"private/{i}/x", ONE) for i in range(size)]),
+    "ACCOUNT_BYTES_MAX": lambda size: decide(
+        Put("public/a", b""), Put("private/a/x", b"x" * (size - 19))
+    ),
+    "ACCOUNT_INBOX_KEYS_MAX": lambda size: decide(*[Put(f"inbox/{i}/x", ONE) for i in range(size)]),
+    "ACCOUNT_INBOX_BYTES_MAX": lambda size: decide(
+        Put("inbox/b/x", b""), Put("inbox/a/x", b"x" * (size - 18))
+    ),
     "LEASE_WAITERS_MAX": lambda size: decide(
         Grant("public/l", "ada", 1_000),
         *[Grant("public/l", f"w{i}", 1_000, wait=True) for i in range(size)],

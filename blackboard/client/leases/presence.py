@@ -27,7 +27,7 @@ from blackboard.client.views import Entry
 from blackboard.client.watch import Watch
 from blackboard.client.writer import Deliver, Wish, Writer
 from blackboard.core.commit import Delete, Lease, Op, Put, Release
-from blackboard.core.path import barrier_key
+from blackboard.core.path import agent_identified, barrier_key, identity_key
 from blackboard.errors import (
     AccessDenied,
     BlackboardError,
@@ -50,13 +50,7 @@ log = logging.getLogger(__name__)
 BoardT = TypeVar("BoardT")
 IfTaken = Literal["wait", "take_over", "refuse"]
 AGENTS = "public/~agents"
-_IDENTITY = "~identity"
 _ATTACHED = "attached"
-
-
-def identity_key(agent: str) -> Key:
-    """The lease that is the identity of `agent`."""
-    return f"private/{agent}/{_IDENTITY}"
 
 
 def presence_key(agent: str) -> Key:
@@ -66,9 +60,7 @@ def presence_key(agent: str) -> Key:
 
 def agent_of(lease: Lease) -> str | None:
     """The agent whose identity `lease` is; None if it is another one."""
-    first, _, rest = lease.key.partition("/")
-    agent, _, last = rest.partition("/")
-    return agent if (first, last) == ("private", _IDENTITY) else None
+    return agent_identified(lease.key)
 
 
 def entries_that_end_with(lease: Lease) -> tuple[Key, ...]:

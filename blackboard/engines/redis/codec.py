@@ -58,10 +58,17 @@ _LIMITS: Final = (
     "KEY_BYTES_MAX",
     "INTEGER_MAX",
     "LEASES_MAX",
+    "LEASES_ORDINARY_MAX",
+    "LEASES_PER_ACCOUNT_MAX",
     "LEASE_TTL_MS",
     "LEASE_WAITERS_MAX",
+    "LEASE_WAITERS_PER_ACCOUNT_MAX",
     "NAMESPACE_KEYS_MAX",
     "NAMESPACE_BYTES_MAX",
+    "ACCOUNT_KEYS_MAX",
+    "ACCOUNT_BYTES_MAX",
+    "ACCOUNT_INBOX_KEYS_MAX",
+    "ACCOUNT_INBOX_BYTES_MAX",
     "BOARD_KEYS_MAX",
     "BOARD_BYTES_MAX",
 )
@@ -180,8 +187,11 @@ def _superseded(prepared: Prepared, last_step: int) -> StepSuperseded:
     return StepSuperseded(prepared.commit.id.agent, prepared.commit.id.step, last_step)
 
 
-def _limit(_: Prepared, name: bytes, value: int, where: bytes | None) -> LimitExceeded:
-    return LimitExceeded(name.decode(), value, getattr(limits, name.decode()), _text(where))
+def _limit(
+    _: Prepared, name: bytes, value: int, where: bytes | None, account: bytes | None = None
+) -> LimitExceeded:
+    maximum = getattr(limits, name.decode())
+    return LimitExceeded(name.decode(), value, maximum, _text(where), _text(account))
 
 
 def _overflow(prepared: Prepared, position: int, number: int) -> LimitExceeded:
@@ -300,10 +310,12 @@ def read_leases(reply: Sequence[Any], *, due: bool) -> Reading:
 def _read_lease(key: bytes, packed: bytes, time_ms: Milliseconds) -> Lease:
     """Twin: `read_lease` of scripts/prelude.lua."""
     holder, fence, until_ms, *rest = msgpack.unpackb(packed)
+    by = rest.pop() if rest and isinstance(rest[-1], dict) else {}
     ttl_ms = rest.pop(0) if len(rest) % 3 else max(limits.LEASE_TTL_MS, until_ms - time_ms)
     lease = from_result(key.decode(), [holder, fence, until_ms, *rest])
     assert lease is not None
-    return replace(lease, ttl_ms=ttl_ms)
+    waiters = tuple(replace(w, account=by.get(w.holder, "")) for w in lease.waiters)
+    return replace(lease, ttl_ms=ttl_ms, waiters=waiters, account=by.get(holder, ""))
 
 
 def read_log_page(reply: Sequence[Any], after: Revision) -> LogPage:

@@ -16,10 +16,10 @@ from typing import Final
 import anyio
 import msgpack
 
-from blackboard.core.commit import Entry, Head, Seed
+from blackboard.core.commit import Entry, Head, Seed, account_of
 from blackboard.core.history import check_seed
 from blackboard.core.path import namespace_of
-from blackboard.core.state import Usage
+from blackboard.core.state import Usage, shares_of
 from blackboard.engines.redis.driver import Argument
 from blackboard.engines.redis.layout import pack_epoch, pack_usage, write_entry
 from blackboard.engines.redis.lua import Scripts
@@ -108,7 +108,8 @@ class _Making:
 
     def _count(self, entry: Entry) -> None:
         size = len(entry.key) + len(entry.value)
-        for name in (namespace_of(entry.key), ""):
+        namespace = namespace_of(entry.key)
+        for name in (namespace, "", *shares_of(account_of(entry.author), namespace)):
             used = self._usage.get(name, Usage())
             self._usage[name] = Usage(used.keys + 1, used.bytes + size)
 

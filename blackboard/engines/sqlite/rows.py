@@ -18,10 +18,10 @@ import msgspec
 from msgspec.structs import replace
 from sortedcontainers import SortedDict, SortedSet
 
-from blackboard.core.commit import Entry, Epoch, Lease, LogEntry, Waiter
-from blackboard.core.lease import from_result
+from blackboard.core.commit import Entry, Epoch, Lease, LogEntry, Waiter, account_of
+from blackboard.core.lease import accounts, from_result
 from blackboard.core.path import namespace_of
-from blackboard.core.state import Answer, State, Tombstone, Usage
+from blackboard.core.state import Answer, State, Tombstone, Usage, hold, shares_of
 from blackboard.types import LEASE_TTL_MS, Milliseconds, Revision
 from blackboard.wire.codec import Prepared, decode_results, encode_results
 
@@ -84,7 +84,10 @@ class Table(Generic[K, V]):
 def _pack_lease(lease: Lease) -> bytes:
     """What lasts of a lease; when it ends is known to the process alone that has the board."""
     waiters = [[waiter.holder, waiter.ttl_ms] for waiter in lease.waiters]
-    packed: bytes = msgpack.packb([lease.holder, lease.fence, lease.ttl_ms, waiters])
+    parts = [lease.holder, lease.fence, lease.ttl_ms, waiters]
+    if any(found := [*accounts(lease)]):
+        parts.append(found)
+    packed: bytes = msgpack.packb(parts)
     return packed
 
 
@@ -92,9 +95,11 @@ def _unpack_lease(key: str, packed: bytes, time_ms: Milliseconds) -> Lease:
     parts = msgpack.unpackb(packed)
     if _is_dated(parts):
         return _read_dated(key, parts, time_ms)
-    holder, fence, ttl_ms, waiters = parts
-    queue = tuple(Waiter(name, waits_ms, 0) for name, waits_ms in waiters)
-    return Lease(key, holder, fence, 0, queue, ttl_ms)
+    holder, fence, ttl_ms, waiters, *rest = parts
+    account, *others = rest[0] if rest else [""] * (1 + len(waiters))
+    named = zip(waiters, others, strict=True)
+    queue = tuple(Waiter(name, waits_ms, 0, whose) for (name, waits_ms), whose in named)
+    return Lease(key, holder, fence, 0, queue, ttl_ms, account)
 
 
 def _is_dated(parts: list[Any]) -> bool:
@@ -206,6 +211,8 @@ def fill(state: State, table: Table[Any, Any], rows: Iterable[Row]) -> None:
     elif table is LEASE:
         time_ms = state.time_ms
         state.leases = {key: _unpack_lease(key, packed, time_ms) for key, packed in rows}
+        for lease in state.leases.values():
+            hold(state.held, lease, 1)
     elif table is NEXT_ITEM:
         state.next_item = dict(rows)
     else:
@@ -228,7 +235,9 @@ def _index(state: State) -> None:
     """Compute what the file does not hold: the sums and the order of expiry."""
     sums: dict[str, list[int]] = {"": [0, 0]}
     for key, entry in state.entries.items():
-        for used in (sums.setdefault(namespace_of(key), [0, 0]), sums[""]):
+        namespace = namespace_of(key)
+        for name in (namespace, "", *shares_of(account_of(entry.author), namespace)):
+            used = sums.setdefault(name, [0, 0])
             used[0] += 1
             used[1] += len(key) + len(entry.value)
     state.usage = {name: Usage(keys, size) for name, (keys, size) in sums.items() if keys}

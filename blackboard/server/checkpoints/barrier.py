@@ -25,11 +25,11 @@ from types import TracebackType
 from typing import Self
 
 from blackboard.client.cancellation import finish
-from blackboard.client.leases.presence import agent_of, identity_key
+from blackboard.client.leases.presence import agent_of
 from blackboard.core.access import READ_ALL
 from blackboard.core.checkpoints import Barrier as Answers
 from blackboard.core.commit import ABSENT, ChangeKind, Condition, Delete, KeyAt, LogEntry, Op, Put
-from blackboard.core.path import barrier_key, cut_key, parse_patterns
+from blackboard.core.path import barrier_key, cut_key, identity_key, parse_patterns
 from blackboard.core.watch import Position
 from blackboard.errors import BlackboardError, Conflict
 from blackboard.server.boards import Host, commit_as_system

@@ -173,13 +173,14 @@ class AutomaticCheckpoints:
                 log.warning("board %s: its checkpoints were not pruned: %s", board, error)
 
     async def at_shutdown(self) -> None:
-        """Take the last ones, of boards on which something happened."""
+        """Take the last ones, of boards on which something happened since their last checkpoint."""
         if not self._settings.at_shutdown:
             return
         for board in self._boards():
             try:
                 head = await self._host.store.open(board)
-                if head.revision > self._last.get(board, (0, 0))[0]:
+                taken = await self._checkpoints.entries(board)
+                if head.revision > max((entry.mod_revision for entry in taken), default=0):
                     name = named_by_time(datetime.now(UTC), secrets.token_hex(2))
                     await self._take(board, f"shutdown-{name}", head, SHUTDOWN)
             except BlackboardError as error:

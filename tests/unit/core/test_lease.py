@@ -81,7 +81,7 @@ def test_a_queue_has_an_edge(monkeypatch: pytest.MonkeyPatch) -> None:
     full = rules.grant(HELD, Grant(KEY, "dan", 50, wait=True), 8, 10)
     with pytest.raises(LimitExceeded) as refused:
         rules.grant(full, Grant(KEY, "eve", 50, wait=True), 9, 10)
-    assert told(refused.value) == ("LEASE_WAITERS_MAX", 4, 3, KEY)
+    assert told(refused.value) == ("LEASE_WAITERS_MAX", 4, 3, KEY, None)
 
 
 def test_renewal_prolongs_the_lease_even_after_its_time_and_keeps_the_queue() -> None:

@@ -129,7 +129,7 @@ def test_a_grant_is_fenced_by_its_revision(trial: Trial) -> None:
     """And held until its time has run out, to the millisecond."""
     trial.commit(Put(A, ONE))
     assert trial.commit(Grant(LEASE, "ada", 100)).results == (("ada", 2, 1_100),)
-    assert trial.state.leases[LEASE] == Lease(LEASE, "ada", 2, 1_100, (), 100)
+    assert trial.state.leases[LEASE] == Lease(LEASE, "ada", 2, 1_100, (), 100, "ada")
     trial.now_ms = 1_099
     assert trial.refuses(LeaseHeld(LEASE, "ada", 2, 1_100), Grant(LEASE, "bob", 100))
     trial.now_ms = 1_100

@@ -97,6 +97,7 @@ def test_sizes_have_edges() -> None:
         "value": KEY_BYTES_MAX + 1,
         "maximum": KEY_BYTES_MAX,
         "where": None,
+        "account": None,
     }
 
 

@@ -104,13 +104,13 @@ def test_leases_come_change_and_go() -> None:
     """Grant, renewal, another time to live, release: the renewal alone leaves no entry."""
     trial = Trial()
     trial.commit(Grant("public/l", "ada", 1_000))
-    assert trial.state.leases == {"public/l": Lease("public/l", "ada", 1, 2_000, (), 1_000)}
+    assert trial.state.leases == {"public/l": Lease("public/l", "ada", 1, 2_000, (), 1_000, "ada")}
     trial.now_ms = 1_500
     trial.commit(Renew("public/l", "ada", 1, 1_000))
     assert trial.state.leases["public/l"].until_ms == 2_500
     assert trial.state.revision == len(trial.log) == 1
     trial.commit(Renew("public/l", "ada", 1, 3_000))
-    assert trial.state.leases == {"public/l": Lease("public/l", "ada", 1, 4_500, (), 3_000)}
+    assert trial.state.leases == {"public/l": Lease("public/l", "ada", 1, 4_500, (), 3_000, "ada")}
     assert trial.state.revision == len(trial.log) == 2
     trial.commit(Release("public/l", "ada", 1))
     assert trial.state.leases == {}

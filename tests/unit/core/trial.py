@@ -10,13 +10,15 @@ from blackboard.core.commit import (
     Entry,
     Epoch,
     HeldFence,
+    Lease,
     LogEntry,
     Op,
     Put,
+    account_of,
 )
 from blackboard.core.model import Outcome, decide, log_entry, prolong
 from blackboard.core.path import namespace_of
-from blackboard.core.state import State, Usage, evolve
+from blackboard.core.state import State, Usage, evolve, hold, shares_of
 from blackboard.errors import BlackboardError
 from blackboard.types import Key, Milliseconds
 from blackboard.wire.codec import encode_value, prepare
@@ -125,6 +127,7 @@ def faults(state: State) -> list[str]:
         and all(1 <= lease.fence <= head for lease in leases),
         "the sums are wrong": {k: u for k, u in state.usage.items() if u != Usage()}
         == sums(entries.values()),
+        "the leases are counted wrong": state.held == holders(leases),
         "the order of expiry is wrong": list(state.expiring) == expiry(entries.values()),
     }
     return [fault for fault, holds in checks.items() if not holds]
@@ -134,11 +137,20 @@ def sums(entries: Iterable[Entry]) -> dict[str, Usage]:
     """What `State.usage` should be, computed from nothing."""
     used: dict[str, Usage] = {}
     for entry in entries:
-        for name in (namespace_of(entry.key), ""):
+        namespace = namespace_of(entry.key)
+        for name in (namespace, "", *shares_of(account_of(entry.author), namespace)):
             old = used.get(name, Usage())
             size = len(entry.key) + len(entry.value)
             used[name] = Usage(old.keys + 1, old.bytes + size)
     return used
+
+
+def holders(leases: Iterable[Lease]) -> dict[str, int]:
+    """What `State.held` should be, computed from nothing."""
+    held: dict[str, int] = {}
+    for lease in leases:
+        hold(held, lease, 1)
+    return held
 
 
 def expiry(entries: Iterable[Entry]) -> list[tuple[Milliseconds, Key]]:

@@ -189,6 +189,22 @@ async def test_an_export_with_a_manifest_that_nobody_signed_leaves_no_file(
     assert files_in(tmp_path) == [folder]
 
 
+# --- recovery -------------------------------------------------------------------------------------
+
+
+async def test_a_recovery_of_damaged_content_is_refused_and_changes_nothing(folder: Path) -> None:
+    """The board of which the engine lost everything stays empty, and above its archive."""
+    for file in (folder / "boards").glob("main.db*"):
+        file.unlink()
+    damage(folder, f"UPDATE version SET content = x'ff' WHERE key = '{SECRET}' AND revision = 3")
+    async with blackboard.open(folder, level="memory") as client:
+        board = client.board("main")
+        with pytest.raises(Corrupt, match="namespace private/ada is not what was sealed"):
+            await board.recover()
+        assert await content(board) == {}
+        assert (await board.head()).epoch.cause == "engine"
+
+
 # --- what is no damage ----------------------------------------------------------------------------
 
 

@@ -125,6 +125,15 @@ def test_new_files_are_private_from_the_beginning(tmp_path: Path) -> None:
         private_files.open_new(tmp_path / "new")
 
 
+def test_a_directory_that_was_left_open_is_closed(tmp_path: Path) -> None:
+    """By whoever is to put a file into it: a key, a blob, a board."""
+    directory = tmp_path / "data"
+    directory.mkdir()
+    directory.chmod(0o755)
+    make_directory(directory)
+    assert mode(directory) == 0o700
+
+
 def test_a_database_that_was_left_open_is_closed_with_its_journals(tmp_path: Path) -> None:
     """Its content stays."""
     for end in ("", "-wal", "-shm"):

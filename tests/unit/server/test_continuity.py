@@ -1,5 +1,6 @@
 """A board goes on above what is archived of it, whatever its engine and its archive disagree in."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -171,3 +172,24 @@ async def test_a_recovery_tells_how_far_it_is(
         assert recovered.done
         assert await board.get("public/4") == 4
     assert told
+
+
+async def test_a_recovery_asks_nobody_for_a_checkpoint(tmp_path: Path) -> None:
+    """At the moment that comes back one was being taken: nobody waits for that any more."""
+    async with blackboard.open(tmp_path) as client:
+        board = client.board(BOARD)
+        async with board.as_agent("ada").attach():
+            async with board.watch("system/barriers/*") as watch:
+                taking = asyncio.create_task(board.checkpoint("plan", barrier_ms=60_000))
+                asked = (await anext(watch)).revision
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
+        await board.checkpoint("kept")
+        await board.show("kept")
+    for file in (tmp_path / "boards").glob(f"{BOARD}.db*"):
+        file.unlink()
+    async with blackboard.open(tmp_path) as client:
+        board = client.board(BOARD)
+        assert (await board.recover(asked)).from_revision == asked
+        assert (await board.list("system/barriers/**")).entries == ()
+        await board.as_agent("ada").put("public/plan", 1)

@@ -7,9 +7,10 @@ import pytest
 
 from blackboard.client.board import Board
 from blackboard.client.client import Client
-from blackboard.client.leases.presence import identity_key, presence_key
+from blackboard.client.leases.presence import presence_key
 from blackboard.core import access
 from blackboard.core.commit import Grant
+from blackboard.core.path import identity_key
 from blackboard.server import sweeper as module
 from blackboard.server.boards import Host
 from blackboard.server.requests import LocalLink

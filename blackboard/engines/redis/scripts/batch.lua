@@ -44,8 +44,10 @@ local function read_commit(control, body, large)
     known = checks[5], agent = content[1], lane = content[1] .. '/' .. content[2],
     incarnation = content[3], step = content[4], based_on = content[5], ops = content[7],
     begins = content[8], body = body, large = large,
+    account = string.match(content[1], '^[^@]*'),
     barrier = barriers[content[1]] or barrier_of(content[1])}
   c.cut = c.barrier .. '/cut'
+  want(usage, wanted_usage, 'u:@' .. c.account)
   if #c.agent > 255 or #c.incarnation > 255 then error('a name is too long') end
   want(answers, wanted_lanes, c.lane)
   for i = 1, #c.ops do want_operation(c.ops[i]) end

@@ -13,6 +13,7 @@ local NEVER, NO_LIMIT = pack('>I8', 0), -1
 
 -- The board after the commits decided so far: a cache, and what `flush` has yet to write.
 local entries, answers, leases, usage = {}, {}, {}, {}
+local counts = {}  -- of leases, by account; see h: in prelude.lua
 local fresh_entries, fresh_members, fresh_expiries = {}, {}, {}
 local fresh_answers, fresh_usage = {}, {}
 local flushed = true
@@ -46,6 +47,19 @@ local function size_of(raw)
   local at = 35 + byte(raw, 34)
   if byte(raw, 33) == LARGE then return (unpack_integers('>I4', raw, at)) end
   return #raw - at + 1
+end
+
+-- How much is there of a namespace, of the board (''), or of an account's share (@<account>).
+local function used_of(name)
+  local field = 'u:' .. name
+  local used = usage[field]
+  if not used then
+    local raw, keys, bytes = call('HGET', META, field), 0, 0
+    if raw then keys, bytes = unpack_integers('>I8I8', raw) end
+    used = {keys = keys, bytes = bytes}
+    usage[field] = used
+  end
+  return used
 end
 
 local function author_of(raw) return sub(raw, 35, 34 + byte(raw, 34)) end

@@ -40,8 +40,8 @@ local function known(c)
   if c.step < step then refuse('superseded', step) end
 end
 
-local function at_most(limit, count, where)
-  if count > LIMIT[limit] then refuse('limit', limit, count, where) end
+local function at_most(limit, count, where, account)
+  if count > LIMIT[limit] then refuse('limit', limit, count, where or false, account) end
 end
 
 local function check_limits(c)
@@ -157,7 +157,31 @@ local function drafted_lease(key)
   return lease_of(key)
 end
 
-local function set_lease(key, lease)
+local IDENTITY = '^private/[^/]+/~identity$'
+
+-- Add a lease to sums of how many each account has, and '' of identities, or take it out (-1).
+local function hold(sums, key, lease, times)
+  if not lease then return end
+  for at = WAITERS - 3, #lease, 3 do
+    local name = lease.by[lease[at < WAITERS and HOLDER or at]]
+    if name and name ~= '' then sums[name] = (sums[name] or 0) + times end
+  end
+  if string.find(key, IDENTITY) then sums[''] = (sums[''] or 0) + times end
+end
+
+local function held(name)
+  local stored = counts[name]
+  if not stored then
+    stored = tonumber(call('HGET', META, 'h:' .. name) or 0)
+    counts[name] = stored
+  end
+  return stored + (draft.held[name] or 0)
+end
+
+local function set_lease(key, lease, account)
+  if lease then lease.by = charge(lease_of(key), lease, account) end
+  hold(draft.held, key, drafted_lease(key), -1)
+  hold(draft.held, key, lease, 1)
   if draft.leases[key] == nil then draft.lease_count = draft.lease_count + 1 end
   draft.leases[key] = lease
 end
@@ -256,14 +280,35 @@ local function delete_prefix(prefix)
   return doomed
 end
 
-local function change_lease(code, key, op)
-  local held = drafted_lease(key)
-  if code == 'g' and not held and
-    call('HLEN', LEASES) - 1 + draft.lease_count >= LIMIT.LEASES_MAX then
+-- Whether the board has room for another lease, and one of this kind.
+local function check_room(key)
+  local count = call('HLEN', LEASES) + draft.lease_count
+  if count > LIMIT.LEASES_MAX then
     refuse('limit', 'LEASES_MAX', LIMIT.LEASES_MAX + 1, key)
   end
-  local after = LEASE_OPERATIONS[code](held, key, op[3], op[4], op[5])
-  set_lease(key, after)
+  if not string.find(key, IDENTITY) then at_most('LEASES_ORDINARY_MAX', count - held(''), key) end
+end
+
+-- Whether the account has, or waits for, no more than its share.
+local function check_share(key, lease, account)
+  local count, waiting = held(account), 0
+  if count > LIMIT.LEASES_PER_ACCOUNT_MAX then
+    refuse('limit', 'LEASES_PER_ACCOUNT_MAX', count, key, account)
+  end
+  for at = WAITERS, #lease, 3 do
+    if lease.by[lease[at]] == account then waiting = waiting + 1 end
+  end
+  if waiting > LIMIT.LEASE_WAITERS_PER_ACCOUNT_MAX then
+    refuse('limit', 'LEASE_WAITERS_PER_ACCOUNT_MAX', waiting, key, account)
+  end
+end
+
+local function change_lease(c, code, key, op)
+  local before = drafted_lease(key)
+  if code == 'g' and not before then check_room(key) end
+  local after = LEASE_OPERATIONS[code](before, key, op[3], op[4], op[5])
+  set_lease(key, after, c.account)
+  if code == 'g' then check_share(key, after, c.account) end
   return after and without(after, TTL, 1) or {}
 end
 
@@ -301,7 +346,7 @@ local function apply(c, position, op)
   elseif code == 'x' then
     return delete_prefix(path)
   else
-    return change_lease(code, path, op)
+    return change_lease(c, code, path, op)
   end
   return false
 end
@@ -316,9 +361,17 @@ local function add(sums, name, keys, bytes)
   end
 end
 
--- By how much the draft lets each namespace, and the board (""), grow: by name, and in sums[1..]
--- the names in order of appearance. What stays as large as it is does not appear.
-local function growth()
+-- Add to the share of an account. The service, whose name begins with a ~, has none.
+local function add_share(sums, account, namespace, keys, bytes)
+  if byte(account) == 126 or keys == 0 and bytes == 0 then return end
+  add(sums, '@' .. account, keys, bytes)
+  if sub(namespace, 1, 6) == 'inbox/' then add(sums, '@' .. account .. '/inbox', keys, bytes) end
+end
+
+-- By how much the draft lets each namespace, the board ("") and the shares of accounts grow: by
+-- name, and in sums[1..] the names in order of appearance. What stays as large as it is does not
+-- appear.
+local function growth(account)
   local sums = {}
   for i = 1, draft.count do
     local key = draft.keys[i]
@@ -330,19 +383,30 @@ local function growth()
       add(sums, namespace_of(key), keys, bytes)
       add(sums, '', keys, bytes)
     end
+    local whose = before and string.match(author_of(entry(key)), '^[^@]*')
+    if before and whose ~= account then
+      if value then add_share(sums, account, namespace_of(key), 1, #key + #value) end
+      add_share(sums, whose, namespace_of(key), -1, -#key - before)
+    else
+      add_share(sums, account, namespace_of(key), keys, bytes)
+    end
   end
   return sums
 end
 
-local function check_quotas(sums)
+local function check_quotas(sums, mine)
   for _, name in ipairs(sums) do
-    local used, more = usage['u:' .. name], sums[name]
-    local where = name ~= '' and name
-    if more.keys > 0 then
-      at_most(where and 'NAMESPACE_KEYS_MAX' or 'BOARD_KEYS_MAX', used.keys + more.keys, where)
+    local used, more = used_of(name), sums[name]
+    local kind, where, account = 'BOARD', name ~= '' and name, nil
+    if sub(name, 1, 1) == '@' then
+      kind, where, account = 'ACCOUNT', false, mine
+      if sub(name, -6) == '/inbox' then kind = 'ACCOUNT_INBOX' end
+    elseif where then
+      kind = 'NAMESPACE'
     end
+    if more.keys > 0 then at_most(kind .. '_KEYS_MAX', used.keys + more.keys, where, account) end
     if more.bytes > 0 then
-      at_most(where and 'NAMESPACE_BYTES_MAX' or 'BOARD_BYTES_MAX', used.bytes + more.bytes, where)
+      at_most(kind .. '_BYTES_MAX', used.bytes + more.bytes, where, account)
     end
   end
 end
@@ -406,9 +470,16 @@ local function merge_key(key, value, author, stamp)
 end
 
 local function merge_leases()
+  for name, more in pairs(draft.held) do
+    if more ~= 0 then
+      counts[name] = math.max(0, held(name))
+      fresh_usage['h:' .. name] = counts[name] > 0 and format('%d', counts[name])
+    end
+  end
+  draft.held = {}
   for key, lease in pairs(draft.leases) do
     if lease then
-      leases[key] = cmsgpack.pack(lease)
+      leases[key] = write_lease(lease)
       call('HSET', LEASES, key, leases[key])
     else
       leases[key] = false
@@ -421,6 +492,13 @@ end
 local function merge_epoch(begins)
   epoch_id, epoch = begins[2], cmsgpack.pack(begins)
   fresh_usage.epoch, fresh_usage.e, fresh_usage.hold = epoch_id, epoch, false
+  local found, sums = call('HGETALL', LEASES), {}
+  for i = 1, #found, 2 do
+    if found[i] ~= '' then
+      hold(sums, found[i], read_lease(found[i + 1], LIMIT.LEASE_TTL_MS, time_ms), 1)
+    end
+  end
+  for name in pairs(sums) do counts[name], fresh_usage['h:' .. name] = 0, false end
   call('DEL', LEASES)
   call('HSET', LEASES, '', '')
   for key in pairs(leases) do leases[key] = false end
@@ -452,8 +530,9 @@ local function merge(c, sums, results)
   if c.begins then merge_epoch(c.begins) end
   for _, name in ipairs(sums) do
     local field, more = 'u:' .. name, sums[name]
-    local used = usage[field]
-    used.keys, used.bytes = used.keys + more.keys, used.bytes + more.bytes
+    local used = used_of(name)
+    -- What was written before shares were counted is taken out of none.
+    used.keys, used.bytes = math.max(0, used.keys + more.keys), math.max(0, used.bytes + more.bytes)
     fresh_usage[field] = pack('>I8I8', used.keys, used.bytes)
   end
   merge_answer(c, stamp, results)
@@ -477,15 +556,15 @@ local function decide(c)
     check(c.conditions[i + 1], c.conditions[i + 2], looked)
   end
   draft = {keys = {}, count = 0, values = {}, expires = {}, next_item = {}, looked = 0, removed = 0,
-    leases = {}, lease_count = 0}
+    leases = {}, lease_count = 0, held = {}}
   local results, is_computed, frees = {}, false, true
   for i, op in ipairs(c.ops) do
     results[i] = apply(c, i, op)
     is_computed = is_computed or results[i]
     frees = frees and string.find('dxre', op[1], 1, true)
   end
-  local sums = growth()
-  if not c.begins then check_quotas(sums) end
+  local sums = growth(c.account)
+  if not c.begins then check_quotas(sums, c.account) end
   check_writable(frees)
   local packed = cmsgpack.pack(is_computed and results or #results)
   if only_prolongs(c) then

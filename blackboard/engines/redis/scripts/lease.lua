@@ -71,6 +71,23 @@ local function renew(held, key, holder, fence, ttl_ms)
   return after
 end
 
+-- Who of `after`, which a commit of `account` leaves of the lease that was `before`, is on which
+-- account: `by` of read_lease. Who had the lease, or waited for it, keeps the one that it had.
+local function charge(before, after, account)
+  local known, by = {}, {}
+  for at = WAITERS, before and #before or 0, 3 do
+    known[before[at]] = before.by[before[at]] or ''
+  end
+  for at = WAITERS, #after, 3 do by[after[at]] = known[after[at]] or account end
+  local holder = after[HOLDER]
+  if before and before[HOLDER] == holder and before[FENCE] == after[FENCE] then
+    by[holder] = before.by[holder]
+  else
+    by[holder] = known[holder] or account
+  end
+  return by
+end
+
 -- Whether nothing but deadlines tells the one from the other.
 local function is_prolonged(before, after)
   if not before or #before ~= #after then return false end

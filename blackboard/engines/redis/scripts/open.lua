@@ -32,7 +32,7 @@ local function date_leases()
       local lease = read_lease(found[i + 1], tonumber(ARGV[6]), time_ms)
       lease[UNTIL] = time_ms + lease[TTL]
       for at = WAITERS, #lease, 3 do lease[at + 2] = time_ms + lease[at + 1] end
-      call('HSET', LEASES, found[i], cmsgpack.pack(lease))
+      call('HSET', LEASES, found[i], write_lease(lease))
     end
   end
 end

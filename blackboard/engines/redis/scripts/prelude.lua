@@ -5,7 +5,9 @@
 --   1 {board}:m    hash   rev, low (oldest revision in the log), epoch (its id), e (msgpack of its
 --                         number, id, cause, from_revision, revision), run (see below), hold (until
 --                         when other commits than a restore wait), access (access.lua),
---                         u:<namespace> and u: (usage: keys, bytes as two 8-byte integers); while
+--                         u:<namespace> and u: (usage: keys, bytes as two 8-byte integers);
+--                         u:@<account>, u:@<account>/inbox (the same of what it wrote last);
+--                         h:<account> (leases that it has or waits for), h: (identities); while
 --                         it is being made (seed.lua) there is seed, and no run: nothing else finds
 --                         a board then
 --   2 {board}:log  stream id <revision>-0; b = commit's body, t = time in ms, r = results, v1.. =
@@ -59,14 +61,25 @@ local function opened()
 end
 
 -- A lease as a flat list: holder, fence, until_ms, ttl_ms, then of each who waits for it holder,
--- ttl_ms, until_ms. The older form lacks the lease's ttl_ms: it has at least what is left of it.
+-- ttl_ms, until_ms; at its end a map of these holders to their accounts, which is kept apart here,
+-- as `by`. An older form lacks the map: whose accounts they are is not known. A still older one
+-- lacks the lease's ttl_ms: it has at least what is left of it.
 local HOLDER, FENCE, UNTIL, TTL, WAITERS = 1, 2, 3, 4, 5
 local function read_lease(raw, usual_ms, time_ms)
   local lease = cmsgpack.unpack(raw)
+  local by = type(lease[#lease]) == 'table' and table.remove(lease) or {}
   if #lease % 3 == 0 then
     table.insert(lease, TTL, math.max(usual_ms, lease[UNTIL] - time_ms))
   end
+  lease.by = by
   return lease
+end
+
+local function write_lease(lease)
+  local parts = {}
+  for i = 1, #lease do parts[i] = lease[i] end
+  if next(lease.by) then parts[#parts + 1] = lease.by end
+  return cmsgpack.pack(parts)
 end
 
 local function is_live(raw) return raw and byte(raw, 33) ~= TOMBSTONE end

@@ -10,9 +10,9 @@ import pytest
 from blackboard.client.board import Board
 from blackboard.client.leases import presence
 from blackboard.client.leases.lock import Lock
-from blackboard.client.leases.presence import entries_that_end_with, identity_key, presence_key
+from blackboard.client.leases.presence import entries_that_end_with, presence_key
 from blackboard.core.commit import Delete, Grant, Lease, Put, Release
-from blackboard.core.path import barrier_key, cut_key
+from blackboard.core.path import barrier_key, cut_key, identity_key
 from blackboard.errors import Fenced, LeaseHeld, SnapshotFirst, StepSuperseded
 from blackboard.server.boards import commit_as_system
 from blackboard.server.service import Service

@@ -10,6 +10,7 @@ import msgpack
 import pytest
 from redis.asyncio import Redis
 
+from blackboard import types as limits
 from blackboard.core.commit import (
     Append,
     Committed,
@@ -284,3 +285,19 @@ async def test_a_lease_without_its_time_to_live_is_renewed_and_passed_on(
     assert released.results == (("bob", 3, released.time_ms + HOUR_MS),)
     [lease] = (await redis_store.leases(BOARD)).leases
     assert lease.ttl_ms == HOUR_MS
+    assert lease.account == ""  # nobody knows whose it was
+
+
+async def test_what_was_written_before_shares_were_counted_is_taken_out_of_none(
+    redis_store: RedisStore, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ACCOUNT_KEYS_MAX", 1)
+    ada = await Writer.open(redis_store, BOARD)
+    await ada.commit(Put("public/x", packed(1)))
+    async with Redis.from_url(redis_url) as redis:
+        await redis.hdel(board_keys(BOARD)[0], "u:@ada")
+    await ada.commit(Put("public/y", packed(1)))
+    assert isinstance(await ada.attempt(Put("public/z", packed(1))), LimitExceeded)
+    await ada.commit(DeletePrefix("public"))
+    await ada.commit(Put("public/z", packed(1)))
+    assert isinstance(await ada.attempt(Put("public/x", packed(1))), LimitExceeded)

@@ -20,6 +20,7 @@ import msgpack
 import pytest
 from filelock import FileLock
 
+from blackboard import types as limits
 from blackboard.core.commit import (
     Append,
     Committed,
@@ -44,6 +45,7 @@ from blackboard.errors import (
     Fenced,
     InvalidRequest,
     LeaseHeld,
+    LimitExceeded,
     OutcomeUnknown,
     StaleEpoch,
     Unavailable,
@@ -422,9 +424,9 @@ async def test_a_lease_has_its_full_time_when_its_board_is_opened_again(
     again = await SqliteStore.at(tmp_path, clock_ns=clock)
     cyd = await Writer.open(again, BOARD, "cyd")
     opened_ms = clock.ms
-    waiting = Waiter("bob", 30_000, opened_ms + 30_000)
+    waiting = Waiter("bob", 30_000, opened_ms + 30_000, "ada")
     assert await lease_in(again) == Lease(
-        "public/x", "ada", 1, opened_ms + 60_000, (waiting,), 60_000
+        "public/x", "ada", 1, opened_ms + 60_000, (waiting,), 60_000, "ada"
     )
     clock.ms = opened_ms + 59_999
     assert isinstance(await cyd.attempt(Expire("public/x", "ada", 1)), LeaseHeld)
@@ -464,6 +466,41 @@ async def test_a_file_whose_leases_have_deadlines_is_opened_and_brought_up_to_da
         long, short = (await again.leases(BOARD)).leases
         assert (long.holder, long.fence, long.ttl_ms) == ("ada", 1, 3_600_000)
         assert (short.ttl_ms, [w.ttl_ms for w in short.waiters]) == (LEASE_TTL_MS, [7])
+        await again.aclose()
+
+
+async def test_leases_from_before_accounts_were_recorded_count_to_nobody(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what was written since, the shares are the same after the board was opened again."""
+    monkeypatch.setattr(limits, "LEASES_PER_ACCOUNT_MAX", 2)
+    monkeypatch.setattr(limits, "ACCOUNT_INBOX_KEYS_MAX", 1)
+    ada = await Writer.open(store, BOARD)
+    await ada.commit(Grant("public/a", "ada", 3_600_000), Put("inbox/bob/1", packed(1)))
+    await ada.commit(Grant("public/b", "ada", 3_600_000))
+    await store.aclose()
+    file = BoardFile(board_file(store), level="disk")
+    loaded = file.load(BOARD)
+    file.abandon()
+    older = ("public/a", msgpack.packb(["ada", 1, 3_600_000, []]))
+    lease, state = loaded.state.leases["public/a"], loaded.state
+    weight = loaded.weight + weigh(older) - weigh(LEASE.row("public/a", lease))
+    place = (state.revision, state.time_ms, state.oldest)
+    with closing(sqlite3.connect(board_file(store))) as connection:
+        connection.execute(LEASE.upsert, older)
+        connection.execute("UPDATE head SET checksum = ?", (checksum(weight, *place),))
+        connection.commit()
+    again = await SqliteStore.at(store.directory)
+    try:
+        ada = await Writer.open(again, BOARD)
+        ada.step = 9
+        assert [lease.account for lease in (await again.leases(BOARD)).leases] == ["", "ada"]
+        await ada.commit(Grant("public/c", "ada", 3_600_000))
+        for op in (Grant("public/d", "ada", 1), Put("inbox/bob/2", packed(1))):
+            refused = await ada.attempt(op)
+            assert isinstance(refused, LimitExceeded)
+            assert refused.account == "ada"
+    finally:
         await again.aclose()
 
 

@@ -94,3 +94,26 @@ async def test_the_last_one_is_taken_at_shutdown(tmp_path: Path) -> None:
         assert (taken.kind, taken.revision) == ("shutdown", 2)
         assert await board.get("public/n", at=taken.name) == 1
         assert (await board.show(taken.name)).checkpoint == taken
+
+
+async def test_none_is_taken_at_shutdown_of_a_board_that_was_only_read(tmp_path: Path) -> None:
+    """However often the service is started again: its last checkpoint says all there is."""
+    for _ in range(3):
+        async with await service_at(tmp_path, Automatic(at_shutdown=True)) as service:
+            board = board_of(service)
+            if await board.get("public/n") is None:
+                await board.put("public/n", 1)
+    async with await service_at(tmp_path) as service:
+        assert [c.revision for c in await board_of(service).checkpoints()] == [2]
+
+
+async def test_one_is_taken_at_shutdown_of_what_was_looked_at_before(service: Service) -> None:
+    """That others are not due yet does not mean that nothing happened."""
+    board = board_of(service)
+    settings = Automatic(every_revisions=100, at_shutdown=True)
+    automatic = AutomaticCheckpoints(service.host, settings)
+    await board.put("public/n", 1)
+    await automatic.look()
+    await automatic.at_shutdown()
+    await automatic.at_shutdown()
+    assert [c.kind for c in await board.checkpoints()] == ["shutdown"]

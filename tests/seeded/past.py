@@ -1,0 +1,186 @@
+"""Faults in what brings the past back: checkpoints, branches, recovery, files."""
+
+from tests.seeded.mutant import BOARD, UNIT, Mutant
+
+MUTANTS = (
+    # --- checkpoints ------------------------------------------------------------------------------
+    Mutant(
+        "a name is given to two checkpoints",
+        "blackboard/server/checkpoints/take.py",
+        "        if _request_of(reading.entries[0]) != wish.request:\n",
+        "        if False:\n",
+        f"{BOARD} -k name_is_given_once",
+    ),
+    Mutant(
+        "a checkpoint is moved by a later one of its name",
+        "blackboard/server/checkpoints/take.py",
+        "[Put(key, record)], [KeyAt(key, ABSENT)], wish.note",
+        "[Put(key, record)], [], wish.note",
+        f"{BOARD} -k one_name_at_once",
+    ),
+    Mutant(
+        "anybody who removes a gate has answered",
+        "blackboard/server/checkpoints/barrier.py",
+        "change.kind is ChangeKind.DELETE and entry.author == agent",
+        "change.kind is ChangeKind.DELETE",
+        f"{UNIT}/server/checkpoints/test_barrier.py",
+    ),
+    Mutant(
+        "a barrier lifts the one after it",
+        "blackboard/server/checkpoints/barrier.py",
+        "            conditions = [KeyAt(cut_key(agent), revision) for agent, revision in chunk]\n"
+        "            with contextlib.suppress(BlackboardError):\n",
+        "            conditions: list[Condition] = []\n"
+        "            with contextlib.suppress(BlackboardError):\n",
+        f"{UNIT}/server/checkpoints/test_barrier.py",
+    ),
+    Mutant(
+        "who keeps the last none keeps all",
+        "blackboard/server/checkpoints/schedule.py",
+        "checkpoints[len(checkpoints) - policy.last :]",
+        "checkpoints[-policy.last :]",
+        f"{UNIT}/server/checkpoints/test_retention.py",
+    ),
+    Mutant(
+        "a checkpoint that a board branched off is removed",
+        "blackboard/server/checkpoints/schedule.py",
+        "        kept |= {c.name for c in checkpoints if c.revision in branched}\n",
+        "",
+        f"{BOARD} -k what_a_branch_needs",
+    ),
+    Mutant(
+        "history of checkpoints that stay is forgotten",
+        "blackboard/server/checkpoints/schedule.py",
+        "            revisions = [c.revision for c in checkpoints if c.name in kept]\n",
+        "            revisions: list[int] = []\n",
+        f"{BOARD} -k history_that_is_pruned",
+    ),
+    Mutant(
+        "a checkpoint by time of a board that rests",
+        "blackboard/server/checkpoints/schedule.py",
+        "now_ms - time_ms >= every_ms and head.revision > revision:",
+        "now_ms - time_ms >= every_ms:",
+        f"{UNIT}/server/checkpoints/test_schedule.py",
+    ),
+    Mutant(
+        "a board that was only read gets a checkpoint",
+        "blackboard/server/checkpoints/schedule.py",
+        "                if head.revision > max(",
+        "                if head.revision >= max(",
+        f"{UNIT}/server/checkpoints/test_schedule.py",
+    ),
+    # --- branches and recovery --------------------------------------------------------------------
+    Mutant(
+        "a taken name counts as the branch asked for",
+        "blackboard/server/checkpoints/branch.py",
+        '        if told.get("request") != wish.request:\n',
+        "        if False:\n",
+        f"{BOARD} -k many_that_branch",
+    ),
+    Mutant(
+        "a branch is not compared with what was sealed",
+        "blackboard/server/checkpoints/branch.py",
+        'await sums.check(digests, f"board {origin.board} at revision {origin.revision}")',
+        "pass",
+        f"{UNIT}/integrity/test_digest_check.py -k branch",
+    ),
+    Mutant(
+        "a recovery gives out archived revisions again",
+        "blackboard/server/checkpoints/recover.py",
+        "        revision = mark.revision + 1\n",
+        "        revision = target.revision + 1\n",
+        "tests/guarantees/test_recoverable.py -k TestEmbedded and whole_board",
+    ),
+    Mutant(
+        "a recovery believes a damaged archive",
+        "blackboard/server/checkpoints/recover.py",
+        "        await self._check(target)\n",
+        "",
+        f"{UNIT}/integrity/test_digest_check.py -k recovery",
+    ),
+    Mutant(
+        "a recovery brings back a barrier",
+        "blackboard/server/checkpoints/recover.py",
+        "[e for e in page.entries if not e.key.startswith(_BARRIERS)]",
+        "list(page.entries)",
+        f"{UNIT}/server/test_continuity.py -k recovery",
+    ),
+    Mutant(
+        "a board that lost something goes on below its archive",
+        "blackboard/server/continuity.py",
+        "begin_epoch(board, head, above=above)",
+        "begin_epoch(board, head, above=head.revision)",
+        f"{UNIT}/server/test_continuity.py",
+    ),
+    Mutant(
+        "any board of the name goes on in the archive",
+        "blackboard/server/archiver.py",
+        "digest_at(Point(board.name, mark.revision)) == first.digest",
+        "digest_at(Point(board.name, mark.revision)) is not None",
+        f"{UNIT}/server/test_continuity.py",
+    ),
+    # --- files ------------------------------------------------------------------------------------
+    Mutant(
+        "an import writes the service's records",
+        "blackboard/server/checkpoints/imports.py",
+        "    if namespace_of(entry.key) == SYSTEM:\n",
+        "    if False:\n",
+        f"{UNIT}/server/checkpoints/test_imports.py",
+    ),
+    Mutant(
+        "an import is not compared with its manifest",
+        "blackboard/server/checkpoints/imports.py",
+        "        await self._sums.check(self._manifest.digests, self._what)\n",
+        "",
+        f"{UNIT}/server/checkpoints/test_imports.py",
+    ),
+    Mutant(
+        "a key comes twice in an import",
+        "blackboard/server/checkpoints/imports.py",
+        "        if entry.key <= self._last:\n",
+        "        if False:\n",
+        f"{UNIT}/server/checkpoints/test_imports.py",
+    ),
+    Mutant(
+        "an export is not compared with its manifest",
+        "blackboard/client/export.py",
+        "            await writing.check()\n",
+        "",
+        f"{UNIT}/integrity/test_digest_check.py -k export",
+    ),
+    Mutant(
+        "the seal of a file is not compared",
+        "blackboard/client/export.py",
+        "        if _end_of(path) != _seal_of(path):",
+        "        if False:",
+        f"{BOARD} -k bit_that_flips",
+    ),
+    Mutant(
+        "an export is readable by others",
+        "blackboard/client/export.py",
+        "os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)",
+        "os.O_RDWR | os.O_CREAT | os.O_EXCL)",
+        f"{UNIT}/client/test_export.py",
+    ),
+    Mutant(
+        "rights are taken through a link",
+        "blackboard/integrity/private_files.py",
+        "            if stat.S_ISLNK(status.st_mode):\n                continue\n",
+        "",
+        f"{UNIT}/integrity/test_private_files.py",
+    ),
+    Mutant(
+        "the journals of a file that was open stay open",
+        "blackboard/integrity/private_files.py",
+        'for end in ("-wal", "-shm"))',
+        'for end in ("-shm",))',
+        f"{UNIT}/integrity/test_private_files.py",
+    ),
+    Mutant(
+        "a directory that was there stays open",
+        "blackboard/integrity/private_files.py",
+        "    _close(path, path.stat())\n",
+        "",
+        f"{UNIT}/integrity/test_private_files.py",
+    ),
+)

@@ -1,0 +1,104 @@
+"""What is imported is what a service could have exported, whatever a client sends."""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from blackboard.client.client import Client
+from blackboard.client.link import Link
+from blackboard.core import access
+from blackboard.core.checkpoints import ORIGIN_KEY, ExportPage, ImportWish
+from blackboard.core.commit import Entry
+from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.errors import BlackboardError, Corrupt, InvalidRequest
+from blackboard.server.assembly import archive_beside
+from blackboard.server.service import Service
+from blackboard.types import INTEGER_MAX
+from blackboard.wire.codec import encode_value
+
+REQUEST = "ab" * 8
+
+
+@pytest.fixture
+async def link(tmp_path: Path) -> AsyncIterator[Link]:
+    """The operator's way to a service that has board "main" with a checkpoint of two keys."""
+    store, archive = await SqliteStore.at(tmp_path, "memory"), await archive_beside(tmp_path)
+    async with Service(store, archive=archive) as service:
+        link = service.link(access.operator())
+        board = Client(link).board("main")
+        await board.put("public/a", 1)
+        await board.put("public/b", 2)
+        await board.checkpoint("one")
+        yield link
+
+
+async def imported(link: Link, page: ExportPage, entries: Sequence[Entry]) -> None:
+    """Import `entries` as what the manifest of `page` describes."""
+    wish = ImportWish(REQUEST, page.manifest, page.signature, page.items)
+    await link.import_begin("made", wish)
+    await link.import_page("made", REQUEST, 0, entries)
+    await link.import_end("made", REQUEST)
+
+
+async def is_refused(link: Link, page: ExportPage, entries: Sequence[Entry]) -> BlackboardError:
+    """How an import of `entries` is refused; nothing is left of it."""
+    with pytest.raises((InvalidRequest, Corrupt)) as refused:
+        await imported(link, page, entries)
+    assert await link.boards() == ["main"]
+    return refused.value
+
+
+async def test_what_was_exported_is_imported(link: Link) -> None:
+    page = await link.export("main", "one", after=None)
+    await imported(link, page, page.entries)
+    assert (await link.read("made", ["public/b"])).entries == page.entries[1:]
+
+
+@pytest.mark.parametrize("key", [ORIGIN_KEY, "system/checkpoints/one", "system/barriers/ada"])
+async def test_nobody_brings_records_of_the_service(link: Link, key: str) -> None:
+    """No digest is sealed of them: whoever has a file could make them up."""
+    page = await link.export("main", "one", after=None)
+    made_up = Entry(key, encode_value({}), 1, 1, "system", 1)
+    assert "is the service's own" in str(await is_refused(link, page, [*page.entries, made_up]))
+
+
+@pytest.mark.parametrize(
+    "of_another_time",
+    [
+        {"mod_revision": 4},
+        {"mod_revision": INTEGER_MAX},
+        {"create_revision": 2},
+        {"create_revision": 0},
+        {"time_ms": -1},
+    ],
+    ids=str,
+)
+async def test_nobody_brings_what_is_of_another_time(
+    link: Link, of_another_time: dict[str, int]
+) -> None:
+    """An entry was made at a revision that the checkpoint has, and no later than it changed."""
+    page = await link.export("main", "one", after=None)
+    first, *rest = page.entries
+    moved = replace(first, **of_another_time)
+    assert "invalid request" in str(await is_refused(link, page, [moved, *rest]))
+
+
+async def test_no_key_comes_twice(link: Link) -> None:
+    page = await link.export("main", "one", after=None)
+    found = await is_refused(link, page, [*page.entries, *page.entries[1:]])
+    assert "public/b is out of order" in str(found)
+
+
+async def test_nothing_is_left_out_and_nothing_added(link: Link) -> None:
+    """The manifest has digests of all that there was, and there was nothing elsewhere."""
+    page = await link.export("main", "one", after=None)
+    found = await is_refused(link, page, page.entries[:1])
+    assert "namespace public is not what was sealed" in str(found)
+    added = replace(page.entries[1], key="public/c")
+    found = await is_refused(link, page, [*page.entries, added])
+    assert "namespace public is not what was sealed" in str(found)
+    elsewhere = replace(page.entries[0], key="private/ada/c")
+    found = await is_refused(link, page, [elsewhere, *page.entries])
+    assert "namespace private/ada is not what was sealed" in str(found)
