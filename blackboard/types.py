@@ -142,9 +142,6 @@ RESTORE_KEPT_MS: Final = 24 * 3600 * 1000
 """Time for which the answer to a restore is kept, so that a retry of it is recognised."""
 RECOVER_WAIT_MS: Final = 5_000
 """Time after which a recovery that goes on tells how far it is: the board is away meanwhile."""
-REDACTIONS_KEPT: Final = 64
-"""Redactions of which a process still knows how they ended: who asked for one, and lost the answer,
-asks again within seconds."""
 DIFF_KEYS_MAX: Final = 10_000
 """Keys that one `Board.diff` gathers; `differences` goes through any number, page by page."""
 TEXT_DIFF_LINES_MAX: Final = 2_000

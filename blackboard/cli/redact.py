@@ -9,6 +9,7 @@ from blackboard.cli.errors import wrong_usage
 from blackboard.cli.options import Flags, Group, ReadCommand
 
 if TYPE_CHECKING:
+    from blackboard.client.board import Board
     from blackboard.client.client import Client
     from blackboard.core.checkpoints import Redaction
 
@@ -19,7 +20,7 @@ app = typer.Typer(cls=Group)
     cls=ReadCommand,
     rich_help_panel="History",
     epilog="""\
-blackboard redact public/plan/notes --why "an API key was pasted"
+blackboard redact public/plan/notes --yes --why "an API key was pasted"
 blackboard redact private/researcher/contact --yes --json""",
 )
 def redact(
@@ -38,14 +39,14 @@ def redact(
     """
     from blackboard.cli import session
 
-    async def work(client: "Client") -> "Redaction":
-        return await client.redact(key, why=why, progress=screen.say)
+    async def work(client: "Client", board: "Board") -> "Redaction":
+        return await client.redact(key, board=board.name, why=why, progress=screen.say)
 
     flags = Flags.of(context)
     if not yes:
         _ask(key)
     with screen.busy("redacting"):
-        found = session.with_client(flags, work)
+        found = session.with_client_and_board(flags, work)
     _tell(found, key, as_json=flags.as_json)
 
 

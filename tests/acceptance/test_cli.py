@@ -462,6 +462,7 @@ EXAMPLES_ELSEWHERE = (
     "blackboard restore",
     "blackboard rewind",
     "blackboard recover",
+    "blackboard redact",
     "blackboard branch",
     "blackboard replay",
     "blackboard approve ",

@@ -37,7 +37,6 @@ from blackboard.types import (
     LIST_ENTRIES_MAX,
     OPERATIONS_MAX,
     RECOVER_WAIT_MS,
-    REDACTIONS_KEPT,
     Key,
     Revision,
 )
@@ -49,6 +48,9 @@ _NOTE_DONE: Final = "a redaction is done"
 _DELETES: Final = OPERATIONS_MAX // 2
 """Of the parts of a document: what is left goes with the key, in a commit that has other operations
 as well."""
+_KEPT: Final = 64
+"""Redactions of which a process still knows how they ended: who asked for one, and lost the answer,
+asks again within seconds."""
 _BEGUN: Final = "begun"
 _DONE: Final = "done"
 _PART: Final = "part"
@@ -83,7 +85,7 @@ class Redactions:
         """Begin a redaction, or look how far it is; waits RECOVER_WAIT_MS for the end.
 
         The same request gets the same answer, for as long as it is among the newest
-        REDACTIONS_KEPT of this process. Errors: InvalidRequest, Unavailable, Corrupt: asked again,
+        _KEPT of this process. Errors: InvalidRequest, Unavailable, Corrupt: asked again,
         it goes on. Cancellation: it goes on.
         """
         running = self._running.get(wish.request)
@@ -94,7 +96,7 @@ class Redactions:
 
     def _begin(self, board: str, wish: RedactWish, by: str) -> "_Running":
         old = [name for name, each in self._running.items() if each.task.done()]
-        for name in old[: max(0, len(old) - REDACTIONS_KEPT + 1)]:
+        for name in old[: max(0, len(old) - _KEPT + 1)]:
             del self._running[name]
         running = self._running[wish.request] = _Running(self._host, board, wish, by)
         return running
