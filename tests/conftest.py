@@ -38,7 +38,7 @@ SEED = seed_of(os.environ.get("BLACKBOARD_TEST_SEED"))
 """Everything random in a test run comes from this number; the header of the report prints it.
 
 It is the same in every run unless asked otherwise, so that a red test speaks of the change and not
-of luck (docs/decisions/0027-the-same-dice.md). Chaos, proof and fuzzers draw new ones.
+of luck (docs/decisions/0027-fixed-test-seeds.md). Chaos, proof and fuzzers draw new ones.
 """
 # A shell that runs the tests in the background makes them, and all that they start, ignore the
 # Ctrl-C that some of them are sent.

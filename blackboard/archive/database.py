@@ -303,14 +303,19 @@ _SETTINGS: Final = (
 )
 
 
+_KINDS: Final = (
+    "write sqlite:///relative/path, sqlite:////absolute/path or postgresql://user@host/database"
+)
+
+
 def _url(given: str) -> URL:
     try:
         url = make_url(given)
     except ArgumentError as error:
-        raise InvalidRequest(field="archive", reason=f"{given!r} is no URL") from error
+        raise InvalidRequest(field="archive", reason=f"{given!r} is not a URL: {_KINDS}") from error
     driver = _DRIVERS.get(url.drivername)
     if driver is None or (driver.startswith("sqlite") and not url.database):
-        reason = f"{url.drivername}: neither sqlite:///path nor postgresql://host/database"
+        reason = f"{url.drivername} is not a kind of archive: {_KINDS}"
         raise InvalidRequest(field="archive", reason=reason)
     return url.set(drivername=driver)
 

@@ -245,7 +245,8 @@ def ls(
     if entries:
         show.print_entries(entries)
     else:
-        screen.say(f"nothing matches {pattern}")
+        below = "" if "*" in pattern else f"; what is below it: '{pattern.rstrip('/')}/**'"
+        screen.say(f"nothing matches {pattern}{below}")
     if next_key is not None:
         screen.say(f"there are more: --after {next_key}, or a higher --limit")
 

@@ -25,6 +25,14 @@ _OWNED = rf"(?:private|inbox)/{_SEGMENT}"
 _KEY = re.compile(rf"(?:{_SHARED}|{_OWNED})(?:/{_SEGMENT})+")
 _PREFIX = re.compile(rf"(?:{_SHARED}|{_OWNED})(?:/{_SEGMENT})*")
 _PATTERN = re.compile(rf"(?:\*|{_SEGMENT})(?:/(?:\*|{_SEGMENT}))*(?:/\*\*)?|\*\*")
+_BELOW = "public/..., private/AGENT/..., inbox/AGENT/..."
+_SEGMENTS = f"segments of A-Z a-z 0-9 . _ ~ -, at most {SEGMENT_BYTES_MAX} each, joined by /"
+_HINTS = {
+    "key": f"write {_BELOW}: {_SEGMENTS}",
+    "prefix": f"write a key's beginning without a trailing slash, below {_BELOW}",
+    "pattern": f"write a key in which * is one segment and a final ** is the rest: {_SEGMENTS}",
+}
+"""What to write instead, by the wrong field: a refusal is read where no page is at hand."""
 ITEM_DIGITS = 10
 """Digits of an index that `append` assigns: keys of one list sort in the order of appending."""
 BOOK = "~"
@@ -239,7 +247,7 @@ def _checked(path: str, grammar: "re.Pattern[str]", field: str) -> str:
     if len(path) > KEY_BYTES_MAX:
         raise LimitExceeded(limit="KEY_BYTES_MAX", value=len(path), maximum=KEY_BYTES_MAX)
     if not grammar.fullmatch(path) or _has_dots(path):
-        raise InvalidRequest(field=field, reason=f"{path!r} is not a {field} (see docs/keys.md)")
+        raise InvalidRequest(field=field, reason=f"{path!r} is not a {field}: {_HINTS[field]}")
     return path
 
 

@@ -149,6 +149,9 @@ def verify(secret: str, token: str, *, audience: str = AUDIENCE) -> Principal:
         )
     except jwt.ExpiredSignatureError as error:
         raise Unauthenticated(reason="the token has expired") from error
+    except jwt.ImmatureSignatureError as error:
+        reason = "the token was issued in the future: the service's clock is behind or was set back"
+        raise Unauthenticated(reason=reason) from error
     except (jwt.InvalidTokenError, ValueError) as error:
         raise Unauthenticated(reason="the token is not one of this service") from error
     return _in_time(_narrowed_by(_principal(claims), links))

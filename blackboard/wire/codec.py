@@ -14,6 +14,7 @@ An operation is an array that begins with its code (`_OPS`); values above VALUE_
 stand outside the body, in `large`, and the operation (its code in upper case) holds their number.
 """
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Sequence
@@ -120,6 +121,15 @@ def decode_value(encoded: bytes) -> JsonValue:
 _PLAIN = frozenset((str, int, bool, bytes, type(None)))
 
 
+def _plain_form(value: object) -> str:
+    """How to make plain data of what people put first: a model, a record, a set."""
+    if hasattr(value, "model_dump"):
+        return ': give its model_dump(mode="json")'
+    if dataclasses.is_dataclass(value):
+        return ": give its dataclasses.asdict"
+    return ": give a list" if isinstance(value, set | frozenset) else ""
+
+
 def _check_plain(value: JsonValue, depth: int) -> None:
     """Refuse what msgpack would take but JSON has no word for, and what nests too deep."""
     if isinstance(value, float):
@@ -128,7 +138,8 @@ def _check_plain(value: JsonValue, depth: int) -> None:
         return
     if not isinstance(value, (dict, list, tuple)) or isinstance(value, msgpack.ExtType):
         kind = type(value).__name__
-        raise InvalidRequest(field="value", reason=f"{kind} is no type of JSON, and not bytes")
+        reason = f"{kind} is no type of JSON, and not bytes{_plain_form(value)}"
+        raise InvalidRequest(field="value", reason=reason)
     if depth >= VALUE_DEPTH_MAX:
         raise LimitExceeded("VALUE_DEPTH_MAX", depth + 1, VALUE_DEPTH_MAX)
     if isinstance(value, dict):

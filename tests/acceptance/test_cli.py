@@ -38,6 +38,8 @@ def test_a_value_is_set_read_listed_and_removed(shell: Shell) -> None:
     assert row.split("\t")[:3] == ["public/valuation", "1", "operator"]
     assert "revision 2" in shell.out("delete", "public/valuation")
     assert shell.run("ls").stderr == "nothing matches public/**\n"
+    hint = "nothing matches public/plan; what is below it: 'public/plan/**'\n"
+    assert shell.run("ls", "public/plan").stderr == hint
 
 
 @pytest.mark.usefixtures("service")

@@ -304,7 +304,9 @@ class Lock:
         except (BlackboardError, TimeoutError) as error:
             if isinstance(error, StaleEpoch) and self._keeper is not None:
                 self._keeper.lose(f"the board is in another epoch: {error.cause}")
-            log.warning("lock on %s is left to run out: %s", ", ".join(self.keys), error)
+            # After a restore this is what has to happen: nobody needs to look into it.
+            level = logging.DEBUG if isinstance(error, StaleEpoch) else logging.WARNING
+            log.log(level, "lock on %s is left to run out: %s", ", ".join(self.keys), error)
             return None
 
 

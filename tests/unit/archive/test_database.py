@@ -20,6 +20,7 @@ async def test_another_url_is_refused(url: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         await Database.open(url)
     assert refused.value.field == "archive"
+    assert "sqlite:///" in refused.value.reason
 
 
 async def test_a_server_that_is_away_is_unavailable() -> None:

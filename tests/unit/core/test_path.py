@@ -1,5 +1,7 @@
 """Keys, namespaces, patterns: what they are, and that nothing else passes."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -239,3 +241,17 @@ def test_no_text_gets_through_the_grammar_by_accident(text: str) -> None:
         assert first in ("public", "private", "inbox")
         assert len(rest) >= (1 if first == "public" else 2)
         assert all(path.check_name(segment) for segment in rest)
+
+
+@pytest.mark.parametrize(
+    ("check", "path", "hint"),
+    [
+        (check_key, "plan", "write public/..., private/AGENT/..."),
+        (check_prefix, "public/", "without a trailing slash"),
+        (parse_pattern, "public/**/x", "a final \\*\\* is the rest"),
+    ],
+)
+def test_a_refusal_says_what_to_write(check: Callable[[str], object], path: str, hint: str) -> None:
+    """Where no page is at hand."""
+    with pytest.raises(InvalidRequest, match=hint):
+        check(path)

@@ -407,3 +407,9 @@ def test_an_id_can_be_told_from_what_is_none() -> None:
     first = credential.ids[0]
     for text in ("", "ada", token, first[:-1], f"{first}A", f"{first}\n", first[:-1] + "="):
         assert not is_id(text)
+
+
+def test_a_token_of_the_future_is_named_so() -> None:
+    """A clock that was set back is found by the reason, not taken for a foreign token."""
+    with pytest.raises(Unauthenticated, match="issued in the future"):
+        verify(SECRET, signed(claims({"iat": FAR_FUTURE_S})))

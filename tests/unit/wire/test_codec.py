@@ -6,12 +6,15 @@ import enum
 import hashlib
 import math
 import threading
+from dataclasses import dataclass
+from typing import Any
 
 import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from pydantic import BaseModel
 
 from blackboard.core.commit import (
     ABSENT,
@@ -381,3 +384,26 @@ def test_a_marker_begins_an_epoch() -> None:
     assert (entry.revision, entry.epoch, entry.author) == (100, epoch, SYSTEM_AGENT)
     assert entry.changes == ()
     assert entry.digest != marker_entry(replace(epoch, id="third"), 1_000).digest
+
+
+class Plan(BaseModel):
+    """What people put first."""
+
+    title: str = "expand"
+
+
+@dataclass
+class Draft:
+    """Likewise."""
+
+    title: str = "expand"
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [(Plan(), "model_dump"), (Draft(), "asdict"), ({1}, "a list"), ([Plan()], "model_dump")],
+)
+def test_a_refused_value_says_how_to_make_plain_data_of_it(value: Any, hint: str) -> None:
+    """A model, a record, a set: also inside of others."""
+    with pytest.raises(InvalidRequest, match=hint):
+        encode_value(value)

@@ -289,6 +289,17 @@ async def test_a_lock_that_cannot_be_given_back_is_left_to_run_out(
     assert (await lease_of(ada, A)).holder.startswith("ada~")
 
 
+async def test_a_restore_that_ends_a_lock_warns_nobody(
+    store: HookedStore, ada: Board, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has to end the locks of before: there is nothing to look into."""
+    with caplog.at_level(logging.DEBUG), pytest.raises(LeaseLost, match="restore"):
+        async with ada.lock(A, ttl_ms=HOUR_MS):
+            store.hook("before commit", failing(StaleEpoch("1", "2", 2, "restore", 1, 9)))
+    found = [r for r in caplog.records if "left to run out" in r.message]
+    assert [record.levelno for record in found] == [logging.DEBUG]
+
+
 async def test_a_refused_lock_leaves_nothing_to_give_back(store: HookedStore, ada: Board) -> None:
     store.hook("before commit", failing(StepSuperseded("ada", 1, 2)))
     with pytest.raises(StepSuperseded):
