@@ -71,8 +71,8 @@ def _tell(found: "Redaction", key: str, *, as_json: bool) -> None:
     screen.say(f"{key}: {found.versions} values are gone from the past of {where}")
     if found.guessable:
         screen.say(
-            f"{found.guessable} of them were written by a version without salted digests: who has"
-            " the archive can still check a guess"
+            f"{found.guessable} revisions are from before salts were introduced: with the archive,"
+            " a guess of a short value can still be checked"
         )
     for left in found.left:
         screen.say(f"left to do: {left}")

@@ -236,6 +236,19 @@ async def test_the_audit_has_who_and_why(embedded: Site) -> None:
     assert all("hush" not in record.what for record in records)
 
 
+async def test_a_watch_that_is_behind_goes_on_with_markers(embedded: Site) -> None:
+    """What it has not read yet is cut from the log: it comes from the archive, without values."""
+    board = embedded.board()
+    async with board.watch("public/**") as watch:
+        await board.put("public/other", 1)
+        await anext(watch)
+        await board.put(KEY, "hush")
+        await embedded.client().redact(KEY)
+        await board.put("public/other", 2)
+        seen = [(await anext(watch)).changes[0] for _ in range(3)]
+    assert [change.value for change in seen] == [MARKER, None, 2]
+
+
 async def test_watchers_see_the_key_go(embedded: Site) -> None:
     """Nobody is refused or cut off: a watch goes on, with the removal of the key."""
     board = embedded.board()

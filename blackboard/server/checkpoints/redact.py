@@ -1,7 +1,7 @@
 """Redaction: every value that a key ever had goes, from a board and all that shares its history.
 
 First the key is removed by an ordinary commit, which also records the redaction: from then on no
-reader gets the value, and whoever is killed later is followed by the next service, which goes on.
+reader gets the value, and if this service is killed, the next one goes on.
 Then the engine's log is cut behind the archive, so that the past lies there alone, and the values
 are taken out of it (archive/redact.py). Last, the files are scrubbed.
 
@@ -49,8 +49,8 @@ _DELETES: Final = OPERATIONS_MAX // 2
 """Of the parts of a document: what is left goes with the key, in a commit that has other operations
 as well."""
 _KEPT: Final = 64
-"""Redactions of which a process still knows how they ended: who asked for one, and lost the answer,
-asks again within seconds."""
+"""Redactions whose results a process remembers: a client that lost the answer asks again within
+seconds."""
 _BEGUN: Final = "begun"
 _DONE: Final = "done"
 _PART: Final = "part"
