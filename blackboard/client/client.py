@@ -87,10 +87,11 @@ class Client:
         What stays is that it changed, when, by whom, and a marker, `{"$redacted": true}`; a restore
         brings back the marker. A value that was copied to another key is not found; exports and
         backups that were made before are not reached. `progress` is called with each step. Author
-        and reason are in the audit. Errors: AccessDenied without the admin right on the whole board, or
-        on one that shares its history; NoSuchBoard; InvalidRequest for a record of the service;
-        Corrupt when the archive is damaged; Unavailable: ask again. Cancellation: it goes on in the
-        service.
+        and reason are in the audit.
+
+        Errors: AccessDenied without the admin right on the whole board, or on one that shares its
+        history; NoSuchBoard; InvalidRequest for a record of the service; Corrupt when the archive
+        is damaged; Unavailable: ask again. Cancellation: it goes on in the service.
         """
         wish = RedactWish(key, why, secrets.token_hex(8))
         step = ""
