@@ -205,6 +205,10 @@ class Redacting:
         written = [each for each in versions if each.position >= 0]
         if not found or not written:
             return
+        if revision <= row.oldest:  # its log was pruned, and perhaps other versions of it
+            bare = {"details": archive_rows.bare_details(found[0])}
+            await self.connection.execute(update(COMMIT).where(one), bare)
+            return
         begun = select(EPOCH).where(EPOCH.c.board == row.id, EPOCH.c.revision == revision)
         epochs = [archive_rows.epoch_of(each) for each in await rows(self.connection, begun)]
         epoch = epochs[0] if epochs else None

@@ -205,6 +205,19 @@ def details_of(entry: LogEntry) -> bytes:
     return packed
 
 
+def bare_details(commit: Any) -> bytes:
+    """Those of a commit's row, without salt and results: of one that no log has any more.
+
+    Errors: Corrupt.
+    """
+    try:
+        grounds, _, leases, *_ = msgpack.unpackb(commit.details)
+    except (TypeError, ValueError, msgpack.UnpackException) as error:
+        raise Corrupt(what=f"archived revision {commit.revision}", reason=repr(error)) from error
+    packed: bytes = msgpack.packb([grounds, encode_results(()), leases])
+    return packed
+
+
 @lru_cache(maxsize=64)
 def _plain_details(results: int) -> bytes:
     """Those of most commits without a salt: neither grounds nor results nor leases."""

@@ -218,6 +218,25 @@ class RedactRules:
         assert reading.entries == ()
         assert dict(await archive.items(Point(BOARD, 5)))[f"{below}/update"] == 2
 
+    async def test_what_pruning_left(self, archive: Archive, place: Any) -> None:
+        """Of a log that is gone, versions stay that a checkpoint needs, and the last commits."""
+        await self.tell_secrets(archive)
+        await archive.redact(BOARD, OTHER, {BOARD: 10})
+        await archive.pin(BOARD, "first", pinned=True)
+        assert await archive.prune(BOARD, [4, 8], 9)
+        [row] = await place.ask("SELECT count(*) AS held FROM version WHERE key = :k", k=KEY)
+        assert row.held > 1
+        await self.redact(archive, KEY, 9)
+        held = await self.held_bytes(place)
+        assert not any(secret in held for secret in SECRETS[:2])
+        reading = await archive.read(Point(BOARD, 4), [KEY, OTHER])
+        assert {entry.key: entry.value for entry in reading.entries} == {
+            KEY: REDACTED,
+            OTHER: REDACTED,
+        }
+        found = await self.findings(archive, 10)
+        assert [each for each in found if OTHER not in each] == []
+
     async def test_done_again_it_changes_nothing(self, archive: Archive, place: Any) -> None:
         """Nor does it find anything."""
         await self.tell_secrets(archive)
