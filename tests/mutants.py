@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.proof import DIRECTORY, Layer, say
-from tests.seeded import past
+from tests.seeded import agents, clients, engines, past, service
 from tests.seeded.mutant import BOARD, UNIT, Mutant
 from tests.source_tree import ROOT
 
@@ -601,6 +601,10 @@ MUTANTS = (
         f"{BOARD} -k restore_takes_a_document_back",
     ),
     *past.MUTANTS,
+    *clients.MUTANTS,
+    *service.MUTANTS,
+    *agents.MUTANTS,
+    *engines.MUTANTS,
 )
 
 

@@ -15,14 +15,14 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "limits.md"
 _HEAD = """\
 # Limits
 
-Everything that could grow has a limit, with a name and a reason. A request beyond one is refused
-with [LimitExceeded](errors.md#limitexceeded), which gives the name, or with `InvalidRequest` where
-a number is out of range. Names end in their unit: `_BYTES` (1 KiB = 1,024 bytes), `_MS`
-(milliseconds), else a count. The limits are constants of `blackboard/types.py`; only
+Everything that could grow has a limit with a name and a reason. A request beyond a limit is refused
+with [LimitExceeded](errors.md#limitexceeded), which gives the name, or with `InvalidRequest` if a
+number is out of range. Names end in their unit: `_BYTES` (1 KiB = 1,024 bytes), `_MS`
+(milliseconds), otherwise they are counts. The limits are constants in `blackboard/types.py`; only
 `LOG_KEPT_REVISIONS` (of the service) and `STEP_ATTEMPTS_MAX` (of a call) are defaults that can be
-set otherwise. This page is written from that file by `python -m tools.limits_page`.
+changed. `python -m tools.limits_page` writes this page from that file.
 """
-_COLUMNS = "| limit | value | what it bounds, and why |\n| --- | ---: | --- |\n"
+_COLUMNS = "| limit | value | what it limits, and why |\n| --- | ---: | --- |\n"
 _SIZES = ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
 _TIMES = (
     (365 * 24 * 3600 * 1000, "years"),

@@ -154,10 +154,12 @@ class PrivateRules:
         ops = (Put("public/plan", ONE), Put("private/ada/pin", encode_value(7391)))
         commit = Commit(CommitId("ada", 0, "a1", 1), epoch, ops)
         await (await team.client_of(ada)).link.commit(team.name, commit)
+        await ada.put("public/plan", 2)
         [seen] = (await (await team.client_of(bob)).link.log(team.name, 0, limit=1)).entries
-        [kept] = (await team.service.host.store.log(team.name, 0, limit=1)).entries
+        kept, other = (await team.service.host.store.log(team.name, 0, limit=2)).entries
         assert (seen.digest, seen.salt) == (kept.digest, b"")
-        assert len(kept.salt) == SALT_BYTES
+        assert len(kept.salt) == len(other.salt) == SALT_BYTES
+        assert kept.salt != other.salt
         guessed = prepare(commit).digest
         assert seen.digest not in (guessed, entry_digest.digest_of(replace(kept, salt=b"")))
 

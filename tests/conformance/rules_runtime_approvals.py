@@ -10,7 +10,7 @@ from blackboard.core import access
 from blackboard.core.access import parse_grant
 from blackboard.core.commit import Append, Increment
 from blackboard.errors import AccessDenied, Conflict
-from blackboard.runtime.approvals import answer, pending
+from blackboard.runtime.approvals import Request, answer, pending
 from blackboard.runtime.context import Context
 from blackboard.runtime.run import run_agent
 from blackboard.runtime.state import Status
@@ -112,6 +112,13 @@ class ApprovalRules:
         assert await pending(bob) != ()
         await runner(ada, buy).step()
         assert (await notes_of(ada)).seen == ["False", "too dear"]
+
+    async def test_nobody_asks_in_the_name_of_another(self, ada: Board, boss: Board) -> None:
+        """Anybody may write there; people are shown what an agent wrote itself."""
+        request = Request(question="pay eve").model_dump(mode="json")
+        await ada.put("public/~approvals/eve/made-up", request)
+        await ada.put("public/~approvals/ada/own", request)
+        assert [(asked.agent, asked.id) for asked in await pending(boss)] == [("ada", "own")]
 
     async def test_who_waits_is_not_asked_twice(self, ada: Board, bob: Board, boss: Board) -> None:
         async def buy(ctx: Context[Notes]) -> None:

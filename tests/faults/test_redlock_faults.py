@@ -289,6 +289,22 @@ async def test_an_engine_that_does_not_know_of_a_lease_cannot_grant_it(
         assert await asyncio.wait_for(asking, HANG_S) == 1
 
 
+async def test_who_does_not_get_all_of_several_leases_has_the_votes_for_none(
+    three: list[RedisProcess], tmp_path: Path
+) -> None:
+    """Else nobody could have the others before their time is over."""
+    async with (
+        service_on(tmp_path / "old", three) as old,
+        service_on(tmp_path / "new", three) as new,
+    ):
+        await grant(old, "ada")
+        name, epoch = CommitId(new.agent, 0, "incarnation", 1), (await new.head()).epoch.id
+        both = (Grant("public/other", "bob", TTL_MS), Grant(LOCK, "bob", TTL_MS))
+        with pytest.raises(Unavailable):
+            await new._link.commit(BOARD, Commit(name, epoch, both))
+        assert await votes(three, f"{BOARD}/public/other") == [None] * 3
+
+
 async def test_a_lost_holder_blocks_another_engine_for_its_time_to_live_only(
     three: list[RedisProcess], tmp_path: Path
 ) -> None:

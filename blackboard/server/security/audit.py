@@ -40,8 +40,11 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import islice
 from types import TracebackType
 from typing import Any, Final
+
+from msgspec.structs import replace as with_fields
 
 from blackboard.client.audit_record import (
     FORGED,
@@ -54,7 +57,14 @@ from blackboard.client.link import WatchRequest
 from blackboard.core.access import Principal, Right, allows
 from blackboard.core.commit import Append, Commit, CommitId, signature
 from blackboard.engines.base import Store
-from blackboard.errors import AccessDenied, BlackboardError, Corrupt, Fenced, Unauthenticated
+from blackboard.errors import (
+    AccessDenied,
+    BlackboardError,
+    Corrupt,
+    Fenced,
+    OutcomeUnknown,
+    Unauthenticated,
+)
 from blackboard.types import (
     AUDIT_ALIKE_MAX,
     AUDIT_BATCH_MAX,
@@ -63,9 +73,11 @@ from blackboard.types import (
     AUDIT_QUEUE_MAX,
     AUDIT_REFUSALS_MAX,
     AUDIT_WINDOW_MS,
+    LANES_MAX,
     LIST_ENTRIES_MAX,
     Key,
     Milliseconds,
+    Revision,
 )
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
 
@@ -140,6 +152,18 @@ def _kind_of(record: AuditRecord) -> tuple[str, ...]:
     return (record.principal, record.token, record.verb, record.board, record.outcome)
 
 
+@dataclass(slots=True)
+class _Sent:
+    """The first of those that wait, on their way to the engine as `records`.
+
+    The board was at revision `since` before.
+    """
+
+    commit: Commit
+    since: Revision
+    records: Sequence[AuditRecord]
+
+
 log = logging.getLogger(__name__)
 
 AUDIT_BOARD: Final = "~audit"
@@ -177,10 +201,12 @@ class Audit:
         self._store = store
         self._keys = AuditKeys([])
         self._writer = secrets.token_hex(8)
+        self._lane = int(self._writer, 16) % LANES_MAX  # others write, too
         self._waiting: deque[AuditRecord] = deque()
         self._left_out = 0
         self._number, self._previous, self._step = 0, "", 0
         self._last: tuple[Key, Milliseconds] | None = None
+        self._sent: _Sent | None = None
         self._repeats = Repeats()
         self._window_over: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -269,24 +295,40 @@ class Audit:
                 await asyncio.sleep(_PAUSE_S)
 
     async def _write_some(self) -> None:
-        """Errors: Unavailable and others: the records wait on."""
-        await self._miss_the_last()
-        some = [self._waiting[i] for i in range(min(len(self._waiting), AUDIT_BATCH_MAX))]
-        chained = list(self._chained(some))
-        epoch = (await self._store.open(AUDIT_BOARD)).epoch.id
-        self._step += 1
-        name = CommitId(SYSTEM_AGENT, 0, self._writer, self._step)
-        ops = tuple(Append(_LIST, encode_value(r.stored()), AUDIT_KEPT_MS) for r in chained)
-        (outcome,) = await self._store.commit(AUDIT_BOARD, [prepare(Commit(name, epoch, ops))])
+        """Errors: Unavailable and others: the records wait on.
+
+        Cancellation: perhaps they are written. The next call sends them again under the same name,
+        so that none stands there twice.
+        """
+        if self._sent is None:
+            await self._miss_the_last()
+            self._sent = await self._next()
+        sent = self._sent
+        prepared = prepare(sent.commit)
+        # From now on it may be there: what is sent next is a retry.
+        sent.commit = with_fields(sent.commit, retry_since=sent.since)
+        (outcome,) = await self._store.commit(AUDIT_BOARD, [prepared])
+        if isinstance(outcome, OutcomeUnknown) and not outcome.final:
+            raise outcome
+        self._sent = None
         if isinstance(outcome, BlackboardError):
             raise outcome
-        self._number, self._previous = chained[-1].number, chained[-1].hash()
-        self._last = (str(outcome.results[-1]), chained[-1].time_ms)
-        for _ in some:
-            self._waiting.popleft()
+        last = sent.records[-1]
+        self._number, self._previous = last.number, last.hash()
+        self._last = (str(outcome.results[-1]), last.time_ms)
+        written = [self._waiting.popleft() for _ in sent.records]
         if self._left_out:
             left_out, self._left_out = self._left_out, 0
-            self._waiting.append(replace(some[-1], verb="audit", what=f"{left_out} left out"))
+            self._waiting.append(replace(written[-1], verb="audit", what=f"{left_out} left out"))
+
+    async def _next(self) -> _Sent:
+        """What is to be written next."""
+        chained = list(self._chained(islice(self._waiting, AUDIT_BATCH_MAX)))
+        head = await self._store.open(AUDIT_BOARD)
+        self._step += 1
+        name = CommitId(SYSTEM_AGENT, self._lane, self._writer, self._step)
+        ops = tuple(Append(_LIST, encode_value(r.stored()), AUDIT_KEPT_MS) for r in chained)
+        return _Sent(Commit(name, head.epoch.id, ops), head.revision, chained)
 
     async def _miss_the_last(self) -> None:
         """Look whether the last record that was written is there; record it if it is not."""

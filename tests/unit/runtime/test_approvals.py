@@ -1,17 +1,23 @@
 """Requests and answers, against whoever writes what is none; and the edges of what a step takes."""
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 from pydantic import BaseModel
 
+from blackboard.client.views import Entry
 from blackboard.core.commit import Put
+from blackboard.core.path import DECISIONS
 from blackboard.errors import Corrupt, InvalidRequest
 from blackboard.runtime.agent import Agent
-from blackboard.runtime.approvals import Answer, Fact, Request
+from blackboard.runtime.approvals import REQUESTS, Answer, Fact, Request
 from blackboard.runtime.context import Context, Reference
 from blackboard.runtime.runner import Runner
 from blackboard.runtime.trial import Inputs, MemoryDesk, run_step
-from blackboard.types import APPROVAL_FACTS_MAX, INBOX_TAKE_MAX
+from blackboard.types import APPROVAL_FACTS_MAX, INBOX_TAKE_MAX, Key
 from blackboard.wire.codec import encode_value
+
+FACT = "public/0"
 
 
 class Nothing(BaseModel):
@@ -102,3 +108,53 @@ async def test_a_request_that_somebody_else_wrote_is_none() -> None:
     entry = await desk.entry(key)
     assert entry is not None
     assert entry.author == "ada"
+
+
+class Changing(MemoryDesk):
+    """A board on which the fact changes once right after it was read with an answer."""
+
+    async def entries(self, keys: Sequence[Key]) -> Mapping[Key, Entry]:
+        """The entries of `keys`, as they were."""
+        found = await super().entries(keys)
+        if FACT in found and any("~decisions" in key for key in found) and found[FACT].value == 1:
+            self.seed("bob", Put(FACT, encode_value(2)))
+        return found
+
+
+async def approve(desk: MemoryDesk) -> None:
+    """Approve the first thing that was asked, as it stands."""
+    [asked] = (await desk.list(f"{REQUESTS}/**")).entries
+    answer = Answer(approved=True, request=asked.mod_revision)
+    desk.seed("bob", Put(asked.key.replace(REQUESTS, DECISIONS), encode_value(answer.model_dump())))
+
+
+async def asked_again(desk: MemoryDesk) -> Request:
+    """What is asked the second time."""
+    [asked] = (await desk.list(f"{REQUESTS}/**")).entries
+    request = Request.model_validate(asked.value)
+    assert request.asked == 2
+    return request
+
+
+async def test_a_fact_that_changes_while_the_answer_is_taken_in_asks_again() -> None:
+    """The answer is recorded in a commit in which the fact is what was shown, or not at all."""
+    desk = Changing("ada")
+    desk.seed("bob", Put(FACT, encode_value(1)))
+    runner = Runner(Asker("ada"), desk)
+    waiting = await runner.step()
+    await approve(desk)
+    assert (await runner.step()).status is waiting.status
+    [change] = (await asked_again(desk)).changed
+    assert (change.key, change.was, change.now) == (FACT, 1, 2)
+
+
+async def test_a_fact_that_is_too_large_to_be_shown_is_compared_all_the_same() -> None:
+    """By its digest: a person may have looked at it elsewhere."""
+    desk = MemoryDesk("ada")
+    desk.seed("bob", Put(FACT, encode_value("a" * 5_000)))
+    runner = Runner(Asker("ada"), desk)
+    waiting = await runner.step()
+    await approve(desk)
+    desk.seed("bob", Put(FACT, encode_value("b" * 5_000)))
+    assert (await runner.step()).status is waiting.status
+    assert [change.key for change in (await asked_again(desk)).changed] == [FACT]

@@ -1,6 +1,6 @@
 """Transcripts on a real board: windows, pages, summaries, recall, accounts."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import anyio
@@ -8,11 +8,12 @@ import pytest
 
 import blackboard
 from blackboard import Board, InvalidRequest, LimitExceeded
-from blackboard.core.commit import Put
+from blackboard.client.views import Entry, Listing, Receipt
+from blackboard.core.commit import Condition, Op, Put
 from blackboard.errors import Corrupt
 from blackboard.runtime import memory
 from blackboard.runtime.memory import Recall, Transcript, Turn, tokens_of
-from blackboard.types import TRANSCRIPT_PAGE_BYTES_MAX, TRANSCRIPT_TURN_BYTES_MAX
+from blackboard.types import TRANSCRIPT_PAGE_BYTES_MAX, TRANSCRIPT_TURN_BYTES_MAX, Key
 from blackboard.wire.codec import encode_value
 
 TALK = Transcript("ada", count_tokens=lambda text: len(text.split()))
@@ -138,6 +139,50 @@ async def test_of_two_janitors_one_archives(board: Board) -> None:
     assert sorted(summary is None for summary in found) == [False, True]
     assert len(await TALK.pages(board)) == 1
     assert texts((await TALK.window(board)).turns) == ["c", "d"]
+
+
+class Cleaned:
+    """A board on which a janitor archives turns right after the first of two readings."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._is_clean = False
+
+    async def entry(self, key: Key) -> Entry | None:
+        """The entry at `key`."""
+        found = await self._board.entry(key)
+        if key.endswith("/summary"):
+            await self._clean()
+        return found
+
+    async def entries(self, keys: Sequence[Key]) -> Mapping[Key, Entry]:
+        """The entries of `keys`."""
+        return await self._board.entries(keys)
+
+    async def list(self, pattern: str, *, after: Key | None = None, limit: int = 9) -> Listing:
+        """A page of the entries that match."""
+        listing = await self._board.list(pattern, after=after, limit=limit)
+        await self._clean()
+        return listing
+
+    async def commit(
+        self, ops: Sequence[Op], *, conditions: Sequence[Condition] = (), note: str = ""
+    ) -> Receipt:
+        """Carry out `ops`."""
+        return await self._board.commit(ops, conditions=conditions, note=note)
+
+    async def _clean(self) -> None:
+        if not self._is_clean:
+            self._is_clean = True
+            await TALK.archive(self._board, shorten, every=2, keep=1)
+
+
+async def test_what_is_archived_meanwhile_is_missing_in_no_window(board: Board) -> None:
+    """It may be told twice: as it was said, and by the summary."""
+    await say(board, *"abcd")
+    window = await TALK.window(Cleaned(board))
+    assert window.summary == "[a..b]"
+    assert texts(window.turns) == ["a", "b", "c", "d"]
 
 
 async def test_a_summary_that_fails_moves_nothing(board: Board) -> None:

@@ -17,6 +17,7 @@ from blackboard.runtime.context import Context
 from blackboard.runtime.migrations import Finding, kinds_in, migrate
 from blackboard.runtime.runner import Runner
 from blackboard.runtime.state import state_key
+from tests.unit.server.hooked import client_of, service_over
 
 
 class Old(BaseModel):
@@ -115,3 +116,26 @@ def test_the_agents_of_a_module_are_found_by_kind() -> None:
         kinds_in(module(Clerk=NewClerk, Old=OldClerk))
     with pytest.raises(InvalidRequest, match="no class"):
         kinds_in(module())
+
+
+async def test_a_step_that_was_taken_meanwhile_stands(tmp_path: Path) -> None:
+    """Its agent is told as busy: the migration is run again."""
+    async with service_over(tmp_path) as (service, store):
+        ada = client_of(service, "ada").board("shop")
+        runner = Runner(OldClerk("ada"), BoardDesk(ada))
+        await runner.step()
+        await ada.put("public/amount", "8")
+
+        async def step() -> None:
+            store.hooks.clear()
+            await runner.step()
+
+        store.hook("after list", step)
+        board = client_of(service).board("shop")
+        [found] = await migrate(board, kinds_in(module(Clerk=NewClerk)), write=True)
+        assert (found.verdict, found.good) == ("busy", False)
+        entry = await board.entry(state_key("ada"))
+        assert entry is not None
+        assert (entry.value["version"], entry.value["state"]) == (1, {"amount": "8"})
+        [found] = await migrate(board, kinds_in(module(Clerk=NewClerk)), write=True)
+        assert found.verdict == "migrated"

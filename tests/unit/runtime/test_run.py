@@ -121,7 +121,7 @@ async def test_what_was_missed_wakes_at_once(board: Board) -> None:
     """A revision of a future that is gone, or more patterns than a watch has."""
     with anyio.fail_after(PATIENCE_S):
         await over(Rest.after(of(99, "public/a")), board)
-        await board.put("public/many/7", 1)
+        await board.put(f"public/many/{PATTERNS_MAX}", 1)
         many = [f"public/many/{number}" for number in range(PATTERNS_MAX + 1)]
         await over(Rest.after(of(0, *many)), board)
 

@@ -12,8 +12,9 @@ import blackboard
 from blackboard import Board, InvalidRequest
 from blackboard.runtime.approvals import answer, pending
 from blackboard.runtime.context import Context
-from blackboard.runtime.stall import STALLED
-from blackboard.runtime.supervisor import Life
+from blackboard.runtime.run import Rest
+from blackboard.runtime.stall import STALLED, Lookout
+from blackboard.runtime.supervisor import Ended, Life
 from blackboard.runtime.team import MakeLife, run_team
 from tests.unit.runtime.crew import Count, Counter, Hopeless
 from tests.unit.runtime.test_supervisor import QUICK
@@ -177,3 +178,15 @@ async def test_another_way_to_end_is_refused(board: Board) -> None:
     """By name."""
     with pytest.raises(InvalidRequest, match="on_dead"):
         await run_team(board, [Counter("ada")], on_dead="explode")  # type: ignore[arg-type]
+
+
+async def test_what_has_come_already_ends_a_rest(board: Board) -> None:
+    """Its agent is on its way: the team is not stalled, nor told to be."""
+    lookout = Lookout(board)
+    ended = {"ada": Ended("ada", "crash_loop", error="it is broken")}
+    rest = Rest("bob", ("public/gdp",), (await board.head()).revision)
+    await board.put("public/unrelated", 1)
+    assert await lookout.look(ended, {"bob": rest}) is not None
+    await board.put("public/gdp", 1.1)
+    assert await lookout.look(ended, {"bob": rest}) is None
+    assert not await is_told(board)

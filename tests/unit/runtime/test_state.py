@@ -24,6 +24,11 @@ def to_2(state: dict[str, Any]) -> dict[str, Any]:
     return {"amount": int(state["amount"])}
 
 
+def torn_to_2(state: dict[str, Any]) -> dict[str, Any]:
+    """It changes what it is given before it fails."""
+    return {"amount": int(state.pop("amount"))}
+
+
 def to_3(state: dict[str, Any]) -> dict[str, Any]:
     """It has a unit now."""
     state["amount_usd"] = state.pop("amount")
@@ -58,6 +63,10 @@ def test_a_migration_that_fails_leaves_what_is_stored() -> None:
     with pytest.raises(MigrationFailed) as failed:
         SCHEMA.revive("ada", old)
     assert (failed.value.version, old.state) == (1, {"amount": "seven"})
+    torn = Schema("Clerk", 3, Notes, {1: torn_to_2, 2: to_3})
+    with pytest.raises(MigrationFailed, match="seven"):
+        torn.revive("ada", old)
+    assert old.state == {"amount": "seven"}
     half = Schema("Clerk", 3, Notes, {2: to_3})
     with pytest.raises(MigrationFailed):
         half.revive("ada", old)

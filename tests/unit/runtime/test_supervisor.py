@@ -56,7 +56,7 @@ async def test_a_life_ends_with_what_the_agent_said(board: Board) -> None:
 
 async def test_a_crashed_agent_goes_on_from_its_last_commit(board: Board) -> None:
     """However often, as long as there is a step in between; what was told is taken back."""
-    ended = await Life(Stumbling("ada"), board, QUICK).run()
+    ended = await Life(Stumbling("ada"), board, replace(QUICK, crashes_max=2)).run()
     assert (ended.how, ended.crashes) == ("done", 2)
     assert ended.error == "RuntimeError: stumbled at 3"
     assert await count_of(board, "ada") == 5
@@ -95,6 +95,35 @@ def test_what_a_tool_of_ours_raises_is_told_by_the_line_of_the_step() -> None:
     assert at is not None
     assert at["function"] == "test_what_a_tool_of_ours_raises_is_told_by_the_line_of_the_step"
     assert last_frame(ValueError("never raised")) is None
+
+
+class Torn(Slow):
+    """Crashes in its first step, when it is told to go on."""
+
+    kind = "Torn"
+
+    async def step(self, ctx: Context[Count]) -> None:
+        """Crash, or count on."""
+        is_first = not self.begun.is_set()
+        await super().step(ctx)
+        if is_first:
+            raise RuntimeError("torn")
+
+
+async def test_a_crash_after_a_restore_is_told(board: Board) -> None:
+    """Though the agent was in the epoch before it."""
+    await board.put("public/plan", 1)
+    await board.checkpoint("before")
+    ada = Torn("ada")
+    living = asyncio.create_task(Life(ada, board, QUICK).run())
+    with anyio.fail_after(PATIENCE_S):
+        await ada.begun.wait()
+        restored = await board.restore("before")
+        ada.go.set()
+        assert (await living).how == "done"
+    log = await board.log(after=restored.revision, pattern=supervision_key("ada"))
+    errors = [change.value["error"] for one in log for change in one.changes if change.value]
+    assert errors == ["RuntimeError: torn"]
 
 
 class Interrupted(Counter):

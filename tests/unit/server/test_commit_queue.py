@@ -144,6 +144,7 @@ async def test_a_bug_leaves_nobody_waiting_and_the_queue_usable(
     assert {o.step for o in outcomes if isinstance(o, OutcomeUnknown)} == {1, 2, 3, 4}
     with pytest.raises(ZeroDivisionError):
         await worker
+    assert sender.queue.load.backlog_bytes == 0
     store.hooks.clear()
     assert [type(outcome) for outcome in await sender.many(1)] == [Committed]
 

@@ -13,6 +13,7 @@ from blackboard.client.leases.ambient import Hold, Keeper
 from blackboard.core.commit import HeldFence
 from blackboard.errors import AccessDenied, Fenced, LeaseLost, OutcomeUnknown, Unavailable
 from blackboard.types import RENEWALS_PER_TTL
+from tests.simulation.loop import SimulatedLoop, rest
 
 FENCE = HeldFence("public/a", "ada~1", 7)
 TTL_MS = 300
@@ -126,6 +127,26 @@ async def test_a_renewal_that_is_not_answered_in_time_is_a_loss(
     ended = asyncio.get_running_loop().time()
     answered = renewals.answered_s or start
     assert TTL_MS / 1000 - 0.02 <= ended - answered < TTL_MS / 1000 + SLACK_S
+
+
+def test_the_time_to_live_counts_from_the_asking() -> None:
+    """An answer that was long under way says nothing of how long it holds yet."""
+    loop = SimulatedLoop()
+    asked: list[float] = []
+
+    async def renew() -> None:
+        asked.append(loop.time())
+        await (rest(0.15) if len(asked) == 1 else forever())
+
+    async def lose() -> float:
+        with pytest.raises(LeaseLost):
+            await run(keeper_of(renew), forever)
+        return loop.time()
+
+    try:
+        assert loop.run_until_complete(lose()) == pytest.approx(asked[0] + TTL_MS / 1000)
+    finally:
+        loop.close()
 
 
 async def test_a_lease_that_has_run_out_already_is_lost() -> None:

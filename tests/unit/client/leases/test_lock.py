@@ -35,6 +35,7 @@ from blackboard.server.service import Service
 from blackboard.types import Key
 from tests.conformance.workers import Block, apart, finished, lease_of, queued
 from tests.unit.server.hooked import HookedStore, client_of, service_over
+from tests.waiting import let_pass
 
 A, B = "public/a", "public/b"
 HOUR_MS = 3_600_000
@@ -64,6 +65,22 @@ class Gate:
     def open(self) -> None:
         """Let everybody through."""
         self._open.set()
+
+
+class Counting:
+    """A hook that holds up the first for longer than its lease lasts, and counts."""
+
+    def __init__(self) -> None:
+        self.third = asyncio.Event()
+        self._count = 0
+
+    async def __call__(self) -> None:
+        """One more."""
+        self._count += 1
+        if self._count == 1:
+            await let_pass(1.5 * SHORT_MS / 1000)
+        elif self._count == 3:
+            self.third.set()
 
 
 @pytest.fixture
@@ -257,6 +274,18 @@ async def test_a_lock_that_cannot_be_renewed_in_time_is_lost(
 
     with pytest.raises(LeaseLost):  # on a slow machine before the engine is away
         await enter_and_go_on()
+    store.hooks.clear()
+
+
+async def test_a_lock_whose_grant_was_long_under_way_is_lost_at_once(
+    store: HookedStore, ada: Board
+) -> None:
+    """Its time is over when the block begins; that it can be renewed now does not matter."""
+    commits = Counting()
+    store.hook("after commit", commits)
+    with pytest.raises(LeaseLost):
+        async with ada.lock(A, ttl_ms=SHORT_MS):
+            await commits.third.wait()  # if that is a renewal, nobody was told
     store.hooks.clear()
 
 

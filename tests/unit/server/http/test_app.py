@@ -1,6 +1,7 @@
 """Plain HTTP: requests by POST, health, metrics, the description."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -176,6 +177,25 @@ async def test_a_body_has_to_come_in_time(
     await asyncio.wait([sending], timeout=0.3)
     answered.set()
     assert (await asyncio.wait_for(sending, 20)).status_code == 400
+
+
+async def test_a_body_that_is_too_large_is_refused_before_its_end(
+    served: Served, post: Post
+) -> None:
+    """Nobody has the service keep more than a frame, however much there is to come."""
+    host, port = served.url.removeprefix("ws://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        head = f"POST /v1/rpc HTTP/1.1\r\nHost: {host}:{port}\r\nTransfer-Encoding: chunked\r\n"
+        token = post.headers["Authorization"]
+        writer.write(f"{head}Authorization: {token}\r\n\r\n".encode())
+        size = FRAME_BYTES_MAX + 1
+        writer.write(f"{size:x}\r\n".encode() + bytes(size) + b"\r\n")
+        assert await reader.readline() == b"HTTP/1.1 413 Request Entity Too Large\r\n"
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
 
 async def test_a_web_page_cannot_post(http: httpx.AsyncClient, post: Post) -> None:

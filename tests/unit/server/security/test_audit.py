@@ -1,7 +1,8 @@
 """The audit: what is recorded, what is not, and that a change to it shows."""
 
+import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +14,10 @@ from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.access import Credential, Principal
 from blackboard.core.commit import Commit, CommitId, Delete, HeldFence, Put
+from blackboard.core.model import Outcome
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.errors import AccessDenied, Fenced
+from blackboard.errors import AccessDenied, Fenced, OutcomeUnknown
 from blackboard.server.assembly import archive_beside, sealed
 from blackboard.server.security.audit import (
     AUDIT_BOARD,
@@ -25,7 +27,8 @@ from blackboard.server.security.audit import (
     unproved,
 )
 from blackboard.server.service import Service
-from blackboard.wire.codec import encode_value, prepare
+from blackboard.wire.codec import Prepared, encode_value, prepare
+from tests.unit.server.hooked import service_over
 from tests.waiting import wait_until
 
 SECRET = "canary-secret"
@@ -223,6 +226,66 @@ async def test_what_was_counted_is_written_when_its_time_is_over(
 
     await service.host.store.open(AUDIT_BOARD)
     await wait_until(is_written)
+
+
+async def test_what_was_noted_last_is_written_at_the_end(tmp_path: Path) -> None:
+    """Though it did not wait for others yet: the next process reads it."""
+    async with Service(await SqliteStore.at(tmp_path, "memory")) as ending:
+        ending.host.audit.note_service("make_key", "main", "last")
+    async with Service(await SqliteStore.at(tmp_path, "memory")) as service:
+        assert ("~system", "make_key", "last", "ok") in await records(service)
+
+
+async def test_what_the_end_interrupts_is_written_once(tmp_path: Path) -> None:
+    """A record that stands there twice would look as if somebody had put it in."""
+    async with service_over(tmp_path) as (service, store):
+        written = asyncio.Event()
+
+        async def answer_never() -> None:
+            written.set()
+            await asyncio.Event().wait()
+
+        store.hook("after commit", answer_never)
+        service.host.audit.note_service("make_key", "main", "one")
+        await written.wait()
+        store.hooks.clear()
+        await service.host.audit.aclose()
+        service.host.audit.note_service("make_key", "main", "two")
+        found = [record for _, record in await service.host.audit.read(None, 10)]
+        assert [record.what for record in found] == ["one", "two"]
+        assert findings(found) == []
+
+
+class Forgetful(SqliteStore):
+    """Once, it carries out a commit and does not say so."""
+
+    forgets = False
+
+    async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
+        """As `Store.commit`, but for that."""
+        outcomes = await super().commit(board, batch)
+        if not self.forgets:
+            return outcomes
+        self.forgets = False
+        names = [prepared.commit.id for prepared in batch]
+        return [OutcomeUnknown(n.agent, n.lane, n.incarnation, n.step, "lost") for n in names]
+
+
+async def test_what_was_written_without_an_answer_is_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is sent again under its name, and what comes meanwhile follows it."""
+    monkeypatch.setattr("blackboard.server.security.audit._PAUSE_S", 0.01)
+    store = await Forgetful.at(tmp_path, "memory")
+    async with Service(store) as service:
+        audit = service.host.audit
+        store.forgets = True
+        for number in range(3):
+            audit.note_service("make_key", "main", str(number))
+        found = [record for _, record in await audit.read(None, 10)]
+        assert [record.what for record in found] == ["0", "1", "2"]
+        assert findings(found) == []
+        assert not store.forgets
 
 
 async def test_who_takes_the_end_away_is_noticed_by_its_writer(

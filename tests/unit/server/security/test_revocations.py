@@ -16,6 +16,7 @@ from blackboard.core.access import Credential, Principal
 from blackboard.core.model import Outcome
 from blackboard.errors import LimitExceeded, Unauthenticated, Unavailable
 from blackboard.server.security import revocations
+from blackboard.server.security.revocations import Revocations
 from blackboard.server.service import Service
 from blackboard.types import ACCESS_STALE_MS, REVOKED_TTL_MS
 from blackboard.wire.codec import Prepared
@@ -239,6 +240,21 @@ async def test_records_that_are_over_make_room(parts: Parts) -> None:
     await wait_until(_asks(lambda: time.time_ns() // 1_000_000 > now_ms + 1))
     await link.revoke(tokens=["long"])
     await wait_until(_asks(lambda: len(service.host.revocations._until) == 1))
+
+
+async def test_records_that_are_not_over_stay(parts: Parts) -> None:
+    """However much is revoked after them, for who comes to know of them tomorrow, too."""
+    service, store = parts
+    await revoke(service)
+    for token in ("token-2", "token-3"):
+        await service.link(access.operator()).revoke(tokens=[token])
+    later = Revocations(store)
+    try:
+        await later.ready()
+        with pytest.raises(Unauthenticated):
+            later.check(ADA)
+    finally:
+        await later.aclose()
 
 
 async def test_a_record_lasts_as_long_as_any_token(parts: Parts) -> None:

@@ -1,0 +1,162 @@
+"""Faults in the service: who is let do what, what is recorded, what is swept, documents."""
+
+from tests.seeded.mutant import BOARD, UNIT, Mutant
+
+MUTANTS = (
+    # --- tokens and doors -------------------------------------------------------------------------
+    Mutant(
+        "a revocation is forgotten at the next one",
+        "blackboard/server/security/revocations.py",
+        "if until <= now_ms and key not in names]",
+        "if key not in names]",
+        f"{UNIT}/server/security/test_revocations.py -k not_over",
+    ),
+    Mutant(
+        "of a chain only the last link can be revoked",
+        "blackboard/server/security/revocations.py",
+        "for name in credential.ids\n",
+        "for name in credential.ids[-1:]\n",
+        f"{UNIT}/server/security/test_chain.py -k revoked_link",
+    ),
+    Mutant(
+        "what was refused is carried out all the same",
+        "blackboard/server/commit_queue.py",
+        "if n not in refused] if refused else batch",
+        "if n not in refused] if not refused else batch",
+        f"{UNIT}/server/security/test_revocations.py -k not_carried_out",
+    ),
+    Mutant(
+        "a document is open to a revoked token",
+        "blackboard/server/documents/rooms.py",
+        "check=check)\n",
+        "check=lambda: None)\n",
+        f"{UNIT}/server/security/test_revocations.py -k document",
+    ),
+    Mutant(
+        "of two Host headers the first counts",
+        "blackboard/server/http/handshake.py",
+        'b", ".join(found).decode("latin-1")',
+        'found[0].decode("latin-1")',
+        f"{UNIT}/server/http/test_handshake.py -k twice",
+    ),
+    Mutant(
+        "metrics are told under any host name",
+        "blackboard/server/http/app.py",
+        'Route("/metrics", routes.behind_doors(routes.metrics))',
+        'Route("/metrics", routes.metrics)',
+        f"{UNIT}/server/http/test_app.py -k not_ours",
+    ),
+    Mutant(
+        "a body may have any size",
+        "blackboard/server/http/app.py",
+        "                if size > FRAME_BYTES_MAX:\n",
+        "                if False:\n",
+        f"{UNIT}/server/http/test_app.py -k before_its_end",
+    ),
+    Mutant(
+        "one principal opens all boards",
+        "blackboard/server/boards.py",
+        "        if opener is not None and mine > BOARDS_PER_PRINCIPAL_MAX:\n",
+        "        if False:\n",
+        f"{UNIT}/server/test_boards.py",
+    ),
+    # --- what is private --------------------------------------------------------------------------
+    Mutant(
+        "all commits have one salt",
+        "blackboard/server/boards.py",
+        "salt=secrets.token_bytes(SALT_BYTES))",
+        "salt=bytes(SALT_BYTES))",
+        f"{BOARD} -k digest_tells_nothing",
+    ),
+    Mutant(
+        "why tells the keys of others",
+        "blackboard/server/provenance.py",
+        "for ground in grounds if readable(ground[0]))",
+        "for ground in grounds)",
+        f"{BOARD} -k why_walks_back",
+    ),
+    Mutant(
+        "what others keep makes a page shorter",
+        "blackboard/server/pages.py",
+        "            if not self._readable(entry.key):\n"
+        "                continue\n"
+        "            if self.is_full:\n"
+        "                return False\n"
+        "            self._seen += 1\n",
+        "            if self.is_full:\n"
+        "                return False\n"
+        "            self._seen += 1\n"
+        "            if not self._readable(entry.key):\n"
+        "                continue\n",
+        f"{BOARD} -k what_others_keep",
+    ),
+    # --- the audit --------------------------------------------------------------------------------
+    Mutant(
+        "what was noted last is not in the audit",
+        "blackboard/server/security/audit.py",
+        "            while self._waiting:\n"
+        "                await self._write_some()\n"
+        "        except",
+        "            pass\n        except",
+        f"{UNIT}/server/security/test_audit.py -k noted_last",
+    ),
+    Mutant(
+        "the audit has twice what the end interrupts",
+        "blackboard/server/security/audit.py",
+        "        if self._sent is None:\n",
+        "        if True:\n",
+        f"{UNIT}/server/security/test_audit.py -k written_once",
+    ),
+    Mutant(
+        "the audit has twice what had no answer",
+        "blackboard/server/security/audit.py",
+        "        if isinstance(outcome, OutcomeUnknown) and not outcome.final:\n"
+        "            raise outcome\n",
+        "",
+        f"{UNIT}/server/security/test_audit.py -k without_an_answer",
+    ),
+    # --- queues and sweeps ------------------------------------------------------------------------
+    Mutant(
+        "commits behind a failure are never answered",
+        "blackboard/server/commit_queue.py",
+        "in batch + list(self._waiting):",
+        "in batch:",
+        f"{UNIT}/server/test_commit_queue.py -k a_bug",
+    ),
+    Mutant(
+        "a queue that was given up counts its bytes",
+        "blackboard/server/commit_queue.py",
+        "self.load.backlog_bytes -= sum(prepared.size for prepared, _, _ in self._waiting)",
+        "pass",
+        f"{UNIT}/server/test_commit_queue.py -k a_bug",
+    ),
+    Mutant(
+        "what was written again meanwhile expires",
+        "blackboard/server/sweeper.py",
+        "(Delete(entry.key),), (unchanged,))",
+        "(Delete(entry.key),), ())",
+        f"{UNIT}/server/test_sweeping.py -k in_time",
+    ),
+    Mutant(
+        "who died is still shown as present",
+        "blackboard/server/sweeper.py",
+        "(Expire(lease.key, lease.holder, lease.fence), *gone))",
+        "(Expire(lease.key, lease.holder, lease.fence),))",
+        f"{UNIT}/server/test_sweeper.py -k presence",
+    ),
+    # --- documents --------------------------------------------------------------------------------
+    Mutant(
+        "an edit is told twice",
+        "blackboard/server/documents/room.py",
+        "            flight.is_told = True\n",
+        "",
+        f"{UNIT}/server/documents/test_documents_flights.py",
+    ),
+    Mutant(
+        "who left comes back with old news",
+        "blackboard/server/documents/awareness.py",
+        "            if presence.state is None or presence.clock <= gone_clock:\n",
+        "            if presence.state is None:\n",
+        f"{UNIT}/server/documents/test_awareness.py",
+    ),
+)
