@@ -29,11 +29,12 @@ def open(  # noqa: A001 - `blackboard.open` reads like the built-in that it rese
     `level` is what an acknowledged commit survives: "disk" (power loss; one fsync per group of
     commits) or "memory" (a crash of this process). You are the operator, or `agent` if given.
     `lock_masters` are URLs of Redis servers that vote on every lease (Redlock). With `master_key`
-    (32 bytes in hexadecimal, one key a line) what is private is sealed wherever it is kept.
+    (32 bytes in hexadecimal, one key per line) private values are encrypted wherever they are
+    stored.
 
     Errors: DataDirectoryInUse, naming the process that owns the directory and how to connect to it;
-    Corrupt when a file there is not what was written; InvalidRequest for a URL
-    in place of a directory, and for lock masters that are none.
+    Corrupt when a file there is damaged; InvalidRequest for a URL in place of a directory, and for
+    invalid lock masters.
     """
     directory = _directory(path)
 
@@ -60,7 +61,7 @@ def open(  # noqa: A001 - `blackboard.open` reads like the built-in that it rese
 
 
 def _directory(path: str | PathLike[str]) -> Path:
-    """Errors: InvalidRequest for a URL: a directory of that name would be made."""
+    """Errors: InvalidRequest for a URL, because a directory of that name would be created."""
     text = str(path)
     if "://" in text:
         reason = (

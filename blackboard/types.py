@@ -45,6 +45,11 @@ VALUE_BYTES_MAX: Final = 1024 * 1024
 """One encoded value. Put larger artefacts into a blob store, and a reference here."""
 VALUE_INLINE_BYTES_MAX: Final = 2048
 """Larger values go to Redis as separate arguments, because Lua hashes every string it makes."""
+SEALED_COMPARED_MAX: Final = 65_536
+"""Encrypted values that a process remembers as compared with the log: 20 MiB."""
+SEALED_SEARCH_MAX: Final = 4_096
+"""Revisions after the encryption of a value in which its commit is told from a copy of it. A busy
+board takes in fewer while one commit is on its way."""
 VALUE_DEPTH_MAX: Final = 64
 """Nesting of a value: decoders recurse, and no plan that people read is nested deeper."""
 OPERATIONS_MAX: Final = 1024
@@ -131,6 +136,9 @@ BARRIER_MS_MAX: Final = 600_000
 """Longest time that a checkpoint waits for the agents' state: an agent thinks for minutes."""
 BARRIER_GRACE_MS: Final = 5_000
 """How long a barrier outlives its timeout if its service died."""
+FROZEN_WAIT_MS_MAX: Final = 86_400_000
+"""Longest time that a commit waits for the thaw of its board: an incident may last a working day
+and the night after it."""
 CHECKPOINTS_MAX: Final = 10_000
 """Checkpoints of one board; pruning makes room."""
 CHECKPOINTS_PAGE_MAX: Final = 1_024
@@ -212,6 +220,9 @@ BOARDS_MAX: Final = 4096
 and a feed."""
 BOARDS_PER_PRINCIPAL_MAX: Final = 256
 """Boards that one principal (who may not act for others) can make one service process open."""
+BOARDS_PER_ACCOUNT_MAX: Final = 256
+"""Boards that one account began and that were not removed, in every process and for good: sixteen
+accounts would have to agree to leave no room."""
 SWEEP_INTERVAL_MS: Final = 1_000
 """Time between two searches for expired entries: an entry may outlive its time to live by this."""
 SWEEP_ENTRIES_MAX: Final = 512
@@ -261,6 +272,10 @@ OUTGOING_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes waiting for one connection's socket before its watches and replies wait too."""
 WATCHES_PER_CONNECTION_MAX: Final = 256
 """Watches of one connection."""
+WATCHES_MAX: Final = 65_536
+"""Watches of one service process, which keep about 3 KiB each."""
+WATCHES_PER_ACCOUNT_MAX: Final = WATCHES_MAX // 8
+"""Those of them of one account: a team of a thousand agents has eight each."""
 CONNECTIONS_PER_PRINCIPAL_MAX: Final = 512
 """Connections of one principal to one service process."""
 CONNECTIONS_MAX: Final = 4096
@@ -318,6 +333,19 @@ LOOP_LOOK_MS: Final = 250
 """Time between two such measurements."""
 OVERLOAD_RETRY_MS: Final = 1_000
 """When a client that was refused for overload should try again: several measurements later."""
+CREDIT_MS_MAX: Final = 250
+"""Processor time that an account may use at once after it was idle: a large comparison."""
+DEBT_MS_MAX: Final = 1_000
+"""Largest debt of an account, in processor time. Use beyond it is not owed, so that even a request
+of minutes delays the next read by DEBT_WAIT_MS_MAX at most."""
+DEBT_WAIT_MS_MAX: Final = 10_000
+"""Longest wait of a read of an account in debt, while other accounts are active; a read that would
+wait longer is refused. A client waits three times as long (REQUEST_TIMEOUT_MS)."""
+DEBT_PAUSE_MS_MAX: Final = 1_000
+"""Longest time, in all, for which a read of an account in debt is held up after it began, because
+it may hold a snapshot of the archive; and for which a delivery to a watch is held up."""
+ACCOUNTS_TOLD_MAX: Final = 16
+"""Accounts that the statistics of charges name: those that were charged most."""
 
 # --- access ---------------------------------------------------------------------------------------
 NARROWINGS_MAX: Final = 8

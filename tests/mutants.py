@@ -63,7 +63,7 @@ MUTANTS = (
     Mutant(
         "the revision comes from the client",
         MODEL,
-        "    revision = state.revision if draft.only_prolongs(commit) else state.revision + 1\n",
+        "    revision = state.revision if draft.tells_nothing(commit) else state.revision + 1\n",
         "    revision = (commit.known or state.revision) + 1\n",
         "tests/conformance/test_store_sqlite.py",
     ),
@@ -164,6 +164,13 @@ MUTANTS = (
         "if answers.not_fresh and not wish.stale_ok:",
         "if False:",
         f"{BOARD} -k deliver",
+    ),
+    Mutant(
+        "a freeze stops nobody",
+        MODEL,
+        "        freeze.check(state.entries.get(freeze.FROZEN_KEY), commit)\n",
+        "",
+        "tests/conformance/test_store_sqlite.py -k refused_and_told_why",
     ),
     Mutant(
         "a barrier ignores late writers",

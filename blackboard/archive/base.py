@@ -15,7 +15,7 @@ What every archive promises (`tests/conformance/rules_archive.py`)
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from blackboard.core.checkpoints import (
@@ -241,6 +241,17 @@ class Archive(Protocol):
     async def scrub(self) -> str:
         """Overwrite what the archive held and holds no more in its files; returns "", or what is
         left to do by hand. Errors: Unavailable."""
+
+    async def remove(self, board: str, keep: Collection[str] = ()) -> bool:
+        """Remove what is archived of a board, its earlier lives and what was set apart of it
+        included, but for boards with a name in `keep`; no error if there is nothing.
+
+        Nobody finds it from then on. What a branch shares stays until the branch goes, too: returns
+        whether there is such. Blobs that nothing names any more go a while later, by `sweep`.
+        """
+
+    async def sweep(self) -> None:
+        """Go on with what is left of boards that were removed."""
 
     def verify(self, at: Point) -> AsyncIterator[str]:
         """Recompute everything up to a point: yields each finding, naming what is damaged."""

@@ -33,8 +33,10 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from blackboard.archive.metered import METER_FUNCTION, Meter, MeteredConnection, meter_of
 from blackboard.archive.tables import METADATA
 from blackboard.archive.trusted import TrustedFile
+from blackboard.engines.payer import payer, turn
 from blackboard.engines.sqlite.suspect import is_failed_sync, kept_as_it_is
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
 from blackboard.integrity.private_files import make_file
@@ -56,6 +58,7 @@ _VACUUM_BY_HAND: Final = (
 )
 _JOURNAL_BY_HAND: Final = "another program reads the archive: its journal holds what is gone"
 _WRITES: Final = "blackboard_writes"
+_METER: Final = "blackboard_meter"
 Row = dict[str, Any]
 """Values of a new row by column."""
 
@@ -98,11 +101,20 @@ class Database:
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
         """A connection that sees one snapshot."""
-        with self._trusted(), translated(self.name):
-            async with self._engine.connect() as connection:
-                if not self.is_sqlite:
-                    await connection.execution_options(isolation_level="REPEATABLE READ")
-                yield connection
+        meter: Meter | None = None
+        begun_ns = 0
+        try:
+            with self._trusted(), translated(self.name):
+                async with self._engine.connect() as connection:
+                    if self.is_sqlite:
+                        meter = (await connection.get_raw_connection()).info[_METER]
+                        begun_ns = meter.spent_ns
+                    else:
+                        await connection.execution_options(isolation_level="REPEATABLE READ")
+                    yield connection
+        finally:  # the connection was rolled back, so nothing of it is under way
+            if meter is not None and (found := payer()) is not None:
+                found.charge(meter.spent_ns - begun_ns)
 
     @contextlib.asynccontextmanager
     async def writing(self) -> AsyncIterator[AsyncConnection]:
@@ -216,7 +228,8 @@ def given_keys(keys: Sequence[Key]) -> dict[str, Any]:
 async def rows(
     connection: AsyncConnection, statement: Executable, given: dict[str, Any] | None = None
 ) -> Sequence[Any]:
-    """All rows of a query."""
+    """All rows of a query. Others may have their turn before it."""
+    await turn()
     return (await connection.execute(statement, given or {})).all()
 
 
@@ -349,7 +362,8 @@ def _engine(url: URL) -> AsyncEngine:
     timeout_s = ENGINE_TIMEOUT_MS / 1000
     bounds = {"pool_size": _CONNECTIONS, "max_overflow": 0, "pool_timeout": timeout_s}
     if url.drivername.startswith("sqlite"):
-        engine = create_async_engine(url, connect_args={"timeout": timeout_s}, **bounds)
+        arguments = {"timeout": timeout_s, "factory": MeteredConnection}
+        engine = create_async_engine(url, connect_args=arguments, **bounds)
         event.listen(engine.sync_engine, "connect", _set_up_sqlite)
         event.listen(engine.sync_engine, "begin", _begin_sqlite)
         event.listen(engine.sync_engine, "handle_error", _keep_cancelled_sqlite)
@@ -358,10 +372,12 @@ def _engine(url: URL) -> AsyncEngine:
     return create_async_engine(url, connect_args=arguments, pool_pre_ping=True, **bounds)
 
 
-def _set_up_sqlite(connection: Any, _: object) -> None:
+def _set_up_sqlite(connection: Any, record: Any) -> None:
     connection.isolation_level = None  # the driver would begin transactions by itself, too late
     try:
         cursor = connection.cursor()
+        cursor.execute(f"SELECT {METER_FUNCTION}()")
+        record.info[_METER] = meter_of(cursor.fetchone()[0])
         for setting in _SETTINGS:
             cursor.execute(f"PRAGMA {setting}")
         cursor.close()

@@ -8,7 +8,7 @@ Invariants
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Self
 
@@ -19,6 +19,7 @@ from blackboard.archive import boards as archive_boards
 from blackboard.archive import history as archive_log
 from blackboard.archive import prune as archive_prune
 from blackboard.archive import redact as archive_redact
+from blackboard.archive import removal as archive_removal
 from blackboard.archive import rows as archive_rows
 from blackboard.archive.append import Appending, Warm, Warmth, loses, runs
 from blackboard.archive.base import Pause, Sealer, let_others_run
@@ -506,6 +507,21 @@ class SqlArchive:
     async def scrub(self) -> str:
         """As `Archive.scrub`."""
         return await self._database.scrub()
+
+    async def remove(self, board: str, keep: Collection[str] = ()) -> bool:
+        """As `Archive.remove`."""
+        async with self._database.writing() as connection:
+            now_ms = await self._database.now_ms(connection)
+            is_shared = await archive_removal.mark(connection, board, keep, now_ms)
+        await self.sweep()
+        return is_shared
+
+    async def sweep(self) -> None:
+        """As `Archive.sweep`."""
+        async with self._database.writing() as connection:
+            now_ms = await self._database.now_ms(connection)
+            doomed = await archive_removal.sweep(connection, now_ms)
+        await self._blobs.remove(doomed)
 
     async def verify(self, at: Point) -> AsyncIterator[str]:
         """As `Archive.verify`."""

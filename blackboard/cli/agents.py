@@ -107,7 +107,7 @@ _FIX = "Give it as Python would import it."
     rich_help_panel="Agents",
     epilog="""\
 blackboard migrate --check my_agents  # before a deploy; exit code 1 if a state cannot be taken in
-blackboard migrate my_agents  # write the states of agents at rest anew
+blackboard migrate my_agents  # rewrite the states of resting agents
 blackboard migrate --check my_agents --json | jq '.agents[] | select(.verdict == "fails")'""",
 )
 def migrate(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from blackboard.runtime.approvals import Pending
 
 _PANEL = "Agents"
-_AGENT = typer.Argument(metavar="AGENT", help="Who asks.", show_default=False)
+_AGENT = typer.Argument(metavar="AGENT", help="The agent that asks.", show_default=False)
 _ID = typer.Argument(
     metavar="ID", help="Which request, or how it begins. Not needed if there is one."
 )
@@ -40,7 +40,7 @@ def approvals(
     context: typer.Context,
     asker: Annotated[str, typer.Argument(metavar="AGENT", help="* is every agent.")] = "*",
 ) -> None:
-    """List what agents wait to have approved, and on which facts."""
+    """List requests for approval, with their facts."""
     from blackboard.cli import render as show
     from blackboard.cli import session
 
@@ -87,7 +87,7 @@ def approve(
         str, typer.Option("--reason", metavar="TEXT", help="The agent reads it.")
     ] = "",
 ) -> None:
-    """Approve what an agent asks.
+    """Approve a request of an agent.
 
     It goes on, unless a fact has changed: then it asks again.
     """
@@ -109,7 +109,7 @@ def reject(
         str, typer.Option("--reason", metavar="TEXT", help="The agent reads it.")
     ] = "",
 ) -> None:
-    """Reject what an agent asks.
+    """Reject a request of an agent.
 
     It goes on, and reads the reason.
     """

@@ -46,7 +46,7 @@ def audit(
         ),
     ] = None,
 ) -> None:
-    """Show who was refused, and who did what to a whole board.
+    """Show refusals, and actions on whole boards.
 
     The outcome of what was done is ok; of a look at what is private to somebody else, private; else
     the code of the refusal. The count says how many requests like that a line stands for.

@@ -33,7 +33,7 @@ app = typer.Typer(
     epilog="""\
 blackboard checkpoint create before-plan --note "all three agree"
 blackboard checkpoint create  # the time is its name; pruning may remove it
-blackboard checkpoint create fresh --barrier 5  # first, attached agents bring in what they know""",
+blackboard checkpoint create fresh --barrier 5  # first, attached agents deliver their memory""",
 )
 def create(
     context: typer.Context,
@@ -296,11 +296,13 @@ def prune(
         float | None,
         typer.Option("--history-days", metavar="N", help="Keep every revision for N days only."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list what would be removed.")
+    ] = False,
 ) -> None:
     """Remove checkpoints and history that nobody keeps.
 
-    What a pin or a branch needs always stays.
+    Checkpoints that are pinned or that a branch needs always stay.
     """
     from blackboard.cli import render as past
     from blackboard.cli import session

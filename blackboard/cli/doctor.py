@@ -399,7 +399,7 @@ def doctor(
         typer.Option("--engine", metavar="URL", help="sqlite, or the URL of a Redis or Valkey."),
     ] = None,
 ) -> None:
-    """Check engine, machine and service; say what helps.
+    """Check engine, machine and service; suggest remedies.
 
     The engine and the data directory are those that blackboard serve would use here. They are left
     out where the service that is meant is on another machine, unless --engine or --data asks for

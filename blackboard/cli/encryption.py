@@ -12,7 +12,7 @@ from blackboard.cli.options import Command, Flags, Group, ReadCommand
 if TYPE_CHECKING:
     from blackboard.client.client import Client
 
-app = typer.Typer(cls=Group, no_args_is_help=True, help="Seal what is private; erase an agent.")
+app = typer.Typer(cls=Group, no_args_is_help=True, help="Encrypt private data; erase an agent.")
 
 
 @app.command("new-key", cls=Command, epilog="blackboard encryption new-key > master_key")

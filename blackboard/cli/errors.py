@@ -44,21 +44,21 @@ class Exit(IntEnum):
 MEANING: Mapping[Exit, str] = {
     Exit.OK: "done",
     Exit.ERROR: (
-        "another error; also an outcome that is not known: the message says so, and where to look"
+        "any other error, including an unknown outcome: the message says so, and where to look"
     ),
     Exit.USAGE: "wrong arguments, or a request that nobody could accept",
     Exit.NOT_FOUND: "no such key, board, checkpoint, context or data directory",
-    Exit.CONFLICT: "a condition did not hold; nothing changed",
+    Exit.CONFLICT: "a condition did not hold; nothing was changed",
     Exit.DENIED: "no valid token, or no right to do that",
     Exit.UNAVAILABLE: (
-        "the service or the engine cannot be reached, or has too much to do; nothing changed, "
+        "the service or the engine cannot be reached or is overloaded; nothing was changed, "
         "try again"
     ),
     Exit.LEASE_LOST: "the lock was lost; the command under it was ended",
     Exit.NOT_EXECUTABLE: "the command to run under a lock cannot be run",
-    Exit.COMMAND_NOT_FOUND: "there is no such command to run under a lock",
+    Exit.COMMAND_NOT_FOUND: "the command to run under a lock does not exist",
     Exit.INTERRUPTED: "ended by Ctrl-C",
-    Exit.READER_GONE: "whoever read the output went away (as in `| head`)",
+    Exit.READER_GONE: "the reader of the output went away (as in `| head`)",
 }
 
 EXIT_OF: Mapping[str, Exit] = {
@@ -83,6 +83,7 @@ EXIT_OF: Mapping[str, Exit] = {
     "resync": Exit.ERROR,
     "head_moved": Exit.CONFLICT,
     "snapshot_first": Exit.CONFLICT,
+    "board_frozen": Exit.CONFLICT,
     "no_such_board": Exit.NOT_FOUND,
     "no_such_checkpoint": Exit.NOT_FOUND,
     "barrier_missed": Exit.CONFLICT,
@@ -193,6 +194,11 @@ def _of_the_past(error: errors.BlackboardError) -> tuple[str, str] | None:
         case errors.SnapshotFirst():
             return f"a checkpoint waits for the state of {error.agent}", (
                 "It goes on when the agent has brought it, or the checkpoint gives up."
+            )
+        case errors.BoardFrozen():
+            why = f": {_plain(error.note)}" if error.note else ""
+            return f"the board is frozen by {error.by} since revision {error.revision}{why}", (
+                "Reading goes on. An admin lets it take commits again: blackboard thaw BOARD"
             )
         case errors.Resync():
             return f"the restore at revision {error.revision} changed too much to be told", (

@@ -50,7 +50,7 @@ def watch(
         ),
     ] = None,
     snapshot: Annotated[
-        bool, typer.Option("--snapshot", help="First what there is, then what changes.")
+        bool, typer.Option("--snapshot", help="First the present state, then changes.")
     ] = False,
     count: Annotated[
         int | None, typer.Option("--count", metavar="N", min=1, help="End after N revisions.")
@@ -161,7 +161,7 @@ def log(
     ] = None,
     author: Annotated[
         str | None,
-        typer.Option("--author", metavar="AGENT", help="Only what this agent committed."),
+        typer.Option("--author", metavar="AGENT", help="Only commits of this agent."),
     ] = None,
 ) -> None:
     """Print the newest revisions: who changed what, and why.
@@ -255,9 +255,9 @@ def why(
         str, typer.Argument(metavar="KEY", help="Whose value is in question.", show_default=False)
     ],
 ) -> None:
-    """Show what a value was based on.
+    """Show the commits that a value is based on.
 
-    Who wrote it, and what its writer had read; who wrote that; and so on, as far as the log goes.
+    Who wrote it, what the writer had read, who wrote that, and so on, as far as the log goes.
     """
     from blackboard.cli import render as show
     from blackboard.cli import session

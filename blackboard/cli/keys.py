@@ -166,7 +166,7 @@ blackboard delete public/greeting
 blackboard delete public/owner --expect 3  # only if it is still at revision 3""",
 )
 def delete(context: typer.Context, key: Annotated[str, _KEY]) -> None:
-    """Remove a key. The log still tells what it held."""
+    """Remove a key. The log still has its value."""
     from blackboard.cli import render as show
     from blackboard.cli import session
     from blackboard.core.commit import Delete, KeyAt

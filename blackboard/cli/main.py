@@ -12,6 +12,7 @@ from blackboard.cli import (
     context,
     doctor,
     encryption,
+    freeze,
     history,
     keys,
     locks,
@@ -83,6 +84,7 @@ _TOP = (
     locks.app,
     rewind.app,
     redact.app,
+    freeze.app,
     replay.app,
     agents.app,
     approvals.app,
@@ -92,6 +94,7 @@ _TOP = (
 )
 for commands in _TOP:
     app.add_typer(commands)
+app.add_typer(rewind.board_app, name="board", rich_help_panel="Boards")
 app.add_typer(checkpoints.app, name="checkpoint", rich_help_panel="Checkpoints")
 app.add_typer(context.app, name="context", rich_help_panel="Access")
 app.add_typer(encryption.app, name="encryption", rich_help_panel="Access")

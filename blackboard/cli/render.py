@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from blackboard.client.preview import RestorePreview
     from blackboard.client.views import Cause, Change, Entry, Revised, Version
     from blackboard.core.checkpoints import Checkpoint, Pruned, Restored, Shown
+    from blackboard.core.freeze import Freeze
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _KINDS: Final = {
@@ -459,6 +460,13 @@ def print_restored(restored: "Restored", *, as_json: bool) -> None:
         f" epoch {restored.epoch.number} begins"
     )
     say(f"what was abandoned is checkpoint {restored.before}")
+
+
+def told_freeze(freeze: "Freeze") -> str:
+    """Who froze a board, when, as which revision, and why."""
+    why = f": {safe(freeze.note)}" if freeze.note else ""
+    when = clock(freeze.since_ms, now_ms())
+    return f"by {safe(freeze.by)} since {when}, revision {freeze.revision}{why}"
 
 
 def print_history(versions: "Sequence[Version]", *, as_json: bool) -> None:

@@ -1,4 +1,7 @@
-"""restore, rewind, recover, branch, history: the team taken back, or sent another way."""
+"""restore, rewind, recover, branch, history: the team taken back, or sent another way.
+
+board: what is done to a board as a whole.
+"""
 
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -6,7 +9,7 @@ import typer
 
 from blackboard.cli import screen
 from blackboard.cli.errors import wrong_usage
-from blackboard.cli.options import Flags, ReadCommand, TakeBackCommand
+from blackboard.cli.options import Flags, Group, ReadCommand, TakeBackCommand
 from blackboard.types import REVISION_MAX
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ _NOTE = typer.Option("--note", metavar="TEXT", help="Why; the log keeps it.")
 HISTORY_LIMIT_DEFAULT = 20
 
 app = typer.Typer()
+board_app = typer.Typer(cls=Group, no_args_is_help=True, help="Remove a board for good.")
 
 
 @app.command(
@@ -75,7 +79,7 @@ def rewind(
         ),
     ] = None,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="TIME", help="To what it was at that time.")
+        str | None, typer.Option("--at", metavar="TIME", help="To the state at that time.")
     ] = None,
 ) -> None:
     """Take the team back by revision, or by time."""
@@ -169,6 +173,45 @@ def _tell_progress(entries: int) -> None:
     screen.say(f"{entries} entries are back")
 
 
+@board_app.command(
+    cls=ReadCommand,
+    epilog="""\
+blackboard board remove trial  # asks
+blackboard board remove trial --yes""",
+)
+def remove(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="BOARD", help="Which board.", show_default=False)],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove a board, with all that is kept of it, for good.
+
+    Entries, leases, documents, the log, the archive, checkpoints, data keys, and what was set apart
+    of it in the archive. Branches keep what they share. It cannot be undone: export it first. To do
+    it again, also after it was killed in the middle, does no harm.
+    """
+    import sys
+
+    from blackboard.cli import render as shown
+    from blackboard.cli import session
+
+    if not yes:
+        if not sys.stdin.isatty():
+            raise wrong_usage("this cannot be undone, and nobody is here to be asked", "Say --yes.")
+        typer.confirm(f"Remove board {name} for good?", abort=True, err=True)
+
+    async def work(client: "Client") -> None:
+        await client.remove_board(name)
+
+    flags = Flags.of(context)
+    with screen.busy("removing"):
+        session.with_client(flags, work)
+    if flags.as_json:
+        shown.print_json({"board": name, "removed": True})
+    else:
+        screen.say(f"board {name} is gone")
+
+
 @app.command(
     cls=ReadCommand,
     rich_help_panel=_PANEL,
@@ -184,7 +227,9 @@ def branch(
     moment: Annotated[
         str, typer.Argument(metavar="MOMENT", help="Where it begins. Default: now.")
     ] = "now",
-    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="What it is to try.")] = "",
+    note: Annotated[
+        str, typer.Option("--note", metavar="TEXT", help="Purpose of the branch.")
+    ] = "",
 ) -> None:
     """Make a new board that begins as this one was.
 
@@ -220,7 +265,7 @@ def history(
         int, typer.Option("--limit", metavar="N", min=1, help="At most so many versions.")
     ] = HISTORY_LIMIT_DEFAULT,
 ) -> None:
-    """Print what a key held, the newest first.
+    """Print the versions of a key, the newest first.
 
     Also before restores, and before a branch began.
     """

@@ -83,7 +83,9 @@ def _boards(
     level: Annotated[
         str | None,
         typer.Option(
-            "--level", metavar="LEVEL", help="What an answer survives: disk (default) or memory."
+            "--level",
+            metavar="LEVEL",
+            help="What an acknowledgement survives: disk (default) or memory.",
         ),
     ] = None,
     secret_file: Annotated[

@@ -22,13 +22,13 @@ TTL_HOURS_DEFAULT = 1.0
 _HOUR_MS = 3_600_000
 _SHOWN_OF_AN_ID = 20
 
-app = typer.Typer(cls=Group, no_args_is_help=True, help="Make tokens, and see what one allows.")
+app = typer.Typer(cls=Group, no_args_is_help=True, help="Make, inspect and revoke tokens.")
 
 
 @app.command(
     cls=SecretCommand,
     epilog="""\
-blackboard token create researcher  # what every agent may do
+blackboard token create researcher  # an agent's default rights
 blackboard token create auditor --grant 'public/**=read' --grant 'private/**=read'
 blackboard token create checker --role reader
 blackboard token create planner --board expansion --ttl 8""",
@@ -250,7 +250,7 @@ def revoke(
         str | None, typer.Option("--all-of", metavar="NAME", help="All tokens of an agent.")
     ] = None,
 ) -> None:
-    """End tokens, and what was narrowed from them, at once.
+    """Revoke tokens, and those narrowed from them, at once.
 
     Connections that use them are closed; nothing is committed or delivered under them any more.
     """
@@ -357,17 +357,17 @@ grants_app = typer.Typer()
     cls=ReadCommand,
     rich_help_panel="Access",
     epilog="""\
-blackboard grants  # what your token allows, as its service sees it
-blackboard grants public/plan/budget  # what you may do there
+blackboard grants  # your token's rights, as the service sees them
+blackboard grants public/plan/budget  # your rights on that key
 blackboard grants private/bob/notes --as bob""",
 )
 def grants(
     context: typer.Context,
     key: Annotated[
-        str | None, typer.Argument(metavar="KEY", help="Only what is allowed on this key.")
+        str | None, typer.Argument(metavar="KEY", help="Only the rights on this key.")
     ] = None,
 ) -> None:
-    """Show what you may do, by pattern or on one key."""
+    """Show your rights, by pattern or on one key."""
     from blackboard.cli import render as show
     from blackboard.cli import session
     from blackboard.core.access import Right, allows

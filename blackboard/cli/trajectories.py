@@ -23,7 +23,7 @@ _AGENT = typer.Argument(metavar="AGENT", help="Only this one.")
 _MICRO = 1_000_000
 
 app = typer.Typer()
-export = typer.Typer(no_args_is_help=True, help="Write out what a board holds.")
+export = typer.Typer(no_args_is_help=True, help="Export data of a board.")
 app.add_typer(export, name="export", rich_help_panel=_PANEL)
 
 

@@ -13,18 +13,19 @@ REFUSED: Final = frozenset({"access_denied", "unauthenticated", "fenced", "not_a
 
 
 FORGED: Final = "forged"
-"""What a service finds of a record that has not the seal which its key gives it."""
+"""What a service reports about a record whose signature does not match its key."""
 UNKNOWN_KEY: Final = "unknown key"
-"""What it finds of one that was sealed with a key which it has not."""
+"""What it reports about a record that was signed with a key that it does not have."""
 SEALED: Final = "sealed"
-"""What it finds of one that is as its writer sealed it."""
+"""What it reports about a record that is as its writer signed it."""
 _LATER: Final = frozenset({"sealed_with", "seal", "checked"})
 """Fields that records of older versions have not."""
 
 
 class AuditKeys:
-    """Keys that seal records: the first one; all of them check. Made of secrets that whoever keeps
-    the engine need not have; a secret is never a key itself."""
+    """Keys for audit records: the first one signs, all of them verify. They are derived from the
+    service's secrets, which the owner of the engine need not have; a secret itself is never a
+    key."""
 
     def __init__(self, secrets: list[str]) -> None:
         derived = [_derived(secret) for secret in secrets]
@@ -72,16 +73,16 @@ class AuditRecord:
     number: int = 0
     previous: str = ""
     count: int = 1
-    """How many requests like this one it stands for; `what` is that of the last one."""
+    """How many similar requests the record stands for; `what` is that of the last one."""
     sealed_with: str = ""
-    """The name of the key that seals it; empty = it is not sealed, as those of older versions."""
+    """The name of the key that signed it; empty = not signed, as in older versions."""
     seal: str = ""
     """HMAC-SHA-256 over all that is said above, in hexadecimal."""
     checked: str = ""
-    """What the service that was asked says of the seal: SEALED, FORGED, UNKNOWN_KEY, or nothing."""
+    """The service's verdict on the signature: SEALED, FORGED, UNKNOWN_KEY, or empty."""
 
     def stored(self) -> dict[str, Any]:
-        """What is kept of it."""
+        """The stored form."""
         left_out = {"checked"} if self.sealed_with else _LATER
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 

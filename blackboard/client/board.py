@@ -26,10 +26,10 @@ from blackboard.client.documents.inverse import document_at
 from blackboard.client.export import Exported, export_board
 from blackboard.client.leases import claim as attempts
 from blackboard.client.leases.claim import Claim, Claimed, Terms
-from blackboard.client.leases.lock import Lock, wait_free
+from blackboard.client.leases.lock import Lock, all_leases, wait_free
 from blackboard.client.leases.presence import Attachment, IfTaken, Presence, present
 from blackboard.client.link import Link, WatchRequest
-from blackboard.client.moment import When, moment_of, optional_moment
+from blackboard.client.moment import When, moment_of, optional_moment, rewound_to
 from blackboard.client.preview import MadeCall, RestorePreview, calls_in
 from blackboard.client.step import Step
 from blackboard.client.views import Cause, Entry, Listing, Receipt, Revised, Version
@@ -78,6 +78,7 @@ from blackboard.types import (
     CHECKPOINTS_PAGE_MAX,
     CLAIM_TRIES_MAX,
     DIFF_KEYS_MAX,
+    FROZEN_WAIT_MS_MAX,
     HISTORY_VERSIONS_MAX,
     LEASE_TTL_MS,
     LIST_ENTRIES_MAX,
@@ -117,15 +118,30 @@ class Board:
         return self._link.agent
 
     def as_agent(self, agent: str) -> "Board":
-        """The same board with the name and the rights of `agent`; it is refreshed by itself only.
+        """The same board with the name and the rights of `agent`; it needs its own `refresh`.
 
         Errors (on use): AccessDenied unless you are `agent`, or an operator.
         """
         if agent == self.agent:
             return self
         if agent not in self._agents:
-            self._agents[agent] = Board(self._link.acting_as(agent), self.name)
+            self._agents[agent] = self._like(self._link.acting_as(agent))
         return self._agents[agent]
+
+    def waiting_for_thaw(self, wait_ms: Milliseconds) -> "Board":
+        """The same board; while it is frozen, each commit waits so long for the thaw, at most
+        FROZEN_WAIT_MS_MAX, before it is refused (BoardFrozen). Renewals need not wait.
+        """
+        if not 0 <= wait_ms <= FROZEN_WAIT_MS_MAX:
+            raise InvalidRequest("wait_ms", f"{wait_ms} is not in 0..{FROZEN_WAIT_MS_MAX}")
+        board = self._like(self._link)
+        board._writer.wait_frozen_ms = wait_ms
+        return board
+
+    def _like(self, link: Link) -> "Board":
+        board = Board(link, self.name)
+        board._writer.wait_frozen_ms = self._writer.wait_frozen_ms
+        return board
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -203,15 +219,14 @@ class Board:
     ) -> tuple[Revised, ...]:
         """Revisions after `after`, oldest first, with what you may see of each.
 
-        With `pattern` those that changed a key or a lease that matches, with these changes only,
-        and those that began an epoch; with `author` those that this agent committed.
-        What the log no longer has comes from the archive; of a branch, also what was before it.
-        With `verify` it is computed that the digest of each is over what is shown of it, and those
-        of which that is so are `verified`: all but markers of an epoch, what was committed before
-        digests had salts, and very large restores.
-        Work: one request for LOG_ENTRIES_MAX revisions that are looked through.
-        Errors: Compacted when neither reaches back to `after`; Corrupt when a digest is over
-        something else; InvalidRequest, also for `verify` with a pattern.
+        `pattern` selects revisions that changed a matching key or lease (with these changes only)
+        and those that began an epoch; `author` selects those that this agent committed. Revisions
+        that have left the log come from the archive, for a branch also those of its origin. With
+        `verify`, the digest of each revision is checked against the visible changes; those that
+        pass are `verified`: all except markers of an epoch, commits from before digests had salts,
+        and very large restores. Cost: one request per LOG_ENTRIES_MAX revisions that are scanned.
+        Errors: Compacted when neither log nor archive reaches back to `after`; Corrupt when a
+        digest does not match; InvalidRequest, also for `verify` with a pattern.
         """
         found: list[Revised] = []
         is_filtered = pattern is not None or author is not None
@@ -277,8 +292,8 @@ class Board:
     async def merge(self, key: Key, patch: Any) -> Any:
         """Apply a JSON merge patch (RFC 7396) to `key`; returns the new value.
 
-        The patch is computed here and committed only if the key did not change meanwhile, else
-        computed anew, up to MERGE_ATTEMPTS_MAX times; then the last Conflict is raised.
+        The patch is applied here and committed only if the key did not change in between; otherwise
+        it is applied again, up to MERGE_ATTEMPTS_MAX times. Then the last Conflict is raised.
         """
         encode_value(patch)  # refuses what nests too deep to be applied
         entry = await self.entry(key)
@@ -365,9 +380,9 @@ class Board:
     async def refresh(self) -> None:
         """Accept the board as it is now, after a StaleEpoch: go on in its present epoch.
 
-        So do the steps and attachments that begin on this board afterwards, of whatever agent. A
-        step that is under way is refused. What `as_agent` gave is refreshed by itself: whoever has
-        it may rely on what was read before.
+        This also covers later steps and attachments on this board, for any agent. A step that is
+        under way is refused. Boards from `as_agent` are not refreshed, because their users may rely
+        on earlier reads.
         """
         head = await self._link.head(self.name)
         self._take(head.epoch, head.revision)
@@ -382,22 +397,14 @@ class Board:
         if agent is None or agent == self.agent:
             return self
         if agent not in self._acting:
-            self._acting[agent] = Board(self._link.acting_as(agent), self.name)
+            self._acting[agent] = self._like(self._link.acting_as(agent))
         return self._acting[agent]
 
     # --- leases -----------------------------------------------------------------------------------
 
     async def leases(self, pattern: str = "**") -> tuple[Lease, ...]:
         """The leases whose keys match `pattern` and may be read, with their queues."""
-        found: list[Lease] = []
-        after: Key | None = None
-        while True:
-            page = await self._link.leases(self.name, pattern, after=after, limit=LIST_ENTRIES_MAX)
-            self._writer.saw(page.revision, page.epoch)
-            found += page.leases
-            after = page.next_key
-            if after is None:
-                return tuple(found)
+        return await all_leases(self._writer, pattern)
 
     def lock(
         self,
@@ -424,8 +431,8 @@ class Board:
     async def wait_free(self, key: Key, *, timeout_ms: Milliseconds | None = None) -> Revision:
         """Wait until nobody holds `key`; returns a revision at which that was so.
 
-        What is read from then on has everything that the holder wrote. It keeps nobody from taking
-        the lease right after: to read several times undisturbed, take the lock.
+        Later reads show everything that the holder wrote. Somebody else may take the lease right
+        after: to read several times undisturbed, take the lock.
         Errors: LeaseHeld after `timeout_ms` (None: waits for ever); AccessDenied.
         """
         return await wait_free(self._writer, key, timeout_ms)
@@ -452,7 +459,7 @@ class Board:
 
         `deliver`: when a checkpoint with a barrier asks for the agent's state, this is called, and
         the operations that it returns are committed, before any other commit of the block. Without
-        it, whoever commits next is told SnapshotFirst.
+        it, the next commit gets SnapshotFirst.
 
         Errors: as of `lock`; AccessDenied unless you may act as `agent`.
         """
@@ -491,7 +498,7 @@ class Board:
         `ttl_ms` is over, which is renewed while the block runs.
 
         Errors: NothingToClaim after `timeout_ms`. LeaseLost: somebody else may have the entry; the
-        block was cancelled, and nothing that was asked of `task` happens.
+        block was cancelled, and nothing that was requested through `task` happens.
         """
         return Claim(self, self._writer, pattern, Terms(ttl_ms, timeout_ms, tries_max))
 
@@ -600,7 +607,8 @@ class Board:
     async def prune(self, policy: Policy | None = None, *, dry_run: bool = False) -> Pruned:
         """Remove the checkpoints, and the history, that `policy` does not keep.
 
-        What a pin or a branch needs always stays. With `dry_run`: only say what would go.
+        Checkpoints that are pinned or needed by a branch always stay. With `dry_run`, nothing is
+        removed.
         """
         return await self._link.prune(self.name, policy or Policy(), dry_run=dry_run)
 
@@ -625,19 +633,19 @@ class Board:
     async def restore(self, to: When, *, note: str = "", keep_calls: bool = False) -> Restored:
         """Make the content of the board what it was at `to`: public, private, inboxes, all at once.
 
-        It is one new revision under a new epoch. Every lease ends, and every writer is told
-        StaleEpoch (cause "restore") until it refreshes; nothing of the abandoned future gets in any
-        more. That future stays readable, up to the checkpoint that is taken before. This very board
-        need not be refreshed; a step on it that is under way is refused all the same.
+        It is one new revision under a new epoch. Every lease ends, and every writer gets StaleEpoch
+        (cause "restore") until it refreshes; nothing of the abandoned future is accepted any more.
+        That future stays readable, up to the checkpoint that is taken first. This Board object
+        needs no refresh, but a step on it that is under way is refused.
 
         The journals of agents are those of that moment, too: what was called since may be called,
         and paid for, again (`preview_restore` lists it). With `keep_calls` an agent that makes the
         same call in the same step is answered what it was answered then, until the next restore.
 
         Errors: LimitExceeded when more than RESTORE_CHANGES_MAX keys changed since (a branch has no
-        such limit); Corrupt when the archive does not hold what was sealed. Whatever is raised but
-        OutcomeUnknown, nothing changed; after that, the entry `system/restores/<its request>` tells
-        for a day whether it was done.
+        such limit); Corrupt when the archive is damaged. After any error except OutcomeUnknown,
+        nothing changed; after OutcomeUnknown, the entry `system/restores/<its request>` exists for
+        a day if it was done.
         Cancellation: the board is restored, or it is not.
         """
         wish = RestoreWish(moment_of(to), secrets.token_hex(8), note, keep_calls)
@@ -656,14 +664,14 @@ class Board:
         """Bring the board back that its engine lost, as its archive has it: at the newest revision
         that was lost, or at the archived moment `at` (a revision, a checkpoint, a time).
 
-        Everything, with its revisions, as it was; in a new epoch, in which nobody holds a lease.
-        What was written since the loss is archived first, and stays readable. `progress` is called
-        now and then with the number of entries that the engine has. Asked again after it was done,
-        or after whoever did it was killed, it answers the same, or does the rest.
+        All entries come back with their revisions, in a new epoch without leases. Commits since the
+        loss are archived first, and stay readable. `progress` is called from time to time with the
+        number of entries that the engine has. A repeated call, also after the first caller was
+        killed, completes the recovery or returns the same answer.
 
         Errors: AccessDenied without the admin right on the whole board; NoSuchBoard when nothing is
         archived of it; InvalidRequest when its engine has all that is archived; Corrupt when the
-        archive does not hold what was sealed. Cancellation: it goes on in the service.
+        archive is damaged. Cancellation: it continues in the service.
         """
         wish = RecoverWish(None if at is None else moment_of(at), note)
         while True:
@@ -683,15 +691,7 @@ class Board:
         note: str = "",
     ) -> Restored:
         """As `restore`: to a revision, to a point in time, or to just before a revision."""
-        given = [when for when in (to, at, before) if when is not None]
-        if len(given) != 1:
-            raise InvalidRequest(field="rewind", reason="one of to, at, before is needed")
-        (when,) = given
-        if before is None:
-            return await self.restore(when, note=note)
-        if before < 1:
-            raise InvalidRequest(field="before", reason=f"nothing was before revision {before}")
-        return await self.restore(before - 1, note=note)
+        return await self.restore(rewound_to(to, at, before), note=note)
 
     async def branch(self, new: str, at: When = NOW, *, note: str = "") -> Self:
         """A new board that begins as this one was at `at`; `note` says what it is to try out.
@@ -746,8 +746,8 @@ class Board:
     ) -> tuple[Version, ...]:
         """What `key` held, the newest first; at most `limit`, `before` continues.
 
-        A branch tells its parent's part of the history too, and so does a restored board that of
-        the abandoned future.
+        A branch includes its parent's part of the history, and a restored board that of the
+        abandoned future.
         """
         found = await self._link.history(self.name, key, before=before, limit=limit)
         return tuple(

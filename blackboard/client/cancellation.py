@@ -12,10 +12,11 @@ T = TypeVar("T")
 
 
 async def finish(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` to its end, also when the caller is cancelled meanwhile; returns its result.
+    """Run `work` to its end even if the caller is cancelled; returns its result.
 
-    Cancellation: waits up to FINISH_TIMEOUT_MS more for `work`, which is then cancelled itself;
-    after that it goes on. Cancellation by an anyio scope waits for `work` without that bound.
+    Cancellation: waits up to FINISH_TIMEOUT_MS more for `work`, which is then cancelled too; after
+    that the cancellation continues. Cancellation by an anyio scope waits for `work` without that
+    bound.
     """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -37,8 +38,8 @@ async def finish(work: Coroutine[Any, Any, T]) -> T:
 def cancellations() -> int:
     """How often the running task was asked to end and was not released from that again.
 
-    A CancelledError that arrives while this is what it was before is one that nobody asked for: of
-    a task that was awaited, say. To take it for a wish to end would lose who is still wanted.
+    A CancelledError that arrives although this did not change was not requested by anybody; it
+    came, for example, from an awaited task. It must not be treated as a request to stop.
     """
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
@@ -47,8 +48,8 @@ def cancellations() -> int:
 def heed_cancellation() -> None:
     """Raise the cancellation of this task that something below it has swallowed, if one was.
 
-    Drivers of databases now and then answer a cancellation with a result. A loop that is to end by
-    being cancelled would go on for ever, and whoever waits for its end, too.
+    Database drivers sometimes swallow a cancellation and return a result. A loop that should end by
+    being cancelled would then run for ever, and so would a caller that waits for its end.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():

@@ -11,6 +11,7 @@ from blackboard.client.export import import_board
 from blackboard.client.link import Link
 from blackboard.core.access import Principal
 from blackboard.core.checkpoints import Redaction, RedactWish
+from blackboard.core.freeze import FROZEN_KEY, Freeze, freeze_in
 from blackboard.types import LIST_ENTRIES_MAX, Key, Milliseconds
 
 DEFAULT_BOARD = "main"
@@ -65,11 +66,25 @@ class Client:
                 return
             after = page[-1][0]
 
+    async def remove_board(self, name: str) -> None:
+        """Remove a board for good: entries, leases, documents, log, archive, data keys.
+
+        Earlier lives of it that were set apart in the archive (`<name>~1`) go, too. What a branch
+        shares of its past stays for the branch, and goes with it. Whoever uses the board gets
+        NoSuchBoard. A board that begins under its name later is another one, in a new epoch above
+        all revisions of this one. To do it again, also after a crash in the middle, does no harm.
+
+        Errors: AccessDenied without the admin right on the whole board; NoSuchBoard when there is
+        none; OutcomeUnknown. Cancellation: it is removed, or it is not.
+        """
+        await self.link.remove(name)
+
     async def erase(self, agent: str, *, board: str | None = None) -> int:
         """Destroy the data keys of an agent, on one board or on all: nobody reads it any more.
 
-        Log, archive, exports and copies of them stay as they are, and open no more. Returns how
-        many keys there were. Errors: AccessDenied; InvalidRequest when nothing is sealed.
+        Log, archive, exports and copies of them stay, but their values can no longer be decrypted.
+        Returns the number of destroyed keys. Errors: AccessDenied; InvalidRequest without
+        encryption at rest.
         """
         return await self.link.erase(agent, board)
 
@@ -118,6 +133,29 @@ class Client:
         admin of everything.
         """
         return await self.link.revoke(tokens=tokens, principal=principal, until_ms=until_ms)
+
+    async def freeze(self, board: str | None = None, *, note: str = "") -> Freeze:
+        """Let a board (None = the one meant by default) refuse every commit (BoardFrozen) until it
+        is thawed, through restarts and restores: the first act in an incident.
+
+        Reading, watching, checkpoints and restores go on, and leases are kept. A board that is
+        frozen stays as it is: what is returned says who froze it, and why.
+        Errors: AccessDenied without the admin right on the whole board; NoSuchBoard.
+        """
+        return await self.link.freeze(board or self._board, note)
+
+    async def thaw(self, board: str | None = None, *, note: str = "") -> Freeze | None:
+        """Let a board take commits again; returns the freeze that this ended, None if there was
+        none. Errors: as of `freeze`."""
+        return await self.link.thaw(board or self._board, note)
+
+    async def frozen(self, board: str | None = None) -> Freeze | None:
+        """Who froze a board, and why; None if it is not frozen. Errors: AccessDenied without the
+        right to read FROZEN_KEY, which agents have."""
+        reading = await self.link.read(board or self._board, [FROZEN_KEY])
+        for entry in reading.entries:
+            return freeze_in(entry.value, entry.time_ms, entry.mod_revision)
+        return None
 
     async def aclose(self) -> None:
         """Close every watch, and what the client opened: a connection, or an embedded service.

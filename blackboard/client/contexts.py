@@ -106,7 +106,7 @@ class Contexts:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A service, and who comes to it. None of a field: nothing says, so its default holds."""
+    """A service, and who connects to it. A field that is None has its default."""
 
     url: str | None = None
     token: str | None = field(default=None, repr=False)
@@ -121,7 +121,7 @@ def resolve(
     *,
     named: str | None = None,
 ) -> Destination:
-    """What is meant: what was `given`, else the environment, else the context in use.
+    """The effective values: those `given`, else the environment, else the current context.
 
     A context that is `named` precedes the environment. Errors: InvalidRequest for a context that is
     not there, Unauthenticated when its token cannot be read.

@@ -26,8 +26,8 @@ _SHOWN_CHARACTERS: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A place within a value that differs: `path` is that of map keys and list indexes, "" the
-    whole. What is not there is None, and `has_before` or `has_after` says so.
+    """A difference within a value: `path` consists of map keys and list indexes, "" is the whole
+    value. A missing side is None, and `has_before` or `has_after` is false.
     """
 
     path: str

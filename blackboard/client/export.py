@@ -18,9 +18,9 @@ Invariants
   of that name stays as it was.
 - nothing but a regular file is ever replaced: no device, no pipe, no link.
 - only its owner may read the file, from its first byte on: it holds what is private, too.
-- what is read back is what was written, or Corrupt is raised: the file and each member have their
-  SHA-256, and the service that imports computes the digests of the manifest anew. So does whoever
-  exports, before the file has its name: what could not be imported is no export.
+- reading returns what was written, or raises Corrupt: the file and each member have their SHA-256,
+  and the importing service recomputes the digests of the manifest. The exporter does so too before
+  the file gets its name, so every export can be imported.
 """
 
 import asyncio
@@ -116,8 +116,8 @@ async def export_board(
 
 
 def _check_name(path: Path, *, overwrite: bool) -> None:
-    """Errors: InvalidRequest when something has that name, be it a link that leads nowhere; with
-    `overwrite`, when that is no regular file."""
+    """Errors: InvalidRequest when something has that name, even a broken link; with `overwrite`,
+    when that is not a regular file."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

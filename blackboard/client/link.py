@@ -34,6 +34,7 @@ from blackboard.core.checkpoints import (
     Version,
 )
 from blackboard.core.commit import Commit, Entry, Head, LogEntry, LogPage, Reading
+from blackboard.core.freeze import Freeze
 from blackboard.core.watch import Position
 from blackboard.types import Key, Milliseconds, Revision
 
@@ -43,7 +44,7 @@ class WatchRequest:
     """What to watch: changes of keys that match `patterns`, after `after` (None = from now on).
 
     With `coalesce` a watcher that is behind may get several revisions as one, with the last change
-    of each key; it is never told less than the newest state.
+    of each key; it always gets the newest state.
     """
 
     patterns: tuple[str, ...]
@@ -53,7 +54,7 @@ class WatchRequest:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What a watcher gets at once: whole revisions, in order, and how far it is now.
+    """One delivery to a watcher: whole revisions, in order, and its new position.
 
     Each revision holds only the changes that match and may be read. Without revisions it is a
     progress mark: everything up to `position` has been delivered.
@@ -65,7 +66,7 @@ class Delivery:
         default_factory=dict, compare=False, repr=False
     )
     """Encoded forms by encoding and number of the watch (None: of any). Watchers with the same view
-    share one Delivery: whoever encodes it first leaves the bytes here for the others."""
+    share one Delivery: the first to encode it leaves the bytes here for the others."""
 
 
 class Stream(Protocol):
@@ -113,7 +114,7 @@ class Link(Protocol):
         """The same way with the rights and name of `agent`; AccessDenied on use if not allowed."""
 
     async def head(self, board: str) -> Head:
-        """Where `board` stands; it begins with that if you may change anything there.
+        """The head of `board`, which is created by this if you may change anything there.
 
         Whatever only reads begins no board, and finds nothing on one that there is not.
         Errors: NoSuchBoard when there is none, and you may only read.
@@ -201,6 +202,15 @@ class Link(Protocol):
         """Take every value of a key out of a board, and out of all that shares its history; to be
         asked again until it is done."""
 
+    async def freeze(self, board: str, note: str) -> Freeze:
+        """Let the board refuse commits; if it does already, who did that, and why."""
+
+    async def thaw(self, board: str, note: str) -> Freeze | None:
+        """Let the board take commits again; what this ended, None if it was not frozen."""
+
+    async def remove(self, board: str) -> None:
+        """Remove a board for good; see `Client.remove_board`."""
+
     async def branch(self, board: str, wish: BranchWish) -> Head:
         """Make a board that begins as this one was; the same request again changes nothing."""
 
@@ -263,8 +273,8 @@ class Link(Protocol):
     ) -> int:
         """Revoke tokens by id, and all that `principal` was issued until now; they end at once.
 
-        `until_ms` is when they end by themselves, if that is known. Returns how many are revoked.
-        Errors: AccessDenied unless they are the principal's own, or it is an admin of everything.
+        `until_ms` is when they expire, if that is known. Returns how many are revoked. Errors:
+        AccessDenied unless they are the principal's own, or it is an admin of everything.
         """
 
     async def aclose(self) -> None:

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from blackboard.core.checkpoints import NOW, Instant, Moment, check_checkpoint
 from blackboard.errors import InvalidRequest
-from blackboard.types import REVISION_MAX
+from blackboard.types import REVISION_MAX, Revision
 
 When = Moment | datetime
 """A revision, the name of a checkpoint, "now", or a `datetime` with a time zone."""
@@ -31,3 +31,15 @@ def moment_of(when: When) -> Moment:
     if isinstance(when, int) and not 0 <= when <= REVISION_MAX:
         raise InvalidRequest(field="at", reason=f"no revision: it is not in 0..{REVISION_MAX}")
     return when
+
+
+def rewound_to(to: Revision | None, at: datetime | None, before: Revision | None) -> When:
+    """The moment that one of the three names. Errors: InvalidRequest."""
+    given: list[When] = [when for when in (to, at) if when is not None]
+    if before is not None:
+        if before < 1:
+            raise InvalidRequest(field="before", reason=f"nothing was before revision {before}")
+        given.append(before - 1)
+    if len(given) != 1:
+        raise InvalidRequest(field="rewind", reason="one of to, at, before is needed")
+    return given[0]

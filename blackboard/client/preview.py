@@ -1,4 +1,4 @@
-"""What a restore would do, before anybody asks for it.
+"""What a restore would do, without doing it.
 
 The journal of an agent's step rewinds with everything else, so a call that was made after the
 moment is known to nobody afterwards: the agent may make it again, and pay again. `calls` lists
@@ -30,7 +30,7 @@ class MadeCall:
 
 @dataclass(frozen=True, slots=True)
 class RestorePreview:
-    """What a restore would change, whom it would interrupt, and which calls may be made again.
+    """The changes of a restore, whom it would interrupt, and which calls may be made again.
 
     All of it as far as you may read it.
     """

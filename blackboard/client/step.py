@@ -4,7 +4,7 @@ Invariants
 - nothing is sent before the end of the block; a block that raises commits nothing.
 - what was read is what is conditioned on: a key by its mod_revision as it was read first, a listing
   of a whole subtree by "nothing changed below it since"; books only if the pattern names them.
-- a step of before a restore is refused, even if its board goes on in the new epoch meanwhile.
+- a step from before a restore is refused, even if its board was refreshed in between.
 - `get` and `merge` see the step's own writes (except appended items, whose keys are not known yet).
 """
 
@@ -37,7 +37,7 @@ Ground = tuple[Key, Revision]
 
 
 class StepBoard(Protocol):
-    """What a step needs of a Board."""
+    """The part of a Board that a step uses."""
 
     @property
     def agent(self) -> str:
@@ -93,7 +93,7 @@ class Step:
 
     @property
     def ops(self) -> tuple[Op, ...]:
-        """What the step will do when it commits."""
+        """The operations that the step will commit."""
         return tuple(self._ops)
 
     @property
@@ -260,7 +260,7 @@ class Step:
 
 
 def _add(key: Key, value: Any, added: list[int]) -> int:
-    """What the increments will make of `value`. Errors: TypeMismatch, as the commit would."""
+    """The result of the increments of `value`. Errors: TypeMismatch, as the commit would."""
     if type(value) is not int:
         raise TypeMismatch(key, "integer", type(value).__name__)
     return sum(added, value)

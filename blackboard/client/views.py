@@ -13,7 +13,7 @@ from blackboard.wire.codec import decode_value
 
 
 class Entry(Struct, frozen=True):
-    """What a key holds, and who wrote it when.
+    """A key's value, with its author and time.
 
     `account` is that of the author's token if the author's name was narrowed from it, else "".
     """
@@ -56,7 +56,8 @@ class Listing(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """What a revision did to one key: "put" (with `value`), "delete", or a change of a lease."""
+    """The change of one key by a revision: "put" (with `value`), "delete", or a change of a
+    lease."""
 
     kind: str
     key: Key
@@ -149,7 +150,7 @@ class Cause(Struct, frozen=True):
 
 
 class Version(Struct, frozen=True):
-    """What a key became at `revision`: `entry`, or None when it was removed then by `author`.
+    """A version of a key as of `revision`: `entry`, or None when `author` removed the key.
 
     `account` is set if the author's name was narrowed from it.
     """

@@ -1,8 +1,8 @@
 """A watch as people use it: an optional state, then every change after it, with a resume token.
 
-The state at a revision is put together without stopping anybody: pages are read one after the
-other, each as of its own revision, and the changes from the first page's revision on are applied on
-top. Log entries hold absolute effects, so that is exactly the state at the revision then reached.
+The state at a revision is assembled without stopping writers: pages are read one after the other,
+each as of its own revision, and the changes since the first page's revision are applied on top. Log
+entries hold absolute effects, so that is exactly the state at the revision then reached.
 """
 
 from collections import deque
@@ -24,12 +24,12 @@ class Watch:
     """Made by `Board.watch`. Iterate for `Revised`; keep `position` to resume later.
 
     A restore comes as one revision that begins an epoch, with exactly what it changed. When that is
-    more than RESYNC_BYTES, a watch with a snapshot takes `state` and `revision` anew by itself and
-    hands out an empty revision that begins the epoch; any other one ends with Resync.
+    more than RESYNC_BYTES, a watch with a snapshot reads `state` and `revision` again and delivers
+    an empty revision that begins the epoch; any other watch ends with Resync.
 
-    Errors while iterating: Compacted, RolledBack, Resync (start anew, with a snapshot);
-    AccessDenied; Unavailable when the service stayed away. The iteration is over then; `position`
-    still holds.
+    Errors while iterating: Compacted, RolledBack, Resync (start again with a snapshot);
+    AccessDenied; Unavailable when the service could not be reached. The iteration is over then;
+    `position` is still valid.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Watch:
         self._stream: Stream | None = None
         self._deliveries: AsyncIterator[Delivery] | None = None
         self._order: Resync | None = None
-        """A restore changed too much to be told, and the state is not read anew yet."""
+        """A restore changed too much to be delivered, and the state has not been read again yet."""
         self.on_progress: Callable[[], None] | None = None
         """Called when `reached` moved without a revision to hand out."""
 
@@ -109,11 +109,12 @@ class Watch:
         return self._advance()
 
     def take_received(self) -> list[Revised]:
-        """What was received already and not handed out yet, without waiting."""
+        """Revisions that were received and not returned yet, without waiting."""
         return [self._advance() for _ in range(len(self._pending))]
 
     async def request_progress(self) -> None:
-        """Ask how far the board is; `on_progress` is told, while somebody iterates."""
+        """Ask for the board's position; during iteration, `on_progress` is called with the
+        answer."""
         await self._opened().request_progress()
 
     async def wait_for(self, revision: Revision) -> list[Revised]:
@@ -159,7 +160,7 @@ class Watch:
                 self.on_progress()
 
     async def _start_over(self, order: Resync) -> None:
-        """Read the state anew; then an empty revision tells that it was."""
+        """Read the state again, and queue an empty revision that says so."""
         self._order = order
         await self._stack.aclose()
         self._deliveries, self.state = None, {}
@@ -216,8 +217,8 @@ class Watch:
         return newest
 
     def _apply(self, revised: Revised) -> None:
-        """What a page already shows is applied once more, and ends as the page shows it: every
-        change up to the newest page is told, in order."""
+        """Changes that a page already contains are applied once more, with the same result, because
+        every change up to the newest page is delivered in order."""
         for change in revised.changes:
             if change.kind == "delete":
                 self.state.pop(change.key, None)

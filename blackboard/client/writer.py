@@ -5,10 +5,11 @@ Invariants
   again, which costs nothing.
 - an unknown outcome is resolved by sending the same commit again; only when that fails for
   REQUEST_TIMEOUT_MS is OutcomeUnknown raised.
-- a retry that was refused is told as refused only when no earlier attempt can get in any more; if
-  that cannot be had, its outcome is unknown.
+- a refused retry is reported as refused only when no earlier attempt can be accepted any more;
+  otherwise its outcome is unknown.
 - a commit is sent again under a new epoch only if nothing that this writer saw was lost.
-- what began before the writer took the board as it is now (`take`) does not thereby get in.
+- a step that began before the writer adopted the present epoch (`take`) is not accepted because of
+  that.
 - a commit that meets the barrier of a checkpoint brings in, as one commit, what the agent knows
   beside it. Once the agent has delivered, it is asked again only if that takes no waiting; else the
   commit waits for the cut: nobody calls a model twice for one checkpoint.
@@ -17,6 +18,7 @@ How long to wait before something is tried again.
 """
 
 import asyncio
+import logging
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Generator, Sequence
@@ -40,16 +42,20 @@ from blackboard.core.commit import (
     Epoch,
     HeldFence,
     Op,
+    changed_nothing,
 )
+from blackboard.core.freeze import FROZEN_KEY
 from blackboard.core.path import cut_key, superseding_key
 from blackboard.engines.base import LOCK_MASTERS
 from blackboard.errors import (
     AttemptTooOld,
+    BoardFrozen,
     Compacted,
     OutcomeUnknown,
     Overloaded,
     Rejected,
     Resync,
+    RolledBack,
     SnapshotFirst,
     StaleEpoch,
     Unavailable,
@@ -67,12 +73,14 @@ from blackboard.types import (
     Revision,
 )
 
+log = logging.getLogger(__name__)
+
 
 def pause_s(failure: Exception, usual_ms: Milliseconds) -> float:
     """Seconds until the next attempt after `failure`.
 
-    Whoever was told when to come back waits so long, and up to half as long more; everybody else
-    `usual_ms`, shortened by up to half. So those who failed together do not come back together.
+    If the failure says when to retry, that long plus a random part of up to half of it; otherwise
+    `usual_ms`, shortened by up to half. So clients that failed together do not come back together.
     """
     usual = random.uniform(0.5, 1.0) * usual_ms
     if not isinstance(failure, Overloaded):
@@ -133,6 +141,8 @@ class Writer:
         self._free = asyncio.Semaphore(LANES_MAX)
         self.deliver: Deliver | None = None
         """Asked when a checkpoint waits for this agent; None: its commits are refused instead."""
+        self.wait_frozen_ms: Milliseconds = 0
+        """How long a commit waits for the thaw while the board is frozen."""
         self._brought: Revision = 0
         self._deliver_waits = False
         """Whether `deliver` had to wait for something when it was asked last."""
@@ -152,7 +162,7 @@ class Writer:
         seen, head = self.seen, await self.link.head(self.board)
         epoch = head.epoch
         is_gone = 0 < seen < epoch.revision and not await self._is_kept(seen, epoch)
-        # What was read since then, in the present epoch, says nothing of what was read before it.
+        # Reads in the present epoch say nothing about earlier reads.
         if not is_gone and self._read_in not in ("", epoch.id):
             is_gone = not await self._is_kept(self._read_to, epoch)
         if is_gone:
@@ -187,9 +197,9 @@ class Writer:
         self.saw(revision, epoch.id)
 
     def standing(self) -> Callable[[], None]:
-        """What tells later whether everything that was read since now still counts.
+        """A function that checks later whether everything read since now is still valid.
 
-        Errors, of what is returned: StaleEpoch when another epoch was taken meanwhile.
+        Errors of the returned function: StaleEpoch when another epoch was adopted in between.
         """
         taken = self._taken
 
@@ -212,18 +222,52 @@ class Writer:
             self._read_to = max(self._read_to, revision)
 
     async def commit(
-        self, wish: Wish, *, with_held: bool = True, brings: bool | None = None
+        self,
+        wish: Wish,
+        *,
+        with_held: bool = True,
+        brings: bool | None = None,
+        waits: bool = True,
     ) -> Receipt:
         """Carry out `wish`, exactly once.
 
-        It relies on its own fences and, `with_held`, on all that the running task holds. If a
-        checkpoint waits for this agent, it brings what `deliver` tells with it (`brings`: by
-        default, with_held), or waits for the cut.
+        It carries its own fences and, `with_held`, those of all leases that the running task holds.
+        If a checkpoint waits for this agent, the commit includes the operations of `deliver`
+        (`brings`: by default, with_held), or waits for the cut. If the board is
+        frozen, it waits up to `wait_frozen_ms` for the thaw, unless `waits` is false.
 
         Errors: a Rejected: nothing changed. Unavailable: certainly not applied. OutcomeUnknown:
         perhaps applied; nobody could be reached for REQUEST_TIMEOUT_MS to find out.
         Cancellation: leaves the outcome unknown.
         """
+        patience = _Patience(self.wait_frozen_ms if waits else 0)
+        while True:
+            try:
+                return await self._commit(wish, with_held=with_held, brings=brings)
+            except BoardFrozen as frozen:
+                await self.thawed(frozen, patience)
+
+    async def thawed(self, frozen: BoardFrozen, patience: "_Patience | None" = None) -> None:
+        """Return when the board may be thawed: try again then.
+
+        Errors: `frozen`, when that takes longer than `patience` (None: than `wait_frozen_ms`).
+        """
+        patience = patience or _Patience(self.wait_frozen_ms)
+        left_s, pause_s = patience.begin()
+        if left_s <= 0:
+            raise frozen
+        log.warning("%s waits on board %s: %s", self.link.agent, self.board, frozen)
+        try:
+            async with asyncio.timeout(left_s):
+                await self._until_gone(FROZEN_KEY)
+                await asyncio.sleep(pause_s)  # all who waited do not come back together
+        except TimeoutError:
+            raise frozen from None
+        except (Compacted, Resync, RolledBack, Unavailable) as error:
+            log.info("board %s: the thaw is not seen: %s", self.board, error)
+            await asyncio.sleep(pause_s)
+
+    async def _commit(self, wish: Wish, *, with_held: bool, brings: bool | None) -> Receipt:
         for _ in range(DELIVERIES_MAX):
             try:
                 return await self._carry_out(wish, with_held=with_held)
@@ -248,7 +292,7 @@ class Writer:
                 self._brought = receipt.revision
 
     async def _delivered(self) -> tuple[Op, ...]:
-        """What `deliver` tells now."""
+        """The operations that `deliver` returns now."""
         assert self.deliver is not None
         telling = _Noticing(self.deliver())
         ops = tuple(await telling)
@@ -258,8 +302,8 @@ class Writer:
     async def _bring_with(
         self, wish: Wish, asked: SnapshotFirst, *, with_held: bool
     ) -> Receipt | None:
-        """Carry out `wish` together with what `deliver` tells; None when it is to be sent again by
-        itself, after the cut."""
+        """Carry out `wish` together with the operations of `deliver`; None when it has to be sent
+        again alone, after the cut."""
         async with self._bringing:
             if self._brought < asked.since or not self._deliver_waits:
                 brought = (*await self._delivered(), Delete(asked.key))
@@ -273,22 +317,27 @@ class Writer:
         return None
 
     async def _cut(self, asked: SnapshotFirst) -> None:
-        """Return when the checkpoint that asked is taken, or given up.
+        """Return when the checkpoint that asked has been taken or given up.
 
         Errors: `asked`, if that takes longer than any barrier stands.
         """
-        key = cut_key(self.link.agent)
-        request, patience_s = WatchRequest((key,)), (BARRIER_MS_MAX + BARRIER_GRACE_MS) / 1000
-        watch = Watch(self.link, self.board, request, revision=None, snapshot=True, saw=self.saw)
+        patience_s = (BARRIER_MS_MAX + BARRIER_GRACE_MS) / 1000
         try:
-            async with asyncio.timeout(patience_s), watch:
-                while key in watch.state:
-                    revised = await anext(watch)
-                    gone = any(change.kind == "delete" for change in revised.changes)
-                    if gone or revised.epoch is not None:
-                        return
+            async with asyncio.timeout(patience_s):
+                await self._until_gone(cut_key(self.link.agent))
         except TimeoutError:
             raise asked from None
+
+    async def _until_gone(self, key: Key) -> None:
+        """Return when there is no `key`, as far as may be read, or another epoch begins."""
+        request = WatchRequest((key,))
+        watch = Watch(self.link, self.board, request, revision=None, snapshot=True, saw=self.saw)
+        async with watch:
+            while key in watch.state:
+                revised = await anext(watch)
+                gone = any(change.kind == "delete" for change in revised.changes)
+                if gone or revised.epoch is not None:
+                    return
 
     async def _carry_out(self, wish: Wish, *, with_held: bool) -> Receipt:
         fences = wish.fences
@@ -320,7 +369,7 @@ class Writer:
             self._lanes.append(lane)
             self._free.release()
         self.saw(receipt.revision)
-        if with_held:
+        if with_held and not changed_nothing(wish.ops, receipt.results):
             held.note_commit(self.link, self.board, receipt.revision)
         return receipt
 
@@ -347,7 +396,7 @@ class Writer:
                     # From now on, a later "not done" does not undo it.
                     uncertain, commit = failure, replace(commit, retry_since=since)
                 elif isinstance(failure, AttemptTooOld):
-                    # Only a first attempt is told so: no other one can have been applied.
+                    # Only a first attempt gets this error: no other one can have been applied.
                     since = failure.head
                     self.saw(since)
                     commit = replace(commit, known=since)
@@ -361,6 +410,12 @@ class Writer:
                 return await self.link.commit(self.board, commit)
             except _FAILURES as error:
                 failure = error
+            except BoardFrozen as frozen:
+                if uncertain is None or not self.wait_frozen_ms:
+                    raise uncertain or frozen from frozen
+                # It is not applied, and an earlier attempt could still get in after the thaw.
+                await self.thawed(frozen)
+                failure, deadline = uncertain, loop.time() + REQUEST_TIMEOUT_MS / 1000
             except Rejected:
                 if uncertain is not None:
                     await self._close(lane, commit, uncertain, deadline)
@@ -370,11 +425,11 @@ class Writer:
     async def _close(
         self, lane: _Lane, refused: Commit, uncertain: OutcomeUnknown, deadline: float
     ) -> None:
-        """See to it that an attempt at `refused` that is still under way finds its lane ahead.
+        """Make sure that a delayed attempt at `refused` will be superseded.
 
-        It could have been refused for something that will have passed when it arrives. A later step
-        of the lane that changes nothing supersedes it.
-        Errors: `uncertain`, when nothing could be committed until `deadline` (of the loop's clock).
+        The reason of the refusal may be gone when the delayed attempt arrives. A later step of the
+        lane, which changes nothing, supersedes it. Errors: `uncertain`, when nothing could be
+        committed until `deadline` (of the loop's clock).
         """
         loop = asyncio.get_running_loop()
         lane.step += 1
@@ -406,14 +461,30 @@ class Writer:
     def _adopt(self, error: StaleEpoch, number: int) -> str:
         """The new epoch, if the engine merely came back and lost nothing that was seen here.
 
-        It must be the next one after `number`, that of the commit: what an epoch between the two
-        lost, or whether it was a restore, nobody tells.
+        It must be the one right after `number`, that of the commit: it is not known what an epoch
+        between the two lost, or whether it was a restore.
         """
         is_next = error.number == number + 1
         if error.cause != "engine" or not is_next or self.seen > error.from_revision:
             raise error
         self._epoch = Epoch(error.number, error.current, error.cause, error.from_revision)
         return error.current
+
+
+class _Patience:
+    """How long one commit waits for the thaw of its board, all in all."""
+
+    def __init__(self, wait_ms: Milliseconds) -> None:
+        self._wait_s = wait_ms / 1000
+        self._until_s: float | None = None
+        self._pauses = chain(_BACKOFF_MS, repeat(_BACKOFF_MS[-1]))
+
+    def begin(self) -> tuple[float, float]:
+        """For how many seconds to wait yet; and how many to pause after that."""
+        now_s = asyncio.get_running_loop().time()
+        if self._until_s is None:
+            self._until_s = now_s + self._wait_s
+        return self._until_s - now_s, random.uniform(0.5, 1.0) * next(self._pauses) / 1000
 
 
 class _Noticing:
@@ -442,6 +513,6 @@ class _Noticing:
 
 
 def _is_no_majority(failure: _Failure) -> bool:
-    """Whether it is the lock masters that cannot be reached: that is said at once, for whoever asks
-    for a lock can do something else."""
+    """Whether the lock masters cannot be reached: that is reported at once, because the caller of a
+    lock may have an alternative."""
     return isinstance(failure, Unavailable) and failure.what == LOCK_MASTERS

@@ -1,12 +1,13 @@
-"""Who may do what: principals, grants, and one table of methods.
+"""Access control: principals, grants, and one table of methods.
 
 Rules
 - Nothing is allowed that no grant names; there are no deny rules, so grants only add up.
-- What is checked is what is executed: keys have one spelling, and every operation, condition and
-  read of a commit is checked by itself.
+- the checked text is the executed text: keys have one spelling, and every operation, condition and
+  read of a commit is checked separately.
 - A refusal names the right and the key as the caller gave it, and never says whether it exists.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -17,6 +18,7 @@ from msgspec import Struct
 
 from blackboard.core import commit as core
 from blackboard.core.documents.keys import document_of, document_prefix
+from blackboard.core.freeze import FROZEN_KEY
 from blackboard.core.lease import is_holder_of
 from blackboard.core.path import (
     SYSTEM,
@@ -25,6 +27,7 @@ from blackboard.core.path import (
     barrier_key,
     check_name,
     cut_key,
+    expression_of,
     is_decision,
     joined_ranges,
     namespace_of,
@@ -35,12 +38,14 @@ from blackboard.core.path import (
 from blackboard.errors import AccessDenied, InvalidRequest, LimitExceeded
 from blackboard.types import PATTERNS_MAX, Key, Milliseconds, Prefix
 
+_FILTERS_KEPT: Final = 1_024
+"""Sets of grants whose filter is remembered: a few kilobytes each."""
 _ANSWERS_KEPT: Final = 8_192
 """How many answers each of the two questions below is remembered for: 250 bytes each, so 2 MiB."""
 
 
 class Right(StrEnum):
-    """What a grant can allow on the keys that its pattern matches."""
+    """The rights that a grant can give on the keys that its pattern matches."""
 
     READ = "read"
     WRITE = "write"
@@ -60,14 +65,15 @@ class Grant(Struct, frozen=True, gc=False):
 
 
 READ_ALL: Final = (Grant("**", frozenset({Right.READ})),)
-"""What the service itself may read."""
+"""The grants of the service itself for reading."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
     """The token behind a principal: whose it is, when it was issued, and what it is called.
 
-    `ids` are its own and those of the tokens that it was narrowed from: it ends with any of them.
+    `ids` are its own and those of the tokens that it was narrowed from: revoking any of them ends
+    it.
     """
 
     subject: str
@@ -120,7 +126,7 @@ ALL_RIGHTS = frozenset(Right)
 
 
 def operator(name: str = "operator") -> Principal:
-    """The principal of whoever runs the service: every right on every key of every board."""
+    """The principal that runs the service: every right on every key of every board."""
     return Principal(name, (Grant("**", ALL_RIGHTS),), acts_for_any=True)
 
 
@@ -128,8 +134,8 @@ def agent(name: str) -> Principal:
     """The default principal of an agent.
 
     All of its private namespace and its inbox; read, write, append and lock on public; append to
-    the inboxes of others; read which checkpoints there are, and whether one waits for it. Not to
-    approve what agents ask people.
+    the inboxes of others; read which checkpoints there are, whether one waits for it, and whether
+    the board is frozen. Not to approve what agents ask people.
     """
     check_agent_name(name)
     shared = frozenset({Right.READ, Right.WRITE, Right.APPEND, Right.LOCK})
@@ -143,6 +149,7 @@ def agent(name: str) -> Principal:
             Grant("system/checkpoints/**", frozenset({Right.READ})),
             Grant("system/origin", frozenset({Right.READ})),
             Grant("system/kept_calls", frozenset({Right.READ})),
+            Grant(FROZEN_KEY, frozenset({Right.READ})),
             Grant(barrier_key(name), frozenset({Right.READ})),
             Grant(cut_key(name), frozenset({Right.READ})),
         ),
@@ -221,7 +228,7 @@ def covers(outer: str, inner: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """What is left of a principal's rights when it hands some on; None = as much as it has.
+    """The rights of a narrowed token; None = all rights of the original.
 
     `name` is that of the sub-agent: the principal's own, or one that begins with it and a dot.
     """
@@ -299,7 +306,8 @@ def require_below(principal: Principal, right: Right, prefix: Prefix) -> None:
 
 
 def require_board(principal: Principal, board: str) -> None:
-    """Errors: InvalidRequest if `board` is no name; AccessDenied if it is not the principal's."""
+    """Errors: InvalidRequest if `board` is not a name; AccessDenied if the principal may not use
+    it."""
     check_name(board, "board")
     if is_reserved(board) or (principal.boards and board not in principal.boards):
         raise AccessDenied(principal.name, "use", board)
@@ -348,7 +356,7 @@ def require_whole(principal: Principal, right: Right) -> None:
 
 
 def require_commit(principal: Principal, commit: core.Commit) -> None:
-    """Check every operation, condition, fence and ground of `commit` by itself."""
+    """Check every operation, condition, fence and read of `commit` separately."""
     if commit.id.agent != principal.name:
         raise AccessDenied(principal.name, "commit as", commit.id.agent)
     for op in commit.ops:
@@ -368,7 +376,7 @@ def _require_op(principal: Principal, op: core.Op) -> None:
     _require_no_document(principal, op)
     path = op.prefix if isinstance(op, core.DeletePrefix | core.Append) else op.key
     if namespace_of(path) == SYSTEM:
-        # The service's own records, but for one: an agent says that it has delivered.
+        # The service's own records, with one exception: an agent reports its delivery.
         if op != core.Delete(barrier_key(principal.name)):
             raise AccessDenied(principal.name, "change", path)
         return
@@ -422,9 +430,18 @@ def _require_no_document(principal: Principal, op: core.Op) -> None:
         raise AccessDenied(principal.name, Right.ADMIN.value, path)
 
 
+@lru_cache(maxsize=_FILTERS_KEPT)
 def readable(grants: tuple[Grant, ...]) -> Callable[[Key], bool]:
-    """A filter: whether a key may be read. It is applied to everything that is shown."""
-    return lambda key: allows(grants, Right.READ, key)
+    """A filter: whether a key may be read. It is applied to everything that is shown.
+
+    A page of the log has tens of thousands of keys, each met once: so the patterns are one regular
+    expression, and no answer is remembered.
+    """
+    patterns = readable_patterns(grants)
+    if not patterns:
+        return lambda _: False
+    matches = re.compile("|".join(expression_of(each.text) for each in patterns)).fullmatch
+    return lambda key: matches(key) is not None
 
 
 def readable_patterns(grants: tuple[Grant, ...]) -> tuple[Pattern, ...]:
@@ -436,10 +453,10 @@ def readable_patterns(grants: tuple[Grant, ...]) -> tuple[Pattern, ...]:
 class Reach:
     """Where the keys lie that somebody may read and that a pattern may match.
 
-    Everything that is looked through for a reader lies in `ranges`: so neither where a page ends
-    nor how much was read for it depends on what others keep elsewhere. `is_exact`: every key in
-    them may be read. It is False only with a grant that has a wildcard in its midst, such as
-    `private/*/shared/**`; of what it does not match there, no answer may tell.
+    Only `ranges` are scanned for a reader, so neither the end of a page nor its cost depends on
+    keys elsewhere. `is_exact`: every key in them may be read. It is False only for a grant with a
+    wildcard in the middle, such as `private/*/shared/**`; answers must not reveal the keys in
+    between.
     """
 
     ranges: Ranges
@@ -540,6 +557,9 @@ METHODS: dict[str, Checked] = {
     "restore": Checked.WHOLE_RESTORE,
     "recover": Checked.WHOLE_ADMIN,
     "redact": Checked.WHOLE_ADMIN,
+    "freeze": Checked.WHOLE_ADMIN,
+    "thaw": Checked.WHOLE_ADMIN,
+    "remove": Checked.WHOLE_ADMIN,
     "branch": Checked.WHOLE_CHECKPOINT,
     "differences": Checked.FILTERED,
     "history": Checked.EACH_KEY,

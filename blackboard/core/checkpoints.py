@@ -46,7 +46,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What a board's engine lost and its archive has: revisions after `survived`, up to `through`.
+    """Revisions that a board's engine lost and its archive has: after `survived`, up to `through`.
 
     The board went on at revision `went_on`, with what it held at `survived`.
     """
@@ -58,7 +58,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What a key became at `revision`: `entry`, or removed (None) by `author`, a signature."""
+    """A version of a key as of `revision`: `entry`, or removed (None) by `author`, a signature."""
 
     key: Key
     revision: Revision
@@ -136,7 +136,7 @@ KEPT_CALLS: Final = f"{SYSTEM}/kept_calls"
 """After a restore that keeps calls: `after` which revision, and up to which one (`through`), they
 were made. Another restore replaces it, or takes it away."""
 ORIGIN_KEY: Final = f"{SYSTEM}/origin"
-"""What a branch, or an imported board, says of where it came from."""
+"""The record in a branch, or an imported board, of where it came from."""
 
 NAMED: Final = "named"
 AUTOMATIC: Final = "automatic"
@@ -221,7 +221,7 @@ class CheckpointWish:
 class Barrier:
     """How the attached agents answered a checkpoint that asked for their state at `asked`.
 
-    They brought it (`delivered`), went away meanwhile (`left`), or did neither (`not_fresh`).
+    They delivered it (`delivered`), left in the meantime (`left`), or did neither (`not_fresh`).
     """
 
     asked: Revision
@@ -250,10 +250,10 @@ class Shown:
     """A checkpoint with its sealed manifest, as far as you may see it.
 
     `digests` are those of the namespaces that you may read as a whole, `steps` the revision of each
-    agent's last commit, `declared` what agents said of themselves (as JSON). `chain` seals the
-    whole history up to the checkpoint, `previous` is the hash of the manifest before this one;
+    agent's last commit, `declared` the agents' declarations (as JSON). `chain` covers the whole
+    history up to the checkpoint, `previous` is the hash of the manifest before this one;
     `signed_by` names the key. `memory` has, if there was a barrier, each agent that delivered, with
-    the revision up to which what it had in memory is in the checkpoint.
+    the revision of the memory that is in the checkpoint.
     """
 
     checkpoint: Checkpoint
@@ -406,10 +406,10 @@ class Differences:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What checking a board up to `revision` found; nothing is damaged if `findings` is empty.
+    """The result of checking a board up to `revision`; nothing is damaged if `findings` is empty.
 
-    `more` says that there were more findings than are told. `erased` names the namespaces of which
-    a data key was destroyed: their values of that time are there, and open no more.
+    `more` says that there were more findings than listed. `erased` names the namespaces with a
+    destroyed data key: their values of that time are stored, but can no longer be decrypted.
     """
 
     revision: Revision

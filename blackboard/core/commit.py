@@ -8,6 +8,7 @@ Invariants
 """
 
 from enum import StrEnum
+from typing import Final
 
 from msgspec import Struct
 
@@ -25,7 +26,10 @@ class Put(Struct, frozen=True, gc=False):
 
 
 class Delete(Struct, frozen=True, gc=False):
-    """Remove `key`. Removing an absent key is no change and no error."""
+    """Remove `key`. Removing an absent key changes nothing and is not an error.
+
+    A commit that only deletes absent keys makes no revision, unless it is a retry.
+    """
 
     key: Key
 
@@ -82,7 +86,7 @@ class Renew(Struct, frozen=True, gc=False):
 
 
 class Release(Struct, frozen=True, gc=False):
-    """End lease `key`, grant it to the first who waits; Fenced unless (fence, holder) is current.
+    """End lease `key`, and grant it to the first waiter; Fenced unless (fence, holder) is current.
 
     With fence 0: `holder` leaves the queue; Fenced if it does not wait.
     """
@@ -151,14 +155,15 @@ class HeldFence(Struct, frozen=True, gc=False):
 
 
 _NARROWED = "@"
-"""In no name: it stands for the dot between an account and the rest of a name narrowed from it."""
+"""Not allowed in names: it stands for the dot between an account and the rest of a narrowed
+name."""
 
 
 def signature(name: str, account: str) -> str:
-    """How the board records who did something: `name`, with an `@` where its account ends.
+    """How the board records an author: `name`, with an `@` where its account ends.
 
-    `buyer.me` of the account `buyer` is `buyer@me`; who acts in the name of its own account, or
-    whose account is not known (""), is recorded by name alone.
+    `buyer.me` of the account `buyer` is `buyer@me`; an agent that acts under its account's own
+    name, or whose account is not known (""), is recorded by name alone.
     """
     if not account or account == name:
         return name
@@ -182,6 +187,10 @@ def narrowed_from(signed: str) -> str:
     return account if mark else ""
 
 
+SERVICE: Final = "~system"
+"""The name under which the service itself commits; no principal has it."""
+
+
 class CommitId(Struct, frozen=True, gc=False):
     """Names one attempt of one writer, so that a retry is recognised.
 
@@ -200,9 +209,9 @@ class Commit(Struct, frozen=True, gc=False):
     """One atomic step: all of `ops`, or nothing.
 
     `known` is the board's revision that the writer knew before the first attempt; `retry_since` is
-    the same once an earlier attempt may have got through, and None before. `based_on` names (key,
+    the same once an earlier attempt may have got through, and None before. `based_on` lists (key,
     mod_revision) pairs that were read; they are kept as provenance, and are conditions only if they
-    also stand in `conditions`.
+    are also in `conditions`.
 
     `account` is that of the token, if `id.agent` was narrowed from it, else "". The service sets
     it, whatever the writer said. It parts lanes, too: two accounts never share one.
@@ -239,11 +248,19 @@ the key existed, else 0; delete prefix -> the keys removed, sorted; an operation
 lease as it is then (core/lease.py `to_result`), () when nobody has it; put, put back -> None."""
 
 
+def changed_nothing(ops: "tuple[Op, ...]", results: tuple[Result, ...]) -> bool:
+    """Whether operations with these results removed nothing, and did nothing else."""
+    return all(
+        isinstance(op, Delete | DeletePrefix) and not result
+        for op, result in zip(ops, results, strict=True)
+    )
+
+
 class Committed(Struct, frozen=True, gc=False):
     """The commit took effect as `revision` at `time_ms`; `results` has one item per operation.
 
-    A commit that only prolonged leases made no revision: `revision` is the newest one then, and
-    `time_ms` the moment from which they were prolonged.
+    A commit that changed nothing but deadlines of leases made no revision: `revision` is the newest
+    one then, and `time_ms` the moment from which they were prolonged.
     `duplicate` says that this very commit had been applied before and nothing happened now.
     `level` is what it survives if that is more than its engine promises for all, else empty.
     """
@@ -341,7 +358,7 @@ class LogEntry(Struct, frozen=True, gc=False):
 
 
 class Entry(Struct, frozen=True, gc=False):
-    """What a key holds: encoded `value`, who wrote it when, and since when it exists.
+    """The entry of a key: encoded `value`, author and time, and since when it has existed.
 
     `author` is a signature.
     """
@@ -371,10 +388,10 @@ class Lease(Struct, frozen=True, gc=False):
     """A granted lease. `until_ms` only decides when somebody else may take over.
 
     `waiters` are in the order in which it will be granted to them. `until_ms`, and those of the
-    waiters, are the engine's: a change in the log tells them as they were at its revision.
-    `ttl_ms` is for how long it was granted, or renewed last; None where a result or a change in the
-    log tells of the lease. `account` is that of who asked for it: "" there, and where it was
-    granted before accounts were recorded.
+    waiters, are the engine's: a change in the log has them as of its revision. `ttl_ms` is the time
+    for which it was granted or last renewed; None in results and in changes of the log. `account`
+    is that of the requester: "" in results and changes, and for leases from before accounts were
+    recorded.
     """
 
     key: Key
@@ -413,7 +430,7 @@ RECOVER = "recover"
 
 
 class Head(Struct, frozen=True, gc=False):
-    """Where a board stands: its newest revision, its epoch, and the oldest revision in the log.
+    """The head of a board: its newest revision, its epoch, and the oldest revision in the log.
 
     The log holds `log_entries` entries, `oldest`..`revision`; an empty log has `oldest == revision
     + 1`. (Where an epoch began, revisions were skipped, so the span can be wider than the count.)
@@ -427,7 +444,7 @@ class Head(Struct, frozen=True, gc=False):
 
 
 class Seed(Struct, frozen=True, gc=False):
-    """What a board begins with that is not its first: see `Store.seed`.
+    """The beginning of a board that starts with given content: see `Store.seed`.
 
     `epoch` is its first, whose `revision` is the board's first log entry; every revision of an
     entry lies below. `next_item` holds the counters of `append`, by prefix.
@@ -453,11 +470,12 @@ class Reading(Struct, frozen=True, gc=False):
 
 
 class Proof(Struct, frozen=True, gc=False):
-    """What it takes, besides what is shown of a log entry, to compute its digest.
+    """The data that is needed, together with the visible part of a log entry, to compute its
+    digest.
 
-    `salts` has one for each change that is shown, `contents` the SHA-256 of each of their values
-    that is kept in another form than it is shown in, `leaves` stand for all else. For a change that
-    was redacted the salt is empty, and its leaf stands in the place of its content.
+    `salts` has one for each visible change, `contents` the SHA-256 of each of their values that is
+    stored in another form than it is shown in; `leaves` stand for everything else. For a change
+    that was redacted the salt is empty, and its leaf stands in the place of its content.
     """
 
     salts: tuple[bytes, ...]

@@ -16,7 +16,7 @@ Invariant: the answer is that of `history.visible` and `history.bounded`.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 from typing import Final
 
@@ -41,6 +41,8 @@ from blackboard.types import PAGE_BYTES_MAX, RESYNC_BYTES, Key, Revision
 _EVERYTHING = (parse_pattern("**"),)
 COST_OF_ENTRY: Final = 200
 _COST_OF_CHANGE: Final = 80
+_PORTION_CHANGES: Final = 512
+"""Changes that are looked at in one go: about a millisecond."""
 
 
 def check_sequence(after: Revision, entries: Iterable[LogEntry]) -> Revision:
@@ -87,7 +89,10 @@ def visible(
     The commit's identity and computed results are left out: they could tell of hidden keys. Epoch
     markers are visible to all, without changes.
     """
-    changes = tuple(c for c in entry.changes if _is_told(c.key, patterns, readable))
+    if patterns is _EVERYTHING:
+        changes = tuple([c for c in entry.changes if readable(c.key)])
+    else:
+        changes = tuple(c for c in entry.changes if _is_told(c.key, patterns, readable))
     if not changes and entry.epoch is None:
         return None
     return shown(entry, changes, readable)
@@ -148,6 +153,18 @@ def bounded_at(cost: int, entry: LogEntry) -> None:
     if cost > RESYNC_BYTES:
         assert entry.epoch is not None
         raise Resync(entry.revision, entry.epoch.id, entry.epoch.from_revision)
+
+
+def portions(entries: Sequence[LogEntry]) -> Iterator[Sequence[LogEntry]]:
+    """`entries` in portions of about _PORTION_CHANGES changes, each of one entry at least."""
+    start = size = 0
+    for place, entry in enumerate(entries):
+        size += 1 + len(entry.changes)
+        if size >= _PORTION_CHANGES:
+            yield entries[start : place + 1]
+            start, size = place + 1, 0
+    if start < len(entries):
+        yield entries[start:]
 
 
 class Gathered:

@@ -8,7 +8,7 @@ Invariants
 - `decide` changes nothing; a refusal therefore never leaves anything half applied.
 - The same state, commit and time give the same answer: there is no other input.
 - `decide` -> `log_entry` -> `evolve` (core/state.py) is the whole life of a commit; of one that
-  only prolongs leases, `decide` -> `prolong`.
+  leaves nothing to tell (`_Draft.tells_nothing`), `decide` -> `prolong`.
 
 The only thing that a rule reads inside a value: whether it is an integer, and which.
 
@@ -23,7 +23,7 @@ import msgpack
 from msgspec.structs import replace
 
 from blackboard import types as limits
-from blackboard.core import entry_digest, lease
+from blackboard.core import entry_digest, freeze, lease
 from blackboard.core.commit import (
     ABSENT,
     PRESENT,
@@ -57,6 +57,7 @@ from blackboard.core.path import (
     agent_identified,
     barrier_key,
     cut_key,
+    is_superseding,
     item_key,
     namespace_of,
     range_below,
@@ -137,8 +138,8 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
     """Decide one commit against `state`, changing nothing.
 
     The order of checks is part of the contract: identity (a retry gets its first answer), epoch,
-    limits, head (of a restore), barrier, fences, conditions in their order, operations in their
-    order, quotas. The first check that fails is the answer.
+    limits, freeze, head (of a restore), barrier, fences, conditions in their order, operations in
+    their order, quotas. The first check that fails is the answer.
 
     Shapes: revisions are 1..REVISION_MAX; `now_ms` is the engine's clock and decides only whether
     a held lease may be taken over, and when what is written now expires.
@@ -154,6 +155,7 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
             return known
         _check_epoch(state, commit)
         _check_limits(commit)
+        freeze.check(state.entries.get(freeze.FROZEN_KEY), commit)
         if commit.begins is not None:
             _check_begins(state, commit, commit.begins)
         else:
@@ -174,7 +176,7 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
             draft.check_quotas()
     except (Rejected, OutcomeUnknown) as refusal:
         return refusal
-    revision = state.revision if draft.only_prolongs(commit) else state.revision + 1
+    revision = state.revision if draft.tells_nothing(commit) else state.revision + 1
     return Committed(revision=revision, time_ms=now_ms, results=results)
 
 
@@ -480,12 +482,18 @@ class _Draft:
         self.leases[key] = after
         return lease.to_result(held)
 
-    def only_prolongs(self, commit: Commit) -> bool:
-        """Whether `commit` leaves nothing to tell: it moved deadlines, which no log keeps."""
-        only_renewals = all(isinstance(op, Renew) for op in commit.ops)
+    def tells_nothing(self, commit: Commit) -> bool:
+        """Whether `commit` leaves nothing to tell: it moved deadlines, which no log keeps, and
+        removed what was not there.
+
+        Such a commit leaves no answer either. So a retry that removes does tell: an earlier attempt
+        may still be under way, and must not remove what is put there later.
+        """
+        is_first = commit.retry_since is None
         return (
-            only_renewals
+            all(isinstance(op, Renew) or (is_first and _removes(op)) for op in commit.ops)
             and commit.begins is None
+            and not self.values
             and all(
                 lease.is_prolonged(self.state.leases.get(key), held)
                 for key, held in self.leases.items()
@@ -512,6 +520,13 @@ class _Draft:
         if used > maximum:
             where = None if account else name or None
             raise LimitExceeded(limit, used, maximum, where, account)
+
+
+def _removes(op: Op) -> bool:
+    """Whether an operation only removes; one that is to end a lane is more than that."""
+    if isinstance(op, Delete):
+        return not is_superseding(op.key)
+    return isinstance(op, DeletePrefix)
 
 
 def _growth(
@@ -620,12 +635,13 @@ def _lease_change(
 
 
 def prolong(state: State, commit: Commit, committed: Committed) -> bool:
-    """Whether `commit`, which `decide` answered with `committed`, only prolongs leases of `state`;
-    if so, they are prolonged now, and there is no log entry."""
+    """Whether `commit`, which `decide` answered with `committed`, leaves `state` nothing to tell;
+    if so, the leases that it renews are prolonged now, and there is no log entry."""
     if committed.revision > state.revision:
         return False
     for op, result in zip(commit.ops, committed.results, strict=True):
-        assert isinstance(op, Renew)
+        if not isinstance(op, Renew):
+            continue  # it removed what was not there
         assert isinstance(result, tuple)
         held = lease.from_result(op.key, result)
         assert held is not None

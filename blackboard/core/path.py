@@ -12,7 +12,7 @@ Nothing is normalised: a path has exactly one spelling, so what is authorised is
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final
 
 from blackboard.errors import InvalidRequest, LimitExceeded
@@ -149,9 +149,18 @@ def item_key(prefix: Prefix, index: int) -> Key:
     return f"{prefix}/{index:0{ITEM_DIGITS}d}"
 
 
+_SUPERSEDED: Final = "/~superseded"
+
+
 def superseding_key(agent: str) -> Key:
     """The key that `agent` removes, though it is not there, when a step must only end its lane."""
-    return f"private/{agent}/~superseded"
+    return f"private/{agent}{_SUPERSEDED}"
+
+
+def is_superseding(key: Key) -> bool:
+    """Whether to remove `key` makes a revision, though it is not there. Twin: `removes` of
+    commit.lua."""
+    return key.endswith(_SUPERSEDED)
 
 
 DECISIONS: Final = "public/~decisions"
@@ -190,12 +199,11 @@ def cut_key(agent: str) -> Key:
     return f"{barrier_key(agent)}/cut"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pattern:
     """A parsed pattern. `matches(key)` says whether a key is meant by it."""
 
     text: str
-    regex: "re.Pattern[str]"
     prefix: str
     """The literal path before the first wildcard, without trailing slash ("" if there is none)."""
     literal: bool
@@ -205,7 +213,18 @@ class Pattern:
 
     def matches(self, key: Key) -> bool:
         """Whether `key` is matched."""
-        return self.regex.fullmatch(key) is not None
+        return self._regex.fullmatch(key) is not None
+
+    @cached_property
+    def _regex(self) -> "re.Pattern[str]":
+        # Made when it is needed: it takes 50 us and a kilobyte, and of the patterns of a watch that
+        # waits for something rare none ever is.
+        return re.compile(expression_of(self.text))
+
+
+def expression_of(pattern: str) -> str:
+    """The regular expression of what `pattern` matches, in full."""
+    return "/".join(_segment_regex(segment) for segment in pattern.split("/"))
 
 
 @lru_cache(maxsize=4_096)
@@ -217,10 +236,8 @@ def parse_pattern(text: str) -> Pattern:
     _checked(text, _PATTERN, "pattern")
     segments = text.split("/")
     wild = next((i for i, segment in enumerate(segments) if segment in ("*", "**")), None)
-    body = [_segment_regex(segment) for segment in segments]
     return Pattern(
         text=text,
-        regex=re.compile("/".join(body)),
         prefix="/".join(segments[:wild]),
         literal=wild is None,
         is_subtree=segments[-1] == "**" and wild == len(segments) - 1,

@@ -5,7 +5,7 @@ data keys.
 """
 
 import dataclasses
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -23,18 +23,31 @@ from blackboard.core.checkpoints import (
 from blackboard.core.commit import Change, Entry, Head, LogEntry, Reading
 from blackboard.core.path import Ranges
 from blackboard.encryption.data_keys import DataKeys
+from blackboard.encryption.places import Places
 from blackboard.encryption.store import Opener
 from blackboard.integrity.envelope import Opened, is_sealed, sealed_form
-from blackboard.types import Key, Milliseconds, Prefix, Revision
+from blackboard.types import LOG_ENTRIES_MAX, Key, Milliseconds, Prefix, Revision
 
 
 class SealedArchive:
-    """An `Archive` in front of one that keeps ciphertext; see there for each method."""
+    """An `Archive` in front of one that keeps ciphertext; see there for each method.
 
-    def __init__(self, raw: Archive, keys: DataKeys) -> None:
+    Errors of what reads: also Corrupt, when a value does not open, is in the clear where all are
+    sealed, or (in the log) does not stand where it was sealed for.
+    """
+
+    def __init__(self, raw: Archive, keys: DataKeys, places: Places) -> None:
         self.raw = raw
-        self._keys = keys
         self._opener = Opener(keys)
+        self._places = places
+        places.past = self._logged
+
+    async def _logged(
+        self, board: str, after: Revision, upto: Revision
+    ) -> "tuple[Sequence[str], Sequence[LogEntry]]":
+        """As `Past` of places.py."""
+        found = await self.raw.log(board, after, until=upto, limit=LOG_ENTRIES_MAX)
+        return await self._family(board), found
 
     async def mark(self, board: str) -> Mark | None:
         """As `Archive.mark`."""
@@ -146,10 +159,9 @@ class SealedArchive:
     ) -> Sequence[LogEntry]:
         """As `Archive.log`."""
         found = await self.raw.log(board, after, until=until, limit=limit)
-        values = [c.value for entry in found for c in entry.changes if c.value is not None]
-        if not any(is_sealed(value) for value in values):
-            return found
-        return await self._opener.log(await self._family(board), found)
+        family = await self._family(board)
+        await self._places.check_archived(family, found)
+        return await self._opener.log(family, found)
 
     async def at_time(self, board: str, time_ms: Milliseconds) -> Revision:
         """As `Archive.at_time`."""
@@ -201,6 +213,14 @@ class SealedArchive:
         """As `Archive.scrub`."""
         return await self.raw.scrub()
 
+    async def remove(self, board: str, keep: Collection[str] = ()) -> bool:
+        """As `Archive.remove`."""
+        return await self.raw.remove(board, keep)
+
+    async def sweep(self) -> None:
+        """As `Archive.sweep`."""
+        await self.raw.sweep()
+
     async def verify(self, at: Point) -> AsyncIterator[str]:
         """As `Archive.verify`, without any key: what was erased is as it was written."""
         async for finding in self.raw.verify(at):
@@ -219,15 +239,22 @@ class SealedArchive:
         )
 
     async def _opened(self, board: str, reading: Reading) -> Reading:
-        if not any(is_sealed(entry.value) for entry in reading.entries):
+        if not any(map(self._concerns, reading.entries)):
             return reading
         family = await self._family(board)
+        for entry in reading.entries:
+            await self._places.check_past(family, entry)
         return replace(reading, entries=await self._opener.entries(family, reading.entries))
 
+    def _concerns(self, entry: Entry) -> bool:
+        return is_sealed(entry.value) or self._places.seals(entry.key)
+
     async def _entry(self, board: str, entry: Entry | None) -> Entry | None:
-        if entry is None or not is_sealed(entry.value):
+        if entry is None or not self._concerns(entry):
             return entry
-        return await self._opener.entry(await self._family(board), entry)
+        family = await self._family(board)
+        await self._places.check_past(family, entry)
+        return await self._opener.entry(family, entry)
 
     async def _family(self, board: str) -> "Sequence[str]":
         """A board, and those that it came from, whose keys its past may need."""

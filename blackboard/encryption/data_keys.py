@@ -4,6 +4,9 @@ A record is `system/keys/<board>/<namespace>/<key id>`. The newest one of a name
 destroyed seals; all of them open. Destroying a key leaves its record, so that what it sealed is
 known to be erased and not damaged. A branch gets the records of the keys that its values need.
 
+Keys that were made since a switch was recorded (encryption/switch.py) are wrapped in a form of
+their own: where there is one of those and no switch, somebody took the record of it away.
+
 Several processes share the records: each follows the log of that board, and looks anew when it
 meets a key that it does not know.
 """
@@ -13,13 +16,13 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from blackboard.core.commit import Commit, CommitId, Entry, Op, Put
+from blackboard.core.commit import Commit, CommitId, Delete, Entry, Op, Put
 from blackboard.encryption.master_key import Wrapper
 from blackboard.engines.base import Scrubs, Store
 from blackboard.errors import BlackboardError, Corrupt, Unavailable
@@ -33,6 +36,12 @@ KEYS_BOARD: Final = "~keys"
 _BELOW: Final = "system/keys"
 _FOLLOW_WAIT_MS: Final = 1_000
 _RETRY_S: Final = 0.5
+SWITCHES: Final = "~sealed"
+"""What stands for the board in the records of switches and of what was there before them."""
+SWITCH: Final = "~switch/"
+"""How what stands for the namespace in the record of a switch begins."""
+_FIRST, _SWITCHED = 1, 2  # forms in which keys are wrapped: before there was a switch, and since
+_KEY, _MARK = "wrapped", "mark"  # where it is: of a data key, and of what seals no value of a board
 
 
 @dataclass(slots=True)
@@ -44,6 +53,7 @@ class DataKey:
     cipher: AESGCM | None
     order: Revision
     seals: int = 0
+    form: int = _FIRST
 
 
 class DataKeys:
@@ -55,6 +65,7 @@ class DataKeys:
         self._tables: dict[str, dict[bytes, DataKey]] = {}
         self._newest: dict[tuple[str, str], DataKey] = {}
         self._making: dict[tuple[str, str], asyncio.Lock] = {}
+        self._is_switched = False
         self._incarnation, self._step = secrets.token_hex(8), 0
         self._follower: asyncio.Task[None] | None = None
         self.made: Callable[[str, str], None] = lambda board, namespace: None
@@ -96,32 +107,83 @@ class DataKeys:
                 return found
             return await self._make(board, namespace)
 
+    async def table(self, board: str) -> Mapping[bytes, DataKey]:
+        """All keys of a board, by id: another object after something changed there."""
+        if board not in self._tables:
+            await self._load(board)
+        return self._tables[board]
+
     async def erased(self, board: str) -> Sequence[str]:
         """Namespaces of a board of which a data key was destroyed, sorted."""
         await self._load(board)
         return sorted({k.namespace for k in self._tables[board].values() if k.cipher is None})
 
     async def check(self) -> None:
-        """Errors: Corrupt when the master key does not unwrap the data keys that there are."""
+        """Errors: Corrupt when the master key does not unwrap the data keys that there are, or when
+        the record of the switch is gone that they were made after."""
         if KEYS_BOARD not in await self._raw.boards():
             return
-        async for entry in self._records(_BELOW):
-            record = _read(entry)
-            if "wrapped" in record:
-                _, namespace, key_id = _place(entry.key)
-                await self._wrapper.unwrap(record["wrapped"], _context(namespace, key_id))
+        async for entry in self._records(f"{_BELOW}/{SWITCHES}/{SWITCH[:-1]}"):
+            if await self._opens(entry):
                 return
+        is_one_open = False
+        async for entry in self._records(_BELOW):
+            is_one_open = is_one_open or await self._opens(entry)
+            if _read(entry).get("form", _FIRST) != _FIRST:
+                raise Corrupt(what=f"{_BELOW}/{SWITCHES}", reason="a record is gone from there")
+
+    async def _opens(self, entry: Entry) -> bool:
+        """Whether a record holds a key. Errors: Corrupt when the master key does not unwrap it."""
+        record, (_, namespace, key_id) = _read(entry), _place(entry.key)
+        if not _is_open(record):
+            return False
+        await self._unwrap(record, namespace, key_id)
+        return True
 
     # --- changing ---------------------------------------------------------------------------------
 
     async def _make(self, board: str, namespace: str) -> DataKey:
         key, key_id = secrets.token_bytes(KEY_BYTES), secrets.token_bytes(KEY_ID_BYTES)
-        wrapped = await self._wrapper.wrap(key, _context(namespace, key_id))
-        revision = await self._commit([_record(board, namespace, key_id, wrapped)])
-        made = DataKey(key_id, namespace, AESGCM(key), revision)
+        form = _SWITCHED if self._is_switched else _FIRST
+        record = await self._wrapped(key, namespace, key_id, form)
+        revision = await self._commit([Put(_key(board, namespace, key_id), record)])
+        made = DataKey(key_id, namespace, AESGCM(key), revision, form=form)
         self._note(board, made)
         self.made(board, namespace)
         return made
+
+    async def switch(self, records: Sequence[tuple[str, bytes]]) -> None:
+        """Keep records of a switch, each a namespace and an id: a commit or more, in this order.
+
+        Nobody without the master key can make such a record, or another one of it. Errors:
+        Unavailable, also when the outcome is unknown: then some of them may be kept.
+        """
+        ops: list[Op] = []
+        for namespace, key_id in records:
+            record = await self._wrapped(secrets.token_bytes(KEY_BYTES), namespace, key_id, _FIRST)
+            ops.append(Put(_key(SWITCHES, namespace, key_id), record))
+        for some in _pages(ops):
+            await self._commit(some)
+        await self._load(SWITCHES)
+
+    def switched(self) -> None:
+        """Seal no more with keys from before the switch: who puts the records back as they were
+        then is to lose what was sealed since."""
+        self._is_switched = True
+        for board, table in self._tables.items():
+            self._set(board, tuple(table.values()))
+
+    async def _wrapped(self, key: bytes, namespace: str, key_id: bytes, form: int) -> bytes:
+        """A record."""
+        wrapped = await self._wrapper.wrap(key, _context(namespace, key_id, form))
+        where = _MARK if namespace.startswith("~") else _KEY
+        return encode_value({where: wrapped} | ({} if form == _FIRST else {"form": form}))
+
+    async def _unwrap(self, record: Mapping[str, Any], namespace: str, key_id: bytes) -> bytes:
+        """Errors: Corrupt when it is not what was wrapped for that place."""
+        context = _context(namespace, key_id, record.get("form", _FIRST))
+        wrapped = record[_MARK if _MARK in record else _KEY]
+        return await self._wrapper.unwrap(wrapped, context)
 
     async def adopt(self, board: str, ids: Iterable[bytes]) -> None:
         """Give a new board the keys `ids`, which another board has: its values came from there.
@@ -163,21 +225,34 @@ class DataKeys:
             await self._load(name)
         return len(doomed)
 
+    async def forget(self, board: str) -> int:
+        """Remove the data keys of a board that was removed; returns how many. Branches keep theirs:
+        they have copies of those that they need."""
+        below = f"{_BELOW}/{board}"
+        ops: list[Op] = [Delete(entry.key) async for entry in self._records(below)]
+        for some in _pages(ops):
+            await self._commit(some)
+        if ops:
+            await self._forget_log()
+            await self._load(board)
+        return len(ops)
+
     async def rewrap(self) -> int:
         """Wrap every data key with the first master key; returns how many. No value is touched."""
         ops: list[Op] = []
+        keys: list[str] = []
         async for entry in self._records(_BELOW):
             record = _read(entry)
-            if "wrapped" in record:
+            if _is_open(record):
+                keys.append(entry.key)
                 _, namespace, key_id = _place(entry.key)
-                context = _context(namespace, key_id)
-                key = await self._wrapper.unwrap(record["wrapped"], context)
-                again = {"wrapped": await self._wrapper.wrap(key, context)}
-                ops.append(Put(entry.key, encode_value(again)))
+                key = await self._unwrap(record, namespace, key_id)
+                again = await self._wrapped(key, namespace, key_id, record.get("form", _FIRST))
+                ops.append(Put(entry.key, again))
         for some in _pages(ops):
             await self._commit(some)
         await self._forget_log()
-        return len(ops)
+        return sum(_place(key)[0] != SWITCHES for key in keys)
 
     async def _commit(self, ops: Sequence[Op]) -> Revision:
         """Errors: Unavailable, also when the outcome is unknown."""
@@ -229,29 +304,37 @@ class DataKeys:
         found: dict[bytes, DataKey] = {}
         async for entry in self._records(f"{_BELOW}/{board}"):
             _, namespace, key_id = _place(entry.key)
-            found[key_id] = await self._key(entry, namespace, key_id, before.get(key_id))
+            key = await self._key(entry, namespace, key_id, before.get(key_id))
+            if key_id not in found or key.cipher is not None:  # who makes records can hide none
+                found[key_id] = key
+        self._set(board, tuple(found.values()))
+
+    def _set(self, board: str, keys: Iterable[DataKey]) -> None:
         self._tables[board] = {}
         for place in [place for place in self._newest if place[0] == board]:
             del self._newest[place]
-        for key in found.values():
+        for key in keys:
             self._note(board, key)
 
     async def _key(
         self, entry: Entry, namespace: str, key_id: bytes, known: DataKey | None
     ) -> DataKey:
         """The key of a record; one that is known is not unwrapped again."""
-        wrapped = _read(entry).get("wrapped")
-        if known is not None and (wrapped is not None or known.cipher is None):
+        record = _read(entry)
+        if known is not None and (_is_open(record) or known.cipher is None):
             return known
         cipher = None
-        if wrapped is not None:
-            cipher = AESGCM(await self._wrapper.unwrap(wrapped, _context(namespace, key_id)))
-        return DataKey(key_id, namespace, cipher, entry.create_revision)
+        if _is_open(record):
+            cipher = AESGCM(await self._unwrap(record, namespace, key_id))
+        form = record.get("form", _FIRST)
+        return DataKey(key_id, namespace, cipher, entry.create_revision, form=form)
 
     def _note(self, board: str, key: DataKey) -> None:
         self._tables.setdefault(board, {})[key.id] = key
         newest = self._newest.get((board, key.namespace))
-        if key.cipher is not None and (newest is None or key.order > newest.order):
+        if key.cipher is None or (self._is_switched and key.form == _FIRST):
+            return
+        if newest is None or key.order > newest.order:
             self._newest[board, key.namespace] = key
 
     async def _follow(self, after: Revision) -> None:
@@ -292,19 +375,23 @@ def _place(key: str) -> tuple[str, str, bytes]:
     return board, namespace, bytes.fromhex(key_id)
 
 
-def _record(board: str, namespace: str, key_id: bytes, wrapped: bytes) -> Op:
-    return Put(_key(board, namespace, key_id), encode_value({"wrapped": wrapped}))
-
-
 def _read(entry: Entry) -> Any:
     record = decode_value(entry.value)
-    if not isinstance(record, dict) or not ({"wrapped", "erased_ms"} & record.keys()):
+    if not isinstance(record, dict) or not ({_KEY, _MARK, "erased_ms"} & record.keys()):
         raise Corrupt(what=entry.key, reason="no record of a data key")
+    if record.get("form", _FIRST) not in (_FIRST, _SWITCHED):
+        raise Corrupt(what=entry.key, reason="no form of a data key")
     return record
 
 
-def _context(namespace: str, key_id: bytes) -> bytes:
-    return b"blackboard data key\0" + namespace.encode() + b"\0" + key_id
+def _is_open(record: Mapping[str, Any]) -> bool:
+    """Whether there is a key in a record: it was not destroyed."""
+    return _KEY in record or _MARK in record
+
+
+def _context(namespace: str, key_id: bytes, form: int) -> bytes:
+    kind = b"data key\0" if form == _FIRST else b"data key since the switch\0"
+    return b"blackboard " + kind + namespace.encode() + b"\0" + key_id
 
 
 def _pages(ops: Sequence[Op]) -> Iterator[Sequence[Op]]:

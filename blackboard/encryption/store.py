@@ -11,13 +11,18 @@ one commit, its first answer to every retry, and the same errors in the same ord
 Invariants
 - no plain value of a sealed namespace goes to the store behind.
 - what a restore puts back, and what a branch begins with, is the very ciphertext that was kept.
-- a value whose data key was destroyed reads as `ERASED`; one that does not open is Corrupt.
+- a value whose data key was destroyed reads as `ERASED`; one that does not open is Corrupt, and so
+  is one that does not stand where it was sealed for (encryption/places.py).
+- the sums of a batch are computed from one look at the board: of two commits of a writer the later
+  one is not accepted because the earlier one was computed from something older.
 
 What goes to the engine in place of a commit to sealed integers, which it cannot add to.
 """
 
 import asyncio
 import contextlib
+import dataclasses
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -53,6 +58,7 @@ from blackboard.core.commit import (
 from blackboard.core.model import Outcome
 from blackboard.core.path import Ranges, namespace_of, range_below
 from blackboard.encryption.data_keys import DataKeys
+from blackboard.encryption.places import Places
 from blackboard.engines.base import Behind, EngineFacts, Shared, Store, Whispers
 from blackboard.errors import (
     BlackboardError,
@@ -69,6 +75,7 @@ from blackboard.integrity.envelope import (
     PUT,
     Header,
     Opened,
+    Place,
     header_of,
     is_sealed,
     open_sealed,
@@ -99,6 +106,15 @@ class Plan:
     """Conditions that were added for those."""
     failure: Rejected | None = None
     """What the engine, which cannot look into the value, is to refuse the commit for."""
+    place: Place | None = None
+    """Where its values are sealed for."""
+    _items: dict[Prefix, int] = field(default_factory=dict)
+
+    def next_item(self, prefix: Prefix) -> Place | None:
+        """Where the next item is sealed for that is appended to `prefix`."""
+        number = self._items.get(prefix, 0)
+        self._items[prefix] = number + 1
+        return None if self.place is None else dataclasses.replace(self.place, number=number)
 
 
 class Counters:
@@ -152,7 +168,10 @@ class Counters:
 ERASED: Final = encode_value({"$erased": True})
 """What an entry holds whose data key was destroyed."""
 _NOBODY: Final = CommitId("", 0, "", 0)
+_HEAD_FRESH_S: Final = 1.0
+"""For how long a revision of a board that was seen counts as one shortly before a commit."""
 _Decision = Outcome | Behind
+_Counted = dict[Key, Entry] | BlackboardError
 _Send = Callable[[str, Sequence[Prepared]], Awaitable[Sequence[_Decision]]]
 
 
@@ -213,23 +232,38 @@ class SealedStore:
         self.raw = raw
         self.keys = keys
         self.opener = Opener(keys)
-        self._public = public
+        self.places = Places(raw, keys, public=public)
+        self._heads: dict[str, tuple[str, Revision, float]] = {}
         # Sums that came too late are computed one after the other, in the order in which they did:
         # else one of them can be too late each time, for ever.
         self._adding = asyncio.Lock()
 
     def seals(self, path: str) -> bool:
         """Whether what lies at a key, or below a prefix, is sealed."""
-        first = path.partition("/")[0]
-        return first in ("private", "inbox") or (self._public and first == "public")
+        return self.places.seals(path)
 
     async def facts(self) -> EngineFacts:
         """As `Store.facts`."""
         return await self.raw.facts()
 
-    async def open(self, board: str) -> Head:
+    async def open(self, board: str, *, again: bool = False) -> Head:
         """As `Store.open`."""
-        return await self.raw.open(board)
+        return self._saw(board, await self.raw.open(board, again=again))
+
+    def _saw(self, board: str, head: Head) -> Head:
+        self._heads[board] = head.epoch.id, head.revision, time.monotonic()
+        self.places.saw_epoch(board, head.epoch.id)
+        return head
+
+    async def _place(self, board: str, commit: Commit) -> Place:
+        """Where the values of a commit are sealed for: behind what was seen of the board."""
+        seen = self._heads.get(board)
+        if commit.begins is not None:
+            return Place(board, commit.begins.revision - 1, commit.account)
+        if seen is None or seen[0] != commit.epoch or seen[2] < time.monotonic() - _HEAD_FRESH_S:
+            head = await self.open(board)
+            return Place(board, head.revision, commit.account)
+        return Place(board, seen[1], commit.account)
 
     async def begin_epoch(self, board: str, head: Head, *, above: Revision) -> Head:
         """As `Store.begin_epoch`."""
@@ -246,6 +280,15 @@ class SealedStore:
     async def drop(self, board: str) -> None:
         """As `Store.drop`. The data keys stay: branches may need them."""
         await self.raw.drop(board)
+
+    async def remove(self, board: str, *, above: Revision = 0) -> None:
+        """As `Store.remove`. The data keys stay (`DataKeys.forget`): branches may need them."""
+        await self.raw.remove(board, above=above)
+        self._heads.pop(board, None)
+
+    async def removed(self, board: str) -> Revision | None:
+        """As `Store.removed`."""
+        return await self.raw.removed(board)
 
     async def compact(self, board: str, oldest: Revision) -> Head:
         """As `Store.compact`."""
@@ -279,7 +322,8 @@ class SealedStore:
         await self.raw.raise_access(board, access)
 
     async def _commit(self, board: str, batch: Sequence[Prepared], send: _Send) -> list[_Decision]:
-        plans = [await self._planned(board, prepared) for prepared in batch]
+        reading = await self._counters(board, [prepared.commit for prepared in batch])
+        plans = [await self._planned(board, prepared, reading) for prepared in batch]
         sent = [plan.sent for plan in plans if isinstance(plan, Plan)]
         answers = iter(await send(board, sent) if sent else [])
         outcomes: list[_Decision] = []
@@ -290,12 +334,29 @@ class SealedStore:
                 outcomes.append(cast("Outcome", plan))
         return outcomes
 
-    async def _planned(self, board: str, prepared: Prepared) -> Plan | BlackboardError:
+    async def _planned(
+        self, board: str, prepared: Prepared, reading: "_Counted"
+    ) -> Plan | BlackboardError:
         """As `_plan`; what is damaged or away refuses this commit only, and none was sent yet."""
         try:
-            return await self._plan(board, prepared)
+            return await self._plan(board, prepared, reading)
         except BlackboardError as error:
             return error
+
+    async def _counters(self, board: str, commits: Sequence[Commit]) -> "_Counted":
+        """What lies where commits add to what is sealed, as it is kept; or why nobody knows."""
+        wanted = sorted({key for commit in commits for key in self._added_to(commit)})
+        found: dict[Key, Entry] = {}
+        try:
+            for start in range(0, len(wanted), READ_KEYS_MAX):
+                reading = await self.raw.read(board, wanted[start : start + READ_KEYS_MAX])
+                found |= {entry.key: entry for entry in reading.entries}
+        except BlackboardError as error:
+            return error
+        return found
+
+    def _added_to(self, commit: Commit) -> set[Key]:
+        return {o.key for o in commit.ops if isinstance(o, Increment) and self.seals(o.key)}
 
     async def _settled(
         self, board: str, prepared: Prepared, plan: Plan, outcome: _Decision, send: _Send
@@ -316,20 +377,34 @@ class SealedStore:
         if self._is_late(plan, outcome):
             async with self._adding:
                 for _ in range(MERGE_ATTEMPTS_MAX):
-                    again = await self._plan(board, prepared)
+                    counters = await self._counters(board, [prepared.commit])
+                    again = await self._plan(board, prepared, counters)
                     if not isinstance(again, Plan):
                         return again
                     plan = again
                     (outcome,) = await send(board, [plan.sent])
                     if not self._is_late(plan, outcome):
                         break
+        if isinstance(outcome, Committed):
+            if not outcome.duplicate:
+                self.places.note_own(board, plan.sent.commit, outcome)
+            outcome = replace(outcome, results=outcome.results[: len(plan.commit.ops)])
         if isinstance(outcome, Committed) and plan.totals:
             return await self._with_totals(board, plan, outcome)
         if isinstance(outcome, TypeMismatch) and plan.failure is not None:
             return plan.failure
         if isinstance(outcome, Conflict) and isinstance(outcome.current, bytes):
-            outcome.current = await self.opener.value([board], outcome.key, outcome.current)
+            outcome.current = await self._current(board, outcome, outcome.current)
         return outcome
+
+    async def _current(self, board: str, conflict: Conflict, value: bytes) -> bytes | None:
+        """The value that a conflict tells of; None if it is not in its place."""
+        entry = Entry(conflict.key, value, conflict.actual, 0, author="", time_ms=0)
+        try:
+            await self.places.check_entries(board, [entry])
+        except Corrupt:
+            return None
+        return await self.opener.value([board], conflict.key, value)
 
     @staticmethod
     def _is_late(plan: Plan, outcome: _Decision) -> bool:
@@ -370,18 +445,24 @@ class SealedStore:
 
     # --- plans ------------------------------------------------------------------------------------
 
-    async def _plan(self, board: str, prepared: Prepared) -> Plan | Rejected:
+    async def _plan(self, board: str, prepared: Prepared, reading: "_Counted") -> Plan | Rejected:
         """What to send in place of a commit; a refusal if it would be too large."""
         commit = prepared.commit
         if not any(self._concerns(op) for op in commit.ops):
             return Plan(commit, prepared)
         plan = Plan(commit, prepared)
         counters = Counters(plan)
-        wanted = {o.key for o in commit.ops if isinstance(o, Increment) and self.seals(o.key)}
-        for start in range(0, len(wanted), READ_KEYS_MAX):
-            reading = await self.read(board, sorted(wanted)[start : start + READ_KEYS_MAX])
-            counters.now |= {entry.key: entry for entry in reading.entries}
+        if wanted := self._added_to(commit):
+            if isinstance(reading, BlackboardError):
+                raise reading
+            entries = [reading[key] for key in sorted(wanted) if key in reading]
+            await self.places.check_entries(board, entries)
+            opened = await self.opener.entries([board], entries)
+            counters.now |= {entry.key: entry for entry in opened}
+        plan.place = await self._place(board, commit)
         ops = [await self._sealed(board, counters, n, op) for n, op in enumerate(commit.ops)]
+        if commit.begins is not None:
+            ops += await self.places.telling(board, commit, commit.begins.revision, ops)
         conditions = (*commit.conditions, *counters.conditions)
         try:
             plan.sent = prepare(replace(commit, ops=tuple(ops), conditions=conditions))
@@ -400,18 +481,20 @@ class SealedStore:
         return False
 
     async def _sealed(self, board: str, counters: "Counters", number: int, op: Op) -> Op:
-        name = counters.plan.commit.id
+        name, place = counters.plan.commit.id, counters.plan.place
         match op:
             case Put() if self.seals(op.key):
                 counters.write(op.key, op.value)
-                return replace(op, value=await self._seal(board, op.key, PUT, name, op.value))
+                value = await self._seal(board, op.key, PUT, name, op.value, place)
+                return replace(op, value=value)
             case Append() if self.seals(op.prefix):
-                value = await self._seal(board, op.prefix, APPEND, name, op.value)
+                place = counters.plan.next_item(op.prefix)
+                value = await self._seal(board, op.prefix, APPEND, name, op.value, place)
                 return replace(op, value=value)
             case PutBack():
                 kept = sealed_form(op.value)
                 if self.seals(op.key) and not is_sealed(kept):
-                    kept = await self._seal(board, op.key, PUT, name, kept)
+                    kept = await self._seal(board, op.key, PUT, name, kept, place)
                 return replace(op, value=kept)
             case Delete():
                 counters.write(op.key, None)
@@ -421,15 +504,23 @@ class SealedStore:
                 total = counters.add(number, op)
                 if total is None:
                     return op
-                value = await self._seal(board, op.key, PUT, name, integers.write_integer(total))
-                return Put(op.key, value)
+                packed = integers.write_integer(total)
+                return Put(op.key, await self._seal(board, op.key, PUT, name, packed, place))
         return op
 
-    async def _seal(self, board: str, path: str, kind: str, name: CommitId, value: bytes) -> bytes:
+    async def _seal(
+        self,
+        board: str,
+        path: str,
+        kind: str,
+        name: CommitId,
+        value: bytes,
+        place: Place | None = None,
+    ) -> bytes:
         key = await self.keys.current(board, namespace_of(path))
         assert key.cipher is not None, "the newest key that was not destroyed"
         key.seals += 1
-        return seal(key.cipher, Header(key.id, kind, name), path, value)
+        return seal(key.cipher, Header(key.id, kind, name, place), path, value)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -447,7 +538,8 @@ class SealedStore:
 
     async def due(self, board: str, *, limit: int) -> Reading:
         """As `Store.due`."""
-        return await self._opened(board, await self.raw.due(board, limit=limit))
+        reading = await self.raw.due(board, limit=limit)
+        return replace(reading, entries=await self.opener.entries([board], reading.entries))
 
     async def leases(self, board: str, *, due: bool = False) -> Reading:
         """As `Store.leases`."""
@@ -458,6 +550,8 @@ class SealedStore:
     ) -> LogPage:
         """As `Store.log`. Errors: also Corrupt."""
         page = await self.raw.log(board, after, limit=limit, wait_ms=wait_ms)
+        self._saw(board, page.head)
+        await self.places.check_log(board, page.entries)
         return replace(page, entries=await self.opener.log([board], page.entries))
 
     # --- whispering -------------------------------------------------------------------------------
@@ -490,6 +584,8 @@ class SealedStore:
                     yield key, await self.opener.value([board], key, data)
 
     async def _opened(self, board: str, reading: Reading) -> Reading:
+        self.places.saw_epoch(board, reading.epoch)
+        await self.places.check_entries(board, reading.entries)
         return replace(reading, entries=await self.opener.entries([board], reading.entries))
 
     # --- branches ---------------------------------------------------------------------------------

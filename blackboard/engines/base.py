@@ -1,6 +1,6 @@
 """The port between what is offered and where it is kept.
 
-What every engine promises (`tests/conformance/` runs the same suite over all of them):
+The guarantees of every engine (`tests/conformance/` runs the same suite over all of them):
 - `commit` decides each commit of a batch on its own, in order, as `core/model.py` says. An outcome
   that is `Committed` has reached the engine's acknowledged level; one that is an error changed
   nothing; `OutcomeUnknown` is neither, and sending the same commit again resolves it.
@@ -25,13 +25,13 @@ from blackboard.wire.codec import Prepared
 
 
 def check_hold(hold_ms: Milliseconds) -> None:
-    """Errors: LimitExceeded when nobody may hold a board for so long."""
+    """Errors: LimitExceeded when a board may not be held that long."""
     if hold_ms > limits.HOLD_MS_MAX:
         raise LimitExceeded("HOLD_MS_MAX", hold_ms, limits.HOLD_MS_MAX)
 
 
 LOCK_MASTERS: Final = "lock masters"
-"""What is Unavailable when no majority of the servers that vote on leases answers."""
+"""The `what` of Unavailable when no majority of the lock masters answers."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class VoteCounts:
 
 
 REPLICA: Final = "replica"
-"""The level of a commit that so many replicas had, as were asked for, before it was answered."""
+"""The level of a commit that the requested number of replicas had before it was answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,28 +73,29 @@ class Store(Protocol):
     async def facts(self) -> EngineFacts:
         """Ask the engine what it is. Errors: EngineRefused if its settings would lose data."""
 
-    async def open(self, board: str) -> Head:
-        """Make sure that `board` exists, and say where it stands.
+    async def open(self, board: str, *, again: bool = False) -> Head:
+        """Create `board` if necessary, and return its head.
 
         The first contact with an engine run that may have lost revisions begins a new epoch.
+        One that was removed (`remove`) begins `again`, in a new epoch above all that it had.
+        Errors: NoSuchBoard for one that was removed, without `again`.
         """
 
     async def begin_epoch(self, board: str, head: Head, *, above: Revision) -> Head:
         """Begin an epoch above revision `above`, if the board still stands at `head`; returns where
         it stands then.
 
-        For a board that was found to hold less than was acknowledged.
-        Errors: InvalidRequest when there is no such board; Unavailable, also to those who commit
-        meanwhile.
+        For a board that was found to hold less than was acknowledged. Errors: InvalidRequest when
+        there is no such board; Unavailable, also for commits at the same time.
         """
 
     async def exists(self, board: str) -> bool:
-        """Whether there is such a board, made to the end; nothing is made by asking."""
+        """Whether there is such a board, completely made; this creates nothing."""
 
     async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
         """Decide 1..BATCH_COMMITS_MAX commits; one outcome each, in order.
 
-        While the board is held it waits, but for a restore, which is a batch of its own.
+        While the board is held, it waits, except a restore, which is a batch of its own.
         Errors: Unavailable when certainly none of them was applied.
         """
 
@@ -114,15 +115,25 @@ class Store(Protocol):
     ) -> Head:
         """Make a board that begins with the entries of `pages`, sorted by key, as they are.
 
-        It exists whole or not at all: until then `open` says Unavailable, and what a crash left is
-        removed by the next `seed` of that name. With `replaces` a board that stands there is
-        removed first; after a failure there may be neither.
-        Errors: InvalidRequest when the board exists; HeadMoved when it stands elsewhere than at
-        `replaces`: it is as it was.
+        It exists completely or not at all: until then `open` raises Unavailable, and the remains of
+        a crash are removed by the next `seed` of that name. With `replaces` an existing board is
+        removed first; after a failure there may be neither. Errors: InvalidRequest when the board
+        exists; HeadMoved when its head is not `replaces`: nothing changed.
         """
 
     async def drop(self, board: str) -> None:
         """Remove a board and everything of it; no error if there is none."""
+
+    async def remove(self, board: str, *, above: Revision = 0) -> None:
+        """Remove a board and everything of it, for good, and keep in mind that it was there, up to
+        its last revision or `above`; no error if there is none. Atomic, also under a crash.
+
+        Whoever has it open, in whichever process, gets NoSuchBoard from then on. Errors:
+        Unavailable: perhaps removed.
+        """
+
+    async def removed(self, board: str) -> Revision | None:
+        """The last revision of a board that was removed and did not begin again; else None."""
 
     async def read(self, board: str, keys: Sequence[Key]) -> Reading:
         """Up to READ_KEYS_MAX entries, all as of one revision; absent keys are left out."""
@@ -153,7 +164,7 @@ class Store(Protocol):
         """All leases with their queues, sorted by key; with `due` those that have run out."""
 
     async def compact(self, board: str, oldest: Revision) -> Head:
-        """Drop log entries (and tombstones) below `oldest`; a later value never comes back down."""
+        """Drop log entries (and tombstones) below `oldest`, which never decreases."""
 
     async def boards(self) -> Sequence[str]:
         """Names of the boards that exist, sorted."""
@@ -175,8 +186,8 @@ class Behind:
 
 @runtime_checkable
 class Shared(Protocol):
-    """What an engine that several processes share offers besides: each board has an access number,
-    which never falls while the engine's run lasts, and compares it in the commit itself."""
+    """The additional port of an engine that several processes share: each board has an access
+    number, which never falls until the engine restarts, and is compared in the commit itself."""
 
     async def commit_at(
         self, board: str, batch: Sequence[Prepared], access: Revision
@@ -194,7 +205,7 @@ class Shared(Protocol):
 
 @runtime_checkable
 class Scrubs(Protocol):
-    """What an engine with files may offer besides: to leave nothing in them of what is gone."""
+    """The additional port of an engine with files: removing traces of deleted data from them."""
 
     async def scrub(self, board: str) -> str:
         """Overwrite what `board` held and holds no more, in every file that the engine has open.
@@ -207,17 +218,18 @@ class Scrubs(Protocol):
 
 @runtime_checkable
 class Whispers(Protocol):
-    """What an engine that several processes share may offer besides: words that nothing keeps.
+    """The additional port of an engine that several processes share: messages that are not stored
+    (pub/sub).
 
-    Whoever listens hears them, or not: they may be lost, and come to no log. So they suit only what
-    is said again anyway, such as who is there.
+    Messages may be lost, and are not in the log. So they suit only information that is repeated
+    anyway, such as awareness.
     """
 
     async def whisper(self, board: str, key: Key, data: bytes) -> None:
         """Say something about what is at `key`. Errors: Unavailable: perhaps nobody heard it."""
 
     def overhear(self, board: str) -> AbstractAsyncContextManager[AsyncIterator[tuple[Key, bytes]]]:
-        """Hear what is whispered about a board from now on, one's own words among it, without end.
+        """Receive the messages about a board from now on, including one's own, without end.
 
-        Errors: Unavailable, also of the iteration: what was said meanwhile is lost.
+        Errors: Unavailable, also of the iteration: messages until the next call are lost.
         """

@@ -9,6 +9,7 @@
     |   |-- StaleEpoch        the board was restored, or its engine came back, since you looked
     |   |-- HeadMoved         somebody committed since a restore was prepared
     |   |-- SnapshotFirst     a checkpoint waits for this agent to bring in what it knows
+    |   |-- BoardFrozen       an admin froze the board; commits wait for the thaw
     |   |-- NoSuchBoard       there is no such board, and you cannot begin it
     |   |-- NoSuchCheckpoint  no checkpoint has that name
     |   |-- BarrierMissed     agents did not bring in their state in time
@@ -79,6 +80,7 @@ from blackboard.errors.rejected import (
     AccessDenied,
     AttemptTooOld,
     BarrierMissed,
+    BoardFrozen,
     Compacted,
     Conflict,
     DocumentRefused,
@@ -109,6 +111,7 @@ __all__ = [
     "AttemptTooOld",
     "BarrierMissed",
     "BlackboardError",
+    "BoardFrozen",
     "CallFailed",
     "CallInterrupted",
     "Compacted",

@@ -10,7 +10,7 @@ from blackboard.errors.root import BlackboardError
 class ModelFailed(BlackboardError):
     """`model` did not answer, or not usably: `reason`. `status` is the HTTP status, if any.
 
-    What may pass by itself was tried again already.
+    Temporary failures have already been retried.
     """
 
     code: ClassVar[str] = "model_failed"

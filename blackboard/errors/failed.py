@@ -10,8 +10,8 @@ from blackboard.errors.root import BlackboardError
 class LeaseLost(BlackboardError):
     """Lease `key`, held under `fence`, was lost in the middle of a block, because of `reason`.
 
-    The block was cancelled. What it committed before stands; nothing that it commits after another
-    holder took the lease takes effect. `holder` has it now, if that is known.
+    The block was cancelled. Its earlier commits stand; none after another holder took the lease
+    takes effect. `holder` has it now, if that is known.
     """
 
     code: ClassVar[str] = "lease_lost"
@@ -50,10 +50,10 @@ class RateLimited(Overloaded):
 class OutcomeUnknown(BlackboardError):
     """What changes something was sent, and its answer did not come: it may have been done or not.
 
-    A commit is named by `agent`, `lane`, `incarnation` and `step`; sending the same one again finds
-    out, unless it is `final`: later answers pushed it out, and only the board's log can tell.
-    Something else of `agent` is named by `method` ("restore"), and by `request` if it was asked for
-    under a name; sending the same request again finds out.
+    A commit is named by `agent`, `lane`, `incarnation` and `step`; sending the same one again gets
+    its outcome, unless it is `final`: later answers have displaced it, and only the board's log can
+    show it. Another request of `agent` is identified by `method` ("restore"), and by `request` if
+    it has one; sending the same request again gets its outcome.
     """
 
     code: ClassVar[str] = "outcome_unknown"
@@ -71,7 +71,7 @@ class OutcomeUnknown(BlackboardError):
     def of(
         cls, method: str, agent: str, reason: str, *, request: str | None = None
     ) -> "OutcomeUnknown":
-        """The error of what is no commit."""
+        """The error for a request that is not a commit."""
         return cls(agent, None, None, None, reason, method=method, request=request)
 
 

@@ -76,8 +76,8 @@ class StaleEpoch(Rejected):
 
     `cause` says why the epoch began ("engine": the engine came back; "restore": the board was
     restored). `from_revision` is the last revision that survived, `head` the board's revision now.
-    If several epochs began since you last looked, both tell of the last one: then less than
-    `from_revision` says may have survived of what you saw.
+    If several epochs began since your last request, both fields belong to the last one: then
+    revisions below `from_revision` that you saw may be lost too.
     """
 
     code: ClassVar[str] = "stale_epoch"
@@ -102,8 +102,8 @@ class HeadMoved(Rejected):
 class SnapshotFirst(Rejected):
     """A checkpoint that was asked for at revision `since` waits for `agent`.
 
-    Commit what you know, with `Delete(key)` among the operations; then go on. Everything else that
-    the agent commits, but for what it does with its leases, is refused until then.
+    Commit the agent's memory, with `Delete(key)` among the operations; then continue. Until then,
+    all other commits of the agent are refused, except changes of its leases.
     """
 
     code: ClassVar[str] = "snapshot_first"
@@ -113,8 +113,27 @@ class SnapshotFirst(Rejected):
 
 
 @dataclass(eq=False)
+class BoardFrozen(Rejected):
+    """The board takes no commits until it is thawed: `by` froze it because of `note`.
+
+    It was frozen at `since_ms` (the engine's clock), as revision `revision`. Reads and watches go
+    on; commits of a board of `Board.waiting_for_thaw` wait instead.
+    """
+
+    code: ClassVar[str] = "board_frozen"
+    by: str
+    note: str
+    since_ms: int
+    revision: int
+
+    def __str__(self) -> str:
+        why = f": {self.note}" if self.note else ""
+        return f"board frozen by {self.by} at revision {self.revision}{why}"
+
+
+@dataclass(eq=False)
 class NoSuchBoard(Rejected):
-    """There is no board `board`, and what was asked for does not begin one."""
+    """There is no board `board`, and this request does not create one."""
 
     code: ClassVar[str] = "no_such_board"
     board: str
@@ -142,10 +161,9 @@ class BarrierMissed(Rejected):
 class AttemptTooOld(Rejected):
     """This attempt was not applied: it may be a late copy of one that was applied long ago.
 
-    Since `known`, the board's revision that its writer knew, another process of `agent` pushed an
-    answer out of this lane; it may have been this commit's. Whoever never sent another attempt of
-    it sends it again with `head`, of the epoch that it named, as what is known; for everybody else
-    the outcome is unknown.
+    Since `known`, the board's revision that its writer knew, another process of `agent` displaced
+    an answer of this lane; it may have been this commit's. If this was the only attempt, send it
+    again with `head`, of the epoch that it named, as `known`; otherwise the outcome is unknown.
     """
 
     code: ClassVar[str] = "attempt_too_old"
@@ -179,11 +197,12 @@ class TypeMismatch(Rejected):
 
 @dataclass(eq=False)
 class DocumentRefused(Rejected):
-    """What was sent for document `key` cannot be taken, and the session with it has ended.
+    """An edit of document `key` was not acceptable, and the session has ended.
 
-    `cause`: "malformed", "foreign" (in the name of somebody else's client), "gap" (something before
-    it is missing), "too_large", "stale" (made before a restore that its author had not seen),
-    "read_only", "too_slow" (it did not read) or "closed". The document and all others are unharmed.
+    `cause`: "malformed", "foreign" (under somebody else's client id), "gap" (an earlier edit is
+    missing), "too_large", "stale" (made before a restore that its author had not seen),
+    "read_only", "frozen" (the board is), "too_slow" (the client did not read) or "closed". The
+    document and other clients are not affected.
     """
 
     code: ClassVar[str] = "document_refused"
@@ -274,7 +293,7 @@ class RolledBack(Rejected):
 
 @dataclass(eq=False)
 class Resync(Rejected):
-    """A restore at revision `revision` changed more than a watcher is told at once.
+    """A restore at revision `revision` changed more than one delivery can hold.
 
     The board is in `epoch`, with the content of `from_revision`: read the state, and watch on from
     the revision that it was read at.

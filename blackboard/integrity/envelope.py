@@ -1,12 +1,16 @@
 """A value as ciphertext: AES-256-GCM, with everything that says where it belongs bound to it.
 
-    0xC1 0x01 | length of the header (2 bytes) | header | nonce (12) | ciphertext | tag (16)
+    0xC1 0x02 | length of the header (2 bytes) | header | nonce (12) | ciphertext | tag (16)
 
-The header is msgpack: the id of the data key, how the value was written (`p` put, `a` appended),
-and the id of the commit: agent, lane, incarnation, step. It is authenticated together with the
-namespace and the key that the value was written to (of an appended item: its prefix, for the index
-is given by the commit). A data key belongs to one namespace of one board. So a value that is moved
-to another key, agent or board, or put into another commit, opens nowhere.
+The header is msgpack: the id of the data key; how the value was written (`p` put, `a` appended);
+the id of the commit (agent, lane, incarnation, step) and the account behind it; the board; its
+revision before the commit, as far as the service knew; of an appended item its number among those
+that the commit appends to the same prefix. It is authenticated together with the namespace and the
+key that the value was written to (of an item its prefix, for the engine gives the index). A data
+key belongs to one namespace. So a value that is moved to another key or agent opens nowhere; that
+it stands in the commit that it was sealed for is for the log to say (encryption/places.py).
+
+0xC1 0x01 is what versions before wrote: without account, board, revision and number.
 
 0xC1 is the one byte with which no msgpack value begins: a sealed value is never taken for another.
 """
@@ -22,9 +26,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from blackboard.core.commit import CommitId
 from blackboard.core.path import namespace_of
 from blackboard.errors import Corrupt
-from blackboard.types import Key
+from blackboard.types import Key, Revision
 
-MAGIC: Final = b"\xc1\x01"
+MAGIC: Final = b"\xc1\x02"
+MAGIC_BEFORE: Final = b"\xc1\x01"
 KEY_BYTES: Final = 32
 KEY_ID_BYTES: Final = 12
 NONCE_BYTES: Final = 12
@@ -68,26 +73,42 @@ def sealed_form(value: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value was sealed for."""
+
+    board: str
+    after: Revision
+    """The commit has a later revision than this, and soon after."""
+    account: str = ""
+    number: int = 0
+    """Of an item, among those that the commit appends to its prefix; else 0."""
+
+
+@dataclass(frozen=True, slots=True)
 class Header:
     """What is written in the clear about a sealed value."""
 
     key_id: bytes
     kind: str
     commit: CommitId
+    place: Place | None = None
+    """None in the form that versions before wrote."""
 
 
 def is_sealed(value: bytes) -> bool:
     """Whether a value is ciphertext."""
-    return value.startswith(MAGIC)
+    return value.startswith((MAGIC, MAGIC_BEFORE))
 
 
 def seal(cipher: AESGCM, header: Header, path: str, value: bytes) -> bytes:
     """The ciphertext of `value`, to be written to `path` (a key; of an `append` its prefix)."""
-    name = header.commit
-    packed: bytes = msgpack.packb(
-        [header.key_id, header.kind, name.agent, name.lane, name.incarnation, name.step]
-    )
-    front = MAGIC + len(packed).to_bytes(_LENGTH_BYTES) + packed
+    name, place = header.commit, header.place
+    told = [header.key_id, header.kind, name.agent, name.lane, name.incarnation, name.step]
+    if place is not None:
+        told += [place.board, place.after, place.account, place.number]
+    packed: bytes = msgpack.packb(told)
+    magic = MAGIC_BEFORE if place is None else MAGIC
+    front = magic + len(packed).to_bytes(_LENGTH_BYTES) + packed
     nonce = secrets.token_bytes(NONCE_BYTES)
     return front + nonce + cipher.encrypt(nonce, value, _bound(front, path))
 
@@ -95,12 +116,19 @@ def seal(cipher: AESGCM, header: Header, path: str, value: bytes) -> bytes:
 def header_of(sealed: bytes, what: str) -> Header:
     """What a sealed value says of itself, unverified. Errors: Corrupt, about `what`."""
     try:
-        key_id, kind, agent, lane, incarnation, step = _header(sealed)
+        key_id, kind, agent, lane, incarnation, step, *where = _header(sealed)
         if len(key_id) != KEY_ID_BYTES or kind not in (PUT, APPEND):
             raise ValueError("no such key or kind")
-        return Header(key_id, kind, CommitId(agent, lane, incarnation, step))
+        place = _place(*where) if sealed.startswith(MAGIC) else None
+        return Header(key_id, kind, CommitId(agent, lane, incarnation, step), place)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise Corrupt(what=what, reason="it is no sealed value") from error
+
+
+def _place(board: str, after: Revision, account: str, number: int) -> Place:
+    if (type(board), type(after), type(account), type(number)) != (str, int, str, int):
+        raise ValueError("no place")
+    return Place(board, after, account, number)
 
 
 def _header(sealed: bytes) -> Any:

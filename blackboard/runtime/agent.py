@@ -9,7 +9,7 @@
             ctx.put("public/round", ctx.state.round)
 
 An object of the class holds nothing that is not on the board: any process that has the class and
-the name goes on where the last one stopped.
+the name can continue where the last one stopped.
 """
 
 from collections.abc import Mapping
@@ -27,8 +27,8 @@ class Agent(Generic[S]):
 
     `kind` names what is stored (by default the class); keep it when the class is renamed. Raise
     `schema_version` when the model changes, with a migration from each earlier version:
-    `migrations[1]` makes version 2 of version 1, as plain data.
-    `package` and `parameters` are told to everybody, with the versions, and kept by checkpoints.
+    `migrations[1]` makes version 2 of version 1, as plain data. `package` and `parameters` are
+    published together with the versions, and kept by checkpoints.
     """
 
     kind: ClassVar[str] = ""
@@ -52,7 +52,7 @@ class Agent(Generic[S]):
             raise TypeError(f"{cls.__name__} has migrations from {sorted(known)}, not {wanted}")
 
     def __init__(self, name: str | None = None) -> None:
-        """Errors: InvalidRequest when `name` (by default the kind, in lower case) is no name."""
+        """Errors: InvalidRequest when `name` (by default the kind, in lower case) is not valid."""
         self.name = check_name(self.kind.lower() if name is None else name, "agent")
 
     async def step(self, ctx: Context[S]) -> None:
@@ -82,7 +82,7 @@ class Agent(Generic[S]):
         return Schema(self.kind, self.schema_version, model, self.migrations, self.check)
 
     def declared(self) -> dict[str, Any]:
-        """What it tells everybody of itself."""
+        """The agent's public declaration."""
         return {
             "kind": self.kind,
             "schema_version": self.schema_version,

@@ -4,12 +4,12 @@
     if decision:
         await ctx.tool(buy, decision.facts["public/price"])
 
-The request stands at `public/~approvals/<agent>/<id>`, the answer at
+The request is the entry `public/~approvals/<agent>/<id>`, the answer
 `public/~decisions/<agent>/<id>`.
 
 Invariants
-- an answer is to one request as it stood: who answers names its revision, and the board refuses the
-  answer if the request was made anew meanwhile.
+- an answer refers to one request: it names the request's revision, and the board refuses it if the
+  request was made again in between.
 - an answer counts only if every fact that the request was based on still has the value that was
   shown, in the very commit that records the answer. A fact that changed asks again.
 - nobody answers what was asked on his own account: neither the agent itself nor a name narrowed
@@ -41,12 +41,12 @@ _SHOWN_BYTES_MAX = 4_096
 
 
 def requests_of(agent: str) -> Prefix:
-    """Below this stand the requests of `agent`."""
+    """The prefix of the requests of `agent`."""
     return f"{REQUESTS}/{agent}"
 
 
 def decisions_of(agent: str) -> Prefix:
-    """Below this stand the answers to `agent`."""
+    """The prefix of the answers to `agent`."""
     return f"{DECISIONS}/{agent}"
 
 
@@ -72,7 +72,8 @@ class Changed(BaseModel):
 
 
 class Request(BaseModel):
-    """What is asked. `asked` counts how often, from 1; `changed` says why again."""
+    """A request. `asked` counts how often it was made, from 1; `changed` says why it was made
+    again."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -162,8 +163,8 @@ async def pending(board: Board, agent: str = "*") -> tuple[Pending, ...]:
 async def answer(board: Board, asked: Pending, *, approved: bool, reason: str = "") -> Receipt:
     """Approve or reject the request `asked`, as it stood when it was read.
 
-    Errors: AccessDenied without the right to approve; Conflict when the agent has asked anew
-    meanwhile, or asks no more: look again.
+    Errors: AccessDenied without the right to approve; Conflict when the agent has asked again or
+    withdrawn the request: read it again.
     """
     value = Answer(approved=approved, request=asked.revision, reason=reason).model_dump()
     return await board.commit(
@@ -204,7 +205,7 @@ class Case:
 
     @staticmethod
     def keys(agent: str, name: str, facts: Sequence[Key]) -> list[Key]:
-        """What is to be read together for a case. Errors: InvalidRequest."""
+        """The keys to read together for a case. Errors: InvalidRequest."""
         if len(facts) > APPROVAL_FACTS_MAX:
             reason = f"{len(facts)} are more than a person checks: {APPROVAL_FACTS_MAX}"
             raise InvalidRequest(field="facts", reason=reason)
@@ -212,16 +213,16 @@ class Case:
 
     @property
     def request_key(self) -> Key:
-        """Where the request stands."""
+        """The key of the request."""
         return f"{requests_of(self.agent)}/{self.id}"
 
     @property
     def decision_key(self) -> Key:
-        """Where the answer stands."""
+        """The key of the answer."""
         return f"{decisions_of(self.agent)}/{self.id}"
 
     def asked(self) -> Request | None:
-        """The request as it stands, if it was made."""
+        """The present request, if there is one."""
         entry = self.found.get(self.request_key)
         if entry is None or entry.author != self.agent:
             return None
@@ -243,7 +244,7 @@ class Case:
         )
 
     def decision(self, asked: Request) -> Decision | None:
-        """The answer to exactly this request, by somebody who may give it."""
+        """The answer to exactly this request, by an allowed approver."""
         entry, request = self.found.get(self.decision_key), self.found[self.request_key]
         answer = _parsed(Answer, entry) if entry else None
         if entry is None or answer is None or answer.request != request.mod_revision:
@@ -268,7 +269,8 @@ class Case:
         return [KeyAt(key, at.get(key, ABSENT)) for key in keys]
 
     def asking(self, request: Request) -> list[Op]:
-        """What makes the request, anew if it was made: an answer to the last one goes."""
+        """The operations that make the request, or make it again; an answer to the last one is
+        removed."""
         value = request.model_dump(mode="python")
         value["facts"] = [fact.model_dump() for fact in request.facts]
         ops: list[Op] = [Put(self.request_key, encode_value(value))]

@@ -114,10 +114,10 @@ class BoardDesk:
             return replace(receipt, results=receipt.results[: len(ops)])
 
     async def kept_call(self, key: Key, step: int) -> Sequence[Entry]:
-        """The record of a call that a restore kept, and what stood below it; see `Desk`."""
+        """The record of a call that a restore kept, and the entries below it; see `Desk`."""
         try:
             kept = kept_range(await self.board.get(KEPT_CALLS))
-        except AccessDenied:  # a token of narrow grants: nothing is kept for it
+        except AccessDenied:  # a token with narrow grants: no calls are kept for it
             return ()
         after, before = (0, 0) if kept is None else (kept[0], kept[1] + 1)
         while before > after:

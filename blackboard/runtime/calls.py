@@ -47,7 +47,7 @@ class Retry:
     """How often a call is tried: `attempts` in all, if it raises one of `on`.
 
     Pauses begin with `first_pause_ms`, double up to `pause_ms_max`, and are shortened at random.
-    Each failure is recorded before the pause, so that a crash does not begin to count anew.
+    Each failure is recorded before the pause, so that a crash does not reset the count.
     """
 
     attempts: int = 1
@@ -66,12 +66,12 @@ class Retry:
 class Terms:
     """On which terms a call is made.
 
-    `name` and `version` stand for the code: with another one it is another call. By default the
-    name is the function's, and the version is "".
-    `at_most_once`: it is recorded that the call begins; if the process dies in it, the step gets
-    CallInterrupted instead of a second call.
-    `shared_ms`: the team shares the result for so long; whoever makes the same call meanwhile gets
-    it without making it. Anybody who may write below `public/~cache` can answer then.
+    `name` and `version` stand for the code: a changed one makes it a different call. By default the
+    name is the function's, and the version is "". `at_most_once`: the start of the call is
+    recorded; if the process dies during the call, the step gets CallInterrupted instead of a second
+    call. `shared_ms`: the team shares the result for that long, and an agent that makes the same
+    call gets it without making the call. Anybody who may write below `public/~cache` can then
+    provide results.
     """
 
     name: str = ""
@@ -135,14 +135,14 @@ class Failure(BaseModel):
 
 
 class CallRecord(BaseModel):
-    """What the journal keeps of a call.
+    """The journal's record of a call.
 
     `number` counts the calls of the step, from 0; `step` is that step's number (0: of a version
     that did not record it). `outcome` is "begun" between attempts (and, of a call that is made at
-    most once, during the last one that is in `begun`). A large `result` stands beside the record,
-    in one entry or in parts: `apart` then. `shared`: another agent had made the call, or this one
-    in a future that was abandoned.
-    A model's result is its Reply: model, version, temperature, seed, usage.
+    most once, during the last one that is in `begun`). A large `result` is stored beside the
+    record, in one entry or in parts: then `apart` is set. `shared`: another agent had made the
+    call, or this one in a future that was abandoned. A model's result is its Reply: model, version,
+    temperature, seed, usage.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -185,7 +185,7 @@ def canonical(value: Any) -> str:
 def name_of(function: Callable[..., Any], terms: Terms) -> str:
     """Under which name calls of `function` are recorded.
 
-    Errors: InvalidRequest for what has no name of its own, as a lambda.
+    Errors: InvalidRequest for a function without a name, such as a lambda.
     """
     name = terms.name or getattr(function, "__qualname__", "<")
     if name.rpartition(".")[2].startswith("<"):

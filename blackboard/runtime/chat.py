@@ -90,7 +90,7 @@ class ChatModel:
         self._http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=self._patience.timeout_ms / 1000,
-            follow_redirects=False,  # a redirect would carry the conversation to somebody else
+            follow_redirects=False,  # a redirect would send the conversation to another service
         )
 
     @property
@@ -234,7 +234,7 @@ def _asked_pause_s(header: str) -> float:
 
 
 def _told(content: bytes) -> str:
-    """What the service says is wrong."""
+    """The service's own error message."""
     try:
         found = json.loads(content)["error"]
         text = str(found["message"] if isinstance(found, dict) else found)

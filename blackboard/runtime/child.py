@@ -1,7 +1,8 @@
 """The process of one agent: `python -m blackboard.runtime.child ORDER`, started by processes.py.
 
-SIGTERM (or the end of its standard input: its starter is gone) ends it in order: the step under way
-is finished, or abandoned after the grace period, the identity is given back, the exit code is 0.
+SIGTERM (or the end of its standard input, when its parent is gone) stops it properly: the current
+step is finished, or abandoned after the grace period, the identity is released, and the exit code
+is 0.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from blackboard.runtime.supervisor import Care, Life, ended_by_signals
 
 
 def agent_of(order: Order) -> Agent[Any]:
-    """The agent that is meant. Errors: InvalidRequest when the target is no class of agents."""
+    """The requested agent. Errors: InvalidRequest when the target is not a class of agents."""
     module, _, name = order.target.partition(":")
     kind = attrgetter(name)(import_module(module))
     if not (isinstance(kind, type) and issubclass(kind, Agent)):

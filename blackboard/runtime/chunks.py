@@ -4,7 +4,7 @@ A part is an entry like any other, below a private prefix of the agent. So it is
 restored, branched, archived and pruned as everything else, on every engine and over every link.
 
 Invariants
-- equal values have equal parts, so the archive has them once, wherever they stand.
+- equal values have equal parts, so the archive stores them once.
 - the last part is committed last: if it is there, all of them are.
 - what is joined is what was cut, to the bit; anything else is Corrupt.
 """
@@ -32,17 +32,17 @@ def digest_of(encoded: bytes) -> str:
 
 
 def is_large(size_bytes: int) -> bool:
-    """Whether an encoded value of that size stands in parts."""
+    """Whether an encoded value of that size is stored in parts."""
     return size_bytes > VALUE_BYTES_MAX
 
 
 def parts_of(size_bytes: int) -> int:
-    """In how many parts an encoded value of that size stands; 0 if it is not large."""
+    """The number of parts of an encoded value of that size; 0 if it is not large."""
     return _cuts_of(size_bytes) if is_large(size_bytes) else 0
 
 
 def part_keys(prefix: Prefix, size_bytes: int) -> list[Key]:
-    """Where the parts of a value of that size stand, in their order; nowhere if it is not large."""
+    """The keys of the parts of a value of that size, in order; none if it is not large."""
     return keys_of_cut(prefix, size_bytes) if is_large(size_bytes) else []
 
 
@@ -87,7 +87,7 @@ def joined_bytes(what: str, parts: Iterable[Any], digest: str) -> bytes:
 
 
 def kept_prefix(agent: str) -> Prefix:
-    """Below this stand the large values that `agent` keeps, by their digests."""
+    """The prefix of the large values that `agent` keeps, by their digests."""
     return f"private/{agent}/~kept"
 
 

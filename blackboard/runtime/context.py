@@ -1,4 +1,4 @@
-"""What a step is given: `ctx`. Reads are tracked, writes gathered, calls journaled.
+"""The context of a step, `ctx`: reads are tracked, writes gathered, calls journaled.
 
     async def step(self, ctx: Context[Notes]) -> None:
         price = await ctx.tool(fetch_price, "AAPL")
@@ -9,8 +9,8 @@
 Invariants
 - what a step writes, sends and changes in `ctx.state` takes effect in one commit after it returned,
   or not at all.
-- a step that has to wait ends there, by a Suspended that is no Exception, and runs again from its
-  beginning; what it called before is answered from the journal.
+- a step that has to wait ends there, with a Suspended (a BaseException), and runs again from its
+  beginning; its earlier calls are answered from the journal.
 """
 
 import inspect
@@ -110,9 +110,9 @@ class Context(Generic[S]):
         """The private state. Change it freely: it is written when the step commits."""
         self.run = run
         self.outcome: str | None = None
-        """What `done` was told."""
+        """The argument of `done`."""
         self.keeping = large.Keeping()
-        """What `keep` and `drop` were told of values that stand in parts."""
+        """The values that `keep` and `drop` were called for, in parts."""
         self._step = step
         self._journal = journal
         self._desk = desk
@@ -131,7 +131,7 @@ class Context(Generic[S]):
     # --- reading: tracked -------------------------------------------------------------------------
 
     async def get(self, key: Key, default: Any = None) -> Any:
-        """The value at `key`, own writes included. The step is refused if it changes meanwhile."""
+        """The value at `key`, own writes included. The step is refused if the key changes."""
         return await self._step.get(key, default)
 
     async def entry(self, key: Key) -> Entry | None:
@@ -209,7 +209,7 @@ class Context(Generic[S]):
         self._step.expect(*conditions)
 
     def note(self, text: str) -> None:
-        """What the log says of the step."""
+        """The note of the step in the log."""
         self._step.note = text
 
     def done(self, outcome: str = "done") -> None:
@@ -220,7 +220,8 @@ class Context(Generic[S]):
         """Keep a large value (up to LARGE_BYTES_MAX) beside the state, when the step commits.
 
         Equal values are kept once. `load` reads it, in any later step; `drop` removes it. One above
-        VALUE_BYTES_MAX stands in parts. Errors: LimitExceeded, also when the step keeps too many.
+        VALUE_BYTES_MAX is stored in parts. Errors: LimitExceeded, also when the step keeps too
+        many.
         """
         encoded = encode_large(value)
         digest = large.digest_of(encoded)
@@ -232,7 +233,8 @@ class Context(Generic[S]):
         return Reference(digest=digest, size_bytes=len(encoded), summary=summary)
 
     async def load(self, reference: Reference) -> Any:
-        """The value that a reference stands for. Errors: Corrupt when it is not there, or other."""
+        """The value that a reference stands for. Errors: Corrupt when it is missing or
+        different."""
         key, digest = self._kept_key(reference.digest), reference.digest
         if digest in self.keeping.kept:
             return decode_value(self.keeping.kept[digest])
@@ -292,7 +294,7 @@ class Context(Generic[S]):
         terms: Terms | None = None,
         **named: Any,
     ) -> Any:
-        """Call `function`, once: what it returns is recorded before the step goes on.
+        """Call `function`, once: its result is recorded before the step continues.
 
         Arguments are passed on by place and by name, so that a model's tool call is carried out by
         `await ctx.tool(search, **call.parsed())`; only `terms` is kept back.
@@ -312,7 +314,7 @@ class Context(Generic[S]):
                 bound = partial(bound, idempotency_key=key)
             return plain_result(await _called(bound), adapter)
 
-        # By name they are told from a list, so that two different calls never share a record.
+        # Recorded by name, so that two different calls never share a record.
         meant = {"positional": list(arguments), "named": named} if named else list(arguments)
         call = Call("tool", name_of(function, terms), json.loads(canonical(meant)), terms.version)
         found = await self._journal.call(call, work, terms)
@@ -320,7 +322,7 @@ class Context(Generic[S]):
 
     async def model(self, model: Model, prompt: Prompt, *, terms: Terms | None = None) -> Reply:
         """Ask `model`, once: the reply, with version, seed and usage, is recorded before the step
-        goes on.
+        continues.
 
         Errors: CallFailed when the model did not answer. Cancellation: as of `Journal.call`.
         """
@@ -395,12 +397,12 @@ class Context(Generic[S]):
         """Ask people, and wait for as long as it takes: the decision, true if it was approved.
 
         `facts` are keys whose values are shown, and kept: if one has another value when the answer
-        is taken in, it is asked again. Act on `decision.facts`, which were approved, rather than on
-        what is read anew. With `approvers`, only those count. An agent cannot answer itself.
+        is accepted, the agent asks again. Act on `decision.facts`, which were approved, and do not
+        read them again. With `approvers`, only those count. An agent cannot answer itself.
 
-        A decision that was taken in is in the journal: it stands for the rest of the step.
-        Errors: Conflict when a fact changes at the moment the answer is taken in: the step is run
-        again, and asks again.
+        An accepted decision is in the journal and holds for the rest of the step.
+        Errors: Conflict when a fact changes while the answer is accepted: the step runs again, and
+        asks again.
         """
         keys = tuple(dict.fromkeys(facts))
         plain = json.loads(canonical([question, details, list(keys), list(approvers)]))
@@ -442,7 +444,7 @@ class Context(Generic[S]):
 
 
 async def _called(bound: Callable[[], Any]) -> Any:
-    """What a function returns, wherever it has to run for that."""
+    """Call a function, in a thread if it is not async; returns its result."""
     function = bound
     while isinstance(function, partial):
         function = function.func

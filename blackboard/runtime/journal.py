@@ -1,7 +1,7 @@
-"""The journal of a step: what was called is known before the agent goes on, and never called again.
+"""The journal of a step: each call is recorded before the agent continues, and never made again.
 
-A call that returned is a small commit of its own, `private/<agent>/~journal/<slot>`. After a crash
-the step runs from its beginning, and each call that it made before is answered from there.
+The result of a call is recorded in a small commit, `private/<agent>/~journal/<slot>`. After a crash
+the step runs from its beginning, and its earlier calls are answered from the journal.
 
 Invariants
 - a call is answered with a result only if its name, arguments and version are those of the call
@@ -12,13 +12,13 @@ Invariants
 
 Sources: the step outputs of DBOS and Restate's journal; idempotency keys as in Stripe's interface.
 
-The points of a step that an observer is told: for telemetry, and for tests that kill there.
+The points of a step that are reported to an observer: for telemetry, and for tests that kill there.
 
 Results of calls that the whole team may have, instead of making the call itself.
 
-An answer stands at `public/~cache/<digest of the call>` until its time to live is over; a large one
-in parts below that. Anybody who may write in public may write here, and so whoever shares results
-trusts the team. What is no answer, or not whole, is as good as none.
+A shared result is stored at `public/~cache/<digest of the call>` until its time to live has passed;
+a large one in parts below that. Anybody who may write in public may write here, so sharing results
+means trusting the team. An invalid or incomplete result is ignored.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ from blackboard.wire.codec import decode_value, encode_large, encode_value
 
 CACHE: Final = "public/~cache"
 _INLINE_BYTES_MAX: Final = VALUE_BYTES_MAX - 4_096
-"""Of a result: what stands around it must fit into the value as well."""
+"""For a result: the record around it must fit into the value as well."""
 
 
 def answer(digest: str, name: str, encoded: bytes, ttl_ms: Milliseconds) -> list[Put]:
@@ -126,7 +126,7 @@ It is called in the middle of things: it returns at once, and does not raise."""
 
 
 def unobserved(point: Point, about: str) -> None:
-    """The observer of whoever has none."""
+    """The observer that is used if none is given."""
 
 
 RESULT, TIMER, AHEAD = "result", "timer", "~kept"
@@ -139,8 +139,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Kept:
-    """What the board has of a journal: records by slot, results that stand beside them (whole, or
-    in parts), timers that still run, and digests of large values that were put there ahead."""
+    """The stored journal: records by slot, results beside them (whole, or in parts), running
+    timers, and digests of large values that were put ahead."""
 
     records: dict[str, CallRecord] = field(default_factory=dict)
     results: dict[str, Any] = field(default_factory=dict)
@@ -166,7 +166,7 @@ class Kept:
                 raise Corrupt(what=entry.key, reason=told(error)) from error
 
     def result_of(self, slot: str) -> Any:
-        """The result that the record in `slot` tells of. Errors: Corrupt, if it is not there."""
+        """The result of the record in `slot`. Errors: Corrupt, if it is missing."""
         record = self.records[slot]
         if not record.apart:
             return record.result
@@ -288,8 +288,8 @@ class Journal:
     async def call(self, call: Call, work: Work, terms: Terms) -> Any:
         """The result of `call`: from the journal, from the team, or by making it, and recorded.
 
-        Errors: CallFailed, CallInterrupted, LimitExceeded. Conflict when somebody took a step as
-        this agent meanwhile. Cancellation: nothing is recorded; the call may have been made.
+        Errors: CallFailed, CallInterrupted, LimitExceeded. Conflict when another process took a
+        step as this agent. Cancellation: nothing is recorded; the call may have been made.
         """
         place = self.place(call)
         found = place.record
@@ -311,7 +311,7 @@ class Journal:
             return await self._make(place.slot, record, work, terms)
 
     def begin(self, place: Place, call: Call) -> CallRecord:
-        """The first record of a call: nothing is known of it but that it is to be made."""
+        """The first record of a call, before any attempt."""
         kept = call.arguments if len(canonical(call.arguments)) <= CALL_INLINE_BYTES else None
         return CallRecord(
             number=place.number,
@@ -411,13 +411,15 @@ class Journal:
         self._parts = wanted
 
     async def _all_but_last(self, beside: Sequence[Put], name: str) -> Sequence[Put]:
-        """Put what stands beside a record, but for what its own commit has room for: that."""
+        """Put the parts beside a record, except those that fit into its own commit, which are
+        returned."""
         *earlier, last = large.batches(beside) or [[]]
         await self._put_before(earlier, name)
         return last
 
     async def _put_before(self, batches: Sequence[Sequence[Put]], name: str) -> None:
-        """Put what is too much for one commit, ahead of the one that tells of it."""
+        """Put the parts that are too much for one commit, ahead of the commit that refers to
+        them."""
         for ops in batches:
             await self._desk.commit(
                 ops,
@@ -449,7 +451,7 @@ class Journal:
         ops: Sequence[Op] = (),
         conditions: Sequence[Condition] = (),
     ) -> Receipt:
-        """Record, in a commit of its own that holds only if the step can still be committed."""
+        """Record, in a separate commit on condition that the step can still be committed."""
         name = record.name[:_NAME_CHARACTERS_MAX]
         self._observe(Point.RECORDING, name)
         receipt = await self._desk.commit(
@@ -464,8 +466,8 @@ class Journal:
     def idempotency_key(self, slot: str) -> str:
         """The same for every attempt at one call, in every process; another one for every other.
 
-        It tells boards, agents and steps apart: of a branch it is another one, after a restore the
-        same call in the same step has the same.
+        It differs between boards, agents and steps: on a branch it is another one; after a restore,
+        the same call in the same step has the same key.
         """
         text = canonical([self._desk.name, self._desk.agent, self._origin.step, slot])
         return hashlib.sha256(text.encode()).hexdigest()[:_KEY_DIGITS]

@@ -1,4 +1,4 @@
-"""What an agent remembers of its conversations: recent turns, a summary, and all of it on demand.
+"""An agent's memory of its conversations: recent turns, a summary, and everything on demand.
 
     transcript = Transcript("researcher")
     async with board.step("researcher") as step:
@@ -150,7 +150,7 @@ class Window:
 
     @property
     def tokens(self) -> int:
-        """What the turns and the summary count for."""
+        """The tokens of the turns and the summary."""
         return sum(turn.tokens for turn in self.turns) + tokens_of(self.summary)
 
     @property
@@ -244,7 +244,7 @@ class Transcript:
     ) -> Summary | None:
         """As `archive`, in the commit of a step: what `summarise` asks by `ctx.model` is journaled.
 
-        The step is refused, and runs again, when a turn was added meanwhile.
+        The step is refused, and runs again, when a turn was added in between.
         """
         listing = await ctx.list(f"{self.prefix}/turns/**")
         entry = await ctx.entry(self._key("summary"))
@@ -265,7 +265,7 @@ class Transcript:
         summarise: Summarise,
         every_keep: tuple[int, int],
     ) -> "_Moved | None":
-        """What is to be moved of the `oldest` turns, and the summary then."""
+        """The part of the `oldest` turns to move, and the resulting summary."""
         every, keep = every_keep
         if not (1 <= every <= TRANSCRIPT_PAGE_TURNS_MAX and 0 <= keep <= WINDOW_TURNS_MAX // 2):
             reason = f"every is 1..{TRANSCRIPT_PAGE_TURNS_MAX}, keep 0..{WINDOW_TURNS_MAX // 2}"
@@ -388,10 +388,10 @@ CREATE VIRTUAL TABLE turns USING fts5 (
 class Recall:
     """A search in all turns of a transcript, archived ones and recent ones. A block, or closed.
 
-    It keeps an index in memory, which grows by the pages that are new: the full-text search of
-    SQLite, which Python brings along. Words are found in any of their forms (English), in any case;
-    the best match comes first, by BM25. Above RECALL_TURNS_MAX turns the oldest are left out.
-    Cancellation: the next search goes on where this one was.
+    It keeps an index in memory, to which new pages are added: the full-text search of SQLite, which
+    comes with Python. Words are found in any of their forms (English), in any case; the best match
+    comes first, by BM25. Above RECALL_TURNS_MAX turns the oldest are left out.
+    Cancellation: the next search continues indexing where this one stopped.
     """
 
     def __init__(self, transcript: Transcript) -> None:

@@ -1,6 +1,6 @@
 """Before a deploy: can the new code take in every state that is stored on a board?
 
-`blackboard migrate MODULE --check` asks it; without `--check` it also writes the states anew.
+`blackboard migrate MODULE --check` uses it; without `--check` it also rewrites the states.
 
 Invariants
 - a state that cannot be migrated, or fits no class of the module, is left as it is, and reported.
@@ -23,7 +23,7 @@ from blackboard.wire.codec import encode_value
 
 Verdict = Literal["current", "migrates", "migrated", "fails", "unknown", "busy"]
 """`current`: nothing to do. `unknown`: no class of that kind in the module. `busy`: its agent took
-a step meanwhile; run it again."""
+a step at the same time; run it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def kinds_in(module: ModuleType) -> Mapping[str, type[Agent[Any]]]:
 async def migrate(
     board: Board, kinds: Mapping[str, type[Agent[Any]]], *, write: bool
 ) -> Sequence[Finding]:
-    """Try every stored state that may be read on `kinds`, by agent; with `write`, write it anew.
+    """Try every readable stored state on `kinds`, by agent; with `write`, rewrite it.
 
     An operator sees all of them, an agent its own.
     """
@@ -104,7 +104,7 @@ def _finding(
 
 
 async def _write(board: Board, entry: Entry, found: Finding, after: Stored) -> Finding:
-    """Write the state anew, as its agent. A running agent reads it before its next commit."""
+    """Rewrite the state, as its agent. A running agent reads it before its next commit."""
     try:
         await board.as_agent(found.agent).commit(
             [Put(entry.key, encode_value(after.plain()))],

@@ -68,7 +68,7 @@ class Message(Plain):
 
 
 class Prompt(Plain):
-    """What is asked of a model. None: the service's own default, and nothing is sent for it."""
+    """A request to a model. Fields that are None are not sent, so the service's defaults apply."""
 
     messages: tuple[Message, ...] = Field(min_length=1)
     tools: tuple[Tool, ...] = ()
@@ -97,7 +97,7 @@ class Prompt(Plain):
 
 
 class Usage(Plain):
-    """What a call used. `cost_microusd` (millionths of a US dollar) is None without prices."""
+    """The usage of a call. `cost_microusd` (millionths of a US dollar) is None without prices."""
 
     prompt_tokens: int = Field(default=0, ge=0)
     completion_tokens: int = Field(default=0, ge=0)
@@ -143,8 +143,8 @@ class Model(Protocol):
     async def complete(self, prompt: Prompt) -> Reply:
         """Answer `prompt`.
 
-        Errors: ModelFailed, after what attempts there are. Cancellation: the request is abandoned;
-        it may have been answered, and paid for, all the same.
+        Errors: ModelFailed, after all attempts. Cancellation: the request is abandoned; it may
+        still have been answered and charged.
         """
 
 
@@ -176,7 +176,7 @@ class Prices:
 # --- without a network ----------------------------------------------------------------------------
 
 Said = str | ToolCall | Sequence[ToolCall]
-"""What a script answers: a text, or tools to call."""
+"""The answer of a script: a text, or tools to call."""
 
 
 class ScriptedModel:
@@ -195,7 +195,7 @@ class ScriptedModel:
     ) -> None:
         self.name = name
         self.prompts: list[Prompt] = []
-        """What was asked, in order."""
+        """The prompts, in order."""
         self._script = script
         self._prices = prices
 

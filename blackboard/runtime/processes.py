@@ -7,9 +7,9 @@ The process (`runtime/child.py`) looks after its agent as `Life` does: errors of
 it. This end notices when the process itself dies, and starts it again.
 
 Invariants
-- a process that dies is started again after a pause that grows; AGENT_CRASHES_MAX deaths without a
-  step in between are a crash loop, told on the board.
-- a process whose starter is gone ends by itself: it reads from a pipe that only the starter holds.
+- a process that dies is restarted after a growing pause; AGENT_CRASHES_MAX deaths without a step in
+  between are a crash loop, which is recorded on the board.
+- a process whose parent is gone ends on its own: it reads from a pipe that only the parent holds.
 - what an agent waits for while it rests comes through a pipe that only its process holds.
 - a token is in the environment of the process and never among its arguments, which all may see.
 """
@@ -60,7 +60,7 @@ class Place:
 
 
 class Order(BaseModel):
-    """What a process is told to do, as its only argument."""
+    """The only argument of a process: what to run."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -70,11 +70,11 @@ class Order(BaseModel):
     board: str
     care: dict[str, int]
     rests: int | None = None
-    """Through which file descriptor it tells what the agent waits for: `rest_line`."""
+    """The file descriptor through which it reports what the agent waits for: `rest_line`."""
 
 
 def rest_line(rest: Rest | None) -> bytes:
-    """How a process tells that its agent rests, or (None) goes on: a line of JSON."""
+    """The line of JSON by which a process reports that its agent rests or (None) continues."""
     return json.dumps(rest and [rest.patterns, rest.since]).encode() + b"\n"
 
 
@@ -127,7 +127,7 @@ def target_of(kind: type[Agent[Any]]) -> str:
 
 
 def in_processes(board: Board, place: Place, care: Care | None = None) -> MakeLife:
-    """For `run_team`: each agent in a process of its own.
+    """For `run_team`: runs each agent in a separate process.
 
     The process makes the agent by its class and its name: it gets nothing else that the object has.
     """
@@ -135,7 +135,7 @@ def in_processes(board: Board, place: Place, care: Care | None = None) -> MakeLi
 
 
 class ProcessLife:
-    """One agent, in a process of its own, started again when it dies. `run` once."""
+    """One agent in a separate process, which is restarted when it dies. `run` once."""
 
     def __init__(self, agent: Agent[Any], board: Board, place: Place, care: Care) -> None:
         self.agent = agent
@@ -159,7 +159,7 @@ class ProcessLife:
         """Called when `rest` is another one."""
 
     def stop(self) -> None:
-        """Ask the process to end in order; it is killed if it does not."""
+        """Ask the process to stop; it is killed if it does not."""
         self._stop.set()
 
     async def run(self) -> Ended:

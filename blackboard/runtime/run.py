@@ -1,4 +1,4 @@
-"""The life of an agent in this process: it is attached, takes steps, rests, and goes on.
+"""Runs an agent in this process: it attaches, takes steps, rests, and continues.
 
     async with blackboard.connect() as client:
         await run_agent(Researcher("researcher"), client.board())
@@ -6,10 +6,12 @@
 Invariants
 - while it runs, this process alone is the agent; one that was taken over stops with LeaseLost or
   Fenced, and nothing it commits after that takes effect.
-- after a restore the agent goes on in place, from the state that came back.
+- after a restore the agent continues in this process, from the restored state.
 - an agent at rest is woken by the log: nothing is polled.
-- a cancellation that nobody asked for is no wish to stop: it is a crash, after which the agent goes
-  on from its last commit.
+- an unrequested cancellation is not a request to stop: it is a crash, after which the agent
+  continues from its last commit.
+- while the board is frozen, a commit waits for the thaw, and the agent continues where it was: that
+  is not a crash, and no call is made twice.
 - a checkpoint that waits for the agent is answered at once, also in the middle of a step: what a
   step has not committed is nothing that anybody could miss.
 """
@@ -45,6 +47,7 @@ from blackboard.types import (
     AGENT_CRASHES_MAX,
     AGENT_PAUSE_MS,
     AGENT_PAUSE_MS_MAX,
+    FROZEN_WAIT_MS_MAX,
     LEASE_TTL_MS,
     PATTERNS_MAX,
     Milliseconds,
@@ -56,7 +59,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """An agent at rest: it goes on when something after revision `since` matches `patterns`."""
+    """An agent at rest: it continues when a change after revision `since` matches `patterns`."""
 
     agent: str
     patterns: tuple[str, ...]
@@ -70,12 +73,12 @@ class Rest:
 
     @property
     def ends_by_itself(self) -> bool:
-        """Whether it is over at some time, whatever others do: a timer of its own runs."""
+        """Whether the rest ends by a timer, whatever others do."""
         own = journal_prefix(self.agent) + "/"
         return any(pattern.startswith(own) for pattern in self.patterns)
 
     def is_ended_by(self, change: Change) -> bool:
-        """Whether a change wakes the agent: not one of a book that it did not ask for."""
+        """Whether a change wakes the agent: not one below a `~` branch that it did not name."""
         return change.kind in ("put", "delete") and any(
             parse_pattern(pattern).matches(change.key) and is_meant(pattern, change.key)
             for pattern in self.patterns
@@ -87,9 +90,9 @@ class Stay:
     """How an agent lives in a process.
 
     `if_taken`, `ttl_ms`: as of `Board.attach`. It stops after the step in which `stop` is set, and
-    after `steps_max` steps; with `leaves` also when there is nothing to do until something happens
-    on the board: whoever starts it again then goes on there. `on_rest` is called when it rests,
-    and with None as soon as it goes on; it returns at once.
+    after `steps_max` steps; with `leaves` also when there is nothing to do until the board changes;
+    a later start continues there. `on_rest` is called when it rests, and with None as soon as it
+    continues; it must return at once.
     """
 
     if_taken: IfTaken = "wait"
@@ -115,11 +118,10 @@ async def run_agent(
 ) -> Stepped:
     """Run `agent` on `board` until it is done, or as `stay` says; returns its last step.
 
-    Errors: LeaseLost or Fenced when another process took it over; LeaseHeld when another one has
-    it and `if_taken` is "refuse", or after a restore; those of `Runner.step`. What was committed
-    stands, and is where the next run begins. AgentInterrupted when it was cancelled, though nobody
-    asked for that, AGENT_CRASHES_MAX times without a commit in between; after each of the others
-    it went on, after a pause.
+    Errors: LeaseLost or Fenced when another process took it over; LeaseHeld when another one has it
+    and `if_taken` is "refuse", or after a restore; those of `Runner.step`. Commits stand, and the
+    next run begins there. AgentInterrupted after AGENT_CRASHES_MAX unrequested cancellations
+    without a commit in between; after each earlier one it continued, after a pause.
     Cancellation: the step under way is abandoned; what it called is in the journal.
     """
     in_a_row = 0
@@ -156,7 +158,7 @@ async def run_until_crash(
 
 async def _run(agent: Agent[S], board: Board, stay: Stay, observe: Observer) -> Stepped:
     """Attach and live, and again in each epoch that a restore begins."""
-    home = board.as_agent(agent.name)
+    home = board.as_agent(agent.name).waiting_for_thaw(FROZEN_WAIT_MS_MAX)
     if_taken = stay.if_taken
     while True:
         epoch = (await home.head()).epoch.number
@@ -191,8 +193,8 @@ class _Desk(BoardDesk):
         raise error
 
     async def check(self) -> None:
-        """Errors: _Moved. Asked before a step that follows a rest, so that nothing is called in
-        the name of an agent that this process may no longer be."""
+        """Errors: _Moved. Called before a step that follows a rest, so that no call is made in the
+        name of an agent that this process may no longer be."""
         if (await self.board.head()).epoch.number != self._epoch:
             raise _Moved(f"attached in epoch {self._epoch}")
 
@@ -222,11 +224,12 @@ async def _live(runner: Runner[S], desk: _Desk, me: "Attachment[Board]", stay: S
 
 
 def _nobody(_: Rest | None) -> None:
-    """Whom an agent tells that it rests, if nobody wants to know."""
+    """The default of `on_rest`."""
 
 
 async def _nothing_held() -> Sequence[Op]:
-    """What a checkpoint gets from an agent: all that it knows is on the board already."""
+    """The delivery of an agent for a checkpoint: empty, because everything is on the board
+    already."""
     return ()
 
 
@@ -271,7 +274,7 @@ async def over(rest: Rest, board: Board) -> None:
                 if revised.epoch is not None or any(map(rest.is_ended_by, revised.changes)):
                     return
     except (Compacted, FutureRevision, Resync, RolledBack):
-        return  # what was missed shows in the state, which is read anew
+        return  # missed changes show in the state, which is read again
 
 
 def _wider(patterns: list[str]) -> list[str]:

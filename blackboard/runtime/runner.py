@@ -4,8 +4,8 @@ Invariants
 - a step is one commit: the private state, everything the step wrote and sent, the end of its
   journal. A step that changed nothing and called nothing commits nothing.
 - every commit has the condition that the agent's state is the one that the step began with: of two
-  processes that run the same agent, one goes on, the other takes its step on what that one left.
-- between two steps nothing is held that the board does not have.
+  processes that run the same agent, one commits, and the other repeats its step on the new state.
+- between two steps nothing is held in memory that is not on the board.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from blackboard.client.views import Entry, Receipt
 from blackboard.core.commit import Put
 from blackboard.errors import (
     BlackboardError,
+    BoardFrozen,
     Conflict,
     Diverged,
     Fenced,
@@ -48,7 +49,7 @@ from blackboard.types import STEP_ATTEMPTS_MAX, STEP_PAUSE_MS_MAX, Revision
 from blackboard.wire.codec import encode_value
 
 _FIRST_PAUSE_MS = 10
-_FINAL = (Fenced, StaleEpoch, Unauthenticated)
+_FINAL = (BoardFrozen, Fenced, StaleEpoch, Unauthenticated)
 """What no other way through the step would change."""
 
 
@@ -111,7 +112,7 @@ class Runner(Generic[S]):
         self._hydrated: Hydrated | None = None
 
     def forget(self) -> None:
-        """Read the state anew before the next step."""
+        """Read the state again before the next step."""
         self._hydrated = None
 
     async def hydrate(self) -> tuple[S, Stored]:
@@ -152,9 +153,9 @@ class Runner(Generic[S]):
     async def step(self) -> Stepped:
         """Take a step: run it until it is committed, or has to wait, or changes nothing.
 
-        On a Conflict it is run again on fresh state, STEP_ATTEMPTS_MAX times in all, after a pause
-        that grows; of any other refusal it is told once (`ctx.refused`), and may do otherwise. A
-        board that was restored is taken as it is now.
+        On a Conflict it runs again on fresh state, STEP_ATTEMPTS_MAX times in all, after a growing
+        pause; after any other refusal it runs again once, with `ctx.refused` set. After a restore,
+        the present epoch is adopted.
 
         Errors: the last Conflict, or the refusal; Fenced when another process is this agent;
         SchemaTooNew, MigrationFailed, InvalidState; whatever the step itself raises. Nothing of
@@ -349,7 +350,7 @@ class _Quiet(Exception):
 
 
 class _Committing:
-    """The block of a step, which tells a refusal of its commit from an error in it.
+    """The block of a step, which distinguishes a refusal of its commit from an error inside it.
 
     Nothing is committed unless `wanted` was set.
     """
@@ -375,7 +376,7 @@ class _Committing:
 
 
 def _asked(stored: Stored, journal: Journal) -> bool:
-    """Whether requests for approval may stand that the step's commit is to remove."""
+    """Whether there may be requests for approval that the step's commit has to remove."""
     decided = any(record.kind == "decision" for record in journal.records.values())
     return decided or stored.status is Status.WAITING_FOR_APPROVAL
 
@@ -401,6 +402,6 @@ def _together(waits: list[Suspended]) -> Suspended:
 
 
 def _pause_s(attempt: int) -> float:
-    """Growing and random, so that agents that met a conflict do not meet again at once."""
+    """Growing and random, so that agents that conflicted do not conflict again at once."""
     pause_ms = min(STEP_PAUSE_MS_MAX, _FIRST_PAUSE_MS * 2.0**attempt)
     return random.uniform(0.5, 1.0) * pause_ms / 1000

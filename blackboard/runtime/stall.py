@@ -1,12 +1,12 @@
 """A team that cannot go on: somebody is gone, and all who are left wait.
 
-Nobody is stopped for that unless it was asked for (`run_team(on_dead="stop")`): what they wait for
-may still come, from a person, another team, or a repaired agent. It is told, in one line of the log
-and one entry, `public/~team/stalled`, until somebody goes on.
+No agent is stopped for that unless requested (`run_team(on_dead="stop")`): the awaited entry may
+still come from a person, another team, or a repaired agent. It is reported in one line of the log
+and one entry, `public/~team/stalled`, until an agent continues.
 
 Invariants
-- a team counts as stalled only if each agent that is left rests, no timer of its own will wake it,
-  and nothing that would wake it has happened since it began to rest.
+- a team counts as stalled only if each remaining agent rests, has no timer that will wake it, and
+  nothing that would wake it has happened since it began to rest.
 - while an approval is pending nobody is stopped: a person is still to be heard.
 """
 
@@ -27,17 +27,17 @@ from blackboard.types import Key, Revision
 
 OnDead = Literal["report", "stop"]
 STALLED: Key = "public/~team/stalled"
-"""Where it is told who is gone (`gone`) and who waits for what (`waits`)."""
+"""The entry that says which agents are gone (`gone`) and who waits for what (`waits`)."""
 _AWAY_PAUSE_S = 1.0
 _SHOWN_PATTERNS_MAX = 8
-"""Of one agent, in the record: it is for people, who look at the first few."""
+"""Patterns listed for one agent: the record is for people, who read the first few."""
 _UNKNOWN = object()
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """Who is gone, and what each of the others waits for."""
+    """The agents that are gone, and what each of the others waits for."""
 
     gone: Mapping[str, Ended]
     waits: Mapping[str, Rest]
@@ -58,9 +58,9 @@ class Stalled:
 
 
 class Lookout:
-    """Notices when the team on `board` is stalled, and tells.
+    """Notices when the team on `board` is stalled, and reports it.
 
-    `stir` says that somebody has ended, or has come to rest, or goes on.
+    Call `stir` when an agent has ended, begins to rest, or continues.
     """
 
     def __init__(self, board: Board) -> None:
@@ -82,10 +82,10 @@ class Lookout:
     async def look(
         self, ended: Mapping[str, Ended], living: Mapping[str, Rest | None]
     ) -> Stalled | None:
-        """Whether the team is stalled; that is told, and taken back when it is over.
+        """Whether the team is stalled; this is reported, and withdrawn when it is over.
 
-        `living` has everybody who has not ended, with the rest that each is at. While the board
-        cannot be read nothing is known, and it is looked again after a while.
+        `living` has all agents that have not ended, each with its rest. While the board cannot be
+        read nothing is known, and the check is repeated after a while.
         """
         gone = {name: one for name, one in ended.items() if one.how in ("crash_loop", "refused")}
         waits = {name: rest for name, rest in living.items() if rest is not None}

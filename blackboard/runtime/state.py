@@ -33,17 +33,18 @@ def state_key(agent: str) -> Key:
 
 
 def journal_prefix(agent: str) -> Prefix:
-    """Below this stand the calls of the step that `agent` is at."""
+    """The prefix of the calls of the step that `agent` is taking."""
     return f"private/{agent}/{JOURNAL}"
 
 
 def declared_key(agent: str) -> Key:
-    """Where `agent` tells what it is: kind, versions, parameters. Checkpoints keep a copy."""
+    """The key of the declaration of `agent`: kind, versions, parameters. Checkpoints keep a
+    copy."""
     return f"public/~declared/{agent}"
 
 
 class Status(StrEnum):
-    """What an agent is at, as its stored state says."""
+    """The status of an agent in its stored state."""
 
     RUNNING = "running"
     WAITING = "waiting"
@@ -75,10 +76,10 @@ class Stored(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Schema(Generic[S]):
-    """What the code knows of the states of one kind of agent.
+    """The code's schema of the states of one kind of agent.
 
-    `migrations[n]` makes version n+1 of version n; `check` raises ValueError (or fails to
-    assert) when a state that fits the model makes no sense all the same.
+    `migrations[n]` makes version n+1 of version n; `check` raises ValueError (or fails to assert)
+    when a state fits the model but is inconsistent.
     """
 
     kind: str
@@ -90,7 +91,7 @@ class Schema(Generic[S]):
     def revive(self, agent: str, stored: Stored) -> S:
         """The state that is stored, in the version of the code.
 
-        Errors: SchemaTooNew, MigrationFailed, InvalidState. What is stored is not touched.
+        Errors: SchemaTooNew, MigrationFailed, InvalidState. The stored state is not changed.
         """
         if stored.kind != self.kind:
             raise InvalidState(agent, f"it is the state of a {stored.kind}, not of a {self.kind}")

@@ -1,20 +1,21 @@
-"""A life of an agent in this process: started again when it crashes, stopped in order.
+"""Supervises an agent in this process: restarts it after a crash, and stops it properly.
 
     life = Life(Researcher("ada"), board)
     ended = await life.run()                  # until it is done, told to stop, or crashes too often
 
 In `run` this process is the agent (`run_agent`): the lease is its heartbeat, and everybody sees it
-in `Board.agents`. Whoever runs the same agent elsewhere waits, and goes on from the last commit as
-soon as this process is gone.
+in `Board.agents`. Another process that runs the same agent waits, and continues from the last
+commit as soon as this process is gone.
 
 Invariants
-- an agent that crashed goes on from its last commit, after a pause that grows with each crash;
-  AGENT_CRASHES_MAX crashes without a commit in between are a crash loop, which is told on the board
-  (`public/~supervision/<agent>`) and not started again.
+- an agent that crashed continues from its last commit, after a pause that grows with each crash;
+  AGENT_CRASHES_MAX crashes without a commit in between are a crash loop: it is recorded on the
+  board (`public/~supervision/<agent>`), and the agent is not restarted.
 - a cancellation that nobody here asked for is a crash: only `stop` and the end of `run` end a life.
-- to lose the identity, or the board for a while, is no crash: the agent attaches anew, in its turn.
-- whoever is told to stop ends the step under way, or abandons it after `grace_ms`; either way the
-  identity is given back, and what was not committed did not happen.
+- losing the identity, or the board for a while, does not count as a crash: the agent attaches
+  again, in its turn.
+- an agent that is asked to stop finishes its current step, or abandons it after `grace_ms`; either
+  way the identity is released, and uncommitted work has no effect.
 
 Sources: supervisors of Erlang/OTP, for the restart intensity; Kubernetes' CrashLoopBackOff.
 """
@@ -36,6 +37,7 @@ from blackboard.errors import (
     AccessDenied,
     AgentInterrupted,
     BlackboardError,
+    BoardFrozen,
     Corrupt,
     Fenced,
     InvalidState,
@@ -71,7 +73,7 @@ How = Literal["done", "stopped", "crash_loop", "refused"]
 """`refused`: it never lived here, because the team has no room for it."""
 _OVERTAKEN = (LeaseLost, LeaseHeld, Fenced, StaleEpoch)
 """Somebody else is the agent now, or the board is another one: wait in turn, and look."""
-_AWAY = (Unavailable, OutcomeUnknown)
+_AWAY = (BoardFrozen, Unavailable, OutcomeUnknown)
 _HOPELESS = (
     SchemaTooNew,
     MigrationFailed,
@@ -117,13 +119,13 @@ class Ended:
 
 
 def supervision_key(agent: str) -> Key:
-    """Where it is told that `agent` crashed: state, crashes without a step in between, error, and
-    at which line (`at`), if that is known."""
+    """The entry about crashes of `agent`: state, crashes without a step in between, error, and the
+    line (`at`), if known."""
     return f"{SUPERVISION}/{agent}"
 
 
 class Crashes:
-    """What is counted of an agent's crashes, and told on the board."""
+    """Counts an agent's crashes, and records them on the board."""
 
     def __init__(self, agent: str, board: Board, care: Care) -> None:
         self.agent = agent
@@ -136,7 +138,7 @@ class Crashes:
         self._well = asyncio.Event()
 
     async def add(self, crash: Exception | str, *, hopeless: bool = False) -> bool:
-        """Count a crash, and tell it; whether it is a crash loop now.
+        """Count a crash, and record it; returns whether it is a crash loop now.
 
         Of an error the log gets the traceback, and the board the line that raised it.
         """
@@ -169,7 +171,7 @@ class Crashes:
         self._well.set()
 
     async def take_back(self) -> None:
-        """Whenever the agent is well again, take back what was told of it; until cancelled."""
+        """Remove the record whenever the agent makes progress again; runs until cancelled."""
         while True:
             await self._well.wait()
             self._well.clear()
@@ -189,8 +191,9 @@ class Crashes:
 def last_frame(error: BaseException) -> dict[str, Any] | None:
     """The line where `error` was raised, as far as that is known: `file`, `line`, `function`.
 
-    Of what was raised in here on behalf of a step, it is the step's last line. A file is told by
-    its name and its folder's: everybody reads the board, and nobody needs to know the machine.
+    For an error raised in this package on behalf of a step, it is the step's last line. A file is
+    given by its name and its folder's, because everybody can read the board, and full paths would
+    describe the machine.
     """
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -281,7 +284,7 @@ class Life:
         return self._ended("stopped")
 
     async def _run(self, stay: Stay) -> Stepped | None:
-        """Run the agent; None when it was told to stop while it waited for its identity."""
+        """Run the agent; None when it was asked to stop while it waited for its identity."""
         self._attached = given_up = False
         running = asyncio.ensure_future(
             run_until_crash(self.agent, self._board, stay, observe=self._observed)
@@ -291,7 +294,7 @@ class Life:
             await asyncio.wait([running, told], return_when=asyncio.FIRST_COMPLETED)
             if not running.done() and not self._attached:
                 given_up = running.cancel()
-            # Not `await running`: that would hand on each cancellation, into its giving back, too.
+            # Not `await running`: that would pass on each cancellation, also into the release.
             await asyncio.wait([running])
             if running.cancelled() and not given_up:
                 raise AgentInterrupted(self.agent.name, "somebody cancelled its task")
@@ -318,7 +321,7 @@ class Life:
 
 
 async def live(agent: Agent[Any], board: Board, care: Care | None = None) -> Ended:
-    """Run `agent` as what this process is for: a life that SIGTERM and SIGINT end in order.
+    """Run `agent` as the purpose of this process; SIGTERM and SIGINT stop it properly.
 
         sys.exit((await live(Researcher("researcher"), client.board())).exit_code)
 

@@ -2,16 +2,17 @@
 
     ended = await run_team(board, [Researcher("ada"), Architect("bob")], kinds=[Helper])
 
-Within a step, `await spawn(ctx, Helper("ada.1"))` brings a sub-agent to life when the step commits.
-Who belongs to the team stands on the board, `public/~roster/<agent>`, with kind, parent and how it
-ended, so a restore covers it: those that were born after the cut are stopped, and those that ended
-since go on.
+Within a step, `await spawn(ctx, Helper("ada.1"))` starts a sub-agent when the step commits. The
+members of the team are entries of the board, `public/~roster/<agent>`, with kind, parent and how
+they ended, so a restore covers them: agents that were spawned after the cut are stopped, and those
+that ended since continue.
 
 Invariants
-- the roster decides: whoever stands in it and has a known kind lives, whoever was removed does not.
+- the roster decides: an agent that is in it and has a known kind runs, one that was removed does
+  not.
 - no name from the board is ever imported: `kind` picks one of the classes that were given.
 - what a sub-agent begins with is written with the first commit of its life, and only if it is new.
-- nobody is lost: a task of the team that is cancelled though nobody asked for that begins again.
+- no agent is lost: a task of the team that ends by an unrequested cancellation is started again.
 """
 
 import asyncio
@@ -30,6 +31,7 @@ from blackboard.core.commit import ABSENT, KeyAt, Put
 from blackboard.core.path import check_name
 from blackboard.errors import (
     BlackboardError,
+    BoardFrozen,
     Compacted,
     Conflict,
     InvalidRequest,
@@ -46,7 +48,7 @@ from blackboard.runtime.run import Rest
 from blackboard.runtime.stall import Lookout, OnDead
 from blackboard.runtime.state import Status, Stored, state_key
 from blackboard.runtime.supervisor import Care, Ended, Life
-from blackboard.types import TEAM_AGENTS_MAX, Key
+from blackboard.types import FROZEN_WAIT_MS_MAX, TEAM_AGENTS_MAX, Key
 from blackboard.wire.codec import encode_value
 
 ROSTER = "public/~roster"
@@ -70,7 +72,7 @@ class Member(BaseModel):
 
 
 class Lived(Protocol):
-    """A life: in this process, or in one of its own.
+    """A supervised agent, in this process or in a separate one.
 
     `rest` is what it waits for while it has nothing to do; `on_rest` is called when that changes.
     """
@@ -79,7 +81,7 @@ class Lived(Protocol):
     on_rest: Callable[[], None]
 
     def stop(self) -> None:
-        """Ask it to end in order."""
+        """Ask it to stop."""
 
     async def run(self) -> Ended:
         """Live until the end."""
@@ -97,7 +99,7 @@ async def spawn(ctx: Context[Any], agent: Agent[Any], state: BaseModel | None = 
     """Bring `agent` to life, with `state`, when the step of `ctx` commits; returns its roster key.
 
     Its parent is the agent whose step it is. `await ctx.wait(...)` on its messages, or on what it
-    writes, to work together; `Member` at the returned key tells how it ended.
+    writes, to work together; `Member` at the returned key says how it ended.
     Errors: InvalidState when `state` does not suit it; LimitExceeded when the roster is full
     (TEAM_AGENTS_MAX). The step is refused if the name is taken.
     """
@@ -122,12 +124,12 @@ async def run_team(
 ) -> Mapping[str, Ended]:
     """Run `agents`, and those of `kinds` that they spawn, until all have ended, or `stop` is set.
 
-    `board` must be an operator's, or one on which every agent of the team may be acted as.
-    `make_life` says where each lives: by default `Life`, a task of this process; see
-    `runtime/processes.py` for processes. What a process of the team left unfinished goes on.
-    `on_dead`: when somebody was given up, and all who are left wait, "report" says so, in the log
-    and at `public/~team/stalled`, and waits on; "stop" also stops them, unless a person is asked
-    for an approval.
+    `board` must be an operator's, or one on which you may act as every agent of the team.
+    `make_life` decides where each agent runs: by default `Life`, a task of this process; see
+    `runtime/processes.py` for processes. Unfinished work of an earlier process continues.
+    `on_dead`: when an agent was given up and all remaining ones wait, "report" says so, in the log
+    and at `public/~team/stalled`, and keeps waiting; "stop" also stops them, unless a request for
+    approval is open.
     Returns how each ended. Errors: InvalidRequest for two agents with one name, or another
     `on_dead`; LimitExceeded for more than TEAM_AGENTS_MAX.
     Cancellation: every step under way is abandoned, every identity given back.
@@ -175,15 +177,16 @@ class _Team:
         return dict(self.ended)
 
     async def _enrol(self, agent: Agent[Any]) -> None:
-        """Write a root into the roster, unless it stands there: then it goes on."""
+        """Write a root into the roster, unless it is there already: then it continues."""
         told = Member(kind=agent.kind).model_dump()
+        board = self._board.waiting_for_thaw(FROZEN_WAIT_MS_MAX)
         with suppress(Conflict):
-            await self._board.put(roster_key(agent.name), told, expected=ABSENT)
+            await board.put(roster_key(agent.name), told, expected=ABSENT)
 
     # --- the roster -------------------------------------------------------------------------------
 
     async def _follow(self, tasks: TaskGroup) -> None:
-        """Let live who stands in the roster, now and whenever it changes."""
+        """Run the agents of the roster, now and whenever it changes."""
         while True:
             try:
                 async with self._board.watch(f"{ROSTER}/*", snapshot=True) as watch:
@@ -224,7 +227,8 @@ class _Team:
         self._changed.set()
 
     async def _refuse(self, name: str, member: Member) -> None:
-        """Several were born at once, and there is no room for all: say so, in the roster, too."""
+        """Several were spawned at once, and there is no room for all: say so, also in the
+        roster."""
         size = len(self._living) + 1
         refusal = LimitExceeded("TEAM_AGENTS_MAX", size, TEAM_AGENTS_MAX, name)
         self.ended[name] = Ended(name, "refused", str(refusal))
@@ -269,7 +273,7 @@ class _Team:
         self._changed.set()
 
     async def _look_out(self, on_dead: OnDead) -> None:
-        """Tell when nobody who is left can go on, or stop them then."""
+        """Report when none of the remaining agents can continue, or stop them then."""
         while not self._stopping:
             await self._lookout.wait()
             stalled = await self._lookout.look(self.ended, self._rests())
@@ -283,7 +287,7 @@ class _Team:
                 self._stop_all()
 
     def _rests(self) -> dict[str, Rest | None]:
-        """Those who have not ended, with what each waits for; None: it is at work."""
+        """Agents that have not ended, with what each waits for; None: it is working."""
         living = {name: seat for name, seat in self._living.items() if name not in self.ended}
         return {name: seat.life.rest if seat.life else None for name, seat in living.items()}
 
@@ -363,7 +367,7 @@ class _Seat:
         self._left = asyncio.Event()
 
     def stop(self) -> None:
-        """Ask its life to end in order."""
+        """Ask its agent to stop."""
         self.stopped = True
         if self.life is not None:
             self.life.stop()
@@ -382,7 +386,7 @@ class _Seat:
                         log.warning(
                             "agent %s is looked after again", self.agent.name, exc_info=True
                         )
-                    except (Unavailable, OutcomeUnknown, StaleEpoch) as error:
+                    except (BoardFrozen, Unavailable, OutcomeUnknown, StaleEpoch) as error:
                         log.warning("agent %s is not looked after: %s", self.agent.name, error)
                     await anyio.sleep(_AWAY_PAUSE_S)
         finally:

@@ -3,14 +3,14 @@
     async for trajectory in trajectories(board):
         print(trajectory.model_dump_json())             # one line of JSON Lines
 
-A trajectory is one agent's: for each step what it read, called, wrote and became, and what that
-cost. With the calls answered from it, the code of the agent takes the same steps again (`replay`),
-and tells the first one that comes out otherwise.
+A trajectory belongs to one agent: for each step its reads, calls, writes, resulting state and
+costs. With calls answered from it, the code of the agent repeats the steps (`replay`), and the
+first one with a different result is reported.
 
 Invariants
 - a trajectory has the steps that led to the agent's state: steps that a restore took back are
   counted, and left out.
-- nothing is made up: a value that the log does not have (any more) is named in `unknown`.
+- nothing is invented: a value that the log does not have (any more) is listed in `unknown`.
 - of a board's state at most one copy is in memory, and of each agent the steps of its trajectory.
 
 Limits: what was read by `ctx.peek`, and which keys were found absent, is not in the log.
@@ -112,7 +112,7 @@ def costs_of(calls: Iterable[CallRecord]) -> Costs:
         try:
             usage = Reply.model_validate(call.result).usage
         except ValidationError:
-            continue  # it failed, and nobody told what that cost
+            continue  # it failed, and its cost is not known
         total += Costs(
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
@@ -156,7 +156,7 @@ async def _log(board: Board) -> AsyncIterator[Revised]:
 
 @dataclass(slots=True)
 class _Seen:
-    """What is known of an agent so far."""
+    """The information about an agent so far."""
 
     stored: Stored | None = None
     journal: Kept = field(default_factory=Kept)
@@ -164,7 +164,7 @@ class _Seen:
     abandoned: int = 0
 
     def trajectory(self, board: str, name: str) -> Trajectory | None:
-        """All of it; None for who has no state (any more)."""
+        """The whole trajectory; None for an agent without a state (any more)."""
         if self.stored is None:
             return None
         total = Costs()

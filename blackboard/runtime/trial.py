@@ -143,7 +143,7 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Trial(Generic[S]):
-    """What a step made of its inputs.
+    """The outcome of a step for given inputs.
 
     `written` and `deleted` leave out what the runtime keeps for itself; `sent` has pairs of
     recipient and message.
@@ -209,7 +209,7 @@ def _seed(desk: MemoryDesk, agent: Agent[S], state: S, inputs: Inputs) -> None:
 
 
 def _puts(key: Key, record: CallRecord) -> list[Put]:
-    """What makes `record` stand at `key`, with its result beside it if that is large."""
+    """The operations that put `record` at `key`, with its result beside it if that is large."""
     if record.result_bytes <= CALL_INLINE_BYTES:
         return [Put(key, encode_value(record.plain()))]
     alone = record.model_copy(update={"result": None, "apart": True})

@@ -6,9 +6,9 @@ who tries; the fence, and how far the archive is, decide what is appended.
 
 Invariants
 - Nothing here is waited for by a commit, and no error here reaches one.
-- What is appended follows what is archived: the log is read from the archive's mark on.
+- An append continues where the archive ends: the log is read from the archive's mark on.
 - Nothing that is archived goes because the engine has something else (`server/continuity.py`).
-- A board that was idle costs one look at its log per ARCHIVE_IDLE_MS, and no lease.
+- An idle board costs one read of its log per ARCHIVE_IDLE_MS, and no lease.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ from blackboard.errors import (
     Fenced,
     FutureRevision,
     InvalidRequest,
+    NoSuchBoard,
     Unavailable,
 )
 from blackboard.server.continuity import go_above, last_shared
@@ -71,7 +72,7 @@ class ArchiveStatistics:
 
 @dataclass
 class _Board:
-    """What the archiver of this process knows of one board."""
+    """The archiver's state of one board in this process."""
 
     name: str
     mark: Mark | None = None
@@ -102,7 +103,7 @@ class _Board:
         return self.mark is not None and self.mark.revision < self.head
 
     def reach(self, mark: Mark | None) -> None:
-        """Note how far it is archived by now, and wake who waits for that."""
+        """Note how far it is archived, and wake those who wait for that."""
         self.mark = mark
         self.moved.set()
         self.moved = asyncio.Event()
@@ -121,11 +122,19 @@ class Archiver:
         self._appended = 0
 
     def follow(self, name: str) -> None:
-        """See to it that a board is archived, from now on until `aclose`."""
+        """Archive a board from now on until `aclose`."""
         if name not in self._tasks:
             board = self._boards[name] = _Board(name)
             task = asyncio.create_task(self._run(board), name=f"archiver of {name}")
             self._tasks[name] = task
+
+    async def unfollow(self, name: str) -> None:
+        """Archive a board no longer: it is to be removed, or was."""
+        self._boards.pop(name, None)
+        task = self._tasks.pop(name, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     def poke(self, name: str) -> None:
         """Say that there is something new on a board that is followed."""
@@ -158,8 +167,8 @@ class Archiver:
 
     @contextlib.contextmanager
     def resting(self, name: str) -> Iterator[None]:
-        """In this block no append to the archive of a board is begun, but for one per
-        ARCHIVE_REST_MS. What is under way goes on."""
+        """In this block no append to the archive of a board is started, except one per
+        ARCHIVE_REST_MS. A running one continues."""
         self.follow(name)
         board = self._boards[name]
         board.restores += 1
@@ -218,6 +227,10 @@ class Archiver:
                 if await self._advance(board):
                     pause_ms = 0 if board.waiters or board.is_behind else ARCHIVE_PAUSE_MS
                 board.failures = 0
+            except NoSuchBoard:  # another process removed it
+                self._boards.pop(board.name, None)
+                self._tasks.pop(board.name, None)
+                return
             except Exception as error:  # noqa: BLE001 - nobody else would begin again
                 pause_ms = self._failed(board, error)
                 await asyncio.sleep(pause_ms / 1000)
@@ -245,7 +258,7 @@ class Archiver:
         return min(_FIRST_RETRY_MS << min(board.failures - 1, 16), ARCHIVE_RETRY_MS)
 
     async def _advance(self, board: _Board) -> bool:
-        """Append the next page of the log, or look how far somebody else is.
+        """Append the next page of the log, or see how far another process is.
 
         Returns whether to come back soon.
         """
@@ -287,7 +300,7 @@ class Archiver:
             return None
 
     async def _is_same(self, board: _Board, mark: Mark) -> bool:
-        """Whether the log goes on from the newest archived commit, or from one before it.
+        """Whether the log continues from the newest archived commit, or from an earlier one.
 
         Errors: FutureRevision when the engine has less; Compacted.
         """
@@ -314,7 +327,7 @@ class Archiver:
         if board.fence is not None and now - board.taken_at < ARCHIVE_LEASE_MS / 3000:
             return True
         fence = await self.archive.take(board.name, self.owner, ARCHIVE_LEASE_MS)
-        if fence is not None and fence != board.fence:  # somebody else may have been at work
+        if fence is not None and fence != board.fence:  # another process may have appended
             board.reach(await self.archive.mark(board.name))
             board.checked = False
         board.fence, board.taken_at = fence, now
@@ -343,8 +356,8 @@ class Archiver:
         return True
 
     def _pause(self, *, is_last: bool) -> Pause:
-        """What an append awaits between its steps: with time for others, unless somebody waits for
-        an archive, or this page is not the last one.
+        """The pause between the steps of an append: it leaves time for others, unless somebody
+        waits for the archive, or this page is not the last one.
 
         A commit takes half a dozen turns of the loop, and a dozen of the interpreter in its thread;
         beside steps that follow one another it waits for one of them each time.

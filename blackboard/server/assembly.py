@@ -19,6 +19,7 @@ from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Store
 from blackboard.errors import EngineRefused
 from blackboard.integrity.signing import Seal, make_key
+from blackboard.types import Revision
 
 
 async def archive_beside(directory: Path) -> Archive:
@@ -44,15 +45,46 @@ async def sealed(
 ) -> tuple[Store, Archive | None]:
     """A store and an archive that seal with data keys wrapped by `wrapper`; without one, as given.
 
-    With `public` they seal the public namespace too.
+    With `public` they seal the public namespace too. The first time that there is a master key, it
+    is recorded what may be in the clear: what was there before.
     Errors: EngineRefused when values were sealed there and no master key is given: nothing could
-    read them, and what is written now would lie there in the clear.
+    read them, and what is written now would lie there in the clear. Corrupt when the master key is
+    another one, or a record of data keys was taken away. Unavailable.
     """
     if wrapper is None:
         if KEYS_BOARD in await store.boards():
             raise EngineRefused("master_key", "none", _NEEDED)
         return store, archive
     keys = DataKeys(store, wrapper)
-    await keys.check()
-    front = SealedStore(store, keys, public=public)
-    return front, None if archive is None else SealedArchive(archive, keys)
+    try:
+        await keys.check()
+        front = SealedStore(store, keys, public=public)
+        await _switch_on(front, archive)
+    except BaseException:
+        await keys.aclose()
+        raise
+    return front, None if archive is None else SealedArchive(archive, keys, front.places)
+
+
+async def _switch_on(front: SealedStore, archive: Archive | None) -> None:
+    """From now on nothing in the clear counts where all is sealed; once and for good."""
+    switch = front.places.switch
+    wanted = [scope for scope in front.places.scopes if not await switch.is_on(scope)]
+    if wanted:
+        ends = await _ends(front.raw, archive)
+        for scope in wanted:
+            await switch.turn_on(scope, ends)
+    front.keys.switched()
+
+
+async def _ends(store: Store, archive: Archive | None) -> dict[str, Revision]:
+    """Up to where boards go that may have values in the clear, in the engine or in the archive."""
+    found = {
+        name: (await store.open(name)).revision
+        for name in await store.boards()
+        if not name.startswith("~")
+    }
+    for name in () if archive is None else await archive.boards():
+        mark = await archive.mark(name) if archive is not None else None
+        found[name] = max(found.get(name, 0), 0 if mark is None else mark.revision)
+    return found

@@ -1,12 +1,12 @@
-"""What one process keeps of the boards that it serves: a commit queue and a feed for each.
+"""The open boards of one process: a commit queue and a feed for each.
 
 Nothing here checks rights: `server/requests.py`, the only way in, does.
 
-What the service itself commits: the records of the namespace `system`.
+Commits of the service itself: the records of the namespace `system`.
 
 Invariants
-- each commit has an incarnation of its own, so that none of several services, nor of several tasks,
-  is ever taken for a retry of another.
+- each commit has its own incarnation, so that commits of several services or tasks are never
+  mistaken for retries of each other.
 - an unknown outcome is resolved by sending the same commit again, at most SYSTEM_TRIES times.
 """
 
@@ -32,17 +32,20 @@ from blackboard.errors import (
     BlackboardError,
     EngineRefused,
     LimitExceeded,
+    NoSuchBoard,
     OutcomeUnknown,
     StaleEpoch,
     Unavailable,
 )
 from blackboard.server import redlock_votes as quorum
+from blackboard.server.accounts import BegunBoards, WatchShares
 from blackboard.server.archiver import Archiver, ArchiveStatistics
 from blackboard.server.checkpoints.imports import Imports
 from blackboard.server.commit_queue import CommitQueue, Load
 from blackboard.server.continuity import go_above, told
 from blackboard.server.documents.rooms import Documents
 from blackboard.server.feed import Feed
+from blackboard.server.overload.charges import Charges, ChargeStatistics
 from blackboard.server.overload.fair_share import Shares
 from blackboard.server.overload.rate_limits import Meters, Rates
 from blackboard.server.security.audit import Audit
@@ -58,7 +61,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SweeperStatistics:
-    """What the sweeper of this process did since it started."""
+    """The work of this process's sweeper since it started."""
 
     rounds: int = 0
     """Times that it went over all boards open here."""
@@ -84,6 +87,8 @@ class ServiceStatistics:
     sweeper: SweeperStatistics = SweeperStatistics()
     votes: VoteCounts | None = None
     """None without lock masters."""
+    charges: ChargeStatistics = field(default_factory=ChargeStatistics)
+    """Of what came over connections; who uses the service in its own process pays for nothing."""
 
 
 class Closing(Protocol):
@@ -117,10 +122,12 @@ class Host:
     _facts: EngineFacts | None = None
     _lost: dict[str, Lost] = field(default_factory=dict)
     _refused: EngineRefused | None = None
+    _removing: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.load = Load()
         self.shares = Shares()
+        self.charges = Charges()
         self.meters = Meters(self.rates)
         self.revocations = Revocations(self.store)
         self._permits = Permits(self.store, self.revocations)
@@ -129,6 +136,8 @@ class Host:
             self.store.keys.made = partial(self.audit.note_service, "make_key")
             self.store.keys.scrubbed = self._note_scrub
         self.imports = Imports(self.store)
+        self.watches = WatchShares()
+        self.begun = BegunBoards(self.store)
         self.recoveries: Closing | None = None
         """Those that this process was asked for (`Recoveries.of`); None until it was."""
         self.redactions: Closing | None = None
@@ -141,8 +150,8 @@ class Host:
     async def look(self) -> None:
         """Ask the engine for its settings; somebody may have changed them under us.
 
-        Errors: EngineRefused; from then on nothing is served until a later look finds it mended.
-        InvalidRequest when two lock masters are one.
+        Errors: EngineRefused; from then on nothing is served until a later check succeeds.
+        InvalidRequest when two lock masters are the same server.
         """
         try:
             facts = await self.store.facts()
@@ -161,10 +170,15 @@ class Host:
         try:
             there = set(await self.store.boards())
             for name in await self.archive.boards():
-                if name not in there and await self.archive.holds(name):
+                if name in there or name in self._removing:
+                    continue
+                if await self.store.removed(name) is not None:
+                    await self.finish_removal(name)
+                elif await self.archive.holds(name):
                     mark = await self.archive.mark(name)
                     through = 0 if mark is None else mark.revision
                     self._lost.setdefault(name, Lost(0, through, through))
+            await self.archive.sweep()
         except BlackboardError as error:
             log.warning("the archive cannot be compared with the engine: %s", error)
 
@@ -178,7 +192,7 @@ class Host:
         self.audit.note_service("scrub_keys", "", left or "no live file holds what was replaced")
 
     def facts(self) -> EngineFacts:
-        """What the engine said of itself when it was last asked."""
+        """The engine's facts as of the last check."""
         assert self._facts is not None, "the service was not started"
         lost = tuple(told(name, found) for name, found in sorted(self._lost.items()))
         return with_fields(self._facts, warnings=self._facts.warnings + lost)
@@ -195,7 +209,7 @@ class Host:
             raise EngineRefused(**self._refused.fields())
 
     async def head(self, board: str, opener: str | None = None) -> Head:
-        """Where `board` stands. See `use`."""
+        """The head of `board`. See `use`."""
         await self.use(board, opener)
         return await self.store.open(board)
 
@@ -208,7 +222,7 @@ class Host:
         return self._boards[name]
 
     async def find(self, name: str, opener: str | None = None) -> OpenBoard | None:
-        """The queue and the feed of a board; None if there is none: nothing is made by asking.
+        """The queue and the feed of a board; None if there is no such board, which is not created.
 
         Errors: as of `use`.
         """
@@ -221,24 +235,32 @@ class Host:
         """Whether there is such a board: in the engine, or in the archive of one that lost it."""
         if name in self._boards or await self.store.exists(name):
             return True
-        return self.archive is not None and await self.archive.holds(name)
+        if self.archive is None or await self.store.removed(name) is not None:
+            return False
+        return await self.archive.holds(name)
 
-    async def use(self, name: str, opener: str | None = None) -> OpenBoard:
+    async def use(self, name: str, opener: str | None = None, *, again: bool = False) -> OpenBoard:
         """The queue and the feed of a board, which is created if it does not exist.
 
-        `opener` is the principal on whose account it is opened; None = the service's own.
-        Errors: LimitExceeded above BOARDS_MAX boards on the engine, or open in this process, or
-        above BOARDS_PER_PRINCIPAL_MAX that `opener` was the first to use: nobody takes all of them.
+        `opener` is the principal on whose account it is opened; None = the service's own. A board
+        that was removed begins `again`, as another one.
+        Errors: NoSuchBoard for one that was removed, without `again`; LimitExceeded above
+        BOARDS_MAX boards on the engine, or open in this process, or above BOARDS_PER_PRINCIPAL_MAX
+        that `opener` was the first to use: nobody takes all of them.
         """
         found = self._boards.get(name)
         if found is not None:
             return found
+        self._check_stays(name)
         if name not in self._openers:
             self._check_room(opener)
             self._openers[name] = opener
         try:
             await self.check_new(name)
-            await self.store.open(name)
+            if again:
+                await self.finish_removal(name)
+            await self.store.open(name, again=again)
+            self._check_stays(name)
             await self._go_above(name)
         except BaseException:
             if name not in self._boards:
@@ -252,9 +274,58 @@ class Host:
             self.archiver.follow(name)
         return self._boards.setdefault(name, opened)
 
+    def _check_stays(self, name: str) -> None:
+        if name in self._removing:
+            raise Unavailable(what=f"board {name}", reason="it is being removed")
+
+    async def remove(self, name: str) -> None:
+        """Remove a board, and what is kept of it anywhere but for what branches share.
+
+        Whoever uses it gets NoSuchBoard. The engine's part is atomic: after a crash there is the
+        board or there is none, and `remove` again does the rest, as does the next look at what was
+        lost and the next board of this name.
+        Errors: NoSuchBoard when there is none; Unavailable: perhaps removed.
+        """
+        self._check_stays(name)
+        self._removing.add(name)
+        try:
+            if not await self.exists(name) and await self.store.removed(name) is None:
+                raise NoSuchBoard(name)
+            mark = None if self.archive is None else await self.archive.mark(name)
+            await self.let_go(name, NoSuchBoard(name))
+            await self.store.remove(name, above=0 if mark is None else mark.revision)
+            await self.finish_removal(name)
+        finally:
+            self._removing.discard(name)
+
+    async def let_go(self, name: str, error: BlackboardError) -> None:
+        """Serve a board no longer: who watches it is told `error`."""
+        opened = self._boards.pop(name, None)
+        self._openers.pop(name, None)
+        self._lost.pop(name, None)
+        if self.archiver is not None:
+            await self.archiver.unfollow(name)
+        if opened is not None:
+            await opened.feed.end(error)
+        if self.documents is not None:
+            await self.documents.end(name)
+        if opened is not None:
+            await opened.queue.aclose()
+
+    async def finish_removal(self, name: str) -> None:
+        """Remove what is left outside the engine of a board that it removed, if it did."""
+        if await self.store.removed(name) is None:
+            return
+        is_shared = False
+        if self.archive is not None:
+            is_shared = await self.archive.remove(name, keep=await self.store.boards())
+        if isinstance(self.store, SealedStore) and not is_shared:
+            await self.store.keys.forget(name)
+        await self.begun.forget(name)
+
     async def _go_above(self, name: str) -> None:
-        """Let a board go on above what is archived of it. An archive that is away keeps nobody from
-        a board: its archiver looks again."""
+        """Let a board continue above its archived revisions. If the archive is unavailable, the
+        board can be used anyway: its archiver checks later."""
         if self.archive is None:
             return
         try:
@@ -286,7 +357,7 @@ class Host:
     async def commit_past(
         self, board: str, prepared: Prepared, permit: Permit | None
     ) -> Outcome | BlackboardError:
-        """Carry out a commit by itself, past the queue of the others.
+        """Carry out a commit separately, bypassing the queue.
 
         Errors: Unavailable when certainly it was not applied.
         """
@@ -329,6 +400,7 @@ class Host:
             lag_ms=self.load.lag_ms,
             backlog_bytes=self.load.backlog_bytes,
             votes=None if self.lock_masters is None else self.lock_masters.counts(),
+            charges=self.charges.statistics(),
         )
 
     async def settled(self) -> None:
@@ -359,7 +431,7 @@ class Host:
 
 
 def salted(commit: Commit) -> Commit:
-    """A commit on its way to an engine: with a salt of its own, whoever sent it."""
+    """The commit with a new salt, on its way to an engine."""
     return replace(commit, salt=secrets.token_bytes(SALT_BYTES))
 
 
@@ -397,7 +469,7 @@ async def commit_as_system(
             commit = replace(commit, epoch=outcome.current)
         elif isinstance(outcome, OutcomeUnknown) and not outcome.final:
             commit = replace(commit, retry_since=since)
-        elif isinstance(outcome, AttemptTooOld):  # told to a first attempt only
+        elif isinstance(outcome, AttemptTooOld):  # only a first attempt gets this
             since = outcome.head
             commit = replace(commit, known=since)
         else:

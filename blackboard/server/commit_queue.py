@@ -1,4 +1,4 @@
-"""Group commit: what queued while the last engine call was in flight goes together in the next.
+"""Group commit: commits that queued during an engine call share the next one.
 
 Invariants
 - per board at most FLIGHTS_MAX engine calls are in flight; commits leave in the order they came.
@@ -8,11 +8,12 @@ Invariants
 
 Whether this process has more to do than it can, and then takes no more.
 
-Two things are measured: by how much the event loop is late, and how many bytes of commits wait for
-their engines. Only a loop that is late all through _LOOKS looks counts, as in CoDel (Nichols and
-Jacobson, 2012): the least delay of an interval tells a queue that stands from one that passes.
+Two things are measured: how late the event loop is, and how many bytes of commits wait for their
+engines. A loop counts as late only if it was late in _LOOKS consecutive measurements, as in CoDel
+(Nichols and Jacobson, 2012): the smallest delay of an interval distinguishes a standing queue from
+a passing one.
 
-Refused is then whatever would be done for others than admins, but for what ends something.
+Then all requests are refused, except those of admins and those that end something.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ from blackboard.wire.codec import Prepared
 
 _LOOKS: Final = 3
 FREE_METHODS: Final = frozenset({"whoami", "refresh", "unwatch", "progress"})
-"""Methods that are answered all the same: they cost nothing, or end something."""
+"""Methods that are always answered: they cost nothing, or end something."""
 
 
 class Load:
@@ -134,7 +135,7 @@ class CommitQueue:
     def submit(
         self, prepared: Prepared, permit: Permit | None = None
     ) -> "asyncio.Future[Outcome | BlackboardError]":
-        """Queue one commit; the future tells its outcome. `permit`: None = the service's own.
+        """Queue one commit; the future gets its outcome. `permit`: None = the service's own.
 
         Errors: Overloaded when COMMITS_QUEUED_MAX commits, or BACKLOG_BYTES_MAX, wait already.
         Cancellation: the commit may still be applied; its outcome is then unknown to the caller.
@@ -193,7 +194,7 @@ class CommitQueue:
         return batch
 
     def _permitted(self, batch: list[Waiting]) -> list[Waiting]:
-        """Those that may still be done; the others are told why not."""
+        """The commits that are still permitted; the others get the reason."""
         refused = self.recheck([permit for _, _, permit in batch])
         for number, refusal in refused.items():
             waiter = batch[number][1]
@@ -231,7 +232,7 @@ class CommitQueue:
         return outcomes
 
     def _give_up(self, batch: list[Waiting]) -> None:
-        """Nobody knows what became of `batch`; what waits behind it is given up too."""
+        """The outcome of `batch` is unknown; the commits behind it are given up too."""
         self.load.backlog_bytes -= sum(prepared.size for prepared, _, _ in self._waiting)
         for prepared, waiter, _ in batch + list(self._waiting):
             if not waiter.done():

@@ -1,9 +1,9 @@
-"""Whether a board goes on where its archive ends, and what is done when it does not.
+"""Whether a board continues where its archive ends, and the remedy if it does not.
 
 An engine may come back with less than was acknowledged: an older copy of its file was put in place,
-its journal is missing, a server was emptied. Then the archive knows revisions that the engine does
-not. They stay where they are, and the board goes on above them in an epoch of its own, so that none
-of them is ever given to another commit.
+its journal is missing, a server was emptied. Then the archive has revisions that the engine does
+not. They stay in the archive, and the board continues above them in a new epoch, so that none of
+them is ever issued again.
 
 Nothing here changes the archive: `server/archiver.py` takes the new epoch in as any other entry.
 """
@@ -20,13 +20,13 @@ from blackboard.types import Revision
 
 log = logging.getLogger(__name__)
 _TRIES: Final = 5
-"""Times that a board is looked at again because it moved meanwhile."""
+"""Times that a board is checked again because it changed in between."""
 _MARKERS: Final = 64
 """Epochs without a commit that are gone back over: a service that was started again and again."""
 
 
 async def go_above(store: Store, archive: Archive, board: str) -> Lost | None:
-    """See to it that the board stands above everything that is archived of it.
+    """Make sure that the board is above everything that is archived of it.
 
     Returns what its engine was found to have lost just now; None: nothing.
     Errors: Unavailable, Corrupt.
@@ -84,7 +84,7 @@ async def _entry_at(store: Store, board: str, revision: Revision) -> LogEntry | 
 
 
 def told(board: str, lost: Lost) -> str:
-    """What people are told of a loss."""
+    """The message about a loss."""
     return (
         f"board {board}: the engine lost revisions {lost.survived + 1} to {lost.through}, which the"
         f" archive has; `blackboard recover {board}` brings them back"

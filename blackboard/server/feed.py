@@ -1,15 +1,15 @@
 """One log reader per board and process, many watchers.
 
-The reader keeps the newest entries in a ring. A watcher is not fed: it takes, at its own pace, what
-lies after its position, from the ring while it keeps up (synced) and from the log when it does not
-(unsynced). So a watcher that stopped reading costs nothing but its position, there is no queue that
+The reader keeps the newest entries in a ring. A watcher is not fed: it takes, at its own pace, the
+entries after its position, from the ring while it keeps up (synced) and from the log when it does
+not (unsynced). So a watcher that stopped reading costs only its position, there is no queue that
 could overflow, and the log, which is bounded by compaction, is the only buffer.
 
 Invariants
 - the ring holds every entry after `_after` up to `_newest`, without a gap.
 - `_newest` never decreases.
-- a sleeping watcher's view shows nothing of what came since it fell asleep: the index of views
-  finds those that are concerned, at a cost that does not follow how many watch something else.
+- a sleeping watcher's view shows nothing of the entries since it fell asleep: the index of views
+  finds the affected ones, at a cost that does not depend on the number of other watchers.
 - a Delivery is shared by all watchers that have the same view and position; nobody changes it.
 - whatever ends the reader reaches every watcher: none waits for what nobody reads.
 """
@@ -22,6 +22,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Self
 
 from blackboard.archive.base import Archive
 from blackboard.client.link import Delivery
@@ -34,6 +35,7 @@ from blackboard.core.pattern_index import PatternIndex, intersections
 from blackboard.core.redaction import is_redaction
 from blackboard.core.watch import Cursor, Position, WatchEvent
 from blackboard.engines.base import Store
+from blackboard.engines.payer import charged
 from blackboard.errors import (
     BlackboardError,
     Compacted,
@@ -61,11 +63,23 @@ _TAIL_RETRY_S = 0.5
 
 @dataclass(frozen=True)
 class View:
-    """What a watcher wants and may see. Equal views share their deliveries."""
+    """The patterns and rights of a watcher. Equal views share their deliveries."""
 
     patterns: tuple[Pattern, ...]
     grants: tuple[Grant, ...]
     coalesce: bool = False
+
+    @classmethod
+    def of(
+        cls, patterns: tuple[Pattern, ...], grants: tuple[Grant, ...], *, coalesce: bool
+    ) -> Self:
+        """The view of a watcher, without the patterns of what it may not read.
+
+        Where none is left all have the same view, which shows epochs alone.
+        """
+        readable = tuple(pattern.text for pattern in access.readable_patterns(grants))
+        met = tuple(each for each in patterns if intersections([each.text], readable))
+        return cls(met, grants if met else (), coalesce)
 
     @cached_property
     def readable(self) -> Callable[[Key], bool]:
@@ -93,14 +107,14 @@ class View:
     def show(self, entry: LogEntry) -> LogEntry | None:
         """The part of `entry` that this view shows, None if nothing.
 
-        Errors: Resync when it is a restore that changed more than is told at once.
+        Errors: Resync when it is a restore that changed more than one delivery can hold.
         """
         return history.bounded(history.visible(entry, self.patterns, self.readable))
 
 
 @dataclass(slots=True)
 class _Sleepers:
-    """Watchers with the same view, who have passed everything there is."""
+    """Watchers with the same view that are up to date."""
 
     # Futures in place of an Event, which takes twice as long to wait for.
     woken: "dict[asyncio.Future[None], None]" = field(default_factory=dict)
@@ -138,6 +152,8 @@ class Feed:
         self._poked_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None  # while there is a reader
         self._shared: dict[tuple[View, Position], tuple[Delivery, Position]] = {}
+        self._mark: Delivery | None = None
+        """What those are told who have passed everything there is, and saw nothing for long."""
         self._large: LargeEntry | None = None
         """The last restore that was shown, while the ring has it."""
         self._tail: asyncio.Task[None] | None = None
@@ -182,10 +198,14 @@ class Feed:
                 watch.check_digest(page.head, position, entry)
 
     async def aclose(self) -> None:
-        """End the reader. Watchers that are still open are told Unavailable."""
+        """End the reader. Open watchers get Unavailable."""
+        await self.end(Unavailable(what=f"board {self.board}", reason="the service is stopping"))
+
+    async def end(self, error: BlackboardError) -> None:
+        """End the reader. Watchers that are still open are told `error`."""
         tail = self._tail
         self._stop()
-        self._fail(Unavailable(what=f"board {self.board}", reason="the service is stopping"))
+        self._fail(error)
         if tail is not None:
             await asyncio.wait([tail])
 
@@ -208,10 +228,10 @@ class Feed:
     ) -> LogEntry | None:
         """Wait until `view` shows something after `after`, or about until `due_s` of the loop.
 
-        Returns the last entry that came meanwhile of which it shows nothing, as of all before it;
-        None if there is none. Without a view everything that comes is waited for.
-        There is no timer per watcher: the reader, which looks at the log every second at least,
-        wakes those that are due. Errors: why the reader ended.
+        Returns the last entry that arrived in the meantime, if the view shows nothing of it or of
+        those before it; else None. Without a view, it waits for any entry. There is no timer per
+        watcher: the reader, which reads the log at least every second, wakes those that are due.
+        Errors: why the reader ended.
         """
         if self._newest > after:
             return None
@@ -231,13 +251,13 @@ class Feed:
         return sleepers.passed
 
     def poke(self) -> None:
-        """Let every waiting watcher look again."""
+        """Wake every waiting watcher."""
         sleeping, self._sleeping = self._sleeping, {}
         for sleepers in sleeping.values():
             sleepers.wake(self._last)
 
     def nudge(self, view: View) -> None:
-        """Let those who wait with `view` look again."""
+        """Wake the watchers that wait with `view`."""
         sleepers = self._sleeping.pop(view, None)
         if sleepers is not None:
             sleepers.wake(self._last)
@@ -259,7 +279,7 @@ class Feed:
         self._wake_due()
 
     def _wake_due(self) -> None:
-        """Let those look again who are to say how far they are; at most once in a second."""
+        """Wake the watchers whose progress mark is due; at most once a second."""
         assert self._loop is not None
         now_s = self._loop.time()
         if (now_s - self._poked_s) * 1000 < _TAIL_WAIT_MS:
@@ -273,13 +293,14 @@ class Feed:
     def shared(
         self, view: View, after: Position, make: Callable[[], tuple[Delivery, Position]]
     ) -> tuple[Delivery, Position]:
-        """The delivery for `view` after `after`, made once while the head does not move."""
+        """The delivery for `view` after `after`, made once while the head does not move: whoever
+        comes for it first pays for it."""
         found = self._shared.get((view, after))
         if found is None:
-            found = self._shared[view, after] = make()
+            found = self._shared[view, after] = charged(make)
         return found
 
-    async def archived(self, after: Revision, gone: Compacted) -> list[LogEntry]:
+    async def archived(self, after: Revision, gone: Compacted) -> tuple[LogEntry, ...]:
         """The next entries after `after` that the log has no more, for who is watching already.
 
         Errors: `gone`, unless they are archived.
@@ -293,7 +314,13 @@ class Feed:
                 )
         if not found:
             raise gone
-        return list(found)
+        return tuple(found)
+
+    def mark(self, position: Position) -> Delivery:
+        """A delivery of nothing but a position, one for all who have come so far."""
+        if self._mark is None or self._mark.position != position:
+            self._mark = Delivery((), position)
+        return self._mark
 
     def show(self, view: View, entry: LogEntry) -> LogEntry | None:
         """As `View.show`; what it takes to show a large restore to many is made once."""
@@ -321,7 +348,7 @@ class Feed:
         self._ring.clear()
         self._after = self._newest  # what the ring held is read from the log
         self._shared.clear()
-        self._large = self._last = None
+        self._large = self._last = self._mark = None
         self._ring_bytes = self._ring_changes = 0
 
     def _fail(self, error: BlackboardError) -> None:
@@ -329,7 +356,8 @@ class Feed:
         self.poke()
 
     def _ended(self, tail: "asyncio.Task[None]") -> None:
-        """The reader is gone. Cancelled: nobody watches. Else: everybody must be told."""
+        """The reader ended. If it was cancelled, nobody watches; otherwise all watchers get the
+        error."""
         if tail.cancelled() or tail is not self._tail:
             return
         error = tail.exception()
@@ -444,7 +472,7 @@ class Watcher:
         return self
 
     async def __anext__(self) -> Delivery:
-        """The next delivery. Cancellation: loses nothing, the next call goes on from here."""
+        """The next delivery. Cancellation: loses nothing, the next call continues from here."""
         try:
             while True:
                 delivery = await self._next()
@@ -473,7 +501,7 @@ class Watcher:
             return await self._catch_up(after)
         self._cursor.on(WatchEvent.CAUGHT_UP)
         if not entries:
-            return Delivery((), self.position)
+            return self._feed.mark(self.position)
         delivery, self._cursor.position = self._feed.shared(
             self.view, self.position, lambda: self._pass(entries)
         )
@@ -483,20 +511,19 @@ class Watcher:
         """The next entries from the log, or from the archive if the log was cut meanwhile; no more
         than one delivery takes, the rest is read later.
 
-        Errors: Compacted, RolledBack.
+        Errors: Compacted, RolledBack; Corrupt when there is a gap.
         """
         store, board = self._feed.store, self._feed.board
         try:
-            page = await store.log(board, after, limit=WATCH_BATCH_REVISIONS_MAX)
+            found = (await store.log(board, after, limit=WATCH_BATCH_REVISIONS_MAX)).entries
         except FutureRevision:
             # The engine lost what was seen. Opening the board begins an epoch above everything.
             watch.check_start(await store.open(board), self.position)
-            page = await store.log(board, after, limit=WATCH_BATCH_REVISIONS_MAX)
+            found = (await store.log(board, after, limit=WATCH_BATCH_REVISIONS_MAX)).entries
         except Compacted as gone:
             found = await self._feed.archived(after, gone)
-            delivery, self._cursor.position = self._pass(found)
-            return delivery
-        delivery, self._cursor.position = self._pass(list(page.entries))
+        history.check_sequence(after, found)
+        delivery, self._cursor.position = charged(lambda: self._pass(list(found)))
         return delivery
 
     def _pass(self, entries: list[LogEntry]) -> tuple[Delivery, Position]:

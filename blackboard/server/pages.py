@@ -1,4 +1,4 @@
-"""What one answer shows of a listing or of the log, put together from pages of an engine.
+"""One answer of a listing or of the log, assembled from pages of an engine.
 
 It goes by nothing but what the reader may read: that alone decides where it ends, and a cursor is a
 key that the reader may read (docs/decisions/0035-readable-ranges.md).
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from blackboard.core.access import Reach
 from blackboard.core.commit import Entry, Reading
 from blackboard.core.path import Pattern, Ranges
+from blackboard.engines.payer import turn
 from blackboard.types import LIST_ENTRIES_MAX, PAGE_BYTES_MAX, Key
 
 _LIST_PAGES_MAX: Final = 16
@@ -31,7 +32,7 @@ class Source(Protocol):
 
 
 class Sieve:
-    """What one answer shows of the keys that were looked through.
+    """The visible part of the keys that were scanned.
 
     It goes by nothing but what the reader may read: that alone decides where a page ends.
     """
@@ -55,7 +56,7 @@ class Sieve:
         )
 
     def take(self, entries: Sequence[Entry]) -> bool:
-        """Look at the next entries; False when it is full, and a readable one is left."""
+        """Take the next entries; False when it is full and a readable one is left."""
         for entry in entries:
             if not self._readable(entry.key):
                 continue
@@ -70,10 +71,9 @@ class Sieve:
 
 
 async def listed(source: Source, reach: Reach, sieve: Sieve, after: Key | None) -> Reading | None:
-    """Pages of the engine put together, as long as they are of one revision.
+    """Pages of the engine joined together, as long as they are of one revision.
 
-    None when they are not, and where the last of them ended would tell of what the reader may not
-    read: begin again.
+    None when they are not, and the end of the last one would reveal unreadable keys: start again.
     """
     shown: Reading | None = None
     step = sieve.limit if reach.is_exact else LIST_ENTRIES_MAX
@@ -89,4 +89,5 @@ async def listed(source: Source, reach: Reach, sieve: Sieve, after: Key | None) 
         if after is None:
             return replace(shown, entries=tuple(sieve.found), next_key=None)
         await asyncio.sleep(0)  # a page of an engine in memory comes without a pause
+        await turn()
     return replace(shown, entries=tuple(sieve.found), next_key=sieve.last)

@@ -1,9 +1,8 @@
 """Why is this so? Walk back from an entry through the commits that it was based on.
 
-What a commit was based on is what its writer said it had read; nothing is inferred, and nobody's
-belief is computed. What a restore put back is based on what was there at its target. The walk is
-breadth first, visits each (key, revision) once, and is bounded by WHY_DEPTH_MAX and
-WHY_COMMITS_MAX.
+A commit is based on the reads that its writer named; nothing is inferred. An entry that a restore
+put back is based on the version at the restored revision. The walk is breadth first, visits each
+(key, revision) once, and is bounded by WHY_DEPTH_MAX and WHY_COMMITS_MAX.
 """
 
 from collections import deque
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 
 from blackboard.client.views import Cause
 from blackboard.core.commit import RESTORE, Entry, LogEntry
+from blackboard.engines.payer import turn
 from blackboard.errors import Compacted, FutureRevision
 from blackboard.server.checkpoints.reader import Past
 from blackboard.types import WHY_COMMITS_MAX, WHY_DEPTH_MAX, Key, Revision
@@ -28,6 +28,7 @@ async def causes(
     met = {ground for ground, _ in waiting}
     found: list[Cause] = []
     while waiting and len(found) < WHY_COMMITS_MAX:
+        await turn()
         (key, revision), depth = waiting.popleft()
         cause = await _cause(past, board, Cause(key, revision, depth), readable)
         found.append(cause)

@@ -6,7 +6,7 @@ epoch, not to the holder: among the holders of one history the engine decides, a
 does not know of a lease waits until the votes for it were given back or ran out.
 
 Invariants
-- no lease is granted to who asks for it without the votes; a queue passes a lease on with them.
+- no lease is granted without the votes; a queue passes a lease on together with them.
 - a renewal is never refused because of the masters: its fence is what protects.
 - the commit is refused as a whole, and nothing was sent to the engine, when votes are missing.
 """
@@ -78,7 +78,7 @@ class _Ballot:
     async def open(self) -> None:
         """Get the votes for what is to be granted, and prolong those of what is renewed.
 
-        Errors: Unavailable; votes that were got anew are given back. Cancellation: the same.
+        Errors: Unavailable; newly obtained votes are given back. Cancellation: the same.
         """
         grants = [op for op in self._commit.ops if isinstance(op, Grant)]
         renewals = [op for op in self._commit.ops if isinstance(op, Renew) and op.fence]

@@ -1,13 +1,13 @@
 """The way in: every request of a principal passes here, is checked, and goes to the service.
 
-What may not be read is neither returned nor hinted at: keys are checked before the engine is asked,
-and whatever is found by pattern is filtered after it.
+Unreadable data is neither returned nor hinted at: keys are checked before the engine is asked, and
+results of patterns are filtered afterwards.
 
 The way into the past: the requests of `client/history.py`, checked and carried out.
 
-Who may checkpoint or restore the whole board does not thereby read it: a comparison, a history and
-a look at a moment show what the principal may read now, a manifest the digests of the namespaces
-that it may read as a whole, and no refusal names a key that was not asked for. An export and an
+The right to checkpoint or restore the whole board does not include reading it: comparisons,
+histories and reads of the past show what the principal may read now, a manifest shows the digests
+of fully readable namespaces, and no refusal names a key that was not requested. An export and an
 import carry everything, private namespaces included, and need the admin right on the whole board.
 """
 
@@ -66,14 +66,17 @@ from blackboard.core.commit import (
 )
 from blackboard.core.digest import content_of
 from blackboard.core.documents.keys import check_document, document_prefix
+from blackboard.core.freeze import Freeze
 from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
 from blackboard.core.path import Pattern, Ranges, check_key, parse_pattern, parse_patterns
 from blackboard.core.redaction import check_redactable
+from blackboard.core.watch import Position
 from blackboard.encryption.archive import sealed_entry
 from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Store
+from blackboard.engines.payer import turn
 from blackboard.errors import (
     BlackboardError,
     Compacted,
@@ -86,7 +89,7 @@ from blackboard.errors import (
 )
 from blackboard.integrity.envelope import sealed_form
 from blackboard.integrity.signing import Manifest
-from blackboard.server import provenance
+from blackboard.server import freezing, provenance
 from blackboard.server.boards import Host, OpenBoard, salted
 from blackboard.server.checkpoints.branch import Branches
 from blackboard.server.checkpoints.reader import Past
@@ -137,6 +140,7 @@ class LocalLink:
         self._host = host
         self._readable = access.readable(principal.grants)
         self._opener = None if principal.acts_for_any else principal.account
+        self._beginner = None if principal.credential is None else self._opener
         self._meter = host.meters.meter(principal)
 
     @property
@@ -154,13 +158,13 @@ class LocalLink:
         return LocalLink(self._host, access.acting_as(self.principal, agent))
 
     async def head(self, board: str) -> Head:
-        """Where `board` stands; it begins with that if the principal may change anything there.
+        """The head of `board`, which is created by this if the principal may change anything there.
 
         Errors: NoSuchBoard.
         """
         with self._audited("head", board):
             self._check(board)
-            await self._begin(board)
+            await self._begin(board, again=True)
             return await self._host.head(board, self._opener)
 
     async def commit(self, board: str, commit: Commit) -> Receipt:
@@ -172,14 +176,16 @@ class LocalLink:
             commit = self._signed(commit)
             if self._meter is not None:
                 self._take_log(prepare(commit).size)
+            if self._beginner is not None and not self._host.is_open(board):
+                await self._begin(board)
             outcome = await self._host.commit(board, commit, self._opener, self._permit())
         return self.finish(outcome)
 
     def start(self, board: str, commit: Commit) -> "asyncio.Future[Outcome | BlackboardError]":
         """Queue a commit that the wire has validated, if `can_start`; `finish` takes its outcome.
 
-        For whoever serves many commits and cannot afford a task for each.
-        Errors: those of `commit` that are known before it is sent.
+        For callers with many commits that cannot afford a task for each. Errors: those of `commit`
+        that are known before it is sent.
         """
         with self._audited("commit", board):
             self._check(board)
@@ -308,12 +314,13 @@ class LocalLink:
         return entry_digest.proof_of(entry, self._readable, _content_of)
 
     async def _log_pages(self, past: Past, board: str, gathered: history.Gathered) -> LogPage:
-        """Pages of the engine put together: how large others' commits are ends none early."""
+        """Pages of the engine joined together, so that the size of others' commits ends none
+        early."""
         after = gathered.through
         while True:
             try:
                 page = await past.log(board, gathered.through, gathered.left)
-                is_whole = gathered.take(page.entries)
+                is_whole = await _gather(gathered, page.entries)
             except (Resync, Compacted):
                 if gathered.through == after:
                     raise
@@ -321,7 +328,6 @@ class LocalLink:
             if is_whole or not page.entries or gathered.through >= page.head.revision:
                 shown, proofs = tuple(gathered.shown), tuple(gathered.proofs)
                 return LogPage(page.head, shown, gathered.through, proofs)
-            await asyncio.sleep(0)
 
     async def why(self, board: str, key: Key) -> Sequence[Cause]:
         """The commits that led to `key`, as far as they may be read."""
@@ -338,21 +344,19 @@ class LocalLink:
         """Open a watch; only what may be read is delivered."""
         with self._audited("watch", board, request):
             self._check(board)
-            view = View(
-                patterns=parse_patterns(request.patterns),
-                grants=self.principal.grants,
-                coalesce=request.coalesce,
-            )
-            return self._watch(board, view, request)
+            patterns, grants = parse_patterns(request.patterns), self.principal.grants
+            view = View.of(patterns, grants, coalesce=request.coalesce)
+            return self._watch(board, view, request.after)
 
     @asynccontextmanager
-    async def _watch(self, board: str, view: View, request: WatchRequest) -> AsyncIterator[Stream]:
+    async def _watch(self, board: str, view: View, after: Position | None) -> AsyncIterator[Stream]:
         feed = (await self._begin(board)).feed
-        async with feed.watch(view, request.after) as watcher:
-            if self.principal.credential is None:
-                yield watcher
-            else:
-                yield Permitted(watcher, self._check_token)
+        with self._host.watches.one(self.principal.account):
+            async with feed.watch(view, after) as watcher:
+                if self.principal.credential is None:
+                    yield watcher
+                else:
+                    yield Permitted(watcher, self._check_token)
 
     def document(self, board: str, key: Key) -> AbstractAsyncContextManager[Session]:
         """Join the document at `key`. See `Documents.join`."""
@@ -463,13 +467,37 @@ class LocalLink:
                 access.require_board(self.principal, name)
             return await redactions.redact(board, wish, self.principal.name)
 
+    async def freeze(self, board: str, note: str) -> Freeze:
+        """Refuse commits from now on."""
+        with self._audited("freeze", board, note):
+            await self._use(board, Right.ADMIN)
+            check_note(note)
+            return await freezing.freeze(self._host, board, self.principal.name, note)
+
+    async def thaw(self, board: str, note: str) -> Freeze | None:
+        """Take commits again."""
+        with self._audited("thaw", board, note):
+            await self._use(board, Right.ADMIN)
+            check_note(note)
+            return await freezing.thaw(self._host, board, self.principal.name, note)
+
+    async def remove(self, board: str) -> None:
+        """Remove a board for good. See `Link.remove`."""
+        with self._audited("remove", board):
+            await self._check_whole(board, Right.ADMIN)
+            await self._host.remove(board)
+
     async def branch(self, board: str, wish: BranchWish) -> Head:
         """Make a board that begins as this one was."""
         with self._audited("branch", board, wish):
             await self._use(board, Right.CHECKPOINT)
             self._check(wish.new)
             await self._host.check_new(wish.new)
+            if await self._host.store.removed(wish.new) is not None:
+                reason = f"a board {wish.new!r} was removed: a branch needs a name of its own"
+                raise InvalidRequest(field="new", reason=reason)
             check_note(wish.note)
+            await self._note_begun(wish.new)
             head = await Branches(self._host).branch(board, wish, self.principal.name)
             await self._host.use(wish.new, self._opener)
             return head
@@ -543,6 +571,7 @@ class LocalLink:
             await self._host.check_new(board)
             if await self._host.exists(board):
                 raise InvalidRequest(field="board", reason=f"there is a board {board!r}")
+            await self._host.finish_removal(board)
             await self._host.imports.begin(board, wish, self.principal.name)
 
     async def import_page(
@@ -656,27 +685,35 @@ class LocalLink:
         if await self._host.find(board, self._opener) is None:
             raise NoSuchBoard(board)
 
-    async def _begin(self, board: str) -> OpenBoard:
+    async def _begin(self, board: str, *, again: bool = False) -> OpenBoard:
         """Open a board, which begins with that if the principal may change anything there.
 
-        Errors: NoSuchBoard when there is none and the principal may not.
+        Errors: NoSuchBoard when there is none and the principal may not, or it was removed and is
+        not to begin `again`: what is left of those who used it does not bring it back.
         """
         found = await self._host.find(board, self._opener)
         if found is not None:
             return found
-        if not access.may_begin(self.principal):
+        is_gone = not again and await self._host.store.removed(board) is not None
+        if is_gone or not access.may_begin(self.principal):
             raise NoSuchBoard(board)
-        return await self._host.use(board, self._opener)
+        await self._note_begun(board)
+        return await self._host.use(board, self._opener, again=again)
+
+    async def _note_begun(self, board: str) -> None:
+        """Record whose a board is that begins now. Errors: LimitExceeded."""
+        if self._beginner is not None and not await self._host.store.exists(board):
+            await self._host.begun.note(self._beginner, board)
 
     async def _check_whole(self, board: str, right: Right) -> None:
-        """Check the right to the whole board, and the token with what the engine has now: what is
-        done under it is no commit of the principal's, which the engine would check."""
+        """Check the right to the whole board, and the token against the engine's present record:
+        the following action is not a commit of the principal, which the engine would check."""
         self._check(board)
         access.require_whole(self.principal, right)
         await self._host.revocations.confirm(self.principal)
 
     def _permit(self) -> Permit | None:
-        """What the commit queue looks at again before a commit leaves for the engine."""
+        """The permit that the commit queue checks again before a commit leaves for the engine."""
         return self._host.revocations.permit(self.principal)
 
     def _take_log(self, size: int) -> None:
@@ -697,8 +734,8 @@ class LocalLink:
         access.require_board(self.principal, board)
 
     def _told(self, error: BlackboardError) -> BlackboardError:
-        """What the principal is told of a refusal: of a key that it may not read, no more than
-        that it is in the way (somebody may `append` without reading)."""
+        """The refusal as the principal may see it: about an unreadable key, only that it is in the
+        way (a principal may `append` without reading)."""
         if not isinstance(error, Conflict):
             return error
         if not self._readable(error.key):
@@ -708,13 +745,24 @@ class LocalLink:
         return error
 
 
+async def _gather(gathered: history.Gathered, entries: Sequence[LogEntry]) -> bool:
+    """Take in a page in portions, between which others have their turn; True if the answer ends
+    there. Errors: Resync."""
+    for portion in history.portions(entries):
+        if gathered.take(portion):
+            return True
+        await turn()
+        await asyncio.sleep(0)
+    return False
+
+
 def _content_of(value: bytes) -> bytes:
     """The SHA-256 of a value as it is kept."""
     return content_of(sealed_form(value))
 
 
 _NOTHING: Final = Reading(0, "")
-"""What is read of a board that there is not."""
+"""The answer to a read of a board that does not exist."""
 _NO_LOG: Final = LogPage(Head(0, Epoch(0, ""), 1), ())
 
 

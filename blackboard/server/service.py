@@ -1,6 +1,6 @@
 """The service of one process: its boards, and the tasks that keep them tidy.
 
-Stateless but for its engine: start as many over one Redis as you like.
+All state is in the engine: start as many services over one Redis as you like.
 """
 
 import asyncio
@@ -130,14 +130,15 @@ class Service:
     ) -> Client:
         """A client straight into this service, for the application that runs it.
 
-        It acts as the operator, or with the name and the default rights of `agent`. `close` is what
-        its `aclose` does; without it the service goes on. Errors: InvalidRequest for a bad name.
+        It acts as the operator, or with the name and the default rights of `agent`. `close` is
+        called by its `aclose`; without it the service keeps running. Errors: InvalidRequest for a
+        bad name.
         """
         principal = access.acting_as(access.operator(), agent)
         return Client(self.link(principal), close=close)
 
     def facts(self) -> EngineFacts:
-        """What the engine said of itself when it was last asked."""
+        """The engine's facts as of the last check."""
         return self.host.facts()
 
     def check_serving(self) -> None:
@@ -170,6 +171,6 @@ async def _every(
 
 
 def _report(task: "asyncio.Task[None]") -> None:
-    """These tasks never end by themselves: one that did has a bug, and people must hear of it."""
+    """These tasks never end on their own: if one does, that is a bug, and is logged."""
     if not task.cancelled():
         log.critical("%s ended", task.get_name(), exc_info=task.exception())

@@ -11,8 +11,8 @@ Roles: named sets of grants, in a TOML file that people review.
     [planner]
     grants = ["public/plan/**=read,write,lock", "private/{name}/**=read,write"]
 
-`{name}` becomes the name of whoever gets the role. A token holds the grants that its role had when
-it was made: change the file, and the next token has them.
+`{name}` becomes the name in the token. A token keeps the grants that its role had when it was made:
+changes of the file affect later tokens.
 """
 
 import ipaddress
@@ -306,9 +306,9 @@ def secret_of(settings: Settings) -> str:
 
 
 async def wrapper_of(settings: Settings) -> "Wrapper | None":
-    """What wraps data keys: from the environment, a file or a command; None = nothing is sealed.
+    """The wrapper of data keys: from the environment, a file or a command; None = no encryption.
 
-    Errors: InvalidRequest when it cannot be had or is no key; its reason does not show it.
+    Errors: InvalidRequest when it cannot be obtained or is not a key; the reason does not show it.
     """
     from blackboard.encryption.master_key import LocalWrapper, from_command
 

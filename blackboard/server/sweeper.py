@@ -3,7 +3,8 @@
 An entry exists until a commit removes it, and so does a lease: expiry is such a commit, so every
 watcher and every replay sees it, and the next one in a lease's queue is woken. Several services may
 sweep one board, which costs nothing while nothing is due: the condition on the entry's revision, or
-the lease's fence, lets only one of them succeed, and what was renewed in time stays.
+the lease's fence, lets only one of them succeed, and entries and leases that were renewed in time
+stay.
 """
 
 import asyncio
@@ -13,9 +14,21 @@ from collections.abc import Iterator
 
 from blackboard.client.leases.presence import entries_that_end_with
 from blackboard.core import history
-from blackboard.core.commit import Commit, CommitId, Delete, Entry, Expire, KeyAt, Lease, Op
-from blackboard.errors import BlackboardError
+from blackboard.core.commit import (
+    ABSENT,
+    Commit,
+    CommitId,
+    Delete,
+    Entry,
+    Expire,
+    KeyAt,
+    Lease,
+    Op,
+)
+from blackboard.core.freeze import FROZEN_KEY
+from blackboard.errors import BlackboardError, NoSuchBoard
 from blackboard.server.boards import Host, SweeperStatistics
+from blackboard.server.freezing import frozen
 from blackboard.types import (
     ENGINE_CHECK_INTERVAL_MS,
     LANES_MAX,
@@ -46,22 +59,27 @@ class Sweeper:
         self._trimmed_at: dict[str, float] = {}
 
     def statistics(self) -> SweeperStatistics:
-        """What it did until now."""
+        """Its work so far."""
         return SweeperStatistics(self._rounds, self.expired, self.refused)
 
     async def sweep(self) -> None:
         """End the leases that ran out on every open board, then remove its expired entries.
 
-        At most SWEEP_ENTRIES_MAX of each at a time.
+        At most SWEEP_ENTRIES_MAX of each at a time. On a frozen board they stay until the thaw.
         """
         for board in self._host.boards():
             with _told(board):
-                await self._sweep(board)
+                try:
+                    await self._sweep(board)
+                except NoSuchBoard as error:  # another process removed it
+                    await self._host.let_go(board, error)
         self._rounds += 1
 
     async def _sweep(self, board: str) -> None:
         over = await self._host.store.leases(board, due=True)
         due = await self._host.store.due(board, limit=SWEEP_ENTRIES_MAX)
+        if not (over.leases or due.entries) or await frozen(self._host, board):
+            return
         expiries = [
             *(self._end(board, over.epoch, o) for o in over.leases[:SWEEP_ENTRIES_MAX]),
             *(self._remove(board, due.epoch, entry) for entry in due.entries),
@@ -69,7 +87,7 @@ class Sweeper:
         await asyncio.gather(*expiries)  # so that they share engine calls
 
     async def _end(self, board: str, epoch: str, lease: Lease) -> None:
-        """End a lease, with the entries that tell that its holder is there."""
+        """End a lease, together with the presence entries of its holder."""
         gone = tuple(Delete(key) for key in entries_that_end_with(lease))
         await self._commit(board, epoch, (Expire(lease.key, lease.holder, lease.fence), *gone))
 
@@ -82,9 +100,11 @@ class Sweeper:
     ) -> None:
         self._step += 1
         name = CommitId(SYSTEM_AGENT, self._lane, self._incarnation, self._step)
-        commit = Commit(name, epoch, ops, conditions, note=EXPIRED_NOTE)
+        # The service's own commits pass on a frozen board; this is not one that should.
+        not_frozen = KeyAt(FROZEN_KEY, ABSENT)
+        commit = Commit(name, epoch, ops, (*conditions, not_frozen), note=EXPIRED_NOTE)
         outcome = await self._host.commit(board, commit)
-        # A refusal means that somebody else was faster, or that it was renewed in time.
+        # A refusal means that another process was faster, or that it was renewed in time.
         if isinstance(outcome, BlackboardError):
             self.refused += 1
         else:
@@ -105,7 +125,7 @@ class Sweeper:
     async def trim(self, kept: int) -> None:
         """Compact each open board's log that is well above `kept` entries, page by page.
 
-        What the archive does not have yet stays, however long the log is.
+        Entries that are not archived yet stay, however long the log is.
         """
         for board in self._host.boards():
             with _told(board):
@@ -132,7 +152,7 @@ class Sweeper:
 
 @contextlib.contextmanager
 def _told(board: str) -> Iterator[None]:
-    """Log what fails on one board: the others are swept all the same, and this one next time."""
+    """Log a failure on one board: the others are still swept, and this one next time."""
     try:
         yield
     except BlackboardError as error:

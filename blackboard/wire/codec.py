@@ -25,6 +25,7 @@ from msgspec import Struct
 from msgspec.msgpack import Encoder
 
 from blackboard.core.commit import (
+    SERVICE,
     Append,
     Commit,
     CommitId,
@@ -275,7 +276,7 @@ def _decode_epoch(packed: list[Any]) -> Epoch:
     return Epoch(number, name.decode(), cause.decode(), from_revision, revision)
 
 
-SYSTEM_AGENT = "~system"
+SYSTEM_AGENT = SERVICE
 """Author of what the service itself commits. Agents' names do not begin with a tilde."""
 
 

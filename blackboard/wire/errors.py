@@ -49,6 +49,7 @@ RPC_CODES: Final[dict[str, int]] = {
     "barrier_missed": -32027,
     "document_refused": -32028,
     "no_such_board": -32029,
+    "board_frozen": -32034,
     "unavailable": -32030,
     "outcome_unknown": -32031,
     "overloaded": -32032,

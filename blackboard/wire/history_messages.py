@@ -27,6 +27,7 @@ from blackboard.core.checkpoints import (
     Version,
 )
 from blackboard.core.commit import Entry, name_of, narrowed_from
+from blackboard.core.freeze import Freeze
 from blackboard.wire import reading
 from blackboard.wire.answers import EntryMessage, EpochMessage, write_entry, write_epoch
 from blackboard.wire.codec import encode_value
@@ -118,6 +119,16 @@ class RedactionMessage(TypedDict):
     versions: int
     guessable: int
     left: list[str]
+
+
+class FreezeMessage(TypedDict):
+    """Result of `freeze`: who froze the board, why, since when; of `thaw`: the freeze that it
+    ended, null if there was none."""
+
+    by: str
+    note: str
+    since_ms: int
+    revision: int
 
 
 class DifferenceMessage(TypedDict):
@@ -244,6 +255,16 @@ def write_restored(restored: Restored) -> RestoredMessage:
         "put_back": restored.put_back,
         "removed": restored.removed,
         "before": restored.before,
+    }
+
+
+def write_freeze(freeze: Freeze) -> FreezeMessage:
+    """A freeze as a message."""
+    return {
+        "by": freeze.by,
+        "note": freeze.note,
+        "since_ms": freeze.since_ms,
+        "revision": freeze.revision,
     }
 
 
@@ -428,6 +449,17 @@ def read_redaction(message: Any) -> Redaction:
             reading.read_int(message, "versions"),
             reading.read_int(message, "guessable"),
             tuple(_names(message["left"])),
+        )
+
+
+def read_freeze(message: Any) -> Freeze:
+    """Errors: RemoteProtocolError."""
+    with from_peer("freeze"):
+        return Freeze(
+            reading.read_str(message, "by"),
+            reading.read_str(message, "note"),
+            reading.read_int(message, "since_ms"),
+            reading.read_int(message, "revision"),
         )
 
 

@@ -297,6 +297,27 @@ class Redact(_BoardParams):
     why: Note = ""
 
 
+class Freeze(_BoardParams):
+    """Refuse commits until the board is thawed; a board that is frozen stays as it is."""
+
+    method = "freeze"
+    note: Note = ""
+
+
+class Thaw(_BoardParams):
+    """Take commits again."""
+
+    method = "thaw"
+    note: Note = ""
+
+
+class Remove(_BoardParams):
+    """Remove a board for good, with its log, its archived past and what is left of it anywhere;
+    what branches share stays."""
+
+    method = "remove"
+
+
 class Branch(_BoardParams):
     """Make board `new`, which begins as this one was."""
 
@@ -441,6 +462,9 @@ METHODS: Final[dict[str, type[Params]]] = {
         Restore,
         Recover,
         Redact,
+        Freeze,
+        Thaw,
+        Remove,
         Branch,
         Differences,
         History,

@@ -217,6 +217,7 @@ CLOSE_BY_CAUSE: Final = {
     "deleted": 4410,
     "too_large": 4413,
     "gap": 1008,
+    "frozen": CLOSE_TRY_LATER,
     "too_slow": CLOSE_TRY_LATER,
     "closed": CLOSE_RESTART,
 }

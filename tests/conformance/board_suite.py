@@ -18,6 +18,7 @@ from tests.conformance.rules_board_checkpoint import BarrierRules, CheckpointRul
 from tests.conformance.rules_board_claim import ClaimRules
 from tests.conformance.rules_board_document import DocumentRules
 from tests.conformance.rules_board_document_peer import DocumentPastRules, DocumentPeerRules
+from tests.conformance.rules_board_freeze import FreezeRules
 from tests.conformance.rules_board_lock import FenceRules, LockRules, WaitFreeRules
 from tests.conformance.rules_board_pages import PageRules
 from tests.conformance.rules_board_past import PastRules
@@ -31,6 +32,7 @@ from tests.conformance.rules_board_watch import WatchRules
 from tests.conformance.rules_board_write import BoardWriteRules
 from tests.conformance.rules_runtime import AgentLifeRules, AgentStepRules
 from tests.conformance.rules_runtime_approvals import ApprovalRules
+from tests.conformance.rules_runtime_freeze import AgentFreezeRules
 from tests.conformance.rules_runtime_journal import JournalRules
 from tests.conformance.rules_runtime_restore import AgentRestoreRules
 from tests.conformance.team import RENEWED_MS, Team
@@ -80,6 +82,7 @@ class BoardSuite(
     RestoreRules,
     RedactRules,
     BranchRules,
+    FreezeRules,
     DocumentRules,
     DocumentPeerRules,
     DocumentPastRules,
@@ -89,5 +92,6 @@ class BoardSuite(
     ApprovalRules,
     AccountRules,
     AgentRestoreRules,
+    AgentFreezeRules,
 ):
     """Every rule. The subclass provides `team`."""

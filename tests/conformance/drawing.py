@@ -38,7 +38,14 @@ from blackboard.core.commit import (
     Release,
     Renew,
 )
-from blackboard.core.path import barrier_key, cut_key, identity_key, item_key
+from blackboard.core.freeze import FROZEN_KEY
+from blackboard.core.path import (
+    barrier_key,
+    cut_key,
+    identity_key,
+    item_key,
+    superseding_key,
+)
 from blackboard.core.state import State
 from blackboard.types import INTEGER_MAX, Key, Revision
 from blackboard.wire.codec import encode_value
@@ -75,6 +82,7 @@ KEYS = (
     "private/ada/x",
     "private/ada/y",
     "inbox/bob/x",
+    superseding_key("ada"),
     *BARRIERS,
 )
 PREFIXES = (
@@ -301,9 +309,11 @@ class Drawing:
         return KeyAt(key, expected)
 
     def key_near(self) -> Key:
-        """A key, mostly one that exists or existed."""
+        """A key, mostly one that exists or existed; not that of a freeze, which holds no value but
+        what the service puts there, whatever is restored."""
         removed = tuple(self.state.tombstones)
-        known = (*self.state.entries, *removed, *removed)
+        near = (*self.state.entries, *removed, *removed)
+        known = tuple(key for key in near if key != FROZEN_KEY)
         return self.pick(KEYS) if not known or self.one_in(8) else self.pick(known)
 
     def position(self) -> Revision:

@@ -35,16 +35,22 @@ from msgspec.structs import replace
 
 from blackboard import types as limits
 from blackboard.core.commit import (
+    SERVICE,
     Commit,
     Committed,
+    Delete,
     DeletePrefix,
     Head,
     KeyAt,
     LogEntry,
+    Op,
     PrefixUnchanged,
+    Put,
     Reading,
     Release,
+    Renew,
 )
+from blackboard.core.freeze import FROZEN_KEY
 from blackboard.core.lease import dated
 from blackboard.core.model import Outcome, decide, log_entry, prolong
 from blackboard.core.state import State, evolve
@@ -59,7 +65,7 @@ from blackboard.errors import (
     LimitExceeded,
 )
 from blackboard.types import Milliseconds
-from blackboard.wire.codec import Prepared, prepare
+from blackboard.wire.codec import Prepared, encode_value, prepare
 from tests.conformance.drawing import (
     BARRIERS,
     HOUR_MS,
@@ -81,6 +87,7 @@ KINDS = frozenset(
     {
         "committed",
         "prolonged",
+        "removed nothing",
         "duplicate",
         "conflict: stale",
         "conflict: too new",
@@ -98,6 +105,7 @@ KINDS = frozenset(
         "restored",
         "head_moved",
         "snapshot_first",
+        "board_frozen",
         "invalid_request: begins",
         "invalid_request: put back",
         "invalid_request: restore",
@@ -116,6 +124,8 @@ KINDS = frozenset(
     }
 )
 """Every kind of answer that a run must have seen."""
+
+FROZEN = encode_value({"by": "cyd", "note": "why"})
 
 _boards = count()
 
@@ -207,6 +217,8 @@ def walk(portal: BlockingPortal, store: Store, counts: Counts, number: int) -> N
             *(machine.compact, machine.read, machine.list_page, machine.read_log),
         )
         chosen = dice.some(rules)
+        if number % 4 == 3:
+            chosen = (*chosen, machine.freeze)
         for _ in range(STEPS):
             act = dice.pick(chosen)
             if (act == machine.send_again and not machine.sent) or (
@@ -277,6 +289,25 @@ class Machine(RuleBasedStateMachine):
             self._send([drawing.commit_of("cyd", drawing.barrier())])
         elif drawing.one_in(2) and any(key in self.state.entries for key in BARRIERS):
             self._send([drawing.commit_of("cyd", DeletePrefix("system/barriers"))])
+
+    @rule(data=st.data())
+    def freeze(self, data: Source) -> None:
+        """The service freezes the board, others commit, and mostly it is thawed in the same batch;
+        a frozen board is thawed."""
+        drawing = drawing_from(data, self.state)
+        is_frozen = FROZEN_KEY in self.state.entries
+        if not is_frozen and not drawing.one_in(4):
+            return
+        held = drawing.fence()
+        renew = Renew(held.key, held.holder, held.fence, HOUR_MS)
+        keeps: tuple[Op, ...] = (renew, Release(held.key, held.holder, held.fence))
+        commits = [drawing.commit_of("cyd", drawing.pick(keeps)), drawing.commit()]
+        if not is_frozen:
+            commits.insert(0, drawing.commit_of(SERVICE, Put(FROZEN_KEY, FROZEN)))
+        if is_frozen or not drawing.one_in(8):
+            thaw = drawing.commit_of(SERVICE, Delete(FROZEN_KEY))
+            commits.append(replace(thaw, id=replace(thaw.id, step=thaw.id.step + 1)))
+        self._send(commits)
 
     @precondition(lambda self: self.sent)
     @rule(data=st.data())
@@ -488,7 +519,8 @@ def kind_of(state: State, commit: Commit, outcome: Outcome) -> str:
     """The name in KINDS of what came out of `commit`, decided against `state`."""
     if isinstance(outcome, Committed):
         if outcome.revision == state.revision and not outcome.duplicate:
-            return "prolonged"
+            renews = any(isinstance(op, Renew) for op in commit.ops)
+            return "prolonged" if renews else "removed nothing"
         done = "committed" if commit.begins is None else "restored"
         return "duplicate" if outcome.duplicate else done
     if isinstance(outcome, Conflict):

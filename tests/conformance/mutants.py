@@ -55,7 +55,10 @@ MUTANTS = (
         "{lease[at], lease[FENCE], time_ms + lease[at + 1], lease[at + 1]}",
     ),
     Mutant("a ticket is not prolonged", "ends, lasts = at + 2, at + 1", ""),
-    Mutant("a renewal makes a revision", "  if only_prolongs(c) then", "  if false then"),
+    Mutant("a renewal makes a revision", "  if tells_nothing(c) then", "  if false then"),
+    Mutant("what removed something is not told", "if draft.count > 0 then return false end", ""),
+    Mutant("a retry that removes nothing tells nothing", "(c.since >= 0 or not", "(not"),
+    Mutant("the end of a lane is not told", " and sub(op[2], -12) ~= '/~superseded'", ""),
     Mutant(
         "a renewal moves no deadline",
         "if only_prolongs(c) then\n    merge_leases()",
@@ -166,7 +169,9 @@ MUTANTS = (
     ),
     Mutant("the new epoch is forgotten", "fresh_usage.epoch, fresh_usage.e,", "_, _,"),
     Mutant(
-        "a restore needs quota", "if not c.begins then check_quotas(sums) end", "check_quotas(sums)"
+        "a restore needs quota",
+        "if not c.begins then check_quotas(sums, c.account) end",
+        "check_quotas(sums, c.account)",
     ),
     Mutant(
         "a restore is limited as a commit",
@@ -201,6 +206,16 @@ MUTANTS = (
         "if not is_live(raw) then return nil end\n  local asked",
         "if not raw then return nil end\n  local asked",
     ),
+    # --- freezes ----------------------------------------------------------------------------------
+    Mutant(
+        "a freeze is not checked",
+        "if is_live(entries[FROZEN]) then check_frozen(c) end",
+        "",
+    ),
+    Mutant("a thaw thaws nothing", "if is_live(entries[FROZEN])", "if entries[FROZEN]"),
+    Mutant("a frozen board takes no thaw", "if c.begins or c.agent == '~system'", "if false"),
+    Mutant("a freeze stops renewals", "string.find('nr', op[1], 1, true)", "false"),
+    Mutant("one renewal passes a freeze", "only_keeps = only_keeps and", "only_keeps ="),
     # --- writes -----------------------------------------------------------------------------------
     Mutant("no tombstone is written", "raw = head_of .. 't' .. author", "raw = false"),
     Mutant("a deletion leaves the index", "    fresh_members[key] = false\n", ""),
@@ -237,7 +252,7 @@ MUTANTS = (
     # --- limits -----------------------------------------------------------------------------------
     Mutant("a limit is one too low", "count > LIMIT[limit]", "count >= LIMIT[limit]"),
     Mutant("a quota of keys is of bytes", "used.keys + more.keys, where", "used.bytes, where"),
-    Mutant("quotas are ignored", "  if not c.begins then check_quotas(sums) end\n", ""),
+    Mutant("quotas are ignored", "  if not c.begins then check_quotas(sums, c.account) end\n", ""),
     Mutant(
         "what others wrote stays theirs", "if before and whose ~= account then", "if false then"
     ),

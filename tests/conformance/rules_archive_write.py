@@ -9,7 +9,7 @@ from anyio import lowlevel
 from blackboard.archive.base import Archive
 from blackboard.core.checkpoints import Lost, Point
 from blackboard.core.commit import Delete, Epoch, Head, Put, Reading
-from blackboard.errors import Compacted, Corrupt, Fenced, NoSuchCheckpoint
+from blackboard.errors import Compacted, Corrupt, Fenced, FutureRevision, NoSuchCheckpoint
 from blackboard.integrity.signing import is_signed
 from blackboard.types import BLOB_BYTES
 from blackboard.wire.codec import encode_value
@@ -124,6 +124,37 @@ class WritingRules:
             await check_digests(archive, story, Point(board, revision))
         assert await findings(archive, story) == []
         assert [f async for f in archive.verify(Point("child", 31))] == []
+
+    async def test_a_board_is_removed_but_for_what_branches_share(
+        self, archive: Archive, seed: int
+    ) -> None:
+        """With its earlier lives and what was set apart of it; others stay as they are."""
+        story, apart, other = Story(seed), Story(seed + 1), Story(seed + 2)
+        for each in (story, apart, other):
+            each.tell_some(30)
+        await story.archive_into(archive, BOARD)
+        fence = await archive.take(BOARD, "tester", TTL_MS)
+        assert fence is not None
+        await archive.join(BOARD, fence, Head(0, apart.epochs[0], 1), listing(), apart=True)
+        await archive.append(BOARD, fence, 0, apart.log)
+        await other.archive_into(archive, "other")
+        await archive.branch("child", Point(BOARD, 20))
+        assert {BOARD, f"{BOARD}~1", "child", "other"} <= set(await archive.boards())
+        assert await archive.remove(BOARD)
+        assert await archive.boards() == ["child", "other"]
+        assert await archive.mark(BOARD) is None
+        with pytest.raises(FutureRevision):
+            await archive.read(Point(BOARD, 20), ["public/a"])
+        assert await state_at(archive, Point("child", 20)) == apart.held[20]
+        assert [f async for f in archive.verify(Point("child", 20))] == []
+        assert await state_at(archive, Point("other", 30)) == other.held[30]
+        assert not await archive.remove("child")
+        assert not await archive.remove(BOARD)
+        assert await archive.boards() == ["other"]
+        story = Story(seed)
+        story.tell_some(5)
+        await story.archive_into(archive, BOARD)
+        assert await state_at(archive, Point(BOARD, 5)) == story.held[5]
 
     async def test_a_cancelled_append_is_whole_or_nothing(self, archive: Archive) -> None:
         """Cancelled at any moment; the next one goes on from where it is."""

@@ -18,7 +18,7 @@ MARKER = {"$redacted": True}
 class RedactRules:
     """What `Client.redact` promises on each board."""
 
-    async def admin(self, team: Team) -> Client:
+    async def redactor(self, team: Team) -> Client:
         """Who may redact."""
         return await team.client(access.operator())
 
@@ -29,7 +29,7 @@ class RedactRules:
         await ada.put(OWN, "hers")
         second = (await ada.put(KEY, "hush 2")).revision
         steps: list[str] = []
-        client = await self.admin(team)
+        client = await self.redactor(team)
         done = await client.redact(KEY, board=team.name, why="pasted", progress=steps.append)
         assert (done.boards, done.versions, done.guessable) == ((team.name,), 2, 0)
         assert await ada.get(KEY) is None
@@ -44,7 +44,7 @@ class RedactRules:
     async def test_a_redacted_private_key(self, team: Team, ada: Board) -> None:
         """Sealed or not: its owner sees the marker, and may write it again."""
         revision = (await ada.put(OWN, "hush")).revision
-        client, operator = await self.admin(team), await team.operator()
+        client, operator = await self.redactor(team), await team.operator()
         await operator.checkpoint("before")
         assert (await client.redact(OWN, board=team.name)).versions == 1
         assert await ada.get(OWN, at=revision) == MARKER
@@ -63,7 +63,7 @@ class RedactRules:
         await document.aclose()
         operator = await team.operator()
         await operator.checkpoint("before")
-        await (await self.admin(team)).redact(KEY, board=team.name)
+        await (await self.redactor(team)).redact(KEY, board=team.name)
         await operator.restore("before")
         again = await ada.document(KEY)
         try:
@@ -78,7 +78,7 @@ class RedactRules:
         """Who relies on the key is refused as ever, and all others are not."""
         read = (await ada.put(KEY, "hush")).revision
         await bob.put("public/n", 0)
-        client = await self.admin(team)
+        client = await self.redactor(team)
 
         async def work() -> None:
             for number in range(20):

@@ -181,6 +181,34 @@ class BoardWriteRules:
         assert await ada.delete("public/a", expected=first.revision) is True
         assert await ada.get("public/a", default="gone") == "gone"
 
+    async def test_to_delete_what_is_not_there_is_told_to_nobody(self, ada: Board) -> None:
+        await ada.put("public/a", 1)
+        head = await ada.head()
+        async with ada.watch("**") as watch:
+            assert await ada.delete("public/absent") is False
+            assert await ada.delete_prefix("public/none") == ()
+            assert (await ada.head()).revision == head.revision
+            async with ada.step() as step:
+                step.delete("public/absent")
+            assert step.receipt is not None
+            assert step.receipt.revision == head.revision
+            await ada.put("public/a", 2)
+            [revised] = await take(watch, 1)
+        assert revised.revision == head.revision + 1
+        assert [revised.revision for revised in await ada.log()] == [1, 2]
+
+    async def test_who_is_there_has_done_nothing_by_deleting_nothing(
+        self, ada: Board, bob: Board
+    ) -> None:
+        """Its presence tells of the last revision that it made."""
+        async with ada.attach() as me:
+            await bob.put("public/a", 1)
+            before = me.committed
+            await me.board.delete("public/absent")
+            assert me.committed == before
+            receipt = await me.board.put("public/b", 1)
+            assert me.committed == receipt.revision
+
     async def test_a_whole_prefix_is_deleted_at_once(self, ada: Board) -> None:
         for key in ("public/d/a", "public/d/b/c", "public/dd", "public/e"):
             await ada.put(key, 1)

@@ -11,15 +11,21 @@ from blackboard.core.commit import (
     Commit,
     Committed,
     Delete,
+    DeletePrefix,
+    Grant,
     HeldFence,
     Increment,
     KeyAt,
+    Op,
     Put,
+    Renew,
 )
+from blackboard.core.path import superseding_key
 from blackboard.engines.base import Store
 from blackboard.errors import (
     AttemptTooOld,
     Conflict,
+    Fenced,
     InvalidRequest,
     LimitExceeded,
     OutcomeUnknown,
@@ -81,6 +87,95 @@ class CommitRules:
         assert await ada.result(Delete(PLAN)) == 1
         assert await ada.result(Delete(PLAN)) == 0
         assert (await store.read(board, [PLAN])).entries == ()
+
+    # --- what changes nothing ---------------------------------------------------------------------
+
+    @pytest.mark.parametrize(
+        "ops",
+        [
+            (Delete("public/absent"),),
+            (DeletePrefix("public/none"),),
+            (Delete("public/absent"), DeletePrefix("public/none"), Delete(NOTE)),
+        ],
+        ids=["a key", "a prefix", "several"],
+    )
+    async def test_to_remove_what_is_not_there_makes_no_revision(
+        self, store: Store, board: str, ops: tuple[Op, ...]
+    ) -> None:
+        ada = await Writer.open(store, board)
+        await ada.commit(Put(PLAN, packed(1)), Put(NOTE, packed(1)))
+        await ada.commit(Delete(NOTE))
+        before = await store.open(board)
+        done = await ada.commit(*ops)
+        assert (done.revision, done.duplicate) == (before.revision, False)
+        assert [result or 0 for result in done.results] == [0] * len(ops)
+        after = await store.open(board)
+        assert (after.revision, after.log_entries) == (before.revision, before.log_entries)
+        assert (await store.log(board, before.revision, limit=10)).entries == ()
+        assert (await ada.commit(Put(PLAN, packed(2)))).revision == before.revision + 1
+
+    async def test_what_changes_nothing_is_checked_as_any_commit(
+        self, store: Store, board: str
+    ) -> None:
+        """Epoch, fences, conditions in their order."""
+        ada = await Writer.open(store, board)
+        await ada.commit(Put(PLAN, packed(1)))
+        nothing = Delete("public/absent")
+        conflict = await ada.send(ada.make(nothing, conditions=[KeyAt(PLAN, 7)]))
+        assert isinstance(conflict, Conflict)
+        fenced = await ada.send(ada.make(nothing, fences=[HeldFence("public/l", "ada", 1)]))
+        assert isinstance(fenced, Fenced)
+        held = await ada.send(ada.make(nothing, conditions=[KeyAt(PLAN, 1)]))
+        assert isinstance(held, Committed)
+        assert held.revision == 1
+        ada.epoch = "another"
+        assert isinstance(await ada.attempt(nothing), StaleEpoch)
+
+    async def test_with_another_change_it_is_a_revision_as_ever(
+        self, store: Store, board: str
+    ) -> None:
+        ada = await Writer.open(store, board)
+        done = await ada.commit(Delete("public/absent"), Put(PLAN, packed(1)))
+        assert (done.revision, done.results) == (1, (0, None))
+        [entry] = (await store.log(board, 0, limit=10)).entries
+        assert [change.key for change in entry.changes] == [PLAN]
+        granted = await ada.commit(Delete("public/absent"), Grant("public/l", "ada", 60_000))
+        assert granted.revision == 2
+
+    async def test_renewals_with_it_are_carried_out(self, store: Store, board: str) -> None:
+        ada = await Writer.open(store, board)
+        granted = await ada.commit(Grant("public/l", "ada", 0))
+        done = await ada.commit(
+            Renew("public/l", "ada", granted.revision, 0), Delete("public/absent")
+        )
+        assert (done.revision, done.results[1]) == (granted.revision, 0)
+        [lease] = (await store.leases(board)).leases
+        assert lease.until_ms == done.time_ms
+
+    async def test_a_retry_that_removes_nothing_is_told_of(self, store: Store, board: str) -> None:
+        """Its first attempt may still be under way, and must not remove what is put there later."""
+        ada = await Writer.open(store, board)
+        bob = await Writer.open(store, board, "bob")
+        await bob.commit(Put(NOTE, packed(1)))
+        late = ada.make(Delete(PLAN))
+        retry = replace(late, retry_since=1)
+        done = await ada.send(retry)
+        assert isinstance(done, Committed)
+        assert (done.revision, done.results) == (2, (0,))
+        await bob.commit(Put(PLAN, packed(1)))
+        again = await ada.send(late)
+        assert isinstance(again, Committed)
+        assert (again.duplicate, again.results) == (True, (0,))
+        assert len((await store.read(board, [PLAN])).entries) == 1
+
+    async def test_the_end_of_a_lane_is_told_of(self, store: Store, board: str) -> None:
+        """A step that changes nothing is to keep out an earlier one that is still under way."""
+        ada = await Writer.open(store, board)
+        await ada.commit(Put(NOTE, packed(1)))
+        late = ada.make(Put(PLAN, packed(1)))
+        mark = await ada.commit(Delete(superseding_key("ada")))
+        assert mark.revision == 2
+        assert isinstance(await ada.send(late), StepSuperseded)
 
     async def test_a_later_operation_sees_the_earlier_ones(self, store: Store, board: str) -> None:
         ada = await Writer.open(store, board)

@@ -17,10 +17,12 @@ import pytest
 from blackboard.engines.base import Store
 from tests.conformance.rules_barrier import BarrierRules
 from tests.conformance.rules_commit import CommitRules
+from tests.conformance.rules_freeze import FreezeRules
 from tests.conformance.rules_lease import LeaseRules, QueueRules
 from tests.conformance.rules_log import LogRules
 from tests.conformance.rules_prefix import PrefixRules
 from tests.conformance.rules_read import ReadRules
+from tests.conformance.rules_remove import RemoveRules
 from tests.conformance.rules_restore import HoldRules, RestoreRules
 from tests.conformance.rules_seed import DropRules, SeedRules
 from tests.conformance.rules_share import ShareRules
@@ -40,8 +42,10 @@ class StoreSuite(
     RestoreRules,
     HoldRules,
     BarrierRules,
+    FreezeRules,
     SeedRules,
     DropRules,
+    RemoveRules,
     ShareRules,
 ):
     """Every rule. The subclass provides `store`."""

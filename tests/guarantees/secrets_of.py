@@ -159,6 +159,7 @@ def _requests(who: str) -> Asked:
         "restore": [{"to": "one", "request": _hex(who, 3), "note": who}],
         "recover": [{}],
         "redact": [{"key": "public/nothing", "request": _hex(who, 6)}],
+        "remove": [{"board": f"nothing-of-{who}"}],
         "branch": [{"new": f"fork-{who}", "at": "one", "request": _hex(who, 4)}],
         "prune": [{"last": 10, "days": 10, "dry_run": True}],
         "import_begin": [{"request": _hex(who, 5), "manifest": "{}", "signature": "", "items": []}],

@@ -33,9 +33,17 @@ from tests.guarantees.secrets_of import BOARD, OWNERS, PLACES, canary, keeper, r
 
 PATIENCE_S = 120
 FORK = "fork-keeper"
-NEVER_ANSWERED = {"import_begin", "import_page", "import_end", "erase", "rewrap", "recover"}
-"""Without an export, and without a master key, not even the operator gets an answer to these; and
-what they are asked with holds nothing of anybody."""
+NEVER_ANSWERED = {
+    "import_begin",
+    "import_page",
+    "import_end",
+    "erase",
+    "rewrap",
+    "recover",
+    "remove",
+}
+"""Without an export, a master key and the board that is to go, not even the operator gets an answer
+to these; and what they are asked with holds nothing of anybody."""
 
 
 @dataclass

@@ -33,6 +33,20 @@ MUTANTS = (
         f"{UNIT}/client/test_step.py",
     ),
     Mutant(
+        "a listing covers what was read before it",
+        "blackboard/client/step.py",
+        "for e in meant if self._agrees(e)}",
+        "for e in meant}",
+        f"{UNIT}/client/test_step.py",
+    ),
+    Mutant(
+        "a remembered token goes to another address",
+        "blackboard/client/contexts.py",
+        "context if context and url and context.is_at(url) else None",
+        "context if context and url else None",
+        f"{UNIT}/cli/test_target.py",
+    ),
+    Mutant(
         "what was sent counts as not sent",
         "blackboard/client/remote/channel.py",
         "                request.written = True\n",

@@ -40,4 +40,18 @@ MUTANTS = (
         "        return int(await connection.read_response()) >= 0\n",
         "tests/faults/test_redis_replicas.py -k had_says_so",
     ),
+    Mutant(
+        "a failed WAIT counts as replicated",
+        "blackboard/engines/redis/driver.py",
+        "        return False  # the driver has closed the connection\n",
+        "        return True\n",
+        "tests/faults/test_redis_replicas.py -k error_behind_the_answer",
+    ),
+    Mutant(
+        "a retry of the driver is a first attempt",
+        "blackboard/engines/redis/store.py",
+        "            if trial.maybe_executed:\n                return commit_arguments([",
+        "            if False:\n                return commit_arguments([",
+        "tests/faults/test_redis_faults.py -k pushed_out",
+    ),
 )

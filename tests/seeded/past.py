@@ -106,6 +106,13 @@ MUTANTS = (
         f"{UNIT}/server/test_continuity.py -k recovery",
     ),
     Mutant(
+        "a branch has checkpoints of what came after it",
+        "blackboard/server/checkpoints/reader.py",
+        "if reading.entries and (below is None or reading.entries[0].mod_revision <= below):",
+        "if reading.entries:",
+        f"{BOARD} -k later_checkpoints",
+    ),
+    Mutant(
         "a board that lost something goes on below its archive",
         "blackboard/server/continuity.py",
         "begin_epoch(board, head, above=above)",

@@ -60,6 +60,13 @@ MUTANTS = (
         "        if False:\n",
         f"{UNIT}/server/test_boards.py",
     ),
+    Mutant(
+        "any token may stand in a URL",
+        "blackboard/server/http/documents.py",
+        "        if token is None and not is_for_document(principal, board, key):\n",
+        "        if False:\n",
+        f"{UNIT}/client/remote/test_tokens_in_use.py -k in_a_url",
+    ),
     # --- what is private --------------------------------------------------------------------------
     Mutant(
         "all commits have one salt",
@@ -89,6 +96,45 @@ MUTANTS = (
         "            if not self._readable(entry.key):\n"
         "                continue\n",
         f"{BOARD} -k what_others_keep",
+    ),
+    Mutant(
+        "a page ends at a key of somebody else",
+        "blackboard/server/pages.py",
+        "            if not self._readable(entry.key):\n"
+        "                continue\n"
+        "            if self.is_full:\n"
+        "                return False\n"
+        "            self._seen += 1\n"
+        "            self.last = entry.key\n",
+        "            self.last = entry.key\n"
+        "            if not self._readable(entry.key):\n"
+        "                continue\n"
+        "            if self.is_full:\n"
+        "                return False\n"
+        "            self._seen += 1\n",
+        f"{BOARD} -k shows_all_that_may_be_read",
+    ),
+    # --- watches ----------------------------------------------------------------------------------
+    Mutant(
+        "a gap in the log is passed on",
+        "blackboard/server/feed.py",
+        "                    history.check_sequence(self._newest, page.entries)\n",
+        "",
+        f"{UNIT}/server/test_feed.py -k with_a_gap",
+    ),
+    Mutant(
+        "a gap is passed on to who catches up",
+        "blackboard/server/feed.py",
+        "        history.check_sequence(after, page.entries)\n",
+        "",
+        f"{UNIT}/server/test_feed.py -k with_a_gap",
+    ),
+    Mutant(
+        "a watch begins without the digest of its token",
+        "blackboard/server/feed.py",
+        "                watch.check_digest(page.head, position, entry)\n",
+        "                pass\n",
+        f"{BOARD} -k token_of_another_history",
     ),
     # --- the audit --------------------------------------------------------------------------------
     Mutant(
@@ -145,6 +191,23 @@ MUTANTS = (
         f"{UNIT}/server/test_sweeper.py -k presence",
     ),
     # --- documents --------------------------------------------------------------------------------
+    Mutant(
+        "an edit that waits outlives its token",
+        "blackboard/server/documents/session.py",
+        "        while True:\n"
+        "            self._check_token()\n"
+        "            try:\n"
+        "                return await self._room",
+        "        while True:\n            try:\n                return await self._room",
+        f"{UNIT}/server/security/test_revocations.py -k edit_that_waits",
+    ),
+    Mutant(
+        "an edit of before a restore gets in",
+        "blackboard/server/documents/session.py",
+        "        if self._is_stale:\n            self._room.forget()\n",
+        "        if False:\n            self._room.forget()\n",
+        f"{BOARD} -k edit_of_the_abandoned_future",
+    ),
     Mutant(
         "an edit is told twice",
         "blackboard/server/documents/room.py",

@@ -5,8 +5,8 @@
     memo.append("Buy.")
     await doc.synced()
 
-An edit is applied here at once and sent in the background. When the connection breaks, work goes
-on; what was made meanwhile is sent when it is back. Text positions are Unicode code points.
+An edit is applied locally at once and sent in the background. You can continue while the connection
+is broken; those edits are sent when it is back. Text positions are Unicode code points.
 """
 
 import asyncio
@@ -26,9 +26,11 @@ from blackboard.client.documents.overlap import Overlap, Overlaps
 from blackboard.client.documents.replica import DamagedError, guarded, merged
 from blackboard.client.documents.shared_types import SharedList, SharedMap, SharedText, plain
 from blackboard.client.link import Link, Pipe
+from blackboard.core import freeze
 from blackboard.core.documents import update as crdt
 from blackboard.core.documents.keys import check_document
 from blackboard.errors import (
+    AccessDenied,
     BlackboardError,
     DocumentRefused,
     InvalidRequest,
@@ -48,7 +50,7 @@ Waiting = list[asyncio.Future[None]]
 _TEXT = "text"
 _OWN = "own"
 _MEETINGS_MAX = 64
-"""Overlaps that wait to be told; of more, the oldest are forgotten."""
+"""Overlaps to be reported; beyond the limit, the oldest are dropped."""
 
 
 class Document:
@@ -135,8 +137,9 @@ class Document:
         """Wait until every edit made here so far is committed, and everything that was committed
         before is here.
 
-        Errors: DocumentRefused; AccessDenied; Unavailable after `timeout_ms`: the edits are kept
-        and still sent when the service is back. Cancellation: loses nothing.
+        Errors: DocumentRefused; AccessDenied; Unavailable after `timeout_ms`, or BoardFrozen: the
+        edits are kept and still sent when the service is back, or the board is thawed.
+        Cancellation: loses nothing.
         """
         self._check()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -195,8 +198,8 @@ class Document:
         return {n: plain(v) for n, v in sorted(self._doc.items()) if n in self._scopes}
 
     def digest(self) -> str:
-        """SHA-256, in hexadecimal, of everything that it says: the same for equal content, whatever
-        its history, and whoever asks. Takes time for all of it.
+        """SHA-256 of the content, in hexadecimal; it does not depend on the history. The cost grows
+        with the size of the document.
         """
         self._check()
         return digest_of(self._lacking(crdt.EMPTY_STATE))
@@ -206,7 +209,7 @@ class Document:
         """Edits of the block are one update and one step of undo; they are all made or, if the
         process dies before, none. An exception does not take back what was edited before it.
 
-        What is edited in it at the top of the document is asked for before it begins."""
+        Request the top-level types that you edit before it begins."""
         self._check()
         self.version += 1
         outer, self._in_transaction = self._in_transaction, True
@@ -219,10 +222,10 @@ class Document:
     def observe_overlaps(self, observer: Callable[[Overlap], None]) -> None:
         """Call `observer` when an edit of another replica meets one made here at the same time.
 
-        Of two replicas that edit one region at once, the one whose edit is later in the log is
-        told, perhaps both; both are named. It is also in the log, below `<key>/~doc/overlap`, for
-        everybody to watch. Only what was asked for by name at the top, and what lies in it, is
-        looked at. The observer must not edit the document.
+        If two replicas edit one region concurrently, the one whose edit is later in the log gets
+        the report, sometimes both; both are named. The report is also an entry below
+        `<key>/~doc/overlap`, which can be watched. Only top-level types that were requested by
+        name, and their contents, are checked. The observer must not edit the document.
         """
         self._overlap_observers.append(observer)
 
@@ -245,8 +248,7 @@ class Document:
     def merge(self, other: "Document") -> None:
         """Take in what `other` has and this one lacks: a branch's edits come back.
 
-        Both must descend from one document (`Board.branch`); then each edit counts once, whoever
-        takes it in and how often.
+        Both must descend from one document (`Board.branch`); then merging again changes nothing.
         """
         self._check()
         lacking = other._doc.get_update(self._doc.get_state())
@@ -263,7 +265,7 @@ class Document:
         self._came.set()
 
     def others(self) -> dict[int, Any]:
-        """What other replicas tell of themselves, by client id."""
+        """The awareness states of other replicas, by client id."""
         return {c: ysync.read_json(p.state) for c, p in self._others.items() if p.state is not None}
 
     # --- the connection ---------------------------------------------------------------------------
@@ -287,7 +289,9 @@ class Document:
             except Unavailable as error:
                 log.debug("document %s: %s", self.key, error)
             except DocumentRefused as refusal:
-                if refusal.cause not in _PASSING:
+                if refusal.cause == "frozen":
+                    await self._note_frozen(refusal)
+                elif refusal.cause not in _PASSING:
                     return self._give_up(refusal)
             except (InvalidRequest, LimitExceeded, DamagedError) as error:
                 return self._give_up(DocumentRefused(self.key, "malformed", str(error)))
@@ -298,8 +302,21 @@ class Document:
             await asyncio.sleep(random.uniform(0.5, 1.0) * pause_ms / 1000)
         return None
 
+    async def _note_frozen(self, refused: DocumentRefused) -> None:
+        """Tell those who wait that their edits are not in; they are kept, and sent again. Unless
+        it is thawed by now: then they are in soon."""
+        try:
+            reading = await self._link.read(self._board, [freeze.FROZEN_KEY])
+        except AccessDenied:  # a token of narrow grants
+            self._fail(refused)
+        except BlackboardError as error:
+            log.debug("document %s: %s", self.key, error)
+        else:
+            for entry in reading.entries:
+                self._fail(freeze.refusal(entry.value, entry.time_ms, entry.mod_revision))
+
     def _give_up(self, failure: BlackboardError) -> None:
-        """It is over: say why to whoever waits, and at every later use."""
+        """End it: raise the reason in all waiting calls, and at every later use."""
         log.info("document %s: %s", self.key, failure)
         self._failure = failure
         self._fail(failure)
@@ -351,7 +368,7 @@ class Document:
                 await writer
 
     def _lacking(self, state: bytes) -> bytes:
-        """What a peer with `state` lacks. Errors: DamagedError."""
+        """The update that a peer with `state` lacks. Errors: DamagedError."""
         return guarded(lambda: self._doc.get_update(state))
 
     def _apply(self, update: bytes) -> None:
@@ -368,7 +385,7 @@ class Document:
             self._overlaps.applying = False
 
     def _names_of(self, clients: tuple[int, ...]) -> set[str]:
-        """Whose clients these are, as far as they told."""
+        """The agents of these clients, as far as known."""
         told = [ysync.read_json(p.state) for c in clients if (p := self._others.get(c)) and p.state]
         return {
             str(state["agent"]) for state in told if isinstance(state, dict) and "agent" in state
@@ -387,7 +404,7 @@ class Document:
     async def _write(self, pipe: Pipe) -> None:
         """Send what was edited, then ask for an answer if somebody waits for it."""
         loop = asyncio.get_running_loop()
-        # Anew with each connection: with the last one it left, for whoever was there.
+        # Repeated for each connection: the other peers saw it leave with the last one.
         told, renewal = self._presence_clock, loop.time()
         while True:
             if self._presence_clock != told or loop.time() >= renewal:

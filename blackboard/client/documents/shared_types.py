@@ -1,4 +1,4 @@
-"""What a document is made of: texts, lists and maps that several agents edit at once.
+"""The parts of a document: texts, lists and maps that several agents edit concurrently.
 
 The library below counts text in UTF-8 bytes and turns integers into floats; here positions are
 Unicode code points, and a number without a fraction is an integer, as in JSON.
@@ -21,7 +21,7 @@ _TEXTS = (Text, XmlFragment, XmlElement, XmlText)
 
 
 class Editing(Protocol):
-    """What a shared value needs of its document."""
+    """The part of a document that a shared value uses."""
 
     version: int
     """Grows with every change, and whenever one may be about to happen."""
@@ -121,8 +121,8 @@ class _Shared:
 
 
 EMBEDDED = "\ufffc"
-"""Stands in a string for something in a text that is no character (an image, put there by an
-editor in a browser); it counts as one."""
+"""Stands in a string for an object in a text that is not a character (an image from an editor in a
+browser); it counts as one."""
 
 
 class SharedText(_Shared):
@@ -134,7 +134,7 @@ class SharedText(_Shared):
         self._known = ""
         self._known_at = -1
         self._embedded: list[int] = []
-        """Positions of what is no character."""
+        """Positions of objects that are not characters."""
 
     def __str__(self) -> str:
         if self._known_at != self._document.version:
@@ -242,15 +242,15 @@ class SharedList(_Shared):
             del self._shared[self._index(index, len(self) - 1) : index + length]
 
     def insert_text(self, index: int, text: str = "") -> SharedText:
-        """Insert a text of its own."""
+        """Insert a nested text."""
         return SharedText(self._document, self._insert(index, Text(text)))
 
     def insert_list(self, index: int) -> "SharedList":
-        """Insert a list of its own."""
+        """Insert a nested list."""
         return SharedList(self._document, self._insert(index, Array()))
 
     def insert_map(self, index: int) -> "SharedMap":
-        """Insert a map of its own."""
+        """Insert a nested map."""
         return SharedMap(self._document, self._insert(index, Map()))
 
     def _insert(self, index: int, shared: Any) -> Any:
@@ -301,15 +301,15 @@ class SharedMap(_Shared):
             del self._shared[key]
 
     def set_text(self, key: str, text: str = "") -> SharedText:
-        """Put a text of its own at `key`."""
+        """Put a nested text at `key`."""
         return SharedText(self._document, self._put(key, Text(text)))
 
     def set_list(self, key: str) -> SharedList:
-        """Put a list of its own at `key`."""
+        """Put a nested list at `key`."""
         return SharedList(self._document, self._put(key, Array()))
 
     def set_map(self, key: str) -> "SharedMap":
-        """Put a map of its own at `key`."""
+        """Put a nested map at `key`."""
         return SharedMap(self._document, self._put(key, Map()))
 
     def _put(self, key: str, shared: Any) -> Any:

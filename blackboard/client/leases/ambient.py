@@ -1,7 +1,7 @@
-"""Which leases the running task holds: their fences travel by themselves.
+"""The leases that the running task holds, whose fences are added to its commits automatically.
 
-Whoever works inside `async with board.lock(...)` need not name a fence: every commit on that board,
-by any Board object of the task and of tasks started inside the block, relies on them.
+Inside `async with board.lock(...)` no fence has to be named: every commit on that board, by any
+Board object of the task and of tasks started inside the block, carries the fences.
 
 Invariants
 - a task that was started inside a block keeps relying on its leases, even when it outlives the
@@ -152,7 +152,7 @@ class Keeper:
         self._watchdog.add_done_callback(self._ended)
 
     def stop(self) -> None:
-        """The block is over, in whichever way: nothing is renewed, nobody cancelled any more."""
+        """The block has ended: nothing is renewed any more, and no task cancelled."""
         let_go(self._hold)
         self._block, block = None, self._block
         if self._watchdog is not None:

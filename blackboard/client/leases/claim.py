@@ -5,21 +5,21 @@ Invariants
   number of claimers one wins, the others go on to the next entry.
 - an attempt is counted by the commit that begins it, so that no way of dying forgets it.
 - an attempt ends in one commit that also ends the lease: the entry is removed, returned, or moved
-  to the dead letters. Of a claimer that died the lease runs out, and by that the entry is back.
-- who waits is woken by the log: nobody polls, and no clock but the engine's is asked. An entry is
+  to the dead letters. If a claimer dies, its lease runs out, which returns the entry.
+- waiters are woken by the log: nobody polls, and only the engine's clock is used. An entry is
   delayed by a lease that is left to run out.
 
 Sources: the visibility timeout and the dead-letter queue of Amazon SQS; `in` of a tuple space
 (Gelernter, "Generative communication in Linda", 1985).
 
-What is known of attempts at entries: where it is kept, and what can be seen of it.
+The record of attempts at entries: where it is stored, and how it is shown.
 
 Beside the entries stand two branches of their namespace: `~tries` counts the attempts of claims,
-`~dead` holds what failed too often. A pattern is about them only if it names them.
+`~dead` holds what failed too often. A pattern matches them only if it names them.
 
 Invariants
-- a record is about the one entry that exists since revision `created`: whoever removes an entry and
-  puts another one in its place begins to count anew.
+- a record belongs to the one entry that exists since revision `created`: a new entry at the same
+  key has a new count.
 """
 
 import asyncio
@@ -54,6 +54,7 @@ from blackboard.core.commit import (
 from blackboard.core.path import namespace_of, parse_pattern
 from blackboard.errors import (
     BlackboardError,
+    BoardFrozen,
     Conflict,
     Fenced,
     InvalidRequest,
@@ -120,7 +121,7 @@ def is_meant(pattern: str, key: Key) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of the attempts at an entry: the value at its `tries_key`.
+    """The record of the attempts at an entry: the value at its `tries_key`.
 
     `delayed`: the lease on the entry is nobody's claim, it keeps the entry back.
     """
@@ -154,7 +155,7 @@ class Claimed:
 
     `state` is "claimed" (by `holder`, until `until_ms` if that is not renewed), "delayed" (nobody
     may claim it until `until_ms`), "returned" (anybody may) or "dead". `tries` counts the attempts
-    so far; `last_error` ended the last one that could tell it.
+    so far; `last_error` is the error of the last one that reported it.
     """
 
     key: Key
@@ -166,7 +167,7 @@ class Claimed:
 
 
 class ClaimedBoard(Protocol):
-    """What it takes to see claims."""
+    """The part of a Board that is needed to list claims."""
 
     async def entries(self, keys: Sequence[Key]) -> dict[Key, Entry]:
         """Several entries as of one revision."""
@@ -265,8 +266,8 @@ class Terms:
 class Task:
     """An entry that is yours to work on, inside the block of `Board.claim`.
 
-    What is put or appended through it happens in the commit that says it is done, or not at all:
-    nobody sees the result of a task that can still be returned.
+    Puts and appends through it happen in the commit that ends the task, or not at all: nobody sees
+    the result of a task that can still be returned.
     """
 
     def __init__(self, entry: Entry, record: Record, fence: HeldFence, sent_s: float) -> None:
@@ -275,24 +276,24 @@ class Task:
         self.attempt = record.tries
         """Which attempt at it this is, from 1. Those count too whose claimer died."""
         self.last_error = record.last_error
-        """What ended the last attempt that could still tell it, "" if none did."""
+        """The error of the last attempt that reported one, "" if none did."""
         self.fence = fence
-        """The fence of the claim; commits inside the block carry it by themselves."""
+        """The fence of the claim; commits inside the block carry it automatically."""
         self.sent_s = sent_s
         """When the lease was asked for, by the event loop's clock."""
         self.delay_ms: Milliseconds = 0
         """How long nobody may claim it when the block raises: 0, or LEASE_TTL_MS_MIN and more."""
         self.ops: list[Op] = []
-        """What is to happen when it is done."""
+        """The operations of the commit that ends the task."""
 
     @property
     def key(self) -> Key:
-        """Where it stands."""
+        """The entry's key."""
         return self.entry.key
 
     @property
     def value(self) -> Any:
-        """What it held when it was claimed."""
+        """The entry's value when it was claimed."""
         return self.entry.value
 
     def put(self, key: Key, value: Any, *, ttl_ms: Milliseconds | None = None) -> None:
@@ -314,8 +315,8 @@ class Task:
 class Claim:
     """Made by `Board.claim`: a block with one task.
 
-    Cancellation, and every other error of the block, returns the task and counts as an attempt; of
-    a cancellation before the block nothing is left, not even the count.
+    Cancellation, and every other error of the block, returns the task and counts as an attempt; a
+    cancellation before the block leaves nothing behind, not even the count.
     """
 
     def __init__(self, board: ClaimBoard, writer: Writer, pattern: str, terms: Terms) -> None:
@@ -415,10 +416,13 @@ class Claim:
                 await finish(self._grant(entry, found))
             except LeaseHeld:
                 return None
+            except BoardFrozen as frozen:
+                await self._writer.thawed(frozen)
+                continue
             except Conflict as conflict:
                 if conflict.key == entry.key:
                     return None
-                continue  # an attempt was counted meanwhile, and may be over already
+                continue  # an attempt was counted in between, and may be over already
             assert self._task is not None
             if self._task.attempt <= self._terms.tries_max:
                 return self._task
@@ -441,7 +445,7 @@ class Claim:
             note=_CLAIMED,
         )
         sent_s = asyncio.get_running_loop().time()
-        receipt = await self._writer.commit(wish)
+        receipt = await self._writer.commit(wish, waits=False)
         fence = HeldFence(entry.key, holder, receipt.revision)
         self._task, self._before = Task(entry, record, fence, sent_s), found
 
@@ -456,9 +460,8 @@ class Claim:
 
         Errors: LeaseLost; what the commit is refused for, and then the task is returned.
         """
-        ops = (*task.ops, Delete(task.key), Delete(tries_key(task.key)), _release(task.fence))
         try:
-            await finish(self._writer.commit(Wish(ops, note=_DONE)))
+            await self._done(task)
         except Fenced as fenced:
             if fenced.key != task.key:
                 await _quietly(self._failed(task, fenced), fenced)
@@ -467,6 +470,17 @@ class Claim:
         except BaseException as error:
             await _quietly(self._failed(task, error), error)
             raise
+
+    async def _done(self, task: Task) -> None:
+        """Say that it is done; on a frozen board once it is thawed. Nobody can take it before."""
+        ops = (*task.ops, Delete(task.key), Delete(tries_key(task.key)), _release(task.fence))
+        while True:
+            try:
+                await finish(self._writer.commit(Wish(ops, note=_DONE), waits=False))
+            except BoardFrozen as frozen:
+                await self._writer.thawed(frozen)
+            else:
+                return
 
     async def _failed(self, task: Task, error: BaseException) -> None:
         """The attempt ended with `error`: the task is returned, or it was the last attempt."""
@@ -480,17 +494,17 @@ class Claim:
             delay_ms = max(task.delay_ms, LEASE_TTL_MS_MIN)
             ends = Renew(task.key, task.fence.holder, task.fence.fence, delay_ms)
         wish = Wish((record.at(task.key), ends), note=f"{_RETURNED}: {told}")
-        await self._writer.commit(wish, with_held=False, brings=True)
+        await self._writer.commit(wish, with_held=False, brings=True, waits=False)
 
     async def _lost(self, task: Task, error: BaseException) -> None:
-        """As `_failed`, of a lease that is lost as far as is known here: the board may still have
-        it, and nobody could claim the task until it runs out. Nothing waits long for that."""
+        """As `_failed`, for a lease that seems to be lost: if the board still has it, nobody can
+        claim the task until it runs out. This does not wait long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FINISH_TIMEOUT_MS / 1000):
                 await self._failed(task, error)
 
     async def _bury(self, task: Task, told: str) -> None:
-        """Move what the entry holds now to the dead letters; its record goes with it."""
+        """Move the entry's present value to the dead letters, together with its record."""
         entry = await self._board.entry(task.key)
         ops: list[Op] = [Delete(tries_key(task.key)), _release(task.fence)]
         conditions: list[Condition] = []
@@ -500,13 +514,15 @@ class Claim:
             ops += [Delete(task.key), Put(dead, encode_value(entry.value)), record.at(dead)]
             conditions = [KeyAt(task.key, entry.mod_revision)]
         wish = Wish(tuple(ops), tuple(conditions), note=f"{_DEAD}: {told}")
-        await self._writer.commit(wish, with_held=False, brings=True)
+        await self._writer.commit(wish, with_held=False, brings=True, waits=False)
 
     async def _undo(self, task: Task) -> None:
         """As if `task` had not been taken."""
         key = tries_key(task.key)
         was = Put(key, encode_value(self._before.value)) if self._before else Delete(key)
-        await self._writer.commit(Wish((was, _release(task.fence))), with_held=False, brings=True)
+        await self._writer.commit(
+            Wish((was, _release(task.fence))), with_held=False, brings=True, waits=False
+        )
 
 
 def frees(pattern: str, revised: Revised) -> bool:
@@ -531,7 +547,8 @@ def _told(error: BaseException) -> str:
 
 
 async def _quietly(work: Coroutine[Any, Any, None], error: BaseException | None) -> None:
-    """Tidy up after `error`. If that fails, the lease is left to run out, and the error tells."""
+    """Tidy up after `error`. If that fails, the lease is left to run out, and a note on the error
+    says so."""
     try:
         await finish(work)
     except BlackboardError as failure:

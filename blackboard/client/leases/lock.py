@@ -1,11 +1,12 @@
-"""Locks: leases that one waits for, that renew themselves, and whose fences travel by themselves.
+"""Locks: leases with a queue, automatic renewal, and fences that are added to commits
+automatically.
 
     async with board.lock("public/plan", "public/budget") as lock:
         plan = await board.get("public/plan")
         await board.put("public/plan", better(plan))     # relies on the lock, without being told
 
-Several keys are asked for in one commit, so every queue has the askers in the same order: nobody
-waits for somebody who waits for him. Who waits is woken by the log; nobody polls.
+Several keys are requested in one commit, so every queue has the waiters in the same order, and
+there is no deadlock. Waiters are woken by the log; nobody polls.
 
 Invariants
 - `_places` holds what this acquisition may have on the board, from before it first asks until it
@@ -37,6 +38,7 @@ from blackboard.core.path import check_key
 from blackboard.core.watch import Position
 from blackboard.errors import (
     BlackboardError,
+    BoardFrozen,
     Fenced,
     InvalidRequest,
     LeaseHeld,
@@ -46,6 +48,7 @@ from blackboard.errors import (
 )
 from blackboard.types import (
     FINISH_TIMEOUT_MS,
+    LIST_ENTRIES_MAX,
     RENEWALS_PER_TTL,
     REQUEST_TIMEOUT_MS,
     Fence,
@@ -86,7 +89,7 @@ class Lock:
         self._timeout_ms = timeout_ms
         self._places: dict[Key, Fence] = {}
         self._leases: dict[Key, Lease] = {}
-        """The leases as they were seen last, whoever has them."""
+        """The leases as last seen, whoever holds them."""
         self._asked_at: Revision = 0
         self._sent_s = 0.0
         self._hold: Hold | None = None
@@ -147,9 +150,9 @@ class Lock:
             raise self._in_the_way() from error
 
     async def _acquire(self) -> None:
-        """Ask, and wait until every key is granted. Whatever goes wrong, nothing is left."""
+        """Ask, and wait until every key is granted. After an error nothing is left behind."""
         try:
-            await finish(self._ask())
+            await self._begin()
             while not self._granted():
                 await self._wait()
                 if self._is_due():
@@ -159,6 +162,14 @@ class Lock:
         except BaseException:
             await finish(self._leave_within(FINISH_TIMEOUT_MS))
             raise
+
+    async def _begin(self) -> None:
+        """Ask; on a frozen board once it is thawed, if this agent waits for that."""
+        while True:
+            try:
+                return await finish(self._ask())
+            except BoardFrozen as frozen:
+                await self._writer.thawed(frozen)
 
     def _granted(self) -> bool:
         return len(self._places) == len(self.keys) and all(self._places.values())
@@ -175,7 +186,7 @@ class Lock:
         return asyncio.get_running_loop().time() >= self._due_s()
 
     async def _ask(self) -> None:
-        """One commit: each key is granted, or this stands in its queue.
+        """One commit: each key is granted, or this holder joins its queue.
 
         Errors: nothing was asked for, as far as can be known; what was runs out.
         """
@@ -183,7 +194,7 @@ class Lock:
         try:
             ops = await self._asking()
             self._sent_s = asyncio.get_running_loop().time()
-            self._take_in(ops, await self._writer.commit(Wish(tuple(ops))))
+            self._take_in(ops, await self._writer.commit(Wish(tuple(ops)), waits=False))
         except BlackboardError:
             self._places = {}
             raise
@@ -193,14 +204,15 @@ class Lock:
         return [Grant(key, self.holder, self._ttl_ms, wait) for key in self.keys]
 
     async def _ask_again(self) -> None:
-        """Go to the end of the queues: who was asleep at his turn has lost it."""
+        """Go to the end of the queues: a waiter that did not respond in its turn has lost it."""
         await self._leave()
         await self._ask()
 
     async def _wait(self) -> None:
-        """Until all is granted, or a place is lost. Tickets are prolonged meanwhile."""
+        """Wait until all keys are granted, or a place is lost. Tickets are renewed during the
+        wait."""
         writer = self._writer
-        await writer.link.read(writer.board, self.keys)  # who may not read would wait for ever
+        await writer.link.read(writer.board, self.keys)  # else the wait would never end
         request = WatchRequest(self.keys, Position(await writer.epoch(), self._asked_at))
         async with Watch(
             writer.link, writer.board, request, revision=None, snapshot=False, saw=writer.saw
@@ -226,7 +238,7 @@ class Lock:
         """Take in what the log says of the keys."""
         for change in revised.changes:
             key, fence = change.key, self._places.get(change.key)
-            # Older news than the grant that a refusal has told of already are none.
+            # A change from before a grant that a refusal has already reported is outdated.
             if change.lease is not None and fence is not None and revised.revision >= fence:
                 self._place(key, _lease_after(change))
 
@@ -239,7 +251,7 @@ class Lock:
                 self._place(op.key, rules.from_result(op.key, result))
 
     def _place(self, key: Key, lease: Lease | None) -> None:
-        """Where this stands, now that `lease` is what the board has."""
+        """The place of this holder, given the present `lease` of the board."""
         if lease is not None:
             self._leases[key] = lease
         if lease is not None and lease.holder == self.holder:
@@ -262,7 +274,7 @@ class Lock:
     async def _renew(self) -> None:
         """Prolong every lease and every ticket in one commit. Errors: Fenced."""
         ops, sent_s = self._renewing(), asyncio.get_running_loop().time()
-        receipt = await self._writer.commit(Wish(tuple(ops)), with_held=False)
+        receipt = await self._writer.commit(Wish(tuple(ops)), with_held=False, waits=False)
         self._sent_s = sent_s
         self._take_in(ops, receipt)
 
@@ -272,13 +284,14 @@ class Lock:
     async def _leave(self) -> Fenced | None:
         """Give back every lease and every place in a queue; the first that was lost already.
 
-        Each refusal tells what is true of one key, which can change twice at most: it is granted,
+        Each refusal reports the state of one key, which can change at most twice: it is granted,
         and it is lost.
         """
         lost: Fenced | None = None
         while self._places:
             try:
-                await self._writer.commit(Wish(tuple(self._leaving())), with_held=False)
+                wish = Wish(tuple(self._leaving()))
+                await self._writer.commit(wish, with_held=False, waits=False)
                 self._places = {}
             except Fenced as refusal:
                 self._correct(refusal)
@@ -290,7 +303,7 @@ class Lock:
         return [Release(key, self.holder, fence) for key, fence in self._places.items()]
 
     def _correct(self, refusal: Fenced) -> None:
-        """Learn from a refusal: the key was granted meanwhile, or it is lost."""
+        """Learn from a refusal: the key was granted in between, or it is lost."""
         if refusal.holder == self.holder and refusal.key in self._places:
             self._places[refusal.key] = refusal.current
         else:
@@ -310,13 +323,26 @@ class Lock:
             return None
 
 
+async def all_leases(writer: Writer, pattern: str) -> tuple[Lease, ...]:
+    """The leases whose keys match `pattern` and may be read, with their queues."""
+    found: list[Lease] = []
+    after: Key | None = None
+    while True:
+        page = await writer.link.leases(writer.board, pattern, after=after, limit=LIST_ENTRIES_MAX)
+        writer.saw(page.revision, page.epoch)
+        found += page.leases
+        after = page.next_key
+        if after is None:
+            return tuple(found)
+
+
 async def wait_free(writer: Writer, key: Key, timeout_ms: Milliseconds | None) -> Revision:
     """Return at which revision nobody had lease `key`: now, or when it was given back.
 
     Errors: LeaseHeld when `timeout_ms` is over; AccessDenied when the key may not be read.
     """
     link, board = writer.link, writer.board
-    await link.read(board, [key])  # who may not read would be told that nobody has it
+    await link.read(board, [key])  # else the lease would look free
     reading = await link.leases(board, key, limit=1)
     if not reading.leases:
         return reading.revision

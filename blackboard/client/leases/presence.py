@@ -1,4 +1,4 @@
-"""Presence: who is at work on a board, and under which name only one process works.
+"""Presence: which agents are running on a board, each in only one process.
 
     async with board.attach("researcher") as me:
         await me.report("reading", "annual reports")
@@ -31,6 +31,7 @@ from blackboard.core.path import agent_identified, barrier_key, identity_key
 from blackboard.errors import (
     AccessDenied,
     BlackboardError,
+    BoardFrozen,
     Fenced,
     InvalidRequest,
     LeaseHeld,
@@ -54,7 +55,7 @@ _ATTACHED = "attached"
 
 
 def presence_key(agent: str) -> Key:
-    """The entry that tells that `agent` is there."""
+    """The entry that shows that `agent` is attached."""
     return f"{AGENTS}/{agent}"
 
 
@@ -126,7 +127,7 @@ class Attachment(Lock, Generic[BoardT]):
         told = self._presence()
         put = Put(presence_key(self.agent), encode_value(told))
         wish = Wish((put,), fences=self.fences)
-        await self._writer.commit(wish, with_held=False, brings=brings)
+        await self._writer.commit(wish, with_held=False, brings=brings, waits=brings)
         self._told = told
 
     async def __aenter__(self) -> Self:
@@ -134,9 +135,10 @@ class Attachment(Lock, Generic[BoardT]):
         self._since_ms = self.until_ms - self._ttl_ms
         try:
             await self._report(brings=False)
-        except SnapshotFirst:
+        except (BoardFrozen, SnapshotFirst):
             # A checkpoint waits for this agent. To attach is no delivery: until it has brought what
-            # it knows, only its lease is there, and a renewal tells later that it is.
+            # it knows, only its lease is there, and a renewal tells later that it is. So, too, if
+            # the board was frozen since the lease was granted.
             self._told = {}
         except BaseException:
             await self.__aexit__(*sys.exc_info())
@@ -190,7 +192,7 @@ class Attachment(Lock, Generic[BoardT]):
     # --- what it adds to the commits of a lock ----------------------------------------------------
 
     async def _ask(self) -> None:
-        """As a lock; while somebody else takes the identity at the same time, look again."""
+        """As a lock; if somebody else takes the identity at the same time, try again."""
         for _ in range(TAKE_OVER_ATTEMPTS_MAX - 1 if self._takes_over else 0):
             try:
                 await super()._ask()
@@ -219,9 +221,9 @@ class Attachment(Lock, Generic[BoardT]):
         try:
             await super()._renew()
             self._told = told
-        except SnapshotFirst:
-            # Until the cut only leases are kept, whatever is committed meanwhile: what the agent is
-            # doing is told later.
+        except (BoardFrozen, SnapshotFirst):
+            # Until the cut, or the thaw, only leases are kept, whatever is committed meanwhile:
+            # what the agent is doing is told later.
             self._silent = True
             try:
                 await super()._renew()
@@ -246,7 +248,7 @@ class Attachment(Lock, Generic[BoardT]):
 
 
 class PresenceBoard(Protocol):
-    """What is asked of a Board to see who is there."""
+    """The part of a Board that is needed to list attached agents."""
 
     @property
     def agent(self) -> str:
@@ -263,7 +265,7 @@ class PresenceBoard(Protocol):
 
 
 async def present(board: PresenceBoard) -> tuple[Presence, ...]:
-    """Who is there, by name: `Board.agents`."""
+    """The attached agents, by name: `Board.agents`."""
     entries = [entry async for entry in board.scan(f"{AGENTS}/*")]
     held = {lease.key for lease in await board.leases(identity_key("*"))}
     hidden = await _hidden(board, [identity_key(_name_of(entry)) for entry in entries])
@@ -271,7 +273,7 @@ async def present(board: PresenceBoard) -> tuple[Presence, ...]:
 
 
 def _presence_of(entry: Entry, held: set[Key], hidden: set[Key]) -> Presence | None:
-    """What `entry` tells. Anybody may write there: what is not like a presence is none."""
+    """The presence in `entry`. Anybody may write there, so other values are ignored."""
     key = identity_key(_name_of(entry))
     alive = None if key in hidden else key in held
     match entry.value:

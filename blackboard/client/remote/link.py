@@ -3,10 +3,10 @@
     async with blackboard.connect("ws://127.0.0.1:7420", token=token) as client:
         board = client.board("expansion")
 
-What happens when the connection breaks: reads are asked again; a commit that was sent raises
-OutcomeUnknown, one that was not raises Unavailable (a Board resolves both, with the commit's id);
-what else changes something is asked again under the same name, and is OutcomeUnknown when that
-finds nothing out; watches go on where they were, and whoever iterates does not notice.
+When the connection breaks, reads are repeated; a commit that was sent raises OutcomeUnknown, one
+that was not raises Unavailable (a Board resolves both, with the commit's id); other changes are
+repeated under the same request id, and raise OutcomeUnknown if that does not help; watches resume,
+and the iteration does not notice.
 
 The part of the client's link that looks back: requests about the past over a `Channel`.
 """
@@ -50,6 +50,7 @@ from blackboard.core.checkpoints import (
     Version,
 )
 from blackboard.core.commit import Commit, Entry, Head, LogPage, Reading
+from blackboard.core.freeze import Freeze
 from blackboard.errors import (
     InvalidRequest,
     OutcomeUnknown,
@@ -88,22 +89,21 @@ def connect(
 ) -> Opening:
     """Connect to the service at `url` (ws, wss, http or https), as the principal of `token`.
 
-    Await it, or use it as an async context manager: see `Opening`. What is not given comes from
-    the same places as for the command line: BLACKBOARD_URL, BLACKBOARD_TOKEN, BLACKBOARD_CA and
-    BLACKBOARD_BOARD of the environment, else the context in use (`blackboard context ls`; a service
-    that runs on this machine is remembered as `local`). A remembered token goes to the address that
-    it was remembered with only. Without any of it: port 7420 of this machine.
-    `token` may be a function that gives one (or an awaitable): it is called whenever the client
-    connects, and before the token in use runs out.
-    `agent` is the name to act under, if it is not the principal's own. `ca` is a PEM file: over TLS
-    only a certificate that one of those in it signed is accepted; without one, those that this
-    machine trusts count. When the connection breaks, requests and watches wait up to `patience_ms`
+    Await it, or use it as an async context manager: see `Opening`. Missing arguments come from the
+    same places as for the command line: BLACKBOARD_URL, BLACKBOARD_TOKEN, BLACKBOARD_CA and
+    BLACKBOARD_BOARD of the environment, else the current context (`blackboard context ls`; a
+    service on this machine is remembered as `local`). A remembered token is sent only to the
+    address with which it was remembered. The last default is port 7420 of this machine. `token` may
+    be a function that returns one (or an awaitable): it is called whenever the client connects, and
+    before the current token expires. `agent` is the name to act as, if it is not the principal's
+    own. `ca` is a PEM file with the only authorities to trust for TLS; without one, those of this
+    machine are trusted. When the connection breaks, requests and watches wait up to `patience_ms`
     for a new one before they are Unavailable.
 
     Errors: Unavailable when nothing answers at `url` now, or with a certificate that is not
     accepted; Unauthenticated, also when no token is known; AccessDenied when the principal may not
-    act as `agent`; InvalidRequest for something that is no URL, for a `ca` that holds no
-    certificate, and for one beside a URL without TLS; Corrupt when the file of contexts is damaged.
+    act as `agent`; InvalidRequest for an invalid URL, for a `ca` without a certificate, and for a
+    `ca` with a URL without TLS; Corrupt when the file of contexts is damaged.
     """
 
     async def begin() -> Client:
@@ -135,15 +135,15 @@ def _address(
     )
     if ca is not None and not address.is_encrypted:
         raise InvalidRequest(field="ca", reason=f"{address.url!r:.200} is not encrypted: use wss")
-    address.tls()  # a file that is none is told now, and not as a service that cannot be reached
+    address.tls()  # report an invalid file now, and not as an unreachable service
     return address, found.board or DEFAULT_BOARD
 
 
 class RemoteLink:
     """A `Link` over a `Channel`, as the agent of the connection or as `agent`.
 
-    A request that is sent again carries the same id. The beginning and the pages of an import
-    change nothing yet: without its end there is no board.
+    A repeated request carries the same id. The beginning and the pages of an import change nothing
+    yet: the board appears only with its end.
     """
 
     def __init__(self, channel: Channel, agent: str | None = None) -> None:
@@ -246,7 +246,7 @@ class RemoteLink:
             stream.close()
 
     def document(self, board: str, key: Key) -> AbstractAsyncContextManager[Pipe]:
-        """As `Link.document`, over a WebSocket of its own."""
+        """As `Link.document`, over a separate WebSocket."""
         return open_document(self._channel.address, board, key, self._agent)
 
     async def checkpoint(self, board: str, wish: CheckpointWish) -> Checkpoint:
@@ -313,6 +313,20 @@ class RemoteLink:
         """As `Link.redact`."""
         params = {"board": board, "key": wish.key, "why": wish.why, "request": wish.request}
         return past.read_redaction(await self._ask("redact", params, LONG_REQUEST_TIMEOUT_MS))
+
+    async def freeze(self, board: str, note: str) -> Freeze:
+        """As `Link.freeze`."""
+        params = {"board": board, "note": note}
+        return past.read_freeze(await self._ask("freeze", params))
+
+    async def thaw(self, board: str, note: str) -> Freeze | None:
+        """As `Link.thaw`."""
+        message = await self._ask("thaw", {"board": board, "note": note})
+        return None if message is None else past.read_freeze(message)
+
+    async def remove(self, board: str) -> None:
+        """As `Link.remove`."""
+        await self._do("remove", {"board": board}, LONG_REQUEST_TIMEOUT_MS)
 
     async def branch(self, board: str, wish: BranchWish) -> Head:
         """As `Link.branch`."""

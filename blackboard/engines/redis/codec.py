@@ -11,6 +11,7 @@ import msgpack
 from msgspec.structs import replace
 
 from blackboard import types as limits
+from blackboard.core import freeze
 from blackboard.core.commit import (
     ENGINE,
     Committed,
@@ -30,6 +31,7 @@ from blackboard.engines.redis.layout import read_entry, read_epoch, read_head, u
 from blackboard.errors import (
     AttemptTooOld,
     BlackboardError,
+    BoardFrozen,
     Compacted,
     Conflict,
     Corrupt,
@@ -248,6 +250,10 @@ def _barrier(prepared: Prepared, key: bytes, since: Revision) -> SnapshotFirst:
     return SnapshotFirst(prepared.commit.id.agent, key.decode(), since)
 
 
+def _frozen(_: Prepared, value: bytes, since_ms: Milliseconds, revision: Revision) -> BoardFrozen:
+    return freeze.refusal(value, since_ms, revision)
+
+
 def _malformed(_: Prepared, reason: bytes) -> InvalidRequest:
     return InvalidRequest(field="commit", reason=reason.decode("utf-8", "replace"))
 
@@ -280,6 +286,7 @@ _REFUSALS: Final[dict[bytes, Callable[..., BlackboardError]]] = {
     b"put_back": _put_back,
     b"moved": _moved,
     b"barrier": _barrier,
+    b"frozen": _frozen,
     b"malformed": _malformed,
     b"engine": _engine,
 }
@@ -310,12 +317,14 @@ def read_leases(reply: Sequence[Any], *, due: bool) -> Reading:
 def _read_lease(key: bytes, packed: bytes, time_ms: Milliseconds) -> Lease:
     """Twin: `read_lease` of scripts/prelude.lua."""
     holder, fence, until_ms, *rest = msgpack.unpackb(packed)
-    by = rest.pop() if rest and isinstance(rest[-1], dict) else {}
+    accounts = rest.pop() if rest and isinstance(rest[-1], list) else []
     ttl_ms = rest.pop(0) if len(rest) % 3 else max(limits.LEASE_TTL_MS, until_ms - time_ms)
     lease = from_result(key.decode(), [holder, fence, until_ms, *rest])
     assert lease is not None
-    waiters = tuple(replace(w, account=by.get(w.holder, "")) for w in lease.waiters)
-    return replace(lease, ttl_ms=ttl_ms, waiters=waiters, account=by.get(holder, ""))
+    account, *others = accounts or [""] * (1 + len(lease.waiters))
+    queue = zip(lease.waiters, others, strict=True)
+    waiters = tuple(replace(waiter, account=whose) for waiter, whose in queue)
+    return replace(lease, ttl_ms=ttl_ms, waiters=waiters, account=account)
 
 
 def read_log_page(reply: Sequence[Any], after: Revision) -> LogPage:

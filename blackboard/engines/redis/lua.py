@@ -18,7 +18,7 @@ import anyio
 from blackboard.core.commit import Head
 from blackboard.engines.redis.driver import Argument, Driver, ScriptMissingError, Trial, repeated
 from blackboard.engines.redis.layout import board_keys, read_head
-from blackboard.errors import Unavailable
+from blackboard.errors import NoSuchBoard, Unavailable
 from blackboard.types import EPOCH_JUMP, EPOCH_SPREAD, LEASE_TTL_MS, Revision
 
 _EPOCH_ID_BYTES: Final = 12
@@ -48,9 +48,9 @@ def script_text(*names: str) -> str:
 COMMIT_PARTS: Final = ("board", "batch", "lease", "commit")
 """The files that make commit.lua whole."""
 COMMIT = make_script(script_text(*COMMIT_PARTS))
-OPEN, READ, LEASES, LOG, COMPACT, HOLD, SEED, ACCESS = (
+OPEN, READ, LEASES, LOG, COMPACT, HOLD, SEED, ACCESS, REMOVE = (
     make_script(script_text(name))
-    for name in ("open", "read", "leases", "log", "compact", "hold", "seed", "access")
+    for name in ("open", "read", "leases", "log", "compact", "hold", "seed", "access", "remove")
 )
 _HELD_PAUSE_S: Final = 0.02
 """Between two looks whether a board is still held: a restore, which ends it, takes longer."""
@@ -76,10 +76,19 @@ class Scripts:
         if revision > self._seen.get(board, 0):
             self._seen[board] = revision
 
-    async def open(self, board: str) -> Head:
-        """Run open.lua. Errors: Unavailable."""
+    async def open(self, board: str, *, again: bool = False) -> Head:
+        """Run open.lua; a board that was removed begins `again`, or NoSuchBoard.
+
+        Errors: Unavailable.
+        """
         trial = Trial()
-        return await repeated(lambda: self._open(trial, board), trial)
+        return await repeated(lambda: self._open(trial, board, again=again), trial)
+
+    async def remove(self, board: str, above: Revision) -> None:
+        """Run remove.lua. Errors: Unavailable: perhaps removed."""
+        trial = Trial()
+        await repeated(lambda: self._once(trial, board, REMOVE, [above]), trial)
+        self.forget(board)
 
     async def begin_epoch(self, board: str, head: Head, above: Revision) -> Head:
         """Run open.lua so that an epoch begins above `above`, if the board stands at `head`.
@@ -129,15 +138,24 @@ class Scripts:
         return await repeated(attempt, trial)
 
     async def _open(
-        self, trial: Trial, board: str, above: Revision = 0, ends: Sequence[Argument] = ("", 0)
+        self,
+        trial: Trial,
+        board: str,
+        above: Revision = 0,
+        ends: Sequence[Argument] = ("", 0),
+        *,
+        again: bool = False,
     ) -> Head:
         name = secrets.token_urlsafe(_EPOCH_ID_BYTES)
         jump = EPOCH_JUMP + secrets.randbelow(EPOCH_SPREAD)
         seen = max(above, self.seen(board))
-        arguments = [name, jump, seen, *ends, LEASE_TTL_MS]
+        arguments = [name, jump, seen, *ends, LEASE_TTL_MS, int(again)]
         reply = await self._once(trial, board, OPEN, arguments)
         if not reply:
             raise Unavailable(what=f"board {board}", reason="it is being made")
+        if len(reply) == 1:  # it was removed
+            self.forget(board)
+            raise NoSuchBoard(board)
         head = read_head(reply)
         self.note(board, head.revision)
         return head

@@ -13,6 +13,7 @@ Invariants
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final, cast
 
 import anyio
@@ -21,6 +22,7 @@ from blackboard.core.commit import Entry, Head, LogPage, Reading, Seed
 from blackboard.core.model import Outcome
 from blackboard.core.path import Ranges, check_name
 from blackboard.engines.base import REPLICA, Behind, EngineFacts, check_hold
+from blackboard.engines.payer import metered
 from blackboard.engines.redis.account import Account, read_account
 from blackboard.engines.redis.codec import (
     as_retry,
@@ -63,7 +65,14 @@ from blackboard.engines.redis.lua import (
 )
 from blackboard.engines.redis.seed import make_board
 from blackboard.engines.redis.whispers import overheard, write_whisper
-from blackboard.errors import Corrupt, EngineRefused, InvalidRequest, LimitExceeded, Unavailable
+from blackboard.errors import (
+    Corrupt,
+    EngineRefused,
+    InvalidRequest,
+    LimitExceeded,
+    NoSuchBoard,
+    Unavailable,
+)
 from blackboard.types import (
     ENGINE_TIMEOUT_MS,
     FRAME_BYTES_MAX,
@@ -134,18 +143,21 @@ class RedisStore:
         """
         return await read_account(self._driver)
 
-    async def open(self, board: str) -> Head:
+    async def open(self, board: str, *, again: bool = False) -> Head:
         """Make sure that `board` exists on this run of the server, and say where it stands.
 
-        Errors: Unavailable, InvalidRequest for a name that is none.
+        Errors: Unavailable, InvalidRequest for a name that is none; NoSuchBoard for one that was
+        removed, unless it is to begin `again`.
         """
         check_name(board, "board")
         keys = board_keys(board)
         if await repeated(lambda: self._driver.send(Trial(), keys[0], "HEXISTS", keys[0], "seed")):
             raise Unavailable(what=f"board {board}", reason="it is being made")
+        if not again and await self.removed(board) is not None:
+            raise NoSuchBoard(board)
         # Listed first: a board that exists is listed, whatever happens in between.
         await repeated(lambda: self._driver.send(Trial(), BOARDS, "SADD", BOARDS, board))
-        return await self._scripts.open(board)
+        return await self._scripts.open(board, again=again)
 
     async def begin_epoch(self, board: str, head: Head, *, above: Revision) -> Head:
         """As `Store.begin_epoch`: atomic; asked twice, it begins one epoch."""
@@ -301,6 +313,19 @@ class RedisStore:
         self._scripts.forget(board)
         await repeated(lambda: self._driver.send(Trial(), BOARDS, "SREM", BOARDS, board))
 
+    async def remove(self, board: str, *, above: Revision = 0) -> None:
+        """Remove a board for good, see `Store.remove`: atomic. Errors: Unavailable: perhaps
+        removed."""
+        check_name(board, "board")
+        await self._scripts.remove(board, above)
+        await repeated(lambda: self._driver.send(Trial(), BOARDS, "SREM", BOARDS, board))
+
+    async def removed(self, board: str) -> Revision | None:
+        """As `Store.removed`. Errors: Unavailable."""
+        key = board_keys(board)[0]
+        found = await repeated(lambda: self._driver.send(Trial(), key, "HMGET", key, "gone", "run"))
+        return None if found[0] is None or found[1] is not None else int(found[0])
+
     async def scrub(self, board: str) -> str:
         """As `Scrubs.scrub`: asks each server to write its append-only file anew, for all boards
         at once, and waits for that. Errors: Unavailable."""
@@ -353,4 +378,4 @@ async def _log_page(reply: Sequence[Any], after: Revision) -> LogPage:
     """As `read_log_page`; a large one in a thread, for readers of other boards go on meanwhile."""
     if sum([len(part) for _, fields in reply[1] for part in fields]) < _DECODED_BYTES:
         return read_log_page(reply, after)
-    return await asyncio.to_thread(read_log_page, reply, after)
+    return await asyncio.to_thread(metered(partial(read_log_page, reply, after)))

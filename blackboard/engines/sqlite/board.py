@@ -34,6 +34,7 @@ from blackboard.core.lease import dated
 from blackboard.core.model import Outcome, decide, log_entry, prolong
 from blackboard.core.path import Ranges, ranges_of
 from blackboard.core.state import State, evolve
+from blackboard.engines.payer import metered
 from blackboard.engines.sqlite.file import BoardFile, Loaded, WriteError, log_entries
 from blackboard.engines.sqlite.rows import Taken, Touched
 from blackboard.errors import Compacted, FutureRevision, OutcomeUnknown, Unavailable
@@ -618,7 +619,7 @@ class EmbeddedBoard:
         if entries is None:
             read = self._file.read_log
             entries = await self._loop.run_in_executor(
-                self._readers, lambda: read(after, head.revision, limit=limit)
+                self._readers, metered(lambda: read(after, head.revision, limit=limit))
             )
             self._check_after(after)  # it may have been compacted meanwhile
         return LogPage(head, tuple(entries))

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Literal
 
 from blackboard import types as limits
-from blackboard.core.commit import BRANCH, ENGINE, RECOVER, RESTORE, Epoch, LogEntry
+from blackboard.core.commit import BRANCH, CREATED, ENGINE, RECOVER, RESTORE, Epoch, LogEntry
 from blackboard.core.state import State, evolve
 from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.owed import Owed, insert
@@ -203,9 +203,14 @@ class Loaded:
     outdated: list[Row] = field(default_factory=list)
 
 
+_FIRST: Final = (CREATED, BRANCH, RECOVER)
+"""Causes of a board's first epoch: where there was another board of its name before, or its content
+came from one, it has a higher number than 1."""
+
+
 def _follow(epochs: Sequence[Epoch]) -> bool:
     """Whether these are all epochs of a board, from its first one on."""
-    if not epochs or (epochs[0].number != 1 and epochs[0].cause not in (BRANCH, RECOVER)):
+    if not epochs or (epochs[0].number != 1 and epochs[0].cause not in _FIRST):
         return False
     return all(later.number == epoch.number + 1 for epoch, later in pairwise(epochs))
 

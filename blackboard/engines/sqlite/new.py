@@ -7,6 +7,7 @@ Invariants
 """
 
 import contextlib
+import json
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
@@ -26,9 +27,9 @@ from blackboard.engines.sqlite.file import (
 from blackboard.engines.sqlite.owed import insert
 from blackboard.engines.sqlite.rows import ENTRY, NEXT_ITEM, checksum, epoch_row, weigh
 from blackboard.engines.sqlite.schema import schema_text
-from blackboard.errors import Unavailable
-from blackboard.integrity.private_files import make_file
-from blackboard.types import Milliseconds
+from blackboard.errors import Corrupt, Unavailable
+from blackboard.integrity.private_files import make_file, open_new
+from blackboard.types import Milliseconds, Revision
 
 _DROPPED: Final = ".dropped"
 
@@ -63,6 +64,44 @@ def remove(path: Path) -> None:
         for gone in (dropped, seed_path(path)):
             gone.unlink(missing_ok=True)
         sync_path(path.parent)
+
+
+def removed_path(path: Path) -> Path:
+    """Where it is kept in mind that the board at `path` was removed."""
+    return path.with_name(f"{path.name}.removed")
+
+
+def keep_in_mind(path: Path, revision: Revision, epoch: int) -> None:
+    """Note, before the board at `path` is removed, how far it got. Errors: Unavailable.
+
+    While there is a board at `path`, the note says nothing: its removal did not get that far.
+    """
+    place = removed_path(path)
+    draft = place.with_name(f"{place.name}.new")
+    with translated(place):
+        draft.unlink(missing_ok=True)  # what a sync failed of is never synced again
+        with open_new(draft) as out:
+            json.dump({"revision": revision, "epoch": epoch}, out)
+        sync_path(draft)
+        draft.replace(place)
+        sync_path(place.parent)
+
+
+def read_removed(path: Path) -> tuple[Revision, int] | None:
+    """The last revision and epoch of the board that was removed from `path`; None if none was.
+
+    Errors: Unavailable, Corrupt.
+    """
+    place = removed_path(path)
+    if path.exists() or not place.exists():
+        return None
+    with translated(place):
+        text = place.read_text("utf-8")
+    try:
+        found = json.loads(text)
+        return int(found["revision"]), int(found["epoch"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(what=str(place), reason=str(error)) from error
 
 
 def _remove_beside(path: Path) -> None:
@@ -127,6 +166,7 @@ class NewFile:
             suspect.forget(self._path)
             self._beside.replace(self._path)
             self._sync_name()
+            removed_path(self._path).unlink(missing_ok=True)  # it says nothing any more
 
     def _sync_name(self) -> None:
         """Where that fails there is no board, rather than one that a power loss takes away."""

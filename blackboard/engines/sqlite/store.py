@@ -45,12 +45,20 @@ from blackboard.engines.sqlite.file import (
     look_at_journal,
     translated,
 )
-from blackboard.engines.sqlite.new import NewFile, create, remove, seed_path
+from blackboard.engines.sqlite.new import (
+    NewFile,
+    create,
+    keep_in_mind,
+    read_removed,
+    remove,
+    seed_path,
+)
 from blackboard.errors import (
     DataDirectoryInUse,
     HeadMoved,
     InvalidRequest,
     LimitExceeded,
+    NoSuchBoard,
     Unavailable,
 )
 from blackboard.integrity.private_files import (
@@ -143,9 +151,25 @@ class SqliteStore:
         where = str(self.directory)
         return EngineFacts("sqlite", sqlite3.sqlite_version, location=where, level=self.level)
 
-    async def open(self, board: str) -> Head:
+    async def open(self, board: str, *, again: bool = False) -> Head:
         """As `Store.open`."""
+        if again and (gone := await self._removed(board)) is not None:
+            revision, number = gone[0] + limits.EPOCH_JUMP, gone[1] + 1
+            epoch = Epoch(number, uuid.uuid4().hex, revision=revision)
+            with contextlib.suppress(InvalidRequest):  # somebody else let it begin meanwhile
+                await self.seed(board, Seed(epoch, self._now_ms()), _nothing())
         return (await self._board(board, create=True)).head
+
+    async def removed(self, board: str) -> Revision | None:
+        """As `Store.removed`."""
+        gone = await self._removed(board)
+        return None if gone is None else gone[0]
+
+    async def _removed(self, board: str) -> tuple[Revision, int] | None:
+        check_name(board, "board")
+        if board in self._boards:
+            return None
+        return await asyncio.to_thread(read_removed, self._path(board))
 
     async def begin_epoch(self, board: str, head: Head, *, above: Revision) -> Head:
         """As `Store.begin_epoch`. Cancellation: it has begun, or it has not."""
@@ -268,6 +292,24 @@ class SqliteStore:
             self._distrusted.pop(board, None)
             await self._step(partial(remove, self._path(board)))
 
+    async def remove(self, board: str, *, above: Revision = 0) -> None:
+        """As `Store.remove`. Errors: also Corrupt when the board cannot be read."""
+        check_name(board, "board")
+        path = self._path(board)
+        gone = await self._removed(board)
+        if gone is None:
+            head = None
+            if await self.exists(board):
+                head = (await self._board(board)).head
+            last = above if head is None else max(head.revision, above)
+            number = 0 if head is None else head.epoch.number
+        async with self._alone(board):
+            await self._let_go_of(board)
+            if gone is None:
+                await self._step(partial(keep_in_mind, path, last, number))
+            self._seen.discard(board)
+            await self._step(partial(remove, path))
+
     async def scrub(self, board: str) -> str:
         """As `Scrubs.scrub`. Errors: InvalidRequest when there is no such board; Unavailable."""
         if await (await self._board(board)).scrub():
@@ -325,6 +367,8 @@ class SqliteStore:
         path = self._path(name)
         if name in self._busy:
             raise _unfinished(name)
+        if await asyncio.to_thread(read_removed, path) is not None:
+            raise NoSuchBoard(name)
         self._check_trusted(name)
         if not create and not await asyncio.to_thread(path.exists):
             raise InvalidRequest(field="board", reason=f"there is no board {name!r}")
@@ -468,6 +512,12 @@ def _next_epoch(state: State, above: Revision) -> Epoch:
 
 def _unfinished(board: str) -> Unavailable:
     return Unavailable(what=f"board {board}", reason="it is being made or removed")
+
+
+async def _nothing() -> AsyncIterator[Sequence[Entry]]:
+    """The entries of a board that begins empty."""
+    return
+    yield
 
 
 def _check_size(limit: str, size: int, maximum: int) -> None:

@@ -25,6 +25,7 @@ from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, LimitExc
 from blackboard.integrity.digest_check import Sums
 from blackboard.integrity.signing import Manifest
 from blackboard.types import (
+    EPOCH_JUMP,
     IMPORT_IDLE_MS,
     IMPORTS_MAX,
     INTEGER_MAX,
@@ -141,9 +142,10 @@ class _Import:
 
     async def _seed(self) -> Head:
         revision = self._manifest.revision
-        epoch = Epoch(
-            self._manifest.epoch.number + 1, secrets.token_hex(8), BRANCH, revision, revision + 1
-        )
+        removed = await self._store.removed(self._board)
+        first = revision + 1 if removed is None else max(revision, removed + EPOCH_JUMP) + 1
+        number = self._manifest.epoch.number + 1
+        epoch = Epoch(number, secrets.token_hex(8), BRANCH, revision, first)
         seed = Seed(epoch, self._manifest.time_ms, tuple(_checked_items(self.wish)))
         return await self._store.seed(self._board, seed, self._checked())
 

@@ -1,27 +1,28 @@
-"""Who is there: what the peers of a document tell of themselves, which nothing keeps.
+"""Awareness: information of a document's peers about themselves, which is not stored.
 
-Each client has a clock; what it said last is what counts. A peer repeats what it heard of others,
-so nobody is believed about a client that somebody else brought, or that just left.
+Each client has a clock; its latest state counts. Peers repeat what they heard of others, so a
+message about a client that another connection introduced, or that just left, is not trusted.
 
 Invariants
 - at most AWARENESS_STATES_MAX clients are known, AWARENESS_PER_SESSION_MAX of one member.
-- what a member told of goes with it; what another process told of goes AWARENESS_TTL_MS after the
-  last word.
-- a client that has written to the document is told of by its agent alone.
+- states of a member are removed with it; states from another process are removed AWARENESS_TTL_MS
+  after its last message.
+- only its own agent can announce a client that has written to the document.
 
 Source: y-protocols/awareness.js.
 
-Who is there, told to the other processes that serve a board.
+Exchange of awareness with the other processes that serve a board.
 
-It must not come into the log, for it is worth nothing later; so it is whispered (engines/base.py),
-where the engine can. A whisper may be lost: what is said again anyway repairs it. Whoever begins to
-listen asks, and hears from everybody who is there.
+It does not go into the log, because it is worth nothing later, but over pub/sub (`Whispers` in
+engines/base.py), if the engine has it. A message may be lost: periodic repetition repairs that. A
+new listener asks, and everybody answers.
 
     <this process> <frame>     a frame of the y-websocket protocol: awareness, or a question for it
 
 Invariants
-- of each client only the newest word waits to be whispered: nothing grows when the engine is away.
-- who listens hears nothing of what it said itself.
+- only the newest state of each client waits to be published, so nothing grows when the engine is
+  unavailable.
+- a listener does not receive its own messages.
 """
 
 import asyncio
@@ -75,7 +76,7 @@ class _There:
 
 
 class Presences:
-    """The clients of one document. Methods return what is new, for everybody to be told."""
+    """The clients of one document. Methods return the new states, to be sent to everybody."""
 
     def __init__(self, owner: Callable[[int], str | None]) -> None:
         self._owner = owner
@@ -93,15 +94,16 @@ class Presences:
         return None if there is None or there.member is None else there.member.agent
 
     def brought_here(self) -> list[Presence]:
-        """Those that members of this process told of."""
+        """Clients announced by members of this process."""
         return [there.presence for there in self._there.values() if there.member is not None]
 
     def note(self, member: Member, told: Iterable[Presence]) -> list[Presence]:
-        """Somebody tells of itself; what it repeats of others is left out."""
+        """A member announces itself; what it repeats of others is left out."""
         return [p for p in told if self._is_its_own(member, p) and self._take(p, member)]
 
     def hear(self, told: Iterable[Presence]) -> list[Presence]:
-        """Another process tells of its members; of members here it knows nothing better."""
+        """Another process announces its members; messages about members of this process are
+        ignored."""
         news = []
         for presence in told:
             there = self._there.get(presence.client)
@@ -114,11 +116,11 @@ class Presences:
         return news
 
     def leave(self, member: Member) -> list[Presence]:
-        """A member is gone, and with it what it told of."""
+        """A member left, and with it the clients that it announced."""
         return [self._drop(there) for there in self._all() if there.member is member]
 
     def expire(self) -> list[Presence]:
-        """Forget whom another process has not told of for too long: it may be dead."""
+        """Forget clients that another process has not announced for too long: it may be dead."""
         since = _now() - AWARENESS_TTL_MS / 1000
         self._gone = {c: gone for c, gone in self._gone.items() if gone[1] > since}
         return [
@@ -162,7 +164,7 @@ class Presences:
         return True
 
     def _drop(self, there: _There) -> Presence:
-        """Forget a client; returns what others are told, who know it by the clock it has."""
+        """Forget a client; returns the message for others, with the client's clock."""
         client, clock = there.presence.client, there.presence.clock
         del self._there[client]
         self._gone[client] = clock, _now()
@@ -184,30 +186,30 @@ class Listener(Protocol):
     """A document that is open here."""
 
     def hear(self, told: Iterable[Presence]) -> None:
-        """Another process tells of its peers."""
+        """Another process announces its peers."""
 
     def present(self) -> list[Presence]:
         """The peers that are connected here."""
 
     def expire(self) -> None:
-        """Forget whom nobody told of for too long."""
+        """Forget clients that were not announced for too long."""
 
 
 def whispers_of(store: Store) -> Whispers | None:
-    """The way to whisper to other processes, if the engine has one."""
+    """The engine's pub/sub port, if it has one."""
     found = store.whispers if isinstance(store, SealedStore) else isinstance(store, Whispers)
     return cast("Whispers", store) if found else None
 
 
 class Whispering:
-    """The whispers of this process: `join` what is open, `tell` what is new of it."""
+    """The awareness exchange of this process: `join` open documents, `tell` new states."""
 
     def __init__(self, engine: Whispers) -> None:
         self._engine = engine
         self._boards: dict[str, _Board] = {}
 
     def join(self, board: str, key: Key, listener: Listener) -> None:
-        """Listen for a document, and ask who is there."""
+        """Listen for a document, and ask for the present states."""
         found = self._boards.get(board)
         if found is None:
             found = self._boards[board] = _Board(self._engine, board)
@@ -216,7 +218,7 @@ class Whispering:
         found.ask(key)
 
     async def leave(self, board: str, key: Key, listener: Listener) -> None:
-        """Listen no more; what was told before is still said."""
+        """Stop listening; queued messages are still sent."""
         found = self._boards.get(board)
         if found is None or found.listeners.get(key) is not listener:
             return
@@ -233,7 +235,7 @@ class Whispering:
 
 
 class _Board:
-    """One board: somebody listens, somebody speaks, somebody looks at the clock."""
+    """The exchange of one board: tasks for listening, publishing and expiry."""
 
     def __init__(self, engine: Whispers, board: str) -> None:
         self.listeners: dict[Key, Listener] = {}
@@ -254,7 +256,7 @@ class _Board:
         ]
 
     def ask(self, key: Key) -> None:
-        """Ask who is there."""
+        """Ask for the present states."""
         self._asked.add(key)
         self._came.set()
 
@@ -289,7 +291,7 @@ class _Board:
             await asyncio.sleep(_RETRY_S)
 
     def _greet(self) -> None:
-        """Say who is here, and ask who is there: whoever spoke before was not heard.
+        """Publish our states, and ask for those of others: earlier messages were not received.
 
         No loop of `_listen`, whose frame lives as long as the connection: what its variables name
         is a whole document, and would outlive everybody who has that open.

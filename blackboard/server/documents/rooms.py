@@ -86,6 +86,11 @@ class Documents:
         """How many documents of each board are open."""
         return Counter(board for board, _ in self._rooms)
 
+    async def end(self, board: str) -> None:
+        """End every room of a board, and everybody in it."""
+        rooms = [room for (place, _), room in self._rooms.items() if place == board]
+        await asyncio.gather(*map(self._close, rooms))
+
     async def aclose(self) -> None:
         """End every room, and everybody in it."""
         await asyncio.gather(*(self._close(room) for room in list(self._rooms.values())))

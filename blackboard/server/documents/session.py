@@ -22,6 +22,7 @@ from blackboard.client.documents.replica import DamagedError, merged
 from blackboard.core.documents import update as crdt
 from blackboard.errors import (
     BlackboardError,
+    BoardFrozen,
     DocumentRefused,
     InvalidRequest,
     LimitExceeded,
@@ -221,6 +222,8 @@ class Session:
             self.end("malformed", error.reason)
         except StaleEpoch as error:
             self.end("stale", str(error))
+        except BoardFrozen as error:
+            self.end("frozen", f"since revision {error.revision}")  # a reason has 123 bytes
         except (BlackboardError, DamagedError) as error:
             log.info("document %s: a session ends: %s", self._room.key, error)
             self.end("closed", str(error))

@@ -7,7 +7,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -27,7 +27,7 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
 )
-from blackboard.server.http.dispatch import call, describe
+from blackboard.server.http.dispatch import call, describe, is_read
 from blackboard.server.http.documents import DocumentDoor
 from blackboard.server.http.handshake import Authenticator, Doors, Gate, bearer_token, trust_of
 from blackboard.server.http.metrics import Metrics
@@ -161,24 +161,33 @@ class _Routes:
         admission: Admission,
         event: RequestReceived,
     ) -> None:
-        params, outcome = event.params, "ok"
+        method, outcome = event.params.method, "ok"
         await asyncio.sleep(0)  # a batch is not carried out in one go: others have their turn
         await admission.shares.wait(admission.account, READ_US)
+        bill = admission.charges.bill(admission.account, method)
         try:
-            if refusal := admission.refusal(params.method):
+            if refusal := admission.refusal(method):
                 raise refusal
             if session.outgoing_bytes > FRAME_BYTES_MAX:
                 size = session.outgoing_bytes
                 raise LimitExceeded("FRAME_BYTES_MAX", size, FRAME_BYTES_MAX, "batch")
-            link = self._gate.link(access.acting_as(principal, params.agent))
-            if isinstance(params, messages.WhoAmI):
-                session.respond(event.id, describe(principal, link.agent))
-            else:
-                session.respond(event.id, await call(link, params, JSON))
+            if is_read(event.params):
+                await bill.begin()
+            await bill.run(partial(self._carry_out, session, principal, event))
         except BlackboardError as error:
             outcome = error.code
             session.respond_error(event.id, error)
-        self._gate.traffic.count(params.method, outcome)
+        self._gate.traffic.count(method, outcome)
+
+    async def _carry_out(
+        self, session: ServerSession, principal: Principal, event: RequestReceived
+    ) -> None:
+        params = event.params
+        link = self._gate.link(access.acting_as(principal, params.agent))
+        if isinstance(params, messages.WhoAmI):
+            session.respond(event.id, describe(principal, link.agent))
+        else:
+            session.respond(event.id, await call(link, params, JSON))
 
     async def _engine_failure(self) -> str | None:
         """Why the engine does not serve, None if it does; asked anew after `_READY_S`."""

@@ -6,10 +6,12 @@ up. Nothing is ever dropped: what is not sent yet is in the log.
 
 Invariants
 - at most REQUESTS_IN_FLIGHT_MAX requests are being served; nothing is read from the socket while
-  READS_WAITING_MAX of them are reads (reads.py).
+  READS_WAITING_MAX of them are reads. While the account is in debt further reads are refused
+  instead, so that a renewal behind them comes through.
 - nothing is read from the socket while OUTGOING_BYTES_MAX wait for it; a watch adds to what waits
   only while that is less than one delivery (WATCH_BATCH_BYTES_MAX).
-- a frame is looked at, a read begun and news packed as the account has its share (shares.py).
+- a frame is looked at, a read begun and news packed as the account has its share (fair_share.py),
+  and what that takes is charged to it (charges.py).
 - a request that was taken is carried out even if its connection breaks meanwhile.
 - every task of a connection has ended before `run` returns.
 
@@ -53,7 +55,14 @@ from blackboard.server.http.dispatch import DEEDS, call, call_deed, describe, is
 from blackboard.server.http.metrics import Traffic
 from blackboard.server.http.watches import Watches
 from blackboard.server.overload.admission import Admission
-from blackboard.server.overload.fair_share import READ_US, STRANGERS, Shares, frame_us
+from blackboard.server.overload.charges import Bill, Charges, Subscription
+from blackboard.server.overload.fair_share import (
+    COMMIT_US,
+    READ_US,
+    STRANGERS,
+    Shares,
+    frame_us,
+)
 from blackboard.server.requests import LocalLink
 from blackboard.types import (
     OUTGOING_BYTES_MAX,
@@ -174,6 +183,38 @@ class Reads:
             self.go_on()
 
 
+class _FrameMeter:
+    """What it takes to look at one frame. A small one is not worth asking the clock, which takes a
+    microsecond; of a commit, what its engine does is shared by many, so it has a price."""
+
+    __slots__ = ("_began_ns", "_is_large", "_size", "_spent_ns", "commits")
+
+    def __init__(self, size: int) -> None:
+        self.commits = 0
+        self._size = size
+        self._is_large = size > _SMALL_FRAME_BYTES
+        self._spent_ns = 0
+        self.start()
+
+    def start(self) -> None:
+        """Go on."""
+        self._began_ns = time.thread_time_ns() if self._is_large else 0
+
+    def stop(self) -> None:
+        """Others go on meanwhile."""
+        if self._is_large:
+            self._spent_ns += time.thread_time_ns() - self._began_ns
+
+    def total_us(self) -> float:
+        """All of it, in microseconds."""
+        self.stop()
+        looked_us = self._spent_ns / 1_000 if self._is_large else frame_us(self._size)
+        return looked_us + COMMIT_US * self.commits
+
+
+_SMALL_FRAME_BYTES: Final = 1_024
+_COMMIT: Final = "commit"
+
 log = logging.getLogger(__name__)
 
 Params = messages.Params | CommitParams
@@ -189,6 +230,7 @@ class House(Protocol):
 
     traffic: Traffic
     shares: Shares
+    charges: Charges
 
     def authenticate(self, token: str) -> Principal:
         """The principal that a token names. Errors: Unauthenticated."""
@@ -231,7 +273,12 @@ class Connection:
         self._sending_since: float | None = None
         self._reads = Reads(self._spawn, lambda: self.waiting)
         self._watches = Watches(
-            session, spawn=self._spawn, wake=self._wake.set, room=self._room, share=self._share
+            session,
+            spawn=self._spawn,
+            wake=self._wake.set,
+            room=self._room,
+            share=self._share,
+            payer=lambda: Subscription(house.charges, self._account),
         )
 
     @property
@@ -371,10 +418,15 @@ class Connection:
         traffic.bytes_in += len(frame)
         await self._share(frame_us(len(frame)))
         over = None if self._admission is None else self._admission.over(len(frame))
+        meter = _FrameMeter(len(frame))
         for event in self._session.receive(frame):
             if self._is_full():
+                meter.stop()
                 await self._until(lambda: not self._is_full())
+                meter.start()
             self._take(event, over)
+            meter.commits += isinstance(event, RequestReceived) and event.params.method == _COMMIT
+        self._house.charges.charge(self._account, meter.total_us())
         if self._admission is not None and self._admission.pause_ms:
             await self._admission.pause()
         return True
@@ -383,14 +435,21 @@ class Connection:
         return (
             self._serving >= REQUESTS_IN_FLIGHT_MAX
             or self.waiting >= OUTGOING_BYTES_MAX
-            or len(self._reads) >= READS_WAITING_MAX
+            or (len(self._reads) >= READS_WAITING_MAX and not self._is_in_debt)
         )
+
+    @property
+    def _is_in_debt(self) -> bool:
+        return self._house.charges.debt_s(self._account) > 0
 
     async def _share(self, cost_us: float) -> None:
         """Wait until work may be done for this peer; see server/overload/fair_share.py."""
+        await self._house.shares.wait(self._account, cost_us)
+
+    @property
+    def _account(self) -> str:
         known = self._admission or self._principal  # who came with a token is no stranger
-        account = STRANGERS if known is None else known.account
-        await self._house.shares.wait(account, cost_us)
+        return STRANGERS if known is None else known.account
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds; it is looked at when something was sent or read."""
@@ -435,6 +494,8 @@ class Connection:
                 self._serving += 1
                 assert self._admission is not None, "requests come after hello"
                 refusal = over or self._admission.refusal(event.params.method)
+                if refusal is None and is_read(event.params):
+                    refusal = self._refusal_of_read()
                 if refusal is not None:
                     self._answer(event.id, event.params.method, refusal)
                 elif is_read(event.params):
@@ -446,6 +507,13 @@ class Connection:
             case RequestRefused():
                 self._house.traffic.count("", event.error.code)
                 self._wake.set()
+
+    def _refusal_of_read(self) -> Overloaded | None:
+        """Why a read cannot wait here; None if it can. While the account is in debt its connections
+        are read on, for a renewal may be behind its reads: so no more of these can be kept."""
+        if len(self._reads) < READS_WAITING_MAX:
+            return None
+        return self._house.charges.refusal(self._account)
 
     def _greet(self, hello: HelloReceived) -> None:
         try:
@@ -559,6 +627,10 @@ class Connection:
         self._house.traffic.count(method, result.code if is_error else "ok")
 
     async def _serve(self, number: RequestId, params: Params) -> None:
+        bill = self._house.charges.bill(self._account, params.method)
+        await bill.run(partial(self._carry_out, number, params, bill))
+
+    async def _carry_out(self, number: RequestId, params: Params, bill: Bill) -> None:
         try:
             link = self._link_of(params.agent)
             if isinstance(params, messages.Watch):
@@ -567,14 +639,14 @@ class Connection:
                 self._wake.set()
                 self._house.traffic.count(params.method, "ok")
             else:
-                self._answer(number, params.method, await self._result(params, link))
+                self._answer(number, params.method, await self._result(params, link, bill))
         except BlackboardError as error:
             self._answer(number, params.method, error)
         except BaseException:
             self._serving -= 1
             raise
 
-    async def _result(self, params: Params, link: Link) -> Any:
+    async def _result(self, params: Params, link: Link, bill: Bill) -> Any:
         match params:
             case messages.Commit() | CommitParams():
                 return await call(link, params, self._session.encoding)
@@ -589,6 +661,9 @@ class Connection:
                 return describe(access.acting_as(self._principal, link.agent), link.agent)
             case messages.Refresh():
                 return self._refresh(params.token, link)
+        if self._is_in_debt:
+            self._progressed()  # the reader may have stopped before it was
+        await bill.begin()
         await self._share(READ_US)
         found = await call(link, params, self._session.encoding)
         await self._share(READ_US)  # to pack it: many wait for one sync, and come back at once

@@ -72,6 +72,9 @@ DEEDS = (
     messages.Restore,
     messages.Recover,
     messages.Redact,
+    messages.Freeze,
+    messages.Thaw,
+    messages.Remove,
     messages.Branch,
     messages.Verify,
     messages.ImportBegin,
@@ -103,6 +106,13 @@ async def call_deed(link: Link, params: messages.Params) -> Any:
         case messages.Redact():
             redact = RedactWish(params.key, params.why, params.request)
             return past.write_redaction(await link.redact(params.board, redact))
+        case messages.Freeze():
+            return past.write_freeze(await link.freeze(params.board, params.note))
+        case messages.Thaw():
+            ended = await link.thaw(params.board, params.note)
+            return None if ended is None else past.write_freeze(ended)
+        case messages.Remove():
+            return await link.remove(params.board)
         case messages.Branch():
             branch = BranchWish(params.new, moment_in(params.at), params.request, params.note)
             return answers.write_head(await link.branch(params.board, branch))

@@ -11,6 +11,7 @@ handshake for a bad line and tries for ever. Codes 4400..4499 are final for it.
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -204,7 +205,8 @@ async def _read(pipe: Pipe, receive: Receive, admission: Admission) -> int:
         if frame is None:
             return _CLOSE_WRONG_TYPE
         await admission.turn(len(frame))
-        await pipe.send(frame)
+        bill = admission.charges.bill(admission.account, "document")
+        await bill.run(partial(pipe.send, frame))
 
 
 async def _write(pipe: Pipe, send: Send) -> int:

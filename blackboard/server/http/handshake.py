@@ -102,6 +102,7 @@ class Gate:
         self.service = service
         self._authenticator = authenticator
         self.shares = service.host.shares
+        self.charges = service.host.charges
         self.doors = doors
         self._revocations = service.host.revocations
         self._revocations.changed.append(self._recheck)

@@ -1,6 +1,6 @@
 """What `/metrics` tells: counters that the hot path adds up as plain integers, read when asked for.
 
-No label per key, board or agent: those would say what is private, and have no bound.
+No label per key, board, account or agent: those would say what is private, and have no bound.
 """
 
 from collections import Counter
@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from blackboard.engines.base import VoteCounts
 from blackboard.server.boards import ServiceStatistics, SweeperStatistics
+from blackboard.server.overload.charges import ChargeStatistics
 
 
 @dataclass(slots=True)
@@ -96,6 +97,7 @@ class Metrics:
         yield GaugeMetricFamily("blackboard_loop_lag_seconds", about, lag_s)
         about = "Commits that wait for an engine"
         yield GaugeMetricFamily("blackboard_backlog_bytes", about, service.backlog_bytes)
+        yield from _charge_metrics(service.charges)
         yield from _sweeper_metrics(service.sweeper)
         if service.votes is not None:
             yield _votes_metric(service.votes)
@@ -110,6 +112,17 @@ class Metrics:
             yield GaugeMetricFamily("blackboard_archive_failing", about, archive.failing)
             about = "Log entries archived here"
             yield CounterMetricFamily("blackboard_archive_appended", about, archive.appended)
+
+
+def _charge_metrics(charges: ChargeStatistics) -> Iterator[Metric]:
+    about, charged_s = "Processor time charged to accounts", charges.charged_ms / 1000
+    yield CounterMetricFamily("blackboard_charged_seconds", about, charged_s)
+    about = "Accounts that used more of the processor than their share"
+    yield GaugeMetricFamily("blackboard_accounts_in_debt", about, charges.in_debt)
+    about = "Reads that wait until the debt of their account is repaid"
+    yield GaugeMetricFamily("blackboard_requests_in_debt", about, charges.waiting)
+    about = "Reads refused because they would have waited too long for that"
+    yield CounterMetricFamily("blackboard_debts_refused", about, charges.refused)
 
 
 def _sweeper_metrics(sweeper: SweeperStatistics) -> Iterator[Metric]:

@@ -4,6 +4,7 @@ Everything here is derived: the requests from the pydantic models of wire/messag
 the TypedDicts of wire/answers.py. docs/protocol.md holds the same as tables (`tables`).
 """
 
+from types import UnionType
 from typing import Any, Final
 
 from pydantic import BaseModel, TypeAdapter
@@ -39,6 +40,9 @@ RESULTS: Final[dict[str, Any]] = {
     "restore": past.RestoredMessage,
     "recover": past.RecoveredMessage,
     "redact": past.RedactionMessage,
+    "freeze": past.FreezeMessage,
+    "thaw": past.FreezeMessage | None,
+    "remove": None,
     "branch": answers.HeadMessage,
     "differences": past.DifferencesMessage,
     "history": list[past.VersionMessage],
@@ -187,6 +191,8 @@ def _result_members(name: str) -> str:
     if getattr(kind, "__origin__", None) is list:
         (item,) = kind.__args__
         return "array of strings" if item is str else f"array of: {_typed_members(item)}"
+    if isinstance(kind, UnionType):
+        return f"{_typed_members(kind.__args__[0])}, or null"
     return _typed_members(kind)
 
 

@@ -4,17 +4,21 @@ Invariants
 - a pump takes from its stream, and packs what it took, only when there is room for a delivery, so
   that a peer that does not read costs its positions in the log and little more.
 - after the answer to `unwatch`, and after `cancelled`, nothing comes for that number any more.
-- what many watchers see alike is packed once: the bytes lie with the delivery that they share.
+- what many watchers see alike is packed once: the bytes lie with the delivery that they share. The
+  account of the first of them pays for it.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
 from blackboard.client.link import Delivery, Link, Stream, WatchRequest
 from blackboard.core.watch import Position
+from blackboard.engines.payer import charged, paid_by
 from blackboard.errors import BlackboardError, InvalidRequest, LimitExceeded, Unavailable
+from blackboard.server.overload.charges import Subscription, measured
 from blackboard.server.overload.fair_share import DELIVERY_US
 from blackboard.types import WATCHES_PER_CONNECTION_MAX
 from blackboard.wire import messages
@@ -43,7 +47,7 @@ class Watches:
     """The open watches by the number that the peer gave them.
 
     `spawn` runs a pump, `wake` tells the writer, `room` waits until the socket keeps up, `share`
-    until work that costs so much may be done for this peer.
+    until work that costs so much may be done for this peer; `payer` makes one for a watch.
     """
 
     def __init__(
@@ -54,12 +58,14 @@ class Watches:
         wake: Callable[[], None],
         room: Callable[[], Awaitable[None]],
         share: Callable[[float], Awaitable[None]],
+        payer: Callable[[], Subscription],
     ) -> None:
         self._session = session
         self._spawn = spawn
         self._wake = wake
         self._room = room
         self._share = share
+        self._payer = payer
         self._open: dict[int, _Watch] = {}
 
     def __len__(self) -> int:
@@ -113,31 +119,40 @@ class Watches:
         return watch
 
     async def _pump(
-        self, number: RequestId, params: messages.Watch, link: Link, watch: _Watch
+        self, request: RequestId, params: messages.Watch, link: Link, watch: _Watch
     ) -> None:
-        after = None if params.after is None else Position.parse(params.after)
-        request = WatchRequest(tuple(params.patterns), after, params.coalesce)
+        payer, number = self._payer(), params.watch
         try:
-            async with link.watch(params.board, request) as opened:
-                watch.stream = stream = opened
+            async with AsyncExitStack() as stack:
+                opening = _opened(stack, params, link)
+                del params  # with its patterns: a watch may be quiet for ever
+                watch.stream = stream = await measured(opening, payer.charge)
+                del opening
                 watch.sent = stream.position
-                self._session.respond(number, {"position": str(watch.sent)})
+                self._session.respond(request, {"position": str(watch.sent)})
                 self._wake()
-                await self._pass_on(params.watch, watch, stream)
+                with paid_by(payer):
+                    await self._pass_all_on(number, watch, stream, payer)
         except BlackboardError as error:
-            if self._open.get(params.watch) is watch:
-                self._refuse(number, params.watch, watch, error)
+            if self._open.get(number) is watch:
+                self._refuse(request, number, watch, error)
         finally:
-            if self._open.get(params.watch) is watch:
-                del self._open[params.watch]
+            payer.settle()
+            if self._open.get(number) is watch:
+                del self._open[number]
             watch.pump = None  # which holds this frame, by the error that ended it
 
-    async def _pass_on(self, number: int, watch: _Watch, stream: Stream) -> None:
+    async def _pass_all_on(
+        self, number: int, watch: _Watch, stream: Stream, payer: Subscription
+    ) -> None:
         deliveries = aiter(stream)
         while True:
+            if payer.is_due:
+                await payer.turn()
             await self._room()
             delivery = await anext(deliveries)
             await self._share(DELIVERY_US)
+            payer.owe(DELIVERY_US)
             await self._room()  # which the other watches may have used up meanwhile
             messages = _packed(delivery, number, self._session.encoding)
             watch.sent = delivery.position
@@ -156,6 +171,12 @@ class Watches:
         self._wake()
 
 
+async def _opened(stack: AsyncExitStack, params: messages.Watch, link: Link) -> Stream:
+    after = None if params.after is None else Position.parse(params.after)
+    request = WatchRequest(tuple(params.patterns), after, params.coalesce)
+    return await stack.enter_async_context(link.watch(params.board, request))
+
+
 def _packed(delivery: Delivery, number: int, encoding: Encoding) -> list[bytes]:
     """The messages that tell watch `number` of a delivery.
 
@@ -168,9 +189,10 @@ def _packed(delivery: Delivery, number: int, encoding: Encoding) -> list[bytes]:
         return messages
     pieces = frames.get((name, None))
     if pieces is None:
-        pieces = pack_revisions(delivery.revisions, encoding) if delivery.revisions else []
+        revisions = delivery.revisions
+        pieces = charged(lambda: pack_revisions(revisions, encoding)) if revisions else []
         frames[name, None] = pieces
     messages = pack_changes(number, delivery.position, pieces, encoding)
-    if len(frames) < _FRAMES_KEPT:
+    if len(frames) < (_FRAMES_KEPT if delivery.revisions else WATCHES_PER_CONNECTION_MAX):
         frames[name, number] = messages
     return messages

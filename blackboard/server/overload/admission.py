@@ -13,9 +13,10 @@ from blackboard.core.access import Principal
 from blackboard.errors import Overloaded
 from blackboard.server.boards import Host
 from blackboard.server.commit_queue import FREE_METHODS, Load
+from blackboard.server.overload.charges import Charges
 from blackboard.server.overload.fair_share import Shares, frame_us
 from blackboard.server.overload.rate_limits import Meter, clock_ms
-from blackboard.types import RATE_PAUSE_MS_MAX
+from blackboard.types import DEBT_PAUSE_MS_MAX, RATE_PAUSE_MS_MAX
 
 
 @dataclass(slots=True)
@@ -24,6 +25,7 @@ class Admission:
 
     load: Load
     shares: Shares
+    charges: Charges
     account: str
     meter: Meter | None
     is_admin: bool
@@ -34,7 +36,8 @@ class Admission:
     def of(cls, host: Host, principal: Principal) -> Self:
         """That of a principal. Errors: Overloaded."""
         meter = host.meters.meter(principal)
-        return cls(host.load, host.shares, principal.account, meter, access.is_admin(principal))
+        account, is_admin = principal.account, access.is_admin(principal)
+        return cls(host.load, host.shares, host.charges, account, meter, is_admin)
 
     def over(self, size: int) -> Overloaded | None:
         """Why a message of `size` bytes is not taken; None if it is."""
@@ -62,6 +65,7 @@ class Admission:
         while self.refusal("document") is not None:
             await self.pause()
         self.pause_ms = 0
+        await asyncio.sleep(min(self.charges.debt_s(self.account), DEBT_PAUSE_MS_MAX / 1000))
         await self.shares.wait(self.account, frame_us(size))
 
     def _noted(self, refusal: Overloaded | None) -> Overloaded | None:

@@ -10,7 +10,8 @@ While there is only one account there is nobody to be fair to: its rounds may be
 LONE_ROUND_US, so that whoever comes next waits no longer than that.
 
 Costs are estimates, of processor time on a machine of 2020: what matters is how they compare. If
-all are too small by a factor, a round takes longer by that factor.
+all are too small by a factor, a round takes longer by that factor. What a request really took is
+charged to its account afterwards (charges.py).
 
 Invariants
 - what is asked for is given, unless whoever asked is cancelled: each round gives at least one.
@@ -92,6 +93,8 @@ HANDSHAKE_US: Final = 300
 """A connection that is let in, up to its `hello`."""
 READ_US: Final = 300
 """A look-up; most take less, a large page more."""
+COMMIT_US: Final = 100
+"""A commit, beside what it takes to read it: its part of a batch of its engine, and its answer."""
 DELIVERY_US: Final = 40
 """News for one watch."""
 STRANGERS: Final = ""

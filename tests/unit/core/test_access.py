@@ -385,8 +385,14 @@ async def _rewrap(link: LocalLink) -> list[str]:
     return [SECRET]
 
 
+async def _remove(link: LocalLink) -> list[str]:
+    await link.remove("main")
+    return [SECRET]
+
+
 ATTEMPTS: dict[str, Attempt] = {
     **PAST,
+    "remove": _remove,
     "head": _head,
     "commit": _commit,
     "read": _read,

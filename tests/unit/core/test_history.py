@@ -23,6 +23,7 @@ from blackboard.core.history import (
     coalesce,
     cost_of,
     excess,
+    portions,
     visible,
 )
 from blackboard.core.path import parse_patterns
@@ -229,3 +230,17 @@ def test_the_cost_grows_with_every_change_and_byte() -> None:
 def test_a_log_is_trimmed_when_it_is_a_tenth_too_long(entries: int, surplus: int) -> None:
     head = Head(entries, Epoch(1, "first"), oldest=1, log_entries=entries)
     assert excess(head, 100) == surplus
+
+
+@given(st.lists(st.sampled_from([0, 1, 200, 510, 511, 512, 600]), max_size=5))
+def test_a_page_is_looked_through_in_portions(sizes: list[int]) -> None:
+    """All of it, in order; each has about five hundred changes, or is one entry."""
+    page = [
+        entry(revision, *(put(f"public/{n}") for n in range(size)))
+        for revision, size in enumerate(sizes, 1)
+    ]
+    found = [list(portion) for portion in portions(page)]
+    assert [each for portion in found for each in portion] == page
+    for portion in found:
+        assert portion
+        assert sum(1 + len(each.changes) for each in portion[:-1]) < 512

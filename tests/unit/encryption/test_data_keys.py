@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from blackboard import types as limits
+from blackboard.core.commit import Commit, CommitId, Put
 from blackboard.encryption.data_keys import KEYS_BOARD, DataKeys
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Corrupt
+from blackboard.wire.codec import decode_value, encode_value, prepare
 from tests.waiting import wait_until
 
 ADA, BOB = "private/ada", "private/bob"
@@ -86,6 +88,46 @@ async def test_a_destroyed_key_is_gone_in_every_process(
     head = await raw.open(KEYS_BOARD)
     assert head.log_entries == 0
     assert (await keys.current("a", ADA)).id != doomed.id
+
+
+async def test_a_destroyed_key_that_is_put_back_stays_destroyed_where_that_is_known(
+    keys: DataKeys, others: DataKeys, raw: SqliteStore
+) -> None:
+    """In a process that saw it; others take it, until the master key is changed."""
+    doomed = await keys.current("a", ADA)
+    [record] = (await raw.list(KEYS_BOARD, "system/keys/a", limit=10)).entries
+    await keys.destroy([ADA], "a")
+    await put_record(raw, record.key, record.value)
+    assert await keys.erased("a") == [ADA]
+    found = await others.find("a", doomed.id)
+    assert found is not None
+    assert found.cipher is not None
+
+
+async def put_record(raw: SqliteStore, key: str, value: bytes) -> None:
+    """As who has the engine."""
+    epoch = (await raw.open(KEYS_BOARD)).epoch.id
+    change = Commit(CommitId("thief", 0, "i", 1), epoch, (Put(key, value),))
+    await raw.commit(KEYS_BOARD, [prepare(change)])
+
+
+@pytest.mark.parametrize("damage", ["swapped", "cut", "form"])
+async def test_a_record_that_was_changed_is_no_key(
+    keys: DataKeys, others: DataKeys, raw: SqliteStore, damage: str
+) -> None:
+    """Of another namespace, cut short, or said to be wrapped in another form."""
+    await keys.current("a", ADA)
+    await keys.current("a", BOB)
+    ada, bob = (await raw.list(KEYS_BOARD, "system/keys/a", limit=10)).entries
+    record = decode_value(ada.value)
+    forged = {
+        "swapped": bob.value,
+        "cut": encode_value({"wrapped": record["wrapped"][:-1]}),
+        "form": encode_value(record | {"form": 2}),
+    }[damage]
+    await put_record(raw, ada.key, forged)
+    with pytest.raises(Corrupt):
+        await others.current("a", ADA)
 
 
 async def test_a_branch_has_the_keys_that_it_needs_and_loses_them_too(keys: DataKeys) -> None:

@@ -22,6 +22,7 @@ from blackboard.core.commit import (
     Op,
     Put,
     PutBack,
+    Reading,
     Seed,
 )
 from blackboard.core.model import Outcome
@@ -33,7 +34,7 @@ from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Conflict, Corrupt, LimitExceeded, StaleEpoch, TypeMismatch
 from blackboard.integrity.envelope import is_sealed
-from blackboard.types import INTEGER_MAX, Revision
+from blackboard.types import INTEGER_MAX, Key, Revision
 from blackboard.wire.codec import Prepared, decode_value, encode_value, prepare
 
 BOARD = "main"
@@ -234,6 +235,37 @@ class RacedStore(RedisStore):
         if after is not None:
             await after()
         return outcomes
+
+
+class LookedAtStore(RedisStore):
+    """An engine on which somebody is faster: `race` runs once, after the first look at its keys."""
+
+    race: Callable[[], Awaitable[object]] | None = None
+
+    async def read(self, board: str, keys: Sequence[Key]) -> Reading:
+        """As `Store.read`."""
+        reading = await super().read(board, keys)
+        race, self.race = self.race, None
+        if race is not None:
+            await race()
+        return reading
+
+
+async def test_the_sums_of_a_batch_are_of_one_moment(redis_url: str) -> None:
+    """Else the first of two commits of a writer came too late, and the second one before it."""
+    raw = LookedAtStore.connect(redis_url)
+    assert isinstance(raw, LookedAtStore)
+    store = SealedStore(raw, DataKeys(raw, LocalWrapper.of(new_master_key())))
+    try:
+        ada = Writer(store)
+        await ada.commit(Increment(COUNT, 1))
+        batch = [prepare(await ada.make(Increment(COUNT, by))) for by in (10, 100)]
+        bob = replace(await ada.make(Increment(COUNT, 1000)), id=CommitId("bob", 0, "i", 1))
+        raw.race = lambda: store.commit(BOARD, [prepare(bob)])
+        outcomes = await store.commit(BOARD, batch)
+        assert [o.results for o in outcomes if isinstance(o, Committed)] == [(1011,), (1111,)]
+    finally:
+        await store.aclose()
 
 
 async def test_a_sum_that_came_too_late_is_not_sent_again_under_a_revoked_token(

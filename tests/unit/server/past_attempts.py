@@ -99,6 +99,22 @@ async def _redact(link: LocalLink) -> list[str]:
     return [SECRET]
 
 
+async def _remove(link: LocalLink) -> list[str]:
+    with contextlib.suppress(NoSuchBoard):
+        await link.remove("nothing")
+    return [SECRET]
+
+
+async def _freeze(link: LocalLink) -> list[str]:
+    await link.freeze("main", "")
+    return [SECRET]
+
+
+async def _thaw(link: LocalLink) -> list[str]:
+    await link.thaw("main", "")
+    return [SECRET]
+
+
 async def _import_end(link: LocalLink) -> list[str]:
     with contextlib.suppress(InvalidRequest):
         await link.import_end("main", REQUEST)
@@ -114,6 +130,9 @@ PAST: dict[str, Callable[[LocalLink], Awaitable[list[str]]]] = {
     "restore": _restore,
     "recover": _recover,
     "redact": _redact,
+    "remove": _remove,
+    "freeze": _freeze,
+    "thaw": _thaw,
     "branch": _branch,
     "differences": _differences,
     "history": _history,

@@ -13,7 +13,7 @@ from msgpack import packb
 
 from blackboard.client.board import Board
 from blackboard.core import access
-from blackboard.core.commit import RESTORE, Commit, Committed, Epoch, LogEntry, PutBack
+from blackboard.core.commit import RESTORE, Commit, Committed, Epoch, LogEntry, LogPage, PutBack
 from blackboard.core.history import LARGE_CHANGES, LargeEntry
 from blackboard.core.path import parse_patterns
 from blackboard.core.watch import Position, WatchState
@@ -165,6 +165,25 @@ async def test_a_failing_reader_is_told_to_every_watcher(
                 await revisions(watcher, 99)
             assert told.value.reason == "a flipped bit"
     assert "feed of main ended" in caplog.text
+
+
+async def test_a_log_with_a_gap_is_passed_on_to_nobody(
+    feed: Feed, board: Board, store: HookedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever watches would take it for all that happened."""
+    read = store.log
+
+    async def torn(name: str, after: int, *, limit: int, wait_ms: int = 0) -> LogPage:
+        await anyio.lowlevel.checkpoint()
+        page = await read(name, after, limit=limit, wait_ms=wait_ms)
+        return LogPage(page.head, tuple(e for e in page.entries if e.revision != 2))
+
+    async with feed.watch(EVERYTHING, None) as watcher:
+        monkeypatch.setattr(store, "log", torn)
+        for _ in range(3):
+            await board.increment("public/n")
+        with pytest.raises(Corrupt, match="revision 3 follows 1"):
+            await revisions(watcher, 3)
 
 
 async def test_a_failing_reader_ends_those_who_slept_through_what_came(
@@ -521,3 +540,34 @@ async def test_asking_where_one_is_wakes_nobody_else(feed: Feed, board: Board) -
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         assert other not in feed._sleeping or not feed._sleeping[other].woken
+
+
+async def test_views_of_what_nobody_may_read_are_one(feed: Feed) -> None:
+    """They keep no patterns, and have nothing in the index; epochs they show all the same."""
+    narrow = access.Principal("rita", (access.parse_grant("public/zzz/**=read"),))
+    wanted = [parse_patterns([f"public/a/{n}", "private/**"]) for n in range(3)]
+    blind = {View.of(patterns, narrow.grants, coalesce=False) for patterns in wanted}
+    assert blind == {View((), ())}
+    some = View.of(parse_patterns(["public/a/*", "public/*/b"]), narrow.grants, coalesce=False)
+    assert [pattern.text for pattern in some.patterns] == ["public/*/b"]
+    assert some.grants == narrow.grants
+    async with feed.watch(View((), ()), None):
+        assert feed._index._root.is_empty
+
+
+def test_a_pattern_is_compiled_when_it_is_asked() -> None:
+    """Most of those of watches never are."""
+    [pattern] = parse_patterns(["public/*/asked-for-the-first-time"])
+    assert "_regex" not in vars(pattern)
+    assert pattern.matches("public/x/asked-for-the-first-time")
+    assert "_regex" in vars(pattern)
+
+
+async def test_those_who_came_as_far_share_their_mark(feed: Feed, board: Board) -> None:
+    """Of what nobody has seen there is one delivery, whatever they watch."""
+    head = await start(board)
+    mark = feed.mark(head)
+    assert (mark.revisions, mark.position) == ((), head)
+    assert feed.mark(Position(head.epoch, head.revision, head.digest)) is mark
+    later = (await board.put("public/x", 1)).revision
+    assert feed.mark(Position(head.epoch, later)).position.revision == later

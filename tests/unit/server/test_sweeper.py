@@ -136,3 +136,37 @@ async def test_a_sweep_ends_only_so_many_leases(
     assert sweeper.expired == 2
     await sweeper.sweep()
     assert sweeper.expired == 3
+
+
+async def test_on_a_frozen_board_everything_stays(
+    store: HookedStore, host: Host, board: Board, sweeper: Sweeper
+) -> None:
+    """Until the thaw: what is over then goes as ever."""
+    link = LocalLink(host, access.operator())
+    await board.put("public/note", 1, ttl_ms=1)
+    await board.commit([Grant("public/a", "dead", LEAST_MS)])
+    freeze = await link.freeze("main", "look first")
+    await until_due(store, 1)
+    await sweeper.sweep()
+    assert (sweeper.expired, sweeper.refused) == (0, 0)
+    assert (await board.head()).revision == freeze.revision
+    await link.thaw("main", "")
+    await sweeper.sweep()
+    assert (sweeper.expired, await board.get("public/note"), await board.leases()) == (2, None, ())
+
+
+async def test_a_freeze_goes_before_a_sweep_that_is_under_way(
+    store: HookedStore, host: Host, board: Board, sweeper: Sweeper
+) -> None:
+    link = LocalLink(host, access.operator())
+    await board.commit([Grant("public/a", "dead", LEAST_MS)])
+    await until_due(store, 1)
+
+    async def freeze_in_between() -> None:
+        store.hooks.clear()
+        await link.freeze("main", "")
+
+    store.hook("before commit", freeze_in_between)
+    await sweeper.sweep()
+    assert (sweeper.expired, sweeper.refused) == (0, 1)
+    assert [lease.key for lease in await board.leases()] == ["public/a"]

@@ -58,6 +58,8 @@ local function read_commit(control, body, large)
   return c
 end
 
+local FROZEN = 'system/frozen'  -- there is an entry while the board is frozen
+
 local function read_batch()
   local commits, at = {}, 4
   for number, large_count in ipairs(cmsgpack.unpack(ARGV[2])) do
@@ -68,6 +70,7 @@ local function read_batch()
     at = at + 2 + large_count
   end
   want(usage, wanted_usage, 'u:')
+  want(entries, wanted_entries, FROZEN)
   fetch(ANSWERS, wanted_lanes, answers)
   fetch(ENTRIES, wanted_entries, entries)
   fetch(LEASES, wanted_leases, leases)

@@ -9,7 +9,7 @@
 --        when it is held for so long; else {revision, time_ms, outcome of each commit ...}, where
 --        an outcome is
 --        {1, revision, results?}        committed; results only if an operation computed something;
---                                       of a commit that only prolongs leases the revision is the
+--                                       of a commit that leaves nothing to tell the revision is the
 --                                       newest one: it has no log entry and no answer that is kept
 --        {2, revision, time_ms, results} the same commit was applied before
 --        {0, code, field ...}           refused, nothing was written
@@ -55,6 +55,20 @@ local function check_limits(c)
   at_most('OPERATIONS_MAX', #c.conditions / 3, 'conditions')
   at_most('FENCES_MAX', #c.fences / 3, 'fences')
   at_most('BASED_ON_MAX', #c.based_on / 2, 'based_on')
+end
+
+-- A frozen board takes restores, the service's own commits, and what only keeps or ends leases.
+-- Twin: `passes` of core/freeze.py.
+local function check_frozen(c)
+  if c.begins or c.agent == '~system' then return end
+  local only_keeps = true
+  for _, op in ipairs(c.ops) do
+    only_keeps = only_keeps and string.find('nr', op[1], 1, true)
+  end
+  if only_keeps then return end
+  local raw = entries[FROZEN]
+  local revision, _, since_ms = unpack_integers('>I8I8I8', raw)
+  refuse('frozen', value_of(raw), since_ms, revision)
 end
 
 -- A restore (`begins` is its epoch: number, id, cause, from_revision, revision) takes effect as the
@@ -312,10 +326,17 @@ local function change_lease(c, code, key, op)
   return after and without(after, TTL, 1) or {}
 end
 
--- Whether the commit leaves nothing to tell: it moved deadlines, which no log keeps.
-local function only_prolongs(c)
+-- Whether an operation only removes; one that is to end a lane is more than that.
+local function removes(op)
+  return op[1] == 'x' or op[1] == 'd' and sub(op[2], -12) ~= '/~superseded'
+end
+
+-- Whether the commit leaves nothing to tell: it moved deadlines, which no log keeps, and removed
+-- what was not there. A retry that removes does tell: an earlier attempt may still be under way.
+local function tells_nothing(c)
+  if draft.count > 0 then return false end
   for _, op in ipairs(c.ops) do
-    if op[1] ~= 'n' then return false end
+    if op[1] ~= 'n' and (c.since >= 0 or not removes(op)) then return false end
   end
   for key, lease in pairs(draft.leases) do
     if not is_prolonged(lease_of(key), lease) then return false end
@@ -544,6 +565,7 @@ local function decide(c)
   if answer then return answer end
   if c.epoch ~= epoch_id then refuse('epoch', epoch, revision) end
   check_limits(c)
+  if is_live(entries[FROZEN]) then check_frozen(c) end
   if c.begins then check_begins(c)
   elseif entries[c.barrier] or entries[c.cut] then check_barrier(c) end
   for i = 1, #c.fences, 3 do
@@ -567,7 +589,7 @@ local function decide(c)
   if not c.begins then check_quotas(sums, c.account) end
   check_writable(frees)
   local packed = cmsgpack.pack(is_computed and results or #results)
-  if only_prolongs(c) then
+  if tells_nothing(c) then
     merge_leases()
     return {1, revision, packed}
   end

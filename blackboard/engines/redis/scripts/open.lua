@@ -4,20 +4,27 @@
 --         4 id of the epoch to end ('' = none), if the head is still revision 5: another one begins
 --         although the server is the same
 --         6 the time to live of a lease that does not tell its own
--- Reply: head, see prelude.lua; {} while the board is being made (seed.lua).
+--         7 '1' if a board that was removed (remove.lua) is to begin again
+-- Reply: head, see prelude.lua; {} while the board is being made (seed.lua); {its last revision} if
+-- it was removed.
 --
 -- A server that came back may hold less than it acknowledged. The revisions that it lost must never
 -- be given to other commits (readers may have seen them), so the next one lies far above, and a
 -- marker in the log begins an epoch and says which revision survived.
 local run, time_ms = server_run(), now_ms()
-local m = call('HMGET', META, 'run', 'rev', 'low', 'e', 'seed', 'epoch')
+local m = call('HMGET', META, 'run', 'rev', 'low', 'e', 'seed', 'epoch', 'gone', 'number')
 if m[5] then return {} end
+local gone = m[7] and tonumber(m[7])
+if gone and ARGV[7] ~= '1' then return {gone} end
 local ends = m[1] and m[6] == ARGV[4] and m[2] == ARGV[5]
 if m[1] == run and not ends then return head(tonumber(m[2]), tonumber(m[3]), m[4], time_ms) end
 
 local survived, seen = tonumber(m[2] or 0), tonumber(ARGV[3])
 local number, cause, revision, oldest = 1, 'created', 0, 1
-if m[1] or seen > 0 then
+if gone then
+  number, revision = tonumber(m[8]) + 1, math.max(gone, seen) + tonumber(ARGV[2])
+  oldest = revision
+elseif m[1] or seen > 0 then
   number = m[4] and cmsgpack.unpack(m[4])[1] + 1 or 2
   cause, revision = 'engine', math.max(survived, seen) + tonumber(ARGV[2])
   oldest = m[3] and tonumber(m[3]) or 1
@@ -58,5 +65,6 @@ if revision > 0 then
 end
 call('HSET', META, 'run', run, 'rev', format('%d', revision), 'low', format('%d', oldest),
   'epoch', ARGV[1], 'e', epoch)
+call('HDEL', META, 'gone', 'number')
 call('HDEL', META, 'access')  -- it may be one from before: who commits under a token asks anew
 return head(revision, oldest, epoch, time_ms)

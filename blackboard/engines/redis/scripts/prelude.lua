@@ -9,7 +9,8 @@
 --                         u:@<account>, u:@<account>/inbox (the same of what it wrote last);
 --                         h:<account> (leases that it has or waits for), h: (identities); while
 --                         it is being made (seed.lua) there is seed, and no run: nothing else finds
---                         a board then
+--                         a board then; of one that was removed (remove.lua) there is nothing but
+--                         gone (its last revision) and number (that of its last epoch)
 --   2 {board}:log  stream id <revision>-0; b = commit's body, t = time in ms, r = results, v1.. =
 --                         large values, or w1.. = msgpack lists of them (a restore); a marker of
 --                         an epoch has e instead of b
@@ -61,24 +62,26 @@ local function opened()
 end
 
 -- A lease as a flat list: holder, fence, until_ms, ttl_ms, then of each who waits for it holder,
--- ttl_ms, until_ms; at its end a map of these holders to their accounts, which is kept apart here,
--- as `by`. An older form lacks the map: whose accounts they are is not known. A still older one
--- lacks the lease's ttl_ms: it has at least what is left of it.
+-- ttl_ms, until_ms; at its end a list of the accounts of these holders, in the same order, which is
+-- kept here as a map from holder to account, `by`. An older form lacks the list: whose they are is
+-- not known. A still older one lacks the lease's ttl_ms: it has at least what is left of it.
 local HOLDER, FENCE, UNTIL, TTL, WAITERS = 1, 2, 3, 4, 5
 local function read_lease(raw, usual_ms, time_ms)
   local lease = cmsgpack.unpack(raw)
-  local by = type(lease[#lease]) == 'table' and table.remove(lease) or {}
+  local accounts = type(lease[#lease]) == 'table' and table.remove(lease) or {}
   if #lease % 3 == 0 then
     table.insert(lease, TTL, math.max(usual_ms, lease[UNTIL] - time_ms))
   end
-  lease.by = by
+  lease.by = {[lease[HOLDER]] = accounts[1]}
+  for i = 2, #accounts do lease.by[lease[WAITERS + 3 * (i - 2)]] = accounts[i] end
   return lease
 end
 
 local function write_lease(lease)
-  local parts = {}
+  local parts, accounts = {}, {lease.by[lease[HOLDER]] or ''}
   for i = 1, #lease do parts[i] = lease[i] end
-  if next(lease.by) then parts[#parts + 1] = lease.by end
+  for at = WAITERS, #lease, 3 do accounts[#accounts + 1] = lease.by[lease[at]] or '' end
+  parts[#parts + 1] = accounts
   return cmsgpack.pack(parts)
 end
 

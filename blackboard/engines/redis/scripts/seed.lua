@@ -19,11 +19,12 @@ local function send(command, key, arguments)
 end
 
 local function begin()
-  local m = call('HMGET', META, 'rev', 'epoch')
+  local m = call('HMGET', META, 'rev', 'epoch', 'gone', 'number')
   if m[1] and not ARGV[3] then return 'exists' end
   if m[1] and (m[1] ~= ARGV[3] or m[2] ~= ARGV[4]) then return 'at ' .. m[1] end
   call('UNLINK', unpack(KEYS))
   call('HSET', META, 'seed', name)
+  if m[3] then call('HSET', META, 'gone', m[3], 'number', m[4]) end
   return 'ok'
 end
 
@@ -44,7 +45,7 @@ local function finish()
   call('ZADD', INDEX, 0, '')
   call('ZADD', EXPIRY, '+inf', '')
   call('HSET', META, 'run', server_run(), 'rev', revision, 'low', revision, 'epoch', id, 'e', epoch)
-  call('HDEL', META, 'seed')
+  call('HDEL', META, 'seed', 'gone', 'number')
   return 'ok'
 end
 
@@ -54,5 +55,7 @@ if step == 'end' and m[2] == ARGV[4] then return 'ok' end  -- it was done, and t
 if m[1] ~= name then return 'lost' end
 if step == 'page' then return page() end
 if step == 'end' then return finish() end
+local gone = call('HMGET', META, 'gone', 'number')
 call('UNLINK', unpack(KEYS))
+if gone[1] then call('HSET', META, 'gone', gone[1], 'number', gone[2]) end
 return 'ok'

@@ -99,6 +99,7 @@ DEEDS: dict[str, Ask] = {
     "restore": lambda link: link.restore("b", RestoreWish("base", REQUEST)),
     "branch": lambda link: link.branch("b", BranchWish("new", "base", REQUEST)),
     "import_end": lambda link: link.import_end("new", REQUEST),
+    "remove": lambda link: link.remove("b"),
     "erase": lambda link: link.erase("ada"),
     "rewrap": lambda link: link.rewrap(),
     "revoke": lambda link: link.revoke(tokens=["no-such-token"]),

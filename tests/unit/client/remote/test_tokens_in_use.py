@@ -105,6 +105,24 @@ async def test_a_document_ends_with_its_token(served: Served) -> None:
         assert again.close_code == CLOSE_UNAUTHENTICATED
 
 
+async def test_a_token_in_a_url_is_for_that_document_alone(served: Served) -> None:
+    """It gets into logs and histories: one that could do more is not let in there."""
+    token = served.token(ADA)
+    url = f"{served.url}/v1/boards/main/docs/public/memo"
+    others = [
+        document_token(token, "main", "public/other"),
+        document_token(token, "b", "public/memo"),
+    ]
+    for wide in (token, *others):
+        async with connect(f"{url}?token={wide}", proxy=None) as peer:
+            async with asyncio.timeout(PATIENCE_S):
+                await peer.wait_closed()
+            assert peer.close_code == CLOSE_UNAUTHENTICATED
+    narrow = document_token(token, "main", "public/memo")
+    async with connect(f"{url}?token={narrow}", proxy=None) as peer:
+        await peer.recv()
+
+
 async def test_connections_of_documents_count_like_others(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 
 from blackboard import types as limits
 from blackboard.core.commit import (
+    SERVICE,
     Append,
     Committed,
     Delete,
@@ -24,14 +25,17 @@ from blackboard.core.commit import (
     Put,
     Release,
     Renew,
+    account_of,
 )
+from blackboard.core.freeze import FROZEN_KEY
 from blackboard.core.path import namespace_of
+from blackboard.core.state import shares_of
 from blackboard.engines.redis import store as redis_module
 from blackboard.engines.redis.codec import read_log_page
 from blackboard.engines.redis.layout import board_keys
 from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import _DECODED_BYTES, RedisStore
-from blackboard.errors import FutureRevision, LeaseHeld, LimitExceeded, Unavailable
+from blackboard.errors import BoardFrozen, FutureRevision, LeaseHeld, LimitExceeded, Unavailable
 from blackboard.types import LEASE_TTL_MS, VALUE_BYTES_MAX, VALUE_INLINE_BYTES_MAX
 from blackboard.wire.codec import prepare
 from tests.conformance.writer import Writer, packed
@@ -82,7 +86,9 @@ async def check_layout(redis: Any) -> None:
             assert length == len(fields[b"\0" + key])
         if expires_at_ms:
             expires[key] = expires_at_ms
-        for name in (namespace_of(key.decode()), ""):
+        account = account_of(field[HEADER.size : HEADER.size + size].decode())
+        namespace = namespace_of(key.decode())
+        for name in (namespace, "", *shares_of(account, namespace)):
             used = usage.setdefault(name, [0, 0])
             used[0] += 1
             used[1] += len(key) + length
@@ -265,6 +271,20 @@ async def test_a_lease_has_its_full_time_on_another_run_of_the_server(redis_bina
         ada.epoch = head.epoch.id
         assert isinstance(await ada.attempt(Expire("public/x", "ada", 1)), LeaseHeld)
         await ada.commit(Put("public/y", packed(1)), fences=[HeldFence("public/x", "ada", 1)])
+        await store.aclose()
+
+
+async def test_a_board_is_frozen_on_another_run_of_the_server(redis_binary: Path) -> None:
+    async with RedisProcess(redis_binary) as server:
+        store = RedisStore.connect(server.url)
+        ada, service = await Writer.open(store, BOARD), await Writer.open(store, BOARD, SERVICE)
+        await service.commit(Put(FROZEN_KEY, packed({"by": "boss", "note": "why"})))
+        await server.kill()
+        await server.restart()
+        ada.epoch = (await store.open(BOARD)).epoch.id
+        refused = await ada.attempt(Put("public/y", packed(1)))
+        assert isinstance(refused, BoardFrozen)
+        assert (refused.by, refused.note, refused.revision) == ("boss", "why", 1)
         await store.aclose()
 
 

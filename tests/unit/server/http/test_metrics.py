@@ -14,6 +14,7 @@ from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.server.archiver import ArchiveStatistics
 from blackboard.server.boards import ServiceStatistics, SweeperStatistics
 from blackboard.server.http.metrics import Metrics, Traffic
+from blackboard.server.overload.charges import ChargeStatistics
 from blackboard.server.service import Service
 from tests.lock_masters import lock_masters
 from tests.servers import ask
@@ -52,6 +53,7 @@ def busy() -> tuple[Traffic, ServiceStatistics]:
         refused=25,
         lag_ms=28,
         backlog_bytes=29,
+        charges=ChargeStatistics(charged_ms=33_000, in_debt=34, waiting=35, refused=36),
         sweeper=SweeperStatistics(rounds=30, expired=31, refused=32),
     )
     return traffic, statistics
@@ -67,6 +69,10 @@ def test_every_counter_is_told() -> None:
         "blackboard_commits_refused_total 25.0",
         "blackboard_loop_lag_seconds 0.028",
         "blackboard_backlog_bytes 29.0",
+        "blackboard_charged_seconds_total 33.0",
+        "blackboard_accounts_in_debt 34.0",
+        "blackboard_requests_in_debt 35.0",
+        "blackboard_debts_refused_total 36.0",
         "blackboard_sweeper_rounds_total 30.0",
         "blackboard_sweeper_expired_total 31.0",
         "blackboard_sweeper_refused_total 32.0",

@@ -21,6 +21,7 @@ from blackboard.integrity.tokens import attenuate
 from blackboard.server import commit_queue as load
 from blackboard.server.commit_queue import FREE_METHODS
 from blackboard.server.overload.admission import Admission
+from blackboard.server.overload.charges import Charges
 from blackboard.server.overload.fair_share import Shares
 from blackboard.server.overload.rate_limits import Rates, clock_ms
 from blackboard.server.service import Service
@@ -230,7 +231,9 @@ async def test_a_pause_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         rested.append(seconds)
 
     monkeypatch.setattr("blackboard.server.overload.admission.asyncio.sleep", rest)
-    found = Admission(load.Load(), Shares(), "ada", None, is_admin=False, pause_ms=10.0**9)
+    found = Admission(
+        load.Load(), Shares(), Charges(), "ada", None, is_admin=False, pause_ms=10.0**9
+    )
     await found.pause()
     await found.pause()
     assert rested == [RATE_PAUSE_MS_MAX / 1000, 0]

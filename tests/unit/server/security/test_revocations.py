@@ -20,6 +20,7 @@ from blackboard.server.security.revocations import Revocations
 from blackboard.server.service import Service
 from blackboard.types import ACCESS_STALE_MS, REVOKED_TTL_MS
 from blackboard.wire.codec import Prepared
+from tests.conformance.peers import Peer
 from tests.unit.server.hooked import HookedStore, service_over
 from tests.waiting import wait_until
 
@@ -154,6 +155,31 @@ async def test_a_document_is_closed_to_whose_token_was_revoked(parts: Parts) -> 
         await revoke(service)
         with pytest.raises(Unauthenticated, match="revoked"):
             await pipe.send(b"\x00\x00\x01\x00")
+
+
+async def test_an_edit_that_waits_is_not_committed_under_a_revoked_token(
+    parts: Parts, held: Held
+) -> None:
+    """One that is with the engine counts; what its author sent after it does not any more."""
+    service, _ = parts
+    async with Peer().connected(service.link(ADA), "main", "public/memo") as ada:
+        await ada.sync()
+        await ada.push(ada.edit("first "))
+        await held.has_begun(1)
+        await ada.push(ada.edit("second "))
+        revoking = asyncio.create_task(revoke(service))
+        await wait_until(_asks(lambda: service.host.revocations.epoch >= 1))
+        held.let_go()
+        with anyio.fail_after(PATIENCE_S):
+            await revoking
+        assert ada.pipe is not None
+        ended = asyncio.ensure_future(ada.pipe.ended())
+        await wait_until(_asks(lambda: ended.done() or held.begun > 1))
+        ended.cancel()
+        assert held.begun == 1
+    async with Peer().connected(service.link(access.operator()), "main", "public/memo") as other:
+        await other.sync()
+        assert str(other.text) == "first "
 
 
 async def test_who_hears_nothing_lets_nobody_in(

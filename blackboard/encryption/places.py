@@ -1,0 +1,417 @@
+"""Whether a value stands where it was sealed for. For who opens what an engine kept.
+
+A sealed value names its board, its commit, the account behind it, and a revision shortly before.
+The log says which commit wrote it. So who can write to an engine, and has no master key, cannot put
+an old value back, let items change places, or put a plain value where all are sealed: that is
+Corrupt. What he can do is in docs/security.md.
+
+What a restore puts back was sealed for other commits: its commit tells of it, sealed, in
+`RESTORED`. Values from before the switch (encryption/switch.py) are taken as they are.
+
+Invariants
+- of commits of one id the first behind `Place.after` counts, no copy of it.
+- a value of the state is compared with the log, and if that does not reach it any more, and the
+  value is not new there, with the archive. What neither reaches is taken as it is.
+- what was compared is remembered: the log is asked once for each value.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final
+
+from blackboard.core.checkpoints import RESTORES
+from blackboard.core.commit import (
+    RESTORE,
+    Append,
+    Commit,
+    CommitId,
+    Committed,
+    Entry,
+    LogEntry,
+    Op,
+    Put,
+    PutBack,
+    signature,
+)
+from blackboard.encryption.data_keys import DataKeys
+from blackboard.encryption.switch import PRIVATE, PUBLIC, Switch
+from blackboard.engines.base import Store
+from blackboard.errors import Compacted, Corrupt, FutureRevision, Unavailable
+from blackboard.integrity.envelope import (
+    APPEND,
+    PUT,
+    Header,
+    Place,
+    header_of,
+    is_sealed,
+    open_sealed,
+    seal,
+)
+from blackboard.types import (
+    LOG_ENTRIES_MAX,
+    SEALED_COMPARED_MAX,
+    SEALED_SEARCH_MAX,
+    Key,
+    Revision,
+)
+from blackboard.wire.codec import decode_value, encode_value
+
+RESTORED: Final = f"{RESTORES}/~sealed"
+"""Where the commit of a restore tells which sealed values it puts back."""
+REDACTED: Final = encode_value({"$redacted": True})
+"""What may stand in an archive for a value that was removed there: it says nothing of its own."""
+_TAG_BYTES: Final = 16
+_HASH_BYTES: Final = 12
+_ALWAYS: Final = ("private", "inbox")
+_RECENT: Final = 1_024
+"""Ids of commits that are remembered of a board: what is in flight at once."""
+_BOARDS: Final = 64
+"""Boards of which they are remembered."""
+
+Past = Callable[[str, Revision, Revision], Awaitable[tuple[Sequence[str], Sequence[LogEntry]]]]
+"""Log entries of a board behind a revision up to another, as an archive has them, and the names of
+the boards that they come from."""
+
+
+class Places:
+    """The places of values in one engine."""
+
+    def __init__(self, raw: Store, keys: DataKeys, *, public: bool) -> None:
+        self.switch = Switch(keys)
+        self.past: Past | None = None
+        """None without an archive."""
+        self._raw = raw
+        self._public = public
+        self._known: OrderedDict[tuple[str, Key], tuple[Revision, bytes, str]] = OrderedDict()
+        self._epochs: dict[str, str] = {}
+        self._ids: OrderedDict[str, OrderedDict[Revision, CommitId]] = OrderedDict()
+
+    @property
+    def scopes(self) -> Sequence[str]:
+        """What is sealed: PRIVATE, and PUBLIC if that is."""
+        return (PRIVATE, PUBLIC) if self._public else (PRIVATE,)
+
+    def seals(self, path: str) -> bool:
+        """Whether what lies at a key, or below a prefix, is sealed."""
+        first = path.partition("/")[0]
+        return first in _ALWAYS or (self._public and first == "public")
+
+    # --- values in the clear ----------------------------------------------------------------------
+
+    async def check_plain(self, boards: Sequence[str], key: Key, revision: Revision) -> None:
+        """Errors: Corrupt when a value in the clear, written at `revision` of one of `boards`, lies
+        where all are sealed."""
+        if self.seals(key) and not await self._is_old(boards, key, revision):
+            reason = f"it is not sealed, at revision {revision}"
+            raise Corrupt(what=f"value of {key}", reason=reason)
+
+    async def _is_old(self, boards: Sequence[str], key: Key, revision: Revision) -> bool:
+        """Whether something was written before everything was sealed."""
+        scope = PRIVATE if key.startswith(_ALWAYS) else PUBLIC
+        for board in boards:
+            end = await self.switch.end(board, scope)
+            if end is None or revision <= end:
+                return True
+        return False
+
+    # --- the log ----------------------------------------------------------------------------------
+
+    async def check_log(self, board: str, entries: Sequence[LogEntry]) -> None:
+        """Errors: Corrupt when a value in consecutive log entries is not in its place."""
+        for entry in entries:
+            await self._check_first(board, entry, await self._check([board], entry))
+            self._note_id(board, entry)
+            for change in entry.changes:
+                if change.value is not None and is_sealed(change.value):
+                    known = self._known.get((board, change.key))
+                    if known is None or known[0] < entry.revision:
+                        self._note(board, change.key, entry.revision, change.value, entry.signed)
+
+    async def check_archived(self, boards: Sequence[str], entries: Iterable[LogEntry]) -> None:
+        """As `check_log`, for entries that an archive has of `boards`."""
+        for entry in entries:
+            await self._check(boards, entry, is_archived=True)
+
+    async def _check(
+        self, boards: Sequence[str], entry: LogEntry, *, is_archived: bool = False
+    ) -> dict[Key, Header]:
+        """The headers of the values that were sealed for this commit. Errors: Corrupt."""
+        headers: dict[Key, Header] = {}
+        for change in entry.changes:
+            if change.value is None:
+                continue
+            if not is_sealed(change.value):
+                if not (is_archived and change.value == REDACTED):
+                    await self.check_plain(boards, change.key, entry.revision)
+            elif not await self._is_old(boards, change.key, entry.revision):
+                headers[change.key] = header_of(change.value, f"value of {change.key}")
+        foreign = [key for key in headers if not _is_own(boards, entry, headers[key])]
+        if foreign:
+            await self._check_restored(boards[0], entry, foreign, is_archived=is_archived)
+        own = {key: header for key, header in headers.items() if key not in foreign}
+        _check_order(entry, own)
+        return own
+
+    async def _check_restored(
+        self, board: str, entry: LogEntry, keys: Sequence[Key], *, is_archived: bool
+    ) -> None:
+        """Errors: Corrupt unless `entry` is a restore that tells of the values at `keys`.
+
+        An archive that was pruned may not have what it told any more.
+        """
+        is_restore = entry.epoch is not None and entry.epoch.cause == RESTORE
+        if is_archived and is_restore:
+            return
+        told = await self._told(board, entry) if is_restore else frozenset()
+        values = {change.key: change.value for change in entry.changes}
+        for key in keys:
+            if _hash(key, values[key] or b"") not in told:
+                raise _misplaced(key, entry.revision)
+
+    async def _told(self, board: str, entry: LogEntry) -> frozenset[bytes]:
+        found = [change.value for change in entry.changes if change.key == RESTORED]
+        sealed = decode_value(found[0]) if found and found[0] is not None else None
+        if not isinstance(sealed, bytes):
+            return frozenset()
+        header = header_of(sealed, RESTORED)
+        key = await self.switch.key(header.key_id)
+        if key is None or key.cipher is None or header.place is None:
+            return frozenset()
+        if (header.commit, header.place) != (entry.id, Place(board, entry.revision - 1)):
+            return frozenset()
+        return _split(open_sealed(key.cipher, header, RESTORED, sealed))
+
+    async def _check_first(self, board: str, entry: LogEntry, headers: dict[Key, Header]) -> None:
+        """Errors: Corrupt when an earlier commit of the same id is the one that was meant."""
+        found = {h.place.after: key for key, h in headers.items() if h.place}
+        for after, key in found.items():
+            if entry.id in await self._ids_between(board, after, entry.revision):
+                raise _misplaced(key, entry.revision)
+
+    async def _ids_between(
+        self, board: str, after: Revision, before: Revision
+    ) -> Sequence[CommitId]:
+        """Ids of the commits between two revisions, of SEALED_SEARCH_MAX revisions at most."""
+        upto = min(before, after + 1 + SEALED_SEARCH_MAX)
+        recent = self._ids.get(board, OrderedDict())
+        ids = [recent[each] for each in range(after + 1, upto) if each in recent]
+        if len(ids) >= upto - after - 1:
+            return ids
+        ids = []
+        while after + 1 < upto:
+            page = await self._logged(board, after, upto - 1)
+            ids += [entry.id for entry in page if entry.revision < upto]
+            for entry in page:
+                self._note_id(board, entry)
+            if not page:
+                break
+            after = page[-1].revision
+        return ids
+
+    async def _logged(self, board: str, after: Revision, upto: Revision) -> Sequence[LogEntry]:
+        """Some log entries behind `after`; none when neither log nor archive has them."""
+        try:
+            limit = min(upto - after, LOG_ENTRIES_MAX)
+            return (await self._raw.log(board, after, limit=limit)).entries
+        except FutureRevision:
+            return ()
+        except Compacted:
+            return (await self._archived(board, after, upto))[1]
+
+    async def _archived(
+        self, board: str, after: Revision, upto: Revision
+    ) -> tuple[Sequence[str], Sequence[LogEntry]]:
+        if self.past is None:
+            return (board,), ()
+        try:
+            return await self.past(board, after, upto)
+        except (Compacted, FutureRevision, Unavailable):
+            return (board,), ()
+
+    async def check_past(self, boards: Sequence[str], entry: Entry) -> None:
+        """Errors: Corrupt when what an archive has of a moment is not what was written: by what is
+        sealed in it, and only where that tells of another time, by the archive's log."""
+        if entry.value == REDACTED:
+            return
+        if not is_sealed(entry.value):
+            await self.check_plain(boards, entry.key, entry.mod_revision)
+        elif not await self._is_old(boards, entry.key, entry.mod_revision):
+            header = header_of(entry.value, f"value of {entry.key}")
+            if not _is_near(boards, entry, header) and header.commit.incarnation:
+                await self._compare_archived(boards[0], entry)
+
+    # --- the state --------------------------------------------------------------------------------
+
+    def saw_epoch(self, board: str, epoch: str) -> None:
+        """Note the epoch of a board: what was remembered of another one may be lost or undone."""
+        if self._epochs.get(board) != epoch:
+            self._epochs[board] = epoch
+            for place in [place for place in self._known if place[0] == board]:
+                del self._known[place]
+
+    async def check_entries(self, board: str, entries: Iterable[Entry]) -> None:
+        """Errors: Corrupt when a value is not what its commit wrote, or its author another one
+        (where the entry tells of one), or when a later one was seen there; Unavailable."""
+        for entry in entries:
+            if not is_sealed(entry.value):
+                await self.check_plain([board], entry.key, entry.mod_revision)
+            elif await self.switch.end(board, PRIVATE) is not None:
+                known = self._known.get((board, entry.key))
+                found = entry.mod_revision, entry.value[-_TAG_BYTES:], entry.author
+                if known is not None and known[0] > entry.mod_revision:
+                    await self._check_late(board, entry)
+                elif known is None or known != (*found[:2], entry.author or known[2]):
+                    await self._compare(board, entry)
+                    self._note(board, entry.key, entry.mod_revision, entry.value, entry.author)
+
+    async def _compare(self, board: str, entry: Entry) -> None:
+        at = entry.mod_revision
+        try:
+            page: Sequence[LogEntry] = (await self._raw.log(board, at - 1, limit=1)).entries
+        except FutureRevision:
+            page = ()
+        except Compacted:
+            if await self._needs_archive(board, entry):
+                await self._compare_archived(board, entry)
+            return
+        found = page[0] if page and page[0].revision == at else None
+        if found is None or not _wrote(found, entry):
+            await self._check_still(board, entry)
+            reason = f"revision {at} did not write it there"
+            raise Corrupt(what=f"value of {entry.key}", reason=reason)
+        own = await self._check([board], found)
+        await self._check_first(board, found, {k: h for k, h in own.items() if k == entry.key})
+
+    async def _compare_archived(self, board: str, entry: Entry) -> None:
+        """As `_compare`, where only an archive may tell."""
+        at = entry.mod_revision
+        boards, page = await self._archived(board, at - 1, at)
+        found = page[0] if page and page[0].revision == at else None
+        if found is not None and _wrote(found, entry):
+            await self._check(boards, found, is_archived=True)
+            return
+        header = header_of(entry.value, f"value of {entry.key}")
+        after = header.place.after if header.place else at
+        if found is not None or header.commit in await self._ids_between(board, after, at):
+            raise _misplaced(entry.key, at)
+
+    async def _needs_archive(self, board: str, entry: Entry) -> bool:
+        """Whether a value that the log does not reach can be another one than was put there then.
+
+        One that was sealed right before its revision was not put back from long before; and what a
+        board began with that was in the clear was sealed as it began.
+        """
+        if await self._is_old([board], entry.key, entry.mod_revision):
+            return False
+        header = header_of(entry.value, f"value of {entry.key}")
+        if header.place is None:
+            return header.commit.incarnation != ""
+        return entry.mod_revision - header.place.after > SEALED_SEARCH_MAX
+
+    async def _check_still(self, board: str, entry: Entry) -> None:
+        """Errors: Unavailable when the board is another one by now, as after an import."""
+        now = (await self._raw.read(board, [entry.key])).entries
+        if [(e.value, e.mod_revision) for e in now] != [(entry.value, entry.mod_revision)]:
+            raise Unavailable(what=f"board {board}", reason="it changed while it was read")
+
+    async def _check_late(self, board: str, entry: Entry) -> None:
+        """Errors: Corrupt when an entry that was already followed by another one is still there."""
+        now = (await self._raw.read(board, [entry.key])).entries
+        if any(each.mod_revision <= entry.mod_revision for each in now):
+            reason = f"it is older than what was committed after revision {entry.mod_revision}"
+            raise Corrupt(what=f"value of {entry.key}", reason=reason)
+        await self._compare(board, entry)
+
+    def _note(self, board: str, key: Key, revision: Revision, value: bytes, author: str) -> None:
+        self._known[board, key] = revision, value[-_TAG_BYTES:], author
+        self._known.move_to_end((board, key))
+        if len(self._known) > SEALED_COMPARED_MAX:
+            self._known.popitem(last=False)
+
+    def note_own(self, board: str, commit: Commit, done: Committed) -> None:
+        """What this process committed needs no look at the log: counters are read at once."""
+        for op, result in zip(commit.ops, done.results, strict=False):
+            if isinstance(op, Put | Append) and is_sealed(op.value):
+                key = op.key if isinstance(op, Put) else str(result)
+                self._note(board, key, done.revision, op.value, commit.author)
+
+    def _note_id(self, board: str, entry: LogEntry) -> None:
+        ids = self._ids.setdefault(board, OrderedDict())
+        self._ids.move_to_end(board)
+        ids[entry.revision] = entry.id
+        ids.move_to_end(entry.revision)
+        if len(ids) > _RECENT:
+            ids.popitem(last=False)
+        if len(self._ids) > _BOARDS:
+            self._ids.popitem(last=False)
+
+    # --- restores ---------------------------------------------------------------------------------
+
+    async def telling(
+        self, board: str, commit: Commit, revision: Revision, ops: Sequence[Op]
+    ) -> tuple[PutBack, ...]:
+        """What a restore that becomes `revision` puts besides: which of the values that its `ops`
+        put back were sealed before."""
+        name, puts = commit.id, [op for op in ops if isinstance(op, PutBack)]
+        kept = [
+            op for op in puts if is_sealed(op.value) and header_of(op.value, op.key).commit != name
+        ]
+        key = await self.switch.key()
+        if not kept or key is None or key.cipher is None:
+            return ()
+        hashes = b"".join(_hash(op.key, op.value) for op in kept)
+        header = Header(key.id, PUT, name, Place(board, revision - 1))
+        value = encode_value(seal(key.cipher, header, RESTORED, hashes))
+        ends = [op.expires_at_ms or 0 for op in puts if op.key.startswith(RESTORES + "/")]
+        return (PutBack(RESTORED, value, max(ends, default=0) or None),)
+
+
+def _is_own(boards: Sequence[str], entry: LogEntry, header: Header) -> bool:
+    """Whether a value was sealed for the commit that a log entry tells of."""
+    place = header.place
+    if place is None or header.commit != entry.id:
+        return False
+    return place.board in boards and place.account == entry.account
+
+
+def _is_near(boards: Sequence[str], entry: Entry, header: Header) -> bool:
+    """Whether a value was sealed for about the revision that an entry names, for its author."""
+    place = header.place
+    if place is None or place.board not in boards:
+        return False
+    is_then = 0 < entry.mod_revision - place.after <= SEALED_SEARCH_MAX
+    return is_then and entry.author == signature(header.commit.agent, place.account)
+
+
+def _check_order(entry: LogEntry, headers: dict[Key, Header]) -> None:
+    """Errors: Corrupt when items that one commit appended are in another order than it did."""
+    last: dict[str, int] = {}
+    for key in sorted(key for key, header in headers.items() if header.kind == APPEND):
+        prefix, place = key.rpartition("/")[0], headers[key].place
+        number = place.number if place else 0
+        if number <= last.get(prefix, -1):
+            raise _misplaced(key, entry.revision)
+        last[prefix] = number
+
+
+def _wrote(logged: LogEntry, entry: Entry) -> bool:
+    """Whether a commit put what an entry holds, and is by whom the entry names, if it does."""
+    if entry.author not in ("", logged.signed):
+        return False
+    return any(c.key == entry.key and c.value == entry.value for c in logged.changes)
+
+
+def _misplaced(key: Key, revision: Revision) -> Corrupt:
+    reason = f"it was sealed for another place than that of revision {revision}"
+    return Corrupt(what=f"value of {key}", reason=reason)
+
+
+def _hash(key: Key, value: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + b"\0" + value).digest()[:_HASH_BYTES]
+
+
+def _split(hashes: bytes) -> frozenset[bytes]:
+    return frozenset(
+        hashes[start : start + _HASH_BYTES] for start in range(0, len(hashes), _HASH_BYTES)
+    )

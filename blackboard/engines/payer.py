@@ -1,0 +1,84 @@
+"""For whom work is done: what a request has done in threads is charged to the account behind it.
+
+A request names its payer while it is carried out (`paid_by`), and what works for it looks the payer
+up here: a thread tells how long it worked, and what takes many steps lets others have their turn in
+between. Without a payer (the service's own tasks, an embedded board) both do nothing.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Final, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Payer(Protocol):
+    """The account behind a request."""
+
+    def charge(self, spent_ns: int) -> None:
+        """Note so much processor time. Only in the thread of the event loop."""
+
+    async def turn(self) -> None:
+        """Wait, for a bounded time, if others are to have their turn first."""
+
+
+_PAYER: Final[ContextVar[Payer | None]] = ContextVar("payer", default=None)
+
+
+@contextlib.contextmanager
+def paid_by(payer: Payer) -> Iterator[None]:
+    """Let what this task does in the block be paid by `payer`."""
+    token = _PAYER.set(payer)
+    try:
+        yield
+    finally:
+        _PAYER.reset(token)
+
+
+def payer() -> Payer | None:
+    """Who pays for what this task does; None = nobody."""
+    return _PAYER.get()
+
+
+async def turn() -> None:
+    """Between two steps of a long request: see `Payer.turn`."""
+    found = _PAYER.get()
+    if found is not None:
+        await found.turn()
+
+
+def charged(work: Callable[[], T]) -> T:
+    """Do `work` here and now; its payer is charged for the time of this thread."""
+    found = _PAYER.get()
+    if found is None:
+        return work()
+    began_ns = time.thread_time_ns()
+    try:
+        return work()
+    finally:
+        found.charge(time.thread_time_ns() - began_ns)
+
+
+def metered(work: Callable[[], T]) -> Callable[[], T]:
+    """`work` for another thread, at the cost of the payer of this task.
+
+    Cancellation: who no longer waits for a thread pays for it all the same, when it is done.
+    """
+    found = _PAYER.get()
+    if found is None:
+        return work
+    loop, charge = asyncio.get_running_loop(), found.charge
+
+    def run() -> T:
+        began_ns = time.thread_time_ns()
+        try:
+            return work()
+        finally:
+            spent_ns = time.thread_time_ns() - began_ns
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(charge, spent_ns)
+
+    return run

@@ -1,0 +1,141 @@
+"""What one account may have of a service: watches of a process, and boards that it began.
+
+Who began a board is recorded on a board of the service's own, before the board begins. So it counts
+in every process and after a restart, until the board is removed. Boards from before that was
+recorded, and those that the operator of the service began, count to nobody.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from secrets import token_hex
+from typing import Final
+
+from blackboard.core.commit import (
+    ABSENT,
+    Commit,
+    CommitId,
+    Committed,
+    Delete,
+    Entry,
+    KeyAt,
+    Op,
+    Put,
+)
+from blackboard.engines.base import Store
+from blackboard.errors import Conflict, LimitExceeded, Unavailable
+from blackboard.types import (
+    BOARDS_PER_ACCOUNT_MAX,
+    LIST_ENTRIES_MAX,
+    REQUEST_TIMEOUT_MS,
+    WATCHES_MAX,
+    WATCHES_PER_ACCOUNT_MAX,
+    Key,
+    Milliseconds,
+)
+from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
+
+BOARDS_BOARD: Final = "~boards"
+_BEGUN: Final = "system/begun"
+_TURNS: Final = "system/turns"
+_TRIES: Final = 16
+
+
+class WatchShares:
+    """Counts the watches of one process, by account."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+        self._all = 0
+
+    @contextmanager
+    def one(self, account: str) -> Iterator[None]:
+        """Count a watch while it lasts; those of the service itself are not counted.
+
+        Errors: LimitExceeded above WATCHES_MAX, or above WATCHES_PER_ACCOUNT_MAX of the account.
+        """
+        if account.startswith("~"):
+            yield
+            return
+        self._check(account)
+        self._open[account] += 1
+        self._all += 1
+        try:
+            yield
+        finally:
+            self._all -= 1
+            self._open[account] -= 1
+            if not self._open[account]:
+                del self._open[account]
+
+    def _check(self, account: str) -> None:
+        count, share = self._open[account] + 1, WATCHES_PER_ACCOUNT_MAX
+        if count > share:
+            raise LimitExceeded("WATCHES_PER_ACCOUNT_MAX", count, share, account=account)
+        if self._all >= WATCHES_MAX:
+            raise LimitExceeded("WATCHES_MAX", self._all + 1, WATCHES_MAX)
+
+
+class BegunBoards:
+    """Records who began which board."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def note(self, account: str, board: str) -> None:
+        """Record that `account` begins `board`, which does not exist.
+
+        Errors: LimitExceeded when it would be more than BOARDS_PER_ACCOUNT_MAX of its own;
+        Unavailable. Cancellation: it is recorded, or it is not; that harms nothing.
+        """
+        for _ in range(_TRIES):
+            head = await self._store.open(BOARDS_BOARD)
+            turn = f"{_TURNS}/{account}"
+            found = (await self._store.read(BOARDS_BOARD, [turn])).entries
+            since_ms = head.time_ms - REQUEST_TIMEOUT_MS
+            count = 1 + await self._count(account, board, since_ms)
+            if count > BOARDS_PER_ACCOUNT_MAX:
+                limit = "BOARDS_PER_ACCOUNT_MAX"
+                raise LimitExceeded(limit, count, BOARDS_PER_ACCOUNT_MAX, board, account)
+            at = found[0].mod_revision if found else ABSENT
+            ops = (Put(f"{_BEGUN}/{board}", encode_value(account)), Put(turn, encode_value(count)))
+            if await self._commit(head.epoch.id, ops, (KeyAt(turn, at),)):
+                return
+        raise Unavailable(what=f"board {board}", reason="many boards of this account begin at once")
+
+    async def forget(self, board: str) -> None:
+        """Forget who began a board that was removed. Errors: Unavailable."""
+        if BOARDS_BOARD not in await self._store.boards():
+            return
+        head = await self._store.open(BOARDS_BOARD)
+        await self._commit(head.epoch.id, (Delete(f"{_BEGUN}/{board}"),), ())
+
+    async def _count(self, account: str, board: str, since_ms: Milliseconds) -> int:
+        """How many boards but `board` the account began that exist, or began since then."""
+        there = set(await self._store.boards())
+        after: Key | None = None
+        count = 0
+        while True:
+            page = await self._store.list(BOARDS_BOARD, _BEGUN, after=after, limit=LIST_ENTRIES_MAX)
+            begun = [entry for entry in page.entries if decode_value(entry.value) == account]
+            names = {_name(entry) for entry in begun if entry.time_ms > since_ms}
+            names |= {_name(entry) for entry in begun} & there
+            count += len(names - {board})
+            after = page.next_key
+            if after is None:
+                return count
+
+    async def _commit(self, epoch: str, ops: Sequence[Op], conditions: Sequence[KeyAt]) -> bool:
+        """Whether it was committed; not if another board of the account began meanwhile."""
+        name = CommitId(SYSTEM_AGENT, 0, token_hex(8), 0)
+        commit = Commit(name, epoch, tuple(ops), tuple(conditions))
+        (outcome,) = await self._store.commit(BOARDS_BOARD, [prepare(commit)])
+        if isinstance(outcome, Conflict):
+            return False
+        if not isinstance(outcome, Committed):
+            raise Unavailable(what="the record of boards", reason=str(outcome))
+        return True
+
+
+def _name(entry: Entry) -> str:
+    return entry.key.rpartition("/")[2]

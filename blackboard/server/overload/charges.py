@@ -1,0 +1,463 @@
+"""Who makes work pays for it, afterwards: the processor time that each account used.
+
+Prices in advance (fair_share.py) are estimates; what a read, a comparison or a look at the past
+takes is known only when it is done. So it is measured, in the event loop and in the threads that
+work for it, and charged to the account at the root of the token, step by step.
+
+An account may use CREDIT_MS_MAX at once. What it uses beyond is a debt, which is repaid as time
+passes. A debtor's next read waits until the debt is repaid, but only while others are at work: an
+account that is alone is never slowed. A read reserves what the last one of its kind took, so that
+of many that come together only as many begin as can be paid.
+
+A debt is repaid at half of what the others leave of one processor. A debtor thereby gets all but
+the half that keeps the others' waits short, and several debtors share it evenly.
+
+Invariants
+- an account alone waits for nothing. Others count as at work for AT_WORK_S after each request.
+- a read waits at most DEBT_WAIT_MS_MAX for its turn, and is refused when it would be longer.
+- what was used is charged, also by a request that failed or was cancelled.
+- only what asks for a bill's turn waits: commits (so renewals and releases of leases too), ends of
+  watches, refreshes and signs of life do not.
+- at most METERS_MAX accounts are kept; forgotten are those that owe nothing, then the oldest.
+"""
+
+import asyncio
+import contextlib
+import heapq
+import logging
+import math
+import time
+import types
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from blackboard.engines.payer import paid_by
+from blackboard.errors import Overloaded
+from blackboard.types import (
+    ACCOUNTS_TOLD_MAX,
+    AUDIT_WINDOW_MS,
+    CREDIT_MS_MAX,
+    DEBT_MS_MAX,
+    DEBT_PAUSE_MS_MAX,
+    DEBT_WAIT_MS_MAX,
+    METERS_MAX,
+    OVERLOAD_RETRY_MS,
+)
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+AT_WORK_S: Final = 0.25
+"""For how long an account counts as at work after it asked for something or worked."""
+_USAGE_S: Final = 1.0
+"""The time over which use of the processor is averaged; before it, e times less counts."""
+_REPAID_LEAST: Final = 0.1
+"""Of a processor: so much is repaid even while others use all of it. The largest debt is then
+repaid within DEBT_WAIT_MS_MAX: an account which asks for one read at a time is never refused."""
+_UNKNOWN_US: Final = 50_000.0
+"""What a read reserves of a kind that nobody has asked for yet: five of them begin together."""
+_LOOK_S: Final = 0.05
+"""How often those who wait look whether others are still at work."""
+_LOOK_LEAST_S: Final = 0.001
+_US_PER_S: Final = 1_000_000
+_NS_PER_US: Final = 1_000
+_OWED_US: Final = 1_000
+"""What a watch may owe before it is charged."""
+
+
+@dataclass(slots=True)
+class Account:
+    """What one account used."""
+
+    balance_us: float = CREDIT_MS_MAX * 1_000.0
+    """What it may use still; negative: its debt."""
+    reserved_us: float = 0.0
+    """Of that: for requests that have begun."""
+    charged_us: float = 0.0
+    used_us: float = 0.0
+    """Lately: what is older than _USAGE_S counts little."""
+    at_s: float = 0.0
+    prices_us: dict[str, float] = field(default_factory=dict)
+    """What a request of each method took."""
+    line: "deque[_Waiting]" = field(default_factory=deque)
+    timer: asyncio.TimerHandle | None = None
+    told_again_s: float = -math.inf
+    """When the log may have another line about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    given: "asyncio.Future[float]"
+    """What is reserved for it, in microseconds."""
+    method: str
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AccountCharge:
+    """What one account used since the process started, and may use still, in milliseconds."""
+
+    name: str
+    """"": of all who have not said who they are."""
+    charged_ms: float
+    balance_ms: float
+    """Negative: its debt."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChargeStatistics:
+    """A snapshot; the counts are since the process started."""
+
+    charged_ms: float = 0
+    """Processor time that was charged to accounts, all together."""
+    in_debt: int = 0
+    """Accounts that used more than their share."""
+    waiting: int = 0
+    """Requests that wait until a debt is repaid."""
+    refused: int = 0
+    """Requests that would have waited too long."""
+    accounts: tuple[AccountCharge, ...] = ()
+    """Those that were charged most, at most ACCOUNTS_TOLD_MAX."""
+
+
+class Charges:
+    """The accounts of one process. `clock` never goes back, in seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._accounts: dict[str, Account] = {}
+        self._used_us = 0.0  # lately, by all
+        self._used_at_s = 0.0
+        self._charged_us = 0.0
+        self._prices_us: dict[str, float] = {}  # by all
+        self._refused = 0
+        self._last = ("", -math.inf)
+        """Who was at work last, and when;"""
+        self._other_s = -math.inf
+        """when somebody else was."""
+
+    def charge(self, name: str, spent_us: float) -> None:
+        """Let an account pay for `spent_us` of work that it asked for."""
+        now_s = self._clock()
+        self._came(name, now_s)
+        self._pay(self._account(name, now_s), spent_us)
+
+    def charge_aside(self, name: str, spent_us: float) -> None:
+        """The same, of what was not asked for just now: it does not count as being at work."""
+        now_s = self._clock()
+        self._pay(self._account(name, now_s), spent_us)
+
+    def debt_s(self, name: str) -> float:
+        """How long an account would have to wait now before it does more; 0 = it may go on."""
+        now_s = self._clock()
+        found = self._accounts.get(name)
+        return 0.0 if found is None else self._wait_s(name, found, now_s, 0.0)
+
+    def refusal(self, name: str) -> Overloaded:
+        """Why a request of an account in debt cannot even wait."""
+        account = self._account(name, self._clock())
+        return self._refusal(name, account, max(self.debt_s(name), OVERLOAD_RETRY_MS / 1_000))
+
+    def bill(self, name: str, method: str) -> "Bill":
+        """What a request of an account is charged on."""
+        self._came(name, self._clock())
+        return Bill(self, name, method)
+
+    async def admit(self, name: str, method: str) -> float:
+        """Wait for the turn of a request; returns what is reserved for it, in microseconds.
+
+        Errors: Overloaded when it would wait longer than DEBT_WAIT_MS_MAX.
+        Cancellation: nothing is reserved.
+        """
+        now_s = self._clock()
+        self._came(name, now_s)
+        account = self._account(name, now_s)
+        before_us = sum(self._price_us(account, waiting.method) for waiting in account.line)
+        wait_s = self._wait_s(name, account, now_s, before_us)
+        if not wait_s and not account.line:
+            return self._reserved(account, method)
+        if wait_s * 1_000 > DEBT_WAIT_MS_MAX:
+            raise self._refusal(name, account, wait_s)
+        return await self._wait(name, account, method, now_s)
+
+    def give_back(self, name: str, reserved_us: float) -> None:
+        """What was reserved was used, and is charged as such; or it was not used."""
+        self._account(name, self._clock()).reserved_us -= reserved_us
+
+    def learn(self, name: str, method: str, used_us: float) -> None:
+        """A request is done and took so much: the next one of its kind will reserve about that.
+
+        An account that has not asked for one yet reserves what those of all others took.
+        """
+        account = self._account(name, self._clock())
+        for prices_us in (account.prices_us, self._prices_us):
+            prices_us[method] = (prices_us.get(method, used_us) + used_us) / 2
+        if account.timer is not None:  # those that wait may go on with what it did not use
+            account.timer.cancel()
+            self._look(name, account)
+
+    def statistics(self) -> ChargeStatistics:
+        """A snapshot of all accounts."""
+        now_s = self._clock()
+        for account in self._accounts.values():
+            self._repay(account, now_s)
+        most = heapq.nlargest(
+            ACCOUNTS_TOLD_MAX, self._accounts.items(), key=lambda item: item[1].charged_us
+        )
+        told = tuple(
+            AccountCharge(name, account.charged_us / 1_000, account.balance_us / 1_000)
+            for name, account in most
+        )
+        return ChargeStatistics(
+            self._charged_us / 1_000,
+            sum(account.balance_us < 0 for account in self._accounts.values()),
+            sum(len(account.line) for account in self._accounts.values()),
+            self._refused,
+            told,
+        )
+
+    # --- the rules --------------------------------------------------------------------------------
+
+    def _came(self, name: str, now_s: float) -> None:
+        last, last_s = self._last
+        if name != last:
+            self._other_s = last_s
+        self._last = (name, now_s)
+
+    def _is_alone(self, name: str, now_s: float) -> bool:
+        last, last_s = self._last
+        return now_s - (self._other_s if name == last else last_s) > AT_WORK_S
+
+    def _others(self, account: Account) -> float:
+        """What all other accounts used lately, of one processor."""
+        return max(self._used_us - account.used_us, 0.0) / (_USAGE_S * _US_PER_S)
+
+    def _rate(self, account: Account) -> float:
+        """What is repaid, of one processor."""
+        return max((1 - self._others(account)) / 2, _REPAID_LEAST)
+
+    def _repay(self, account: Account, now_s: float) -> None:
+        past_s = now_s - account.at_s
+        if past_s <= 0:
+            return
+        self._used_us *= math.exp((self._used_at_s - now_s) / _USAGE_S)
+        self._used_at_s = now_s
+        account.used_us *= math.exp(-past_s / _USAGE_S)
+        account.at_s = now_s
+        repaid_us = past_s * self._rate(account) * _US_PER_S
+        account.balance_us = min(account.balance_us + repaid_us, CREDIT_MS_MAX * 1_000.0)
+
+    def _pay(self, account: Account, spent_us: float) -> None:
+        account.used_us += spent_us
+        account.charged_us += spent_us
+        self._used_us += spent_us
+        self._charged_us += spent_us
+        account.balance_us = max(account.balance_us - spent_us, -DEBT_MS_MAX * 1_000.0)
+
+    def _wait_s(self, name: str, account: Account, now_s: float, before_us: float) -> float:
+        """For how long the next request waits behind others that reserve `before_us`."""
+        if self._is_alone(name, now_s):
+            return 0.0
+        self._repay(account, now_s)
+        owed_us = before_us + account.reserved_us - account.balance_us
+        return max(owed_us, 0.0) / (self._rate(account) * _US_PER_S)
+
+    def _account(self, name: str, now_s: float) -> Account:
+        found = self._accounts.get(name)
+        if found is None:
+            if len(self._accounts) >= METERS_MAX:
+                self._make_room(now_s)
+            found = self._accounts[name] = Account(at_s=now_s)
+        else:
+            self._repay(found, now_s)
+        return found
+
+    def _make_room(self, now_s: float) -> None:
+        for account in self._accounts.values():
+            self._repay(account, now_s)
+        full_us = CREDIT_MS_MAX * 1_000.0
+        busy = {n for n, a in self._accounts.items() if a.line or a.reserved_us}
+        kept = {n: a for n, a in self._accounts.items() if n in busy or a.balance_us < full_us}
+        if len(kept) >= METERS_MAX:
+            kept.pop(next((name for name in kept if name not in busy), ""), None)
+        self._accounts = kept
+
+    # --- the line ---------------------------------------------------------------------------------
+
+    async def _wait(self, name: str, account: Account, method: str, now_s: float) -> float:
+        given: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        waiting = _Waiting(given, method, now_s + DEBT_WAIT_MS_MAX / 1_000)
+        account.line.append(waiting)
+        if account.timer is None:
+            self._look_soon(name, account, 0.0)
+        try:
+            return await given
+        except asyncio.CancelledError:
+            if given.done() and not given.cancelled() and given.exception() is None:
+                account.reserved_us -= given.result()
+            with contextlib.suppress(ValueError):  # it had its answer
+                account.line.remove(waiting)
+            raise
+
+    def _price_us(self, account: Account, method: str) -> float:
+        return account.prices_us.get(method) or self._prices_us.get(method, _UNKNOWN_US)
+
+    def _reserved(self, account: Account, method: str) -> float:
+        price_us = self._price_us(account, method)
+        account.reserved_us += price_us
+        return price_us
+
+    def _look_soon(self, name: str, account: Account, wait_s: float) -> None:
+        delay_s = min(max(wait_s, _LOOK_LEAST_S), _LOOK_S)
+        loop = asyncio.get_running_loop()
+        account.timer = loop.call_later(delay_s, self._look, name, account)
+
+    def _look(self, name: str, account: Account) -> None:
+        """Let those of the line go on who may; those that waited too long are refused."""
+        account.timer = None
+        now_s = self._clock()
+        while account.line:
+            first = account.line[0]
+            wait_s = self._wait_s(name, account, now_s, 0.0)
+            if wait_s and now_s < first.until_s:
+                return self._look_soon(name, account, wait_s)
+            account.line.popleft()
+            if first.given.done():
+                continue
+            if wait_s:
+                first.given.set_exception(self._refusal(name, account, wait_s))
+            else:
+                first.given.set_result(self._reserved(account, first.method))
+        return None
+
+    def _refusal(self, name: str, account: Account, wait_s: float) -> Overloaded:
+        self._refused += 1
+        now_s = self._clock()
+        if now_s >= account.told_again_s:
+            account.told_again_s = now_s + AUDIT_WINDOW_MS / 1_000
+            log.warning("%s is refused reads: it used %.0f ms", name, account.charged_us / 1_000)
+        reason = f"{name} used more of the processor than its share while others are at work"
+        return Overloaded("account", reason, math.ceil(wait_s * 1_000))
+
+
+class Bill:
+    """What one request of an account is charged on: a `Payer` while it is carried out."""
+
+    __slots__ = (
+        "_charges",
+        "_is_open",
+        "_method",
+        "_paused_s",
+        "_reserved_us",
+        "_task",
+        "_used_us",
+        "account",
+    )
+
+    def __init__(self, charges: Charges, account: str, method: str) -> None:
+        self.account = account
+        self._charges = charges
+        self._method = method
+        self._used_us = 0.0
+        self._reserved_us = 0.0
+        self._paused_s = 0.0
+        self._task: asyncio.Task[Any] | None = None
+        self._is_open = True
+
+    async def begin(self) -> None:
+        """Wait until the account may do more; from then on it may be held up between two steps.
+
+        Errors: Overloaded.
+        """
+        self._reserved_us = await self._charges.admit(self.account, self._method)
+        self._task = asyncio.current_task()
+
+    async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Carry out `work`, and charge what it takes, whatever becomes of it."""
+        try:
+            with paid_by(self):
+                return await measured(work(), self.charge)
+        finally:
+            self._is_open = False
+            if self._reserved_us:
+                self._charges.give_back(self.account, self._reserved_us)
+            if self._task is not None:
+                self._charges.learn(self.account, self._method, self._used_us)
+
+    def charge(self, spent_ns: int) -> None:
+        """As `Payer.charge`; also when the request has ended before a thread that worked for it."""
+        spent_us = spent_ns / _NS_PER_US
+        self._used_us += spent_us
+        if self._reserved_us:
+            paid_us = min(self._reserved_us, spent_us)
+            self._reserved_us -= paid_us
+            self._charges.give_back(self.account, paid_us)
+        self._charges.charge(self.account, spent_us)
+
+    async def turn(self) -> None:
+        """As `Payer.turn`: at most DEBT_PAUSE_MS_MAX in all; only in the task of the request."""
+        if self._task is None or not self._is_open or asyncio.current_task() is not self._task:
+            return  # a task that it began, such as that of a board, waits for nobody
+        left_s = DEBT_PAUSE_MS_MAX / 1_000 - self._paused_s
+        pause_s = min(self._charges.debt_s(self.account), left_s, _LOOK_S)
+        if pause_s > 0:
+            self._paused_s += pause_s
+            await asyncio.sleep(pause_s)
+
+
+class Subscription:
+    """What a watch costs: a `Payer` of what is made for it."""
+
+    __slots__ = ("_account", "_charges", "_owed_us", "is_due")
+
+    def __init__(self, charges: Charges, account: str) -> None:
+        self._charges = charges
+        self._account = account
+        self._owed_us = 0.0
+        self.is_due = False
+        """Whether to take a `turn` before the next news: something was charged since the last."""
+
+    def charge(self, spent_ns: int) -> None:
+        """As `Payer.charge`."""
+        self.owe(spent_ns / _NS_PER_US)
+
+    def owe(self, spent_us: float) -> None:
+        """Note what is not worth a look at the clock; it is charged when it is worth that."""
+        self._owed_us += spent_us
+        if self._owed_us >= _OWED_US:
+            self.settle()
+
+    def settle(self) -> None:
+        """Charge all of it."""
+        owed_us, self._owed_us, self.is_due = self._owed_us, 0.0, True
+        self._charges.charge_aside(self._account, owed_us)
+
+    async def turn(self) -> None:
+        """As `Payer.turn`: news of a debtor come together, at most DEBT_PAUSE_MS_MAX later."""
+        self.is_due = False
+        pause_s = min(self._charges.debt_s(self._account), DEBT_PAUSE_MS_MAX / 1_000)
+        if pause_s > 0:
+            await asyncio.sleep(pause_s)
+
+
+@types.coroutine
+def measured(work: Coroutine[Any, Any, T], charge: Callable[[int], None]) -> Generator[Any, Any, T]:
+    """Drive `work`, and charge the processor time of each of its steps."""
+    clock = time.thread_time_ns
+    given: Any = None
+    failure: BaseException | None = None
+    while True:
+        began_ns = clock()
+        try:
+            awaited = work.send(given) if failure is None else work.throw(failure)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            given = failure = None  # an error holds this frame: it must not be held by it
+            charge(clock() - began_ns)
+        try:
+            given = yield awaited
+        except BaseException as error:  # noqa: BLE001 - whatever it is, `work` gets it
+            failure = error

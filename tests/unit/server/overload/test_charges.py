@@ -1,0 +1,461 @@
+"""Who makes work pays for it: what accounts may use, what they owe, and who waits for whom."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+from anyio.lowlevel import checkpoint
+
+from blackboard.engines.payer import charged, metered, paid_by, turn
+from blackboard.errors import Overloaded
+from blackboard.server.overload.charges import AT_WORK_S, Charges, Subscription
+from blackboard.server.overload.fair_share import READ_US
+from blackboard.types import (
+    ACCOUNTS_TOLD_MAX,
+    CREDIT_MS_MAX,
+    DEBT_MS_MAX,
+    DEBT_PAUSE_MS_MAX,
+    DEBT_WAIT_MS_MAX,
+    METERS_MAX,
+)
+from tests.waiting import TIMEOUT_S, wait_until
+
+CREDIT_US, DEBT_US = CREDIT_MS_MAX * 1_000, DEBT_MS_MAX * 1_000
+NOTHING_US = 0.0
+BURNT_NS = 3_000_000
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        """What time it is."""
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The clock of `charges`."""
+    return Clock()
+
+
+@pytest.fixture
+def charges(clock: Clock) -> Charges:
+    """Nobody has used anything."""
+    found = Charges(clock)
+    found._prices_us["list"] = READ_US
+    return found
+
+
+def burn(spent_ns: int = BURNT_NS) -> None:
+    """Use up processor time of this thread."""
+    until_ns = time.thread_time_ns() + spent_ns
+    while time.thread_time_ns() < until_ns:
+        pass
+
+
+def in_debt(charges: Charges, name: str, debt_us: float = 100_000) -> None:
+    """Let an account owe so much."""
+    charges.charge(name, CREDIT_US + debt_us)
+
+
+def beside(charges: Charges) -> None:
+    """Somebody else is at work."""
+    charges.charge("ann", NOTHING_US)
+
+
+async def true(value: object) -> bool:
+    """For `wait_until`."""
+    return bool(value)
+
+
+def begun(charges: Charges, name: str = "rita", method: str = "list") -> "asyncio.Task[float]":
+    """A request that asks for its turn."""
+    return asyncio.create_task(charges.admit(name, method))
+
+
+# --- the rules ------------------------------------------------------------------------------------
+
+
+def test_who_is_alone_never_waits(charges: Charges) -> None:
+    """However much it used."""
+    for _ in range(100):
+        in_debt(charges, "rita")
+        assert charges.debt_s("rita") == 0
+
+
+def test_beside_others_a_debt_is_waited_for(charges: Charges, clock: Clock) -> None:
+    """As long as it takes to repay it at half of the processor, which nobody else uses."""
+    in_debt(charges, "rita", 100_000)
+    assert charges.debt_s("rita") == 0
+    beside(charges)
+    assert charges.debt_s("rita") == pytest.approx(0.2)
+    assert charges.debt_s("ann") == 0
+    clock.now_s += 0.15
+    assert charges.debt_s("rita") == pytest.approx(0.05)
+    clock.now_s += 0.06
+    assert charges.debt_s("rita") == 0
+
+
+def test_others_count_as_at_work_for_a_while(charges: Charges, clock: Clock) -> None:
+    """Then whoever is left is alone."""
+    beside(charges)
+    in_debt(charges, "rita", DEBT_US)
+    clock.now_s += AT_WORK_S
+    assert charges.debt_s("rita") > 0
+    clock.now_s += AT_WORK_S / 10
+    assert charges.debt_s("rita") == 0
+
+
+def test_what_others_use_is_not_there_to_repay_with(charges: Charges) -> None:
+    """Two that use all they can get share it; a debt is repaid in the end all the same."""
+    charges.charge("ann", 500_000)
+    in_debt(charges, "rita", 100_000)
+    beside(charges)
+    assert charges.debt_s("rita") == pytest.approx(0.1 / 0.25)
+    charges.charge("ann", 10_000_000)
+    assert charges.debt_s("rita") == pytest.approx(0.1 / 0.1)
+
+
+def test_what_was_used_long_ago_holds_nobody_up(charges: Charges, clock: Clock) -> None:
+    """Neither the account that used it nor the others."""
+    charges.charge("ann", 5_000_000)
+    in_debt(charges, "rita", DEBT_US)
+    clock.now_s += 60
+    beside(charges)
+    assert charges.debt_s("rita") == 0
+    in_debt(charges, "rita", 100_000)
+    beside(charges)
+    assert charges.debt_s("rita") == pytest.approx(0.2)
+
+
+def test_a_debt_has_an_end(charges: Charges) -> None:
+    """What is used beyond DEBT_MS_MAX is counted, but not owed."""
+    in_debt(charges, "rita", 1_000 * DEBT_US)
+    beside(charges)
+    assert charges.debt_s("rita") == pytest.approx(DEBT_MS_MAX / 1_000 / 0.5)
+    [told, _] = charges.statistics().accounts
+    assert told.balance_ms == -DEBT_MS_MAX
+    assert told.charged_ms == pytest.approx(1_000 * DEBT_MS_MAX + CREDIT_MS_MAX)
+
+
+def test_nobody_saves_up_more_than_the_credit(charges: Charges, clock: Clock) -> None:
+    charges.charge("rita", 1)
+    clock.now_s += 3_600
+    beside(charges)
+    charges.charge("rita", CREDIT_US + 1_000)
+    beside(charges)
+    assert charges.debt_s("rita") > 0
+
+
+def test_what_a_watch_costs_is_owed_but_is_no_work_of_its_account(charges: Charges) -> None:
+    """News come by themselves: who only watches keeps nobody in line."""
+    in_debt(charges, "rita")
+    Subscription(charges, "ann").settle()
+    charges.charge_aside("ann", 1)
+    assert charges.debt_s("rita") == 0
+    watch = Subscription(charges, "rita")
+    before = charges.statistics().charged_ms
+    watch.charge(5_000_000)
+    assert watch.is_due
+    assert charges.statistics().charged_ms == pytest.approx(before + 5)
+
+
+def test_accounts_are_forgotten_that_owe_nothing(charges: Charges, clock: Clock) -> None:
+    """And beyond the limit those that came first, even with a debt."""
+    in_debt(charges, "rita")
+    for number in range(METERS_MAX - 1):
+        charges.charge(f"agent{number}", 1)
+    assert len(charges._accounts) == METERS_MAX
+    clock.now_s += 0.01
+    charges.charge("one more", 1)
+    assert set(charges._accounts) == {"rita", "one more"}
+    for number in range(METERS_MAX + 10):
+        in_debt(charges, f"agent{number}", DEBT_US)
+    assert len(charges._accounts) == METERS_MAX
+    assert "rita" not in charges._accounts
+
+
+def test_the_statistics_name_a_few(charges: Charges) -> None:
+    """Those that were charged most."""
+    for number in range(3 * ACCOUNTS_TOLD_MAX):
+        charges.charge(f"agent{number}", 1_000 * number)
+    in_debt(charges, "rita")
+    told = charges.statistics()
+    names = [account.name for account in told.accounts]
+    assert names[:2] == ["rita", f"agent{3 * ACCOUNTS_TOLD_MAX - 1}"]
+    assert len(names) == ACCOUNTS_TOLD_MAX
+    assert told.in_debt == 1
+    assert told.waiting == told.refused == 0
+    assert told.charged_ms == pytest.approx(CREDIT_MS_MAX + 100 + sum(range(48)))
+
+
+# --- waiting --------------------------------------------------------------------------------------
+
+
+async def test_a_debtor_goes_on_when_the_debt_is_repaid(charges: Charges, clock: Clock) -> None:
+    """While others are at work; the requests of these do not wait."""
+    in_debt(charges, "rita")
+    beside(charges)
+    waiting = begun(charges)
+    await wait_until(lambda: true(charges.statistics().waiting))
+    assert await charges.admit("ann", "list") == READ_US
+    assert not waiting.done()
+    clock.now_s += 0.21
+    beside(charges)
+    assert await asyncio.wait_for(waiting, TIMEOUT_S) == READ_US
+    assert charges.statistics().waiting == 0
+
+
+async def test_a_debtor_goes_on_when_the_others_have_gone(charges: Charges, clock: Clock) -> None:
+    """Though its debt is not repaid."""
+    in_debt(charges, "rita", DEBT_US)
+    beside(charges)
+    waiting = begun(charges)
+    await wait_until(lambda: true(charges.statistics().waiting))
+    clock.now_s += AT_WORK_S + 0.1
+    await asyncio.wait_for(waiting, TIMEOUT_S)
+    assert charges.statistics().in_debt == 1
+
+
+async def test_those_that_come_together_begin_as_they_can_be_paid(
+    charges: Charges, clock: Clock
+) -> None:
+    """Each reserves what the last one of its kind took, and they come out in turn."""
+    charges.learn("rita", "differences", 100_000)
+    beside(charges)
+    tasks = [begun(charges, method="differences") for _ in range(6)]
+    await wait_until(lambda: true(charges.statistics().waiting == 3))
+    assert [task.done() for task in tasks] == [True] * 3 + [False] * 3
+    charges.give_back("rita", 100_000)
+    await wait_until(lambda: true(tasks[3].done()))
+    assert not tasks[4].done()
+    for _ in range(4):
+        charges.give_back("rita", 100_000)
+        clock.now_s += 0.001
+        beside(charges)
+    await asyncio.wait_for(asyncio.gather(*tasks), TIMEOUT_S)
+    with pytest.raises(IndexError):
+        charges._accounts["rita"].line[0]
+
+
+async def test_one_read_at_a_time_is_never_refused(charges: Charges, clock: Clock) -> None:
+    """The largest debt is repaid in DEBT_WAIT_MS_MAX, though others use all that there is."""
+    in_debt(charges, "rita", 10 * DEBT_US)
+    charges.charge("ann", 10_000_000)
+    assert charges.debt_s("rita") == pytest.approx(DEBT_WAIT_MS_MAX / 1_000)
+    waiting = begun(charges)
+    await wait_until(lambda: true(charges.statistics().waiting))
+    clock.now_s += DEBT_WAIT_MS_MAX / 1_000 + 1e-6
+    charges.charge("ann", 10_000_000)
+    assert await asyncio.wait_for(waiting, TIMEOUT_S) == READ_US
+
+
+async def test_of_what_nobody_has_asked_for_yet_few_begin(charges: Charges) -> None:
+    """What it takes is known when the first is done; then as many go on as can be paid."""
+    beside(charges)
+    bills = [charges.bill("rita", "differences") for _ in range(20)]
+    tasks = [asyncio.create_task(bill.begin()) for bill in bills]
+    await wait_until(lambda: true(charges.statistics().waiting == 14))
+    assert [task.done() for task in tasks] == [True] * 6 + [False] * 14
+    for bill in bills[:2]:
+        await bill.run(checkpoint)
+    await asyncio.wait_for(asyncio.gather(*tasks), TIMEOUT_S)
+    charges.learn("ann", "log", 1_000)
+    assert await charges.admit("ann", "log") == 1_000
+    assert await charges.admit("bob", "log") == 1_000
+
+
+async def test_whoever_would_wait_too_long_is_refused(
+    charges: Charges, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At once, and with the time to come back: behind what waits already, so much cannot be paid.
+    The log has one line of it."""
+    caplog.set_level(logging.WARNING)
+    charges.learn("rita", "list", 1_000)
+    in_debt(charges, "rita", 10 * DEBT_US)
+    charges.charge("ann", 10_000_000)
+    waiting = begun(charges)
+    await wait_until(lambda: true(charges.statistics().waiting))
+    for _ in range(3):
+        with pytest.raises(Overloaded) as caught:
+            await charges.admit("rita", "list")
+        assert caught.value.what == "account"
+        assert caught.value.retry_after_ms > DEBT_WAIT_MS_MAX
+    assert charges.statistics().refused == 3
+    assert len([line for line in caplog.messages if "rita" in line]) == 1
+    waiting.cancel()
+    await asyncio.wait([waiting])
+
+
+async def test_who_waited_long_enough_is_refused(charges: Charges, clock: Clock) -> None:
+    """If others left less than it seemed, or the account used more meanwhile."""
+    in_debt(charges, "rita")
+    beside(charges)
+    waiting = begun(charges)
+    await wait_until(lambda: true(charges.statistics().waiting))
+    clock.now_s += DEBT_WAIT_MS_MAX / 1_000
+    in_debt(charges, "rita", 10 * DEBT_US)
+    beside(charges)
+    with pytest.raises(Overloaded):
+        await asyncio.wait_for(waiting, TIMEOUT_S)
+
+
+async def test_who_gives_up_waiting_reserves_nothing(charges: Charges, clock: Clock) -> None:
+    """Nor does it keep those behind it."""
+    in_debt(charges, "rita")
+    beside(charges)
+    tasks = [begun(charges) for _ in range(3)]
+    await wait_until(lambda: true(charges.statistics().waiting == 3))
+    tasks[0].cancel()
+    await asyncio.wait([tasks[0]])
+    assert charges.statistics().waiting == 2
+    clock.now_s += 0.21
+    beside(charges)
+    await asyncio.wait_for(asyncio.gather(*tasks[1:]), TIMEOUT_S)
+    assert charges._accounts["rita"].reserved_us == 2 * READ_US
+
+
+async def test_who_is_cancelled_as_it_may_go_on_reserves_nothing(
+    charges: Charges, clock: Clock
+) -> None:
+    """Its turn has come, and it has not heard of it."""
+    in_debt(charges, "rita")
+    beside(charges)
+    waiting = begun(charges)
+    await wait_until(lambda: true(charges.statistics().waiting))
+    clock.now_s += 1
+    beside(charges)
+    charges.learn("rita", "log", 1_000)  # a request is done: the line is looked at
+    assert charges._accounts["rita"].reserved_us == READ_US
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
+    assert charges._accounts["rita"].reserved_us == 0
+
+
+# --- bills ----------------------------------------------------------------------------------------
+
+
+async def test_a_request_is_charged_for_each_of_its_steps(charges: Charges) -> None:
+    """Not for what others do while it waits."""
+    bill = charges.bill("rita", "list")
+    others = asyncio.Event()
+
+    async def work() -> str:
+        burn()
+        others.set()
+        await checkpoint()
+        await checkpoint()
+        burn()
+        return "done"
+
+    async def other() -> None:
+        await others.wait()
+        burn(100 * BURNT_NS)
+
+    beside_it = asyncio.create_task(other())
+    assert await bill.run(work) == "done"
+    await beside_it
+    charged_ms = charges.statistics().charged_ms
+    assert 2 * BURNT_NS / 1e6 <= charged_ms < 100 * BURNT_NS / 1e6
+
+
+@pytest.mark.parametrize("ended", ["failed", "cancelled"])
+async def test_what_did_not_come_to_its_end_is_paid_too(charges: Charges, ended: str) -> None:
+    """A request that fails, and one that is cancelled; nothing stays reserved."""
+    bill = charges.bill("rita", "list")
+    await bill.begin()
+    reached = asyncio.Event()
+
+    async def work() -> None:
+        burn()
+        if ended == "failed":
+            raise Overloaded("it", "is too much", 1)
+        reached.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(bill.run(work))
+    if ended == "cancelled":
+        await reached.wait()
+        task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled() or isinstance(task.exception(), Overloaded)
+    assert charges.statistics().charged_ms >= BURNT_NS / 1e6
+    assert charges._accounts["rita"].reserved_us == 0
+    assert charges._accounts["rita"].prices_us["list"] >= BURNT_NS / 1e3
+
+
+async def test_threads_work_on_the_account_of_the_request(charges: Charges) -> None:
+    """Also a thread that ends after the request was cancelled."""
+    bill = charges.bill("rita", "log")
+    began, let_go = threading.Event(), threading.Event()
+
+    def in_thread() -> None:
+        began.set()
+        assert let_go.wait(TIMEOUT_S)
+        burn()
+
+    async def work() -> None:
+        await asyncio.get_running_loop().run_in_executor(None, metered(in_thread))
+
+    task = asyncio.create_task(bill.run(work))
+    await asyncio.to_thread(began.wait, TIMEOUT_S)
+    task.cancel()
+    await asyncio.wait([task])
+    before_ms = charges.statistics().charged_ms
+    let_go.set()
+    await wait_until(lambda: true(charges.statistics().charged_ms >= before_ms + BURNT_NS / 1e6))
+
+
+def test_without_a_payer_work_is_done_as_it_is(charges: Charges) -> None:
+    """An embedded board has none."""
+    assert metered(burn) is burn
+    assert charged(lambda: 7) == 7
+    watch = Subscription(charges, "rita")
+    with paid_by(watch):
+        charged(burn)
+    watch.settle()
+    assert charges.statistics().charged_ms >= BURNT_NS / 1e6
+
+
+async def held_up(bill_turn: Callable[[], Awaitable[None]], charges: Charges) -> float:
+    """How long turns take of an account in debt, by the clock of the loop, until none waits."""
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    for _ in range(1_000):
+        await bill_turn()
+    return loop.time() - began_s
+
+
+async def test_a_long_request_lets_others_have_their_turn(charges: Charges, clock: Clock) -> None:
+    """Between its steps, DEBT_PAUSE_MS_MAX in all; only once it was let begin, in its own task."""
+    bill = charges.bill("rita", "differences")
+    pauses = list[float]()
+
+    async def work() -> None:
+        await asyncio.create_task(held_up(turn, charges))  # such as that of a board it opened
+        pauses.append(bill._paused_s)
+        await held_up(turn, charges)
+        pauses.append(bill._paused_s)
+
+    await bill.begin()
+    in_debt(charges, "rita", DEBT_US)
+    beside(charges)
+    await bill.run(work)
+    assert pauses == [0, pytest.approx(DEBT_PAUSE_MS_MAX / 1_000)]
+
+
+async def test_what_was_not_let_begin_as_a_read_is_not_held_up(charges: Charges) -> None:
+    """A restore holds up others itself while it lasts."""
+    bill = charges.bill("rita", "restore")
+    in_debt(charges, "rita", DEBT_US)
+    beside(charges)
+    await bill.run(lambda: held_up(turn, charges))
+    assert bill._paused_s == 0

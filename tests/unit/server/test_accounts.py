@@ -1,0 +1,109 @@
+"""What one account may have of a service: watches, and boards that it began."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blackboard.client.board import Board
+from blackboard.client.client import Client
+from blackboard.core import access
+from blackboard.core.access import Credential
+from blackboard.errors import LimitExceeded
+from blackboard.server import accounts
+from blackboard.server.accounts import WatchShares
+from blackboard.server.service import Service
+from tests.unit.server.hooked import client_of, service_over
+
+
+@asynccontextmanager
+async def started(directory: Path) -> AsyncIterator[Service]:
+    """A service that knows which tokens are revoked."""
+    async with service_over(directory) as (service, _):
+        await service.host.revocations.ready()
+        yield service
+
+
+def client(service: Service, account: str, name: str = "") -> Client:
+    """A client with a token of `account`, narrowed to `name` if there is one."""
+    credential = Credential(account, ("id-of-it",), 0)
+    principal = access.agent(name or account)
+    return Client(service.link(replace(principal, credential=credential)))
+
+
+async def refused(board: Board) -> LimitExceeded:
+    """Why a board may not begin."""
+    with pytest.raises(LimitExceeded) as found:
+        await board.head()
+    return found.value
+
+
+async def test_an_account_begins_so_many_boards_in_however_many_lives_of_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever names it narrows; who removes one of them makes room, and others have theirs."""
+    monkeypatch.setattr(accounts, "BOARDS_PER_ACCOUNT_MAX", 2)
+    async with started(tmp_path) as service:
+        await client(service, "mallory").board("a").head()
+    async with started(tmp_path) as service:
+        await client(service, "mallory", "mallory.x").board("b").put("public/x", 1)
+        await client(service, "mallory").board("a").put("public/x", 1)
+        for name in ("mallory", "mallory.y"):
+            told = await refused(client(service, "mallory", name).board("c"))
+            assert (told.limit, told.value, told.maximum) == ("BOARDS_PER_ACCOUNT_MAX", 3, 2)
+            assert (told.where, told.account) == ("c", "mallory")
+        with pytest.raises(LimitExceeded):
+            await client(service, "mallory").board("c").put("public/x", 1)
+        await client(service, "ann").board("c").put("public/x", 1)
+        await client(service, "mallory").board("c").put("public/x", 2)
+        await client_of(service).remove_board("a")
+        await client(service, "mallory").board("d").head()
+        await refused(client(service, "mallory").board("e"))
+        await client_of(service).board("e").head()
+        assert await client_of(service).boards() == ["b", "c", "d", "e"]
+
+
+async def test_boards_that_begin_at_once_are_counted_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accounts, "BOARDS_PER_ACCOUNT_MAX", 2)
+    async with started(tmp_path) as service:
+        asked = [client(service, "mallory").board(name).head() for name in "abcde"]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert sum(isinstance(answer, LimitExceeded) for answer in answers) == 3
+        assert len(await client_of(service).boards()) == 2
+
+
+async def test_an_account_opens_so_many_watches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over all its connections and names; one that ends makes room."""
+    monkeypatch.setattr(accounts, "WATCHES_PER_ACCOUNT_MAX", 2)
+    async with started(tmp_path) as service, AsyncExitStack() as open_watches:
+        mine, narrowed = client(service, "ann"), client(service, "ann", "ann.x")
+        await open_watches.enter_async_context(mine.board("main").watch("public/**"))
+        async with narrowed.board("main").watch("public/**"):
+            with pytest.raises(LimitExceeded) as found:
+                async with mine.board("other").watch("public/**"):
+                    pass
+            assert (found.value.limit, found.value.account) == ("WATCHES_PER_ACCOUNT_MAX", "ann")
+            assert (found.value.value, found.value.maximum) == (3, 2)
+            async with client(service, "bob").board("main").watch("public/**"):
+                pass
+        async with mine.board("main").watch("public/**"):
+            pass
+
+
+def test_a_process_has_so_many_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the service itself are not counted."""
+    monkeypatch.setattr(accounts, "WATCHES_MAX", 2)
+    shares = WatchShares()
+    with shares.one("a"), shares.one("b"), shares.one("~system"):
+        with pytest.raises(LimitExceeded) as found, shares.one("c"):
+            pass
+        assert (found.value.limit, found.value.value) == ("WATCHES_MAX", 3)
+    with shares.one("c"):
+        pass
