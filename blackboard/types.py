@@ -318,6 +318,10 @@ DRAIN_TIMEOUT_MS: Final = 10_000
 RATE_BURST_MS: Final = 2_000
 """Burst of a principal that was idle, as time at its rate: a team that starts, or an agent that
 comes back, does not send requests evenly."""
+LOG_BYTES_PER_ACCOUNT_MAX: Final = 16 * 1024**3
+"""Bytes by which commits of one account (unless it is an admin of everything) may let the logs of a
+service process grow in an hour, if it is not set otherwise: several times what a busy team writes,
+and no account fills a disk, or drives others' revisions out of the log, overnight."""
 METERS_MAX: Final = 8_192
 """Principals whose rates one process tracks: more than may be connected. Beyond it, those without
 recent requests are forgotten."""

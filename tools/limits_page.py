@@ -19,8 +19,9 @@ Everything that could grow has a limit with a name and a reason. A request beyon
 with [LimitExceeded](errors.md#limitexceeded), which gives the name, or with `InvalidRequest` if a
 number is out of range. Names end in their unit: `_BYTES` (1 KiB = 1,024 bytes), `_MS`
 (milliseconds), otherwise they are counts. The limits are constants in `blackboard/types.py`; only
-`LOG_KEPT_REVISIONS` (of the service) and `STEP_ATTEMPTS_MAX` (of a call) are defaults that can be
-changed. `python -m tools.limits_page` writes this page from that file.
+`LOG_KEPT_REVISIONS`, `LOG_BYTES_PER_ACCOUNT_MAX` (of the service) and `STEP_ATTEMPTS_MAX` (of a
+call) are defaults that can be changed. `python -m tools.limits_page` writes this page from that
+file.
 """
 _COLUMNS = "| limit | value | what it limits, and why |\n| --- | ---: | --- |\n"
 _SIZES = ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))

@@ -4,7 +4,7 @@ The archive is fed by tailing a board's log (`server/archiver.py`). Once it hold
 answers for every revision up to r: what the board held then, who changed what, what its digest was.
 
 What every archive promises (`tests/conformance/rules_archive.py`)
-- A revision is archived whole, once, after all before it; whoever appends out of turn is refused.
+- A revision is archived completely, once, after all earlier ones; an append out of turn is refused.
 - What was answered for a revision never changes afterwards, and no revision goes but by `prune`.
   Those that an engine lost stay revisions of the board, though none that came later follows them.
 - A branch shares the past of the board that it came from: reading it at a revision before it began
@@ -34,16 +34,16 @@ from blackboard.core.path import Ranges
 from blackboard.types import Key, Milliseconds, Prefix, Revision
 
 Pause = Callable[[], Awaitable[None]]
-"""What is awaited where a long piece of work lets others go on."""
+"""Awaited where a long piece of work gives way to others."""
 
 
 async def let_others_run() -> None:
-    """The shortest pause: whoever is ready has a turn of the event loop."""
+    """The shortest pause: one turn of the event loop."""
     await asyncio.sleep(0)
 
 
 class Sealer(Protocol):
-    """Makes manifests, and tells whether one is genuine."""
+    """Makes manifests, and checks whether one is genuine."""
 
     def seal(self, cut: Cut) -> tuple[bytes, bytes]:
         """The manifest of a checkpoint, and its signature."""
@@ -52,7 +52,7 @@ class Sealer(Protocol):
         """The manifest that says this, in the name of this key, and its signature."""
 
     def findings(self, stored: Stored, cut: Cut | None) -> Sequence[str]:
-        """What is wrong with a manifest that should say `cut`; nothing if it is genuine.
+        """The problems of a manifest that should describe `cut`; none if it is genuine.
 
         Without `cut` (what the board held then was pruned) only its signature is looked at.
         """
@@ -75,7 +75,7 @@ class Archive(Protocol):
         end there is a mark, but nothing."""
 
     async def lost(self, board: str) -> Lost | None:
-        """What the board's engine lost the last time, unless it was recovered; None: nothing."""
+        """The last loss of the board's engine, unless it was recovered; None if there was none."""
 
     async def digest_at(self, at: Point) -> bytes | None:
         """The digest of the log entry that is the point's revision; None if there is none.
@@ -153,8 +153,14 @@ class Archive(Protocol):
     ) -> Reading:
         """A page of the entries within a prefix or ranges as they were; see `Store.list`."""
 
-    async def items(self, at: Point) -> Sequence[tuple[Prefix, int]]:
-        """The counters of `append` as they were, sorted; after pruning perhaps higher."""
+    async def items(
+        self, at: Point, *, unless: Point | None = None
+    ) -> Sequence[tuple[Prefix, int]]:
+        """The counters of `append` as they were, sorted; after pruning perhaps higher.
+
+        With `unless` only what revisions told that are not in the past of that point: those that
+        the engine had lost by then.
+        """
 
     async def history(
         self, at: Point, key: Key, *, before: Revision | None = None, limit: int
@@ -217,7 +223,8 @@ class Archive(Protocol):
         revision and no branch needs, and the log below it; returns how many versions went.
 
         `keep` are revisions that stay readable (those of checkpoints); others below become
-        Compacted. Blobs that nothing names any more go a while later.
+        Compacted, those among them that the engine lost. Blobs that nothing names any more go a
+        while later.
         """
 
     async def family(self, board: str) -> Sequence[str]:

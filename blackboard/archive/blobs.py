@@ -43,7 +43,7 @@ class Blobs:
         """Blobs in a directory (a path or file:///path) or below a URL (s3://bucket/path ...).
 
         Credentials come from where the provider's own tools have them (AWS_ACCESS_KEY_ID ...).
-        Errors: InvalidRequest when it is no such URL; Unavailable when a directory cannot be made.
+        Errors: InvalidRequest for another kind of URL; Unavailable when a directory cannot be made.
         """
         try:
             parts = urlsplit(url)
@@ -102,8 +102,8 @@ class Blobs:
         await asyncio.gather(*map(self.put, values))
 
     async def remove(self, names: Iterable[bytes]) -> None:
-        """Remove blobs that nothing names, but for those that were written lately: somebody may be
-        about to name them. Errors: Unavailable."""
+        """Remove unreferenced blobs, except recent ones, which somebody may be about to refer to.
+        Errors: Unavailable."""
         for path in map(_path, names):
             try:
                 found = await obstore.head_async(self._store, path)

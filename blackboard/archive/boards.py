@@ -1,4 +1,4 @@
-"""The rows of boards: who has a name, who may append, where a board began.
+"""The rows of boards: names, the right to append, and origins.
 
 Invariants
 - A name belongs to one row at a time. Who takes it over gets a new row, and the old one stays with

@@ -1,7 +1,7 @@
 """The archive's database: SQLite in a file, or PostgreSQL, through SQLAlchemy.
 
 Invariants
-- What is read inside one `reading` is one snapshot; `writing` is one transaction, whole or not.
+- All reads inside one `reading` see one snapshot; `writing` is one atomic transaction.
 - Writers of one SQLite file take turns here, before they wait in the database.
 - Nothing of SQLAlchemy or of a driver is raised: Unavailable, or Corrupt when the file is damaged.
 - After a sync of SQLite's file that failed, everything is Unavailable (archive/trusted.py). So that
@@ -155,7 +155,7 @@ class Database:
                 raise
 
     async def sync(self) -> None:
-        """Make everything that was committed outlive a power loss. PostgreSQL does so by itself."""
+        """Make all commits survive a power loss. PostgreSQL does so on its own."""
         # A checkpoint of the write-ahead log syncs it first, up to its end.
         if self.is_sqlite and await self._copy_all("FULL"):
             raise Unavailable(what=f"archive {self.name}", reason="a reader holds up its sync")
@@ -373,7 +373,7 @@ def _engine(url: URL) -> AsyncEngine:
 
 
 def _set_up_sqlite(connection: Any, record: Any) -> None:
-    connection.isolation_level = None  # the driver would begin transactions by itself, too late
+    connection.isolation_level = None  # the driver would begin transactions on its own, too late
     try:
         cursor = connection.cursor()
         cursor.execute(f"SELECT {METER_FUNCTION}()")

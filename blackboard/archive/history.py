@@ -1,4 +1,4 @@
-"""What a board held at a revision: queries over its own versions and its origin's.
+"""The content of a board at a revision: queries over its own versions and its origin's.
 
 A board's past is a list of segments, the nearest first: its own revisions, then those of its origin
 up to where it left, and so on. What a key held is its newest version in the first segment that has
@@ -281,15 +281,21 @@ class Past:
                 found.setdefault(row.agent, step)
         return found
 
-    async def items(self) -> dict[Prefix, int]:
-        """The counters of `append`."""
+    async def items(self, unless: "Past | None" = None) -> dict[Prefix, int]:
+        """The counters of `append`; only what revisions told that are not in `unless`."""
+        known = {s.board: s.upto for s in ([] if unless is None else unless.segments)}
         found: dict[Prefix, int] = {}
         for segment in self.segments:
-            counters = select(COUNTER).where(COUNTER.c.board == segment.board)
-            for row in await rows(self.connection, counters):
-                found[row.prefix] = max(found.get(row.prefix, 0), row.next)
+            after = known.get(segment.board, -1)
+            if segment.upto <= after:
+                continue
+            if segment.board not in known:
+                counters = select(COUNTER).where(COUNTER.c.board == segment.board)
+                for row in await rows(self.connection, counters):
+                    found[row.prefix] = max(found.get(row.prefix, 0), row.next)
             items = select(VERSION.c.key, VERSION.c.item).where(
                 VERSION.c.board == segment.board,
+                VERSION.c.revision > after,
                 VERSION.c.revision <= segment.upto,
                 VERSION.c.item.is_not(None),
             )
@@ -461,7 +467,8 @@ async def lost(connection: AsyncConnection, row: Any) -> Lost | None:
     [[begins]] = await rows(connection, query)
     first = select(EPOCH.c.cause).where(EPOCH.c.board == row.id, EPOCH.c.revision == begins)
     causes = [each.cause for each in await rows(connection, first)]
-    if survived >= before.through or causes == [RECOVER]:
+    is_pruned = before.oldest > before.through
+    if survived >= before.through or causes == [RECOVER] or is_pruned:
         return None
     return Lost(survived, before.through, row.oldest if begins is None else begins)
 
@@ -562,7 +569,7 @@ def _differing(a: Past, b: Past, span: _Span, ranges: Ranges, limit: int) -> Any
 
 
 def _unlike(a: Past, b: Past, changed: Any) -> Any:
-    """The keys of `changed` but for those that surely are alike in `a` and `b`.
+    """The keys of `changed`, except those that are certainly equal in `a` and `b`.
 
     Only the nearest segments are compared: what they hold of a key is what counts. Where they hold
     nothing, and there are others, the key stays.

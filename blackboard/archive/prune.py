@@ -31,14 +31,21 @@ from blackboard.types import Revision
 class Pruning:
     """One pruning of the board with `row`, which is locked."""
 
-    def __init__(self, database: Database, connection: AsyncConnection, row: Any) -> None:
+    def __init__(
+        self, database: Database, connection: AsyncConnection, row: Any, *, was_lost: bool = False
+    ) -> None:
         self._database = database
         self._connection = connection
         self._row = row
+        self._was_lost = was_lost
         self._blobs: set[bytes] = set()
 
     async def run(self, keep: Sequence[Revision], below: Revision) -> int:
-        """Prune; returns how many versions went."""
+        """Prune; returns how many versions went.
+
+        Of what an engine lost nothing need stay, once its end lies below: no later revision follows
+        it.
+        """
         if below < self._row.oldest:
             below = self._row.oldest
         await self._keep_counters()
@@ -51,7 +58,7 @@ class Pruning:
         return removed
 
     async def unnamed(self) -> list[bytes]:
-        """Blobs of the versions that went, but for those that another version names."""
+        """Blobs of the removed versions, except those that another version refers to."""
         found: list[bytes] = []
         for name in sorted(self._blobs):
             named = select(VERSION.c.board).where(VERSION.c.form == BLOB, VERSION.c.content == name)
@@ -136,9 +143,7 @@ class Pruning:
             KEPT.c.revision >= table.c.revision,
             or_(following.is_(None), KEPT.c.revision < following),
         )
-        return and_(
-            table.c.board == self._row.id,
-            table.c.revision < below,
-            following <= below,
-            ~needed,
-        )
+        is_over = following <= below
+        if self._was_lost and below > self._row.through:
+            is_over = or_(is_over, following.is_(None))
+        return and_(table.c.board == self._row.id, table.c.revision < below, is_over, ~needed)

@@ -2,8 +2,8 @@
 
 Invariants
 - `entry_of(commit_row(e), versions of e) == e`: the log comes out as it went in.
-- the chain covers every field of a log entry, large values by their hash: whoever changes one
-  changes the chain from there on.
+- the chain covers every field of a log entry, large values by their hash: any change alters the
+  chain from there on.
 """
 
 import hashlib
@@ -79,7 +79,7 @@ def _deflated(value: bytes) -> bytes:
 
 
 def _inflated(content: bytes) -> bytes:
-    """The inverse of `_deflated`; whoever can write to the database fills no memory with it.
+    """The inverse of `_deflated`; the size is limited, so that a forged row cannot fill the memory.
 
     Errors: zlib.error, also when it is more than VALUE_BYTES_MAX; TypeError when it is no content.
     """

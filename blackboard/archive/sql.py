@@ -4,7 +4,7 @@ Invariants
 - `append` is one transaction that begins by locking the board's row and looking at its fence and at
   how far it is: so two archivers, or one that was killed, leave no gap and no duplicate.
 - Blobs are put before the transaction that names them.
-- A history that an engine lost is never removed: the board goes on as a branch of it.
+- A history that an engine lost is never removed: the board continues as a branch of it.
 """
 
 import asyncio
@@ -310,11 +310,16 @@ class SqlArchive:
                     size += len(entry.key) + len(entry.value)
             return Reading(at.revision, epoch, tuple(entries))
 
-    async def items(self, at: Point) -> Sequence[tuple[Prefix, int]]:
+    async def items(
+        self, at: Point, *, unless: Point | None = None
+    ) -> Sequence[tuple[Prefix, int]]:
         """As `Archive.items`."""
         async with self._database.reading() as connection:
             past = await Past.at(self._database, connection, at)
-            return sorted((await past.items()).items())
+            other = None
+            if unless is not None:
+                other = await Past.at(self._database, connection, unless)
+            return sorted((await past.items(other)).items())
 
     async def history(
         self, at: Point, key: Key, *, before: Revision | None = None, limit: int
@@ -476,9 +481,14 @@ class SqlArchive:
             row = await archive_boards.locked(connection, board)
             if row is None or row.through is None:
                 return 0
+            *lost, _ = await archive_log.line_of(connection, row)
             pruning = archive_prune.Pruning(self._database, connection, row)
             removed = await pruning.run(keep, min(below, row.through))
             doomed = await pruning.unnamed()
+            for each in lost:
+                older = archive_prune.Pruning(self._database, connection, each, was_lost=True)
+                removed += await older.run(keep, min(below, each.through + 1))
+                doomed += await older.unnamed()
         await self._blobs.remove(doomed)
         return removed
 

@@ -177,7 +177,7 @@ COUNTER: Final = Table(
     _must("next"),
     sqlite_with_rowid=False,
 )
-"""Counters of `append` that no version tells of any more, or never did."""
+"""Counters of `append` that cannot be derived from the versions."""
 
 KEPT: Final = Table(
     "kept",

@@ -1,4 +1,4 @@
-"""The SQLite file of an archive: who has it open, and whether what is read from it counts.
+"""The SQLite file of an archive: who has it open, and whether its content can be trusted.
 
 As of a board's file (engines/sqlite/suspect.py), nothing counts after a sync that failed. Unlike a
 board's file, several processes may have it open. Each holds a shared lock on a file beside it, so

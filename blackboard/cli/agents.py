@@ -1,4 +1,4 @@
-"""agents: who is there, what each is at, and who crashed.
+"""agents: the attached agents, what each is doing, and those that crashed.
 
 migrate: whether new code can take in what agents have stored.
 """

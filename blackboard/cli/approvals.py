@@ -89,7 +89,7 @@ def approve(
 ) -> None:
     """Approve a request of an agent.
 
-    It goes on, unless a fact has changed: then it asks again.
+    The agent continues, unless a fact has changed: then it asks again.
     """
     _answer(Flags.of(context), asker, name, (True, revision, reason))
 
@@ -111,7 +111,7 @@ def reject(
 ) -> None:
     """Reject a request of an agent.
 
-    It goes on, and reads the reason.
+    The agent continues, and reads the reason.
     """
     _answer(Flags.of(context), asker, name, (False, revision, reason))
 

@@ -1,4 +1,4 @@
-"""audit: who did what that others may want to know of."""
+"""audit: refusals, reads of private data, and actions on whole boards."""
 
 from collections.abc import Sequence
 from pathlib import Path

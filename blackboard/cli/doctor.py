@@ -363,9 +363,10 @@ def clock(date: str | None, now_s: float) -> Finding:
     return Finding("clock", Status.WARN, text, "Synchronise both clocks (NTP).")
 
 
-async def access(target: "Target") -> Finding:
-    """Whether the service lets us in."""
+async def access(target: "Target") -> list[Finding]:
+    """Whether the service lets us in; and which boards its engine lost, as far as we may know."""
     import blackboard
+    from blackboard.cli import session
 
     assert target.url is not None
     try:
@@ -374,9 +375,11 @@ async def access(target: "Target") -> Finding:
         )
         async with connecting as client:
             boards = len(await client.boards())
+            losses = await session.lost_boards(client)
     except BlackboardError as error:
-        return _failure("access", error)
-    return _ok("access", f"let in; {counted(boards, 'board')} to be seen")
+        return [_failure("access", error)]
+    found = [_ok("access", f"let in; {counted(boards, 'board')} to be seen")]
+    return found + [Finding("lost", Status.WARN, *session.loss_told(loss)) for loss in losses]
 
 
 app = typer.Typer()
@@ -452,7 +455,7 @@ def _of_the_service(target: "Target") -> list["Finding"]:
     found = list(service(target.url, target.ca))
     found += [transport(target.url), token(target, show.now_ms())]
     if all(finding.status != "fail" for finding in found):
-        found.append(anyio.run(access, target))
+        found += anyio.run(access, target)
     return found
 
 

@@ -1,6 +1,6 @@
 """encryption: a master key, the erasure of an agent, a new master key for all data keys."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -42,10 +42,12 @@ def erase(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="It cannot be undone: do it.")] = False,
 ) -> None:
-    """Destroy the data keys of an agent, for good.
+    """Destroy the data keys of an agent's name, for good.
 
-    What it kept in its private namespace and inbox cannot be read any more: not in the log, the
-    archive, exports or copies. The boards go on.
+    What lies in private/AGENT and inbox/AGENT cannot be read any more, on whichever account it was
+    written: not in the log, the archive, exports or copies. The boards go on. Names narrowed from
+    it, such as AGENT.helper, have namespaces of their own: erase each by its own name. What it
+    wrote in public or in the inboxes of others stays.
     """
     if not yes:
         raise wrong_usage("this cannot be undone", "Add --yes to do it.")
@@ -53,7 +55,10 @@ def erase(
     async def run(client: "Client") -> int:
         return await client.erase(name, board=only)
 
-    _tell(Flags.of(context), run, "destroyed")
+    namespaces = [f"private/{name}", f"inbox/{name}"]
+    where = "every board" if only is None else f"board {only}"
+    done = f"of {' and '.join(namespaces)} on {where} destroyed"
+    _tell(Flags.of(context), run, done, {"namespaces": namespaces, "board": only})
 
 
 @app.command(cls=ReadCommand, epilog="blackboard encryption rewrap")
@@ -66,12 +71,17 @@ def rewrap(context: typer.Context) -> None:
     _tell(Flags.of(context), run, "wrapped anew")
 
 
-def _tell(flags: Flags, run: "Callable[[Client], Awaitable[int]]", done: str) -> None:
+def _tell(
+    flags: Flags,
+    run: "Callable[[Client], Awaitable[int]]",
+    done: str,
+    about: "Mapping[str, object] | None" = None,
+) -> None:
     from blackboard.cli import render as show
     from blackboard.cli import session
 
     count = session.with_client(flags, run)
     if flags.as_json:
-        show.print_json({"keys": count})
+        show.print_json({"keys": count, **(about or {})})
     else:
         screen.say(f"{count} data keys {done}")

@@ -83,7 +83,7 @@ def watch(
                 printer.state(watch.revision, sorted(watch.state.values(), key=lambda e: e.key))
             await _print_all(watch, printer, count)
 
-    # It stays: its service may be restarted meanwhile.
+    # It keeps waiting: its service may be restarted.
     session.with_client_and_board(flags, follow, patience_ms=REQUEST_TIMEOUT_MS)
 
 

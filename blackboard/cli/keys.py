@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from blackboard.client.client import Client
     from blackboard.client.moment import When
     from blackboard.client.views import Entry, Receipt
+    from blackboard.core.checkpoints import LostBoard
     from blackboard.core.commit import Head
 
 LIST_LIMIT_DEFAULT = 1000
@@ -293,13 +294,17 @@ def boards(context: typer.Context) -> None:
 
     flags = Flags.of(context)
 
-    async def read(client: "Client") -> list[tuple[str, "Head"]]:
-        return [(name, await client.board(name).head()) for name in await client.boards()]
+    async def read(client: "Client") -> "tuple[list[tuple[str, Head]], Sequence[LostBoard]]":
+        found = [(name, await client.board(name).head()) for name in await client.boards()]
+        return found, await session.lost_boards(client)
 
-    found = session.with_client(flags, read)
+    found, losses = session.with_client(flags, read)
     if flags.as_json:
-        show.print_json({"boards": [{"name": name, **show.plain(head)} for name, head in found]})
+        boards = [{"name": name, **show.plain(head)} for name, head in found]
+        show.print_json({"boards": boards, "lost": show.plain(losses)})
         return
+    for loss in losses:
+        screen.say(": ".join(session.loss_told(loss)))
     if not found:
         screen.say("there is no board yet; the first blackboard set makes one")
         return

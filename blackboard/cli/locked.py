@@ -1,7 +1,7 @@
 """A command that runs under a lock: signals go through, its exit code comes back.
 
 Invariants
-- the command runs only while the lock is held; when that is lost it is told to end (SIGTERM), and
+- the command runs only while the lock is held; when the lock is lost, it gets SIGTERM, and is
   killed `KILL_AFTER_S` later.
 - whatever ends this process in an orderly way ends the command first, and then gives the lock back.
 
@@ -123,6 +123,6 @@ class _Runner:
 
 
 def _environment(board: str, fence: HeldFence) -> dict[str, str]:
-    """What the command is told: the number, and all that names the lease."""
+    """The command's environment: the fence, and the full name of the lease."""
     named = f"{board}:{fence.key}:{fence.holder}:{fence.fence}"
     return os.environ | {"BLACKBOARD_FENCE": str(fence.fence), "BLACKBOARD_LEASE": named}

@@ -1,4 +1,4 @@
-"""lock, leases, claims: who has what, and a command that runs only while it has a lock."""
+"""lock, leases, claims: present holders, and a command that runs only while it holds a lock."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,7 +68,7 @@ def lock(
         held = board.lock(key, ttl_ms=ttl_ms, timeout_ms=timeout_ms)
         return await locked.run(board.name, held, [program, *command[1:]])
 
-    # It stays: its service may be restarted meanwhile.
+    # It keeps waiting: its service may be restarted.
     done = session.with_board(flags, run, create=True, patience_ms=REQUEST_TIMEOUT_MS)
     raise typer.Exit(done)
 
@@ -81,7 +81,7 @@ blackboard leases
 blackboard leases 'public/tasks/*' --json | jq -r '.leases[].holder'""",
 )
 def leases(context: typer.Context, pattern: Annotated[str, _PATTERN] = "public/**") -> None:
-    """List who holds what, until when, and who waits."""
+    """List the leases: holder, end, and waiters."""
     from blackboard.cli import render as show
     from blackboard.cli import session
 

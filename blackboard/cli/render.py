@@ -99,7 +99,7 @@ def print_value(value: Any) -> None:
 def print_raw(value: Any) -> None:
     """A value as it is: text and bytes without quotes and without a newline of ours.
 
-    On a terminal, what would steer it is made visible all the same.
+    On a terminal, control characters are made visible anyway.
     """
     if console().is_terminal:
         text = value.decode(errors="replace") if isinstance(value, bytes) else value
@@ -299,7 +299,8 @@ def _cause_line(cause: "Cause") -> Text:
     if cause.missing:
         return place.append(f"  ({cause.missing})", "yellow")
     now = now_ms()
-    place.append(f"  {cause.author}", "cyan").append(f"  {_ago(cause.time_ms, now)}", "dim")
+    who = f"{cause.author} (of {cause.account})" if cause.account else cause.author
+    place.append(f"  {who}", "cyan").append(f"  {_ago(cause.time_ms, now)}", "dim")
     return place.append(f"  # {safe(cause.note)}", "dim italic") if cause.note else place
 
 
@@ -428,7 +429,7 @@ def print_preview(preview: "RestorePreview", *, keep_calls: bool) -> None:
     """What a restore would do, on standard error: standard output is for what it did."""
     diff = preview.diff
     count = f"more than {len(diff)}" if diff.more else str(len(diff))
-    # A restore takes back what its caller may not read, too, and nobody is told how much that is.
+    # A restore also takes back unreadable keys, and must not reveal how many.
     keys = f"of what you may read, {counted(count, 'key')} would change"
     say(keys + (":" if len(diff) else ""))
     for change in diff:

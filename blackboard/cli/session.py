@@ -1,7 +1,7 @@
 """From the flags of a command to a board to work with."""
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -10,11 +10,13 @@ from blackboard.cli import screen
 from blackboard.cli import target as places
 from blackboard.cli.errors import CommandError, not_found
 from blackboard.cli.options import Flags
+from blackboard.errors import AccessDenied, InvalidRequest
 from blackboard.types import COMMAND_PATIENCE_MS, Key, Milliseconds
 
 if TYPE_CHECKING:
     from blackboard.client.board import Board
     from blackboard.client.client import Client
+    from blackboard.core.checkpoints import LostBoard
 
 T = TypeVar("T")
 NEAR_MAX: Final = 3
@@ -149,3 +151,23 @@ async def _opened(
         )
     async with blackboard.open(target.data, agent=target.agent) as client:
         yield client
+
+
+async def lost_boards(client: "Client") -> "Sequence[LostBoard]":
+    """As `Client.lost_boards`; nothing for who may not know, or of a service that cannot tell."""
+    try:
+        return await client.lost_boards()
+    except (AccessDenied, InvalidRequest):
+        return ()
+
+
+def loss_told(loss: "LostBoard") -> tuple[str, str]:
+    """What an engine lost and the archive has, in words; and the commands that see to it."""
+    what = f"board {loss.board} is in the archive alone"
+    if loss.apart_from:
+        what += f", set apart from {loss.apart_from}"
+    elif loss.survived:
+        what = f"board {loss.board}: its engine lost revisions {loss.survived + 1}"
+        what += f" to {loss.through}"
+    back = f"blackboard recover {loss.board}"
+    return what, back if loss.survived else f"{back}, or blackboard board remove {loss.board}"

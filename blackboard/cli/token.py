@@ -1,4 +1,4 @@
-"""token create, narrow, inspect, revoke, show: who may do what, and for how long.
+"""token create, narrow, inspect, revoke, show: rights, and how long they last.
 
 grants: what the service lets you do.
 """
@@ -63,7 +63,7 @@ def create(
 ) -> None:
     """Make a token.
 
-    It goes to standard output and is kept nowhere. Whoever has it is NAME until it expires.
+    It is written to standard output and not stored. Its holder acts as NAME until it expires.
     """
     from dataclasses import replace
 
@@ -329,7 +329,7 @@ def _print_claims(claims: dict[str, Any], *, as_json: bool) -> None:
 def claims_of(token: str) -> dict[str, Any]:
     """What a token says of itself, unverified: only its service can tell whether it is true.
 
-    Errors: CommandError when it is no token.
+    Errors: CommandError when it is not a token.
     """
     from blackboard.errors import Unauthenticated
     from blackboard.integrity import tokens

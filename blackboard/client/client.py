@@ -10,7 +10,7 @@ from blackboard.client.board import Board
 from blackboard.client.export import import_board
 from blackboard.client.link import Link
 from blackboard.core.access import Principal
-from blackboard.core.checkpoints import Redaction, RedactWish
+from blackboard.core.checkpoints import LostBoard, Redaction, RedactWish
 from blackboard.core.freeze import FROZEN_KEY, Freeze, freeze_in
 from blackboard.types import LIST_ENTRIES_MAX, Key, Milliseconds
 
@@ -47,6 +47,13 @@ class Client:
         """
         await import_board(self.link, Path(file), board, note)
         return Board(self.link, board)
+
+    async def lost_boards(self) -> Sequence[LostBoard]:
+        """Boards of which the archive has what their engine lost; `Board.recover` brings one back.
+
+        Errors: AccessDenied unless you are an admin of everything.
+        """
+        return await self.link.lost_boards()
 
     async def whoami(self) -> Principal:
         """Whom the service takes you for, and what that one may do."""

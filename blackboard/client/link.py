@@ -20,6 +20,7 @@ from blackboard.core.checkpoints import (
     DiffRequest,
     ExportPage,
     ImportWish,
+    LostBoard,
     Moment,
     Policy,
     Pruned,
@@ -105,6 +106,13 @@ class Link(Protocol):
     @property
     def agent(self) -> str:
         """The name under which this link commits."""
+
+    @property
+    def account(self) -> str | None:
+        """On whose account it acts: another one than `agent` if that name was narrowed from it.
+
+        None when the service does not say: one of a version before holders told their account.
+        """
 
     @property
     def origin(self) -> object:
@@ -244,6 +252,12 @@ class Link(Protocol):
 
     async def boards(self) -> Sequence[str]:
         """Names of the boards that the principal may use."""
+
+    async def lost_boards(self) -> Sequence[LostBoard]:
+        """Boards of which the archive has what their engine lost, by name.
+
+        Errors: AccessDenied unless the principal is an admin of everything.
+        """
 
     async def whoami(self) -> Principal:
         """Whom the service takes you for, and what that one may do."""

@@ -137,6 +137,7 @@ class Cause(Struct, frozen=True):
 
     `key` was written at `revision` by `author`; `based_on` are the entries its writer had read.
     `missing` says why the commit cannot be shown ("compacted", "not written there"), else "".
+    `account` is set if the author's name was narrowed from it.
     """
 
     key: Key
@@ -147,6 +148,7 @@ class Cause(Struct, frozen=True):
     note: str = ""
     based_on: tuple[tuple[Key, Revision], ...] = ()
     missing: str = ""
+    account: str = ""
 
 
 class Version(Struct, frozen=True):

@@ -19,7 +19,7 @@ from msgspec import Struct
 from blackboard.core import commit as core
 from blackboard.core.documents.keys import document_of, document_prefix
 from blackboard.core.freeze import FROZEN_KEY
-from blackboard.core.lease import is_holder_of
+from blackboard.core.lease import is_holder_of, is_owned_by
 from blackboard.core.path import (
     SYSTEM,
     Pattern,
@@ -87,7 +87,8 @@ class Principal:
 
     `acts_for_any` lets an operator open a session as an agent; the session then has the default
     grants of that agent, not the operator's. `credential` is None for who opened the service in
-    this process: nobody could take that back.
+    this process: nobody could take that back. `on_account` is set where the service itself writes
+    for somebody.
     """
 
     name: str
@@ -96,10 +97,13 @@ class Principal:
     expires_at_ms: Milliseconds | None = None
     acts_for_any: bool = False
     credential: Credential | None = None
+    on_account: str = ""
 
     @property
     def account(self) -> str:
         """On whose account it acts: a narrowed token draws on that of whom it was issued to."""
+        if self.on_account:
+            return self.on_account
         if self.credential is not None and self.name.startswith(self.credential.subject + "."):
             return self.credential.subject
         return self.name
@@ -412,8 +416,13 @@ def require_approve(principal: Principal, key: Key) -> None:
 
 
 def _require_holder(principal: Principal, op: core.Grant | core.Renew | core.Release) -> None:
-    """A lease is taken, kept and given back in one's own name, or with the admin right."""
-    if is_holder_of(principal.name, op.holder):
+    """A lease is taken, kept and given back in one's own name, or with the admin right.
+
+    What was granted before holders told their account is kept and given back by name.
+    """
+    if is_owned_by(principal.name, principal.account, op.holder):
+        return
+    if not isinstance(op, core.Grant) and is_holder_of(principal.name, op.holder):
         return
     if not allows(principal.grants, Right.ADMIN, op.key):
         raise AccessDenied(principal.name, "hold as", op.holder)
@@ -543,6 +552,7 @@ METHODS: dict[str, Checked] = {
     "why": Checked.FILTERED,
     "document": Checked.EACH_KEY,
     "boards": Checked.FILTERED,
+    "lost_boards": Checked.ADMIN,
     "whoami": Checked.NOTHING,
     "refresh": Checked.NOTHING,
     "revoke": Checked.ADMIN,

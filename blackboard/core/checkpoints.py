@@ -57,6 +57,20 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class LostBoard:
+    """A board of which the archive has revisions after `survived`, up to `through`, that its engine
+    has not; with `survived` 0 the engine has nothing of it.
+
+    `apart_from` is the board whose name it had, if it was set apart (`main~1` from `main`).
+    """
+
+    board: str
+    survived: Revision
+    through: Revision
+    apart_from: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Version:
     """A version of a key as of `revision`: `entry`, or removed (None) by `author`, a signature."""
 

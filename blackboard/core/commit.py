@@ -105,11 +105,16 @@ class Expire(Struct, frozen=True, gc=False):
 
 
 class PutBack(Struct, frozen=True, gc=False):
-    """Set `key` to what it held at an earlier revision; only in a commit that `begins` an epoch."""
+    """Set `key` to what it held at an earlier revision; only in a commit that `begins` an epoch.
+
+    A `value` of None removes it. `item` is the index of `key` in its list: `append` goes on above
+    it, though the engine does not know that it was ever given.
+    """
 
     key: Key
-    value: bytes
+    value: bytes | None
     expires_at_ms: Milliseconds | None = None
+    item: int | None = None
 
 
 Op = Put | Delete | DeletePrefix | Append | Increment | Grant | Renew | Release | Expire | PutBack
@@ -292,7 +297,7 @@ class Change(Struct, frozen=True, gc=False):
     """One absolute effect. `value` and `expires_at_ms` belong to PUT; `lease` to lease changes.
 
     `item` is the index that `append` gave in this commit (even if a later operation of the commit
-    changed or removed the item), None otherwise.
+    changed or removed the item), or that a restore says was given; None otherwise.
     """
 
     kind: ChangeKind

@@ -1,4 +1,4 @@
-"""What a log is: one entry per revision, in order, without gaps except where an epoch begins.
+"""The form of a log: one entry per revision, in order, without gaps except where an epoch begins.
 
 Invariants of a well-formed log, which `check_sequence` tests
 - revisions increase strictly; only the marker of an engine that came back may skip some, and the
@@ -6,11 +6,11 @@ Invariants of a well-formed log, which `check_sequence` tests
 - the `epoch.revision` of an entry that begins one is its own revision, and `epoch.from_revision`
   lies before it.
 
-What a reader may see of a log entry with very many changes: of a restore of thousands of keys.
+The visible part of a log entry with very many changes: a restore of thousands of keys.
 
-Everybody who watches is told of it in the same moment, each of what concerns him. To ask of each
-key, for each watcher, whether it matches takes a microsecond or two, a tenth of a second in all; so
-the keys are put in order once, and what lies below a path is found by halving.
+All watchers get it at the same moment, each with its own part. Matching each key for each watcher
+takes a microsecond or two, a tenth of a second in all; so the keys are sorted once, and the part
+below a path is found by bisection.
 
 Invariant: the answer is that of `history.visible` and `history.bounded`.
 """
@@ -84,10 +84,11 @@ def check_seed(seed: Seed, after: Key, entries: Iterable[Entry]) -> Key:
 def visible(
     entry: LogEntry, patterns: tuple[Pattern, ...], readable: Callable[[Key], bool]
 ) -> LogEntry | None:
-    """What a reader may see of `entry`: matching and readable changes and grounds, or nothing.
+    """The part of `entry` that a reader may see: matching and readable changes and reads, or
+    nothing.
 
-    The commit's identity and computed results are left out: they could tell of hidden keys. Epoch
-    markers are visible to all, without changes.
+    The commit's identity and computed results are left out, because they could reveal hidden keys.
+    Epoch markers are visible to all, without changes.
     """
     if patterns is _EVERYTHING:
         changes = tuple([c for c in entry.changes if readable(c.key)])
@@ -108,7 +109,7 @@ def logged(
     pattern: Pattern | None = None,
     author: str | None = None,
 ) -> LogEntry | None:
-    """What a reader of the log may see of `entry`, or nothing.
+    """The part of `entry` that a reader of the log may see, or nothing.
 
     As `visible`, of all keys; and an entry that changed nothing, if the reader may read what its
     author keeps private: who may read everything finds every revision in the log.
@@ -126,7 +127,7 @@ def logged(
 def shown(
     entry: LogEntry, changes: tuple[Change, ...], readable: Callable[[Key], bool]
 ) -> LogEntry:
-    """`entry` with those of its changes that a reader may see, and nothing that tells of others."""
+    """`entry` with the changes that a reader may see, and nothing that reveals others."""
     return replace(
         entry,
         changes=changes,
@@ -139,7 +140,7 @@ def shown(
 
 
 def bounded(entry: LogEntry | None) -> LogEntry | None:
-    """Return what a reader may see of an entry, if it may be told at once.
+    """Return the visible part of an entry, if it fits into one delivery.
 
     Errors: Resync when it is a restore whose visible changes are more than RESYNC_BYTES.
     """
@@ -234,7 +235,7 @@ def cost_of(entry: LogEntry) -> int:
 
 
 def cost_of_change(change: Change) -> int:
-    """What a change adds to the cost of its entry."""
+    """The cost of a change in its entry."""
     return _COST_OF_CHANGE + len(change.key) + len(change.value or b"")
 
 

@@ -1,4 +1,4 @@
-"""Leases: who may have one, who is next, and what a fence proves.
+"""Leases: who may hold one, who is next, and what a fence proves.
 
 Invariants (tests/guarantees/ checks them over recorded histories)
 - L1 at most one (fence, holder) of a lease is current at any revision.
@@ -6,14 +6,14 @@ Invariants (tests/guarantees/ checks them over recorded histories)
 - L3 the log names lease, holder and fence of each grant.
 - L4 what relies on a fence that is not current changes nothing (Fenced), whatever any clock says.
 - L5 a lease whose holder died goes to the next one within its time to live and one sweep.
-- L6 holders are served in the order in which they asked, but for those who stopped waiting.
+- L6 holders are served in the order in which they asked, except those that stopped waiting.
 
 Time decides only who may take over: `until_ms` is compared with the engine's clock, never a fence.
-It is no part of a board's history: a renewal moves it without a revision, and when an engine opens
-a board, each lease and each ticket has its full time to live again (`dated`).
-Source: the fencing tokens of M. Kleppmann, "How to do distributed locking" (2016); Consul's lock
-sequencers; the queue is that of etcd's and ZooKeeper's lock recipes, kept by the lease itself.
-Twin: the lease functions of engines/redis/scripts/commit.lua.
+It is not part of a board's history: a renewal moves it without a revision, and when an engine opens
+a board, each lease and each ticket has its full time to live again (`dated`). Source: the fencing
+tokens of M. Kleppmann, "How to do distributed locking" (2016); Consul's lock sequencers; the queue
+is that of etcd's and ZooKeeper's lock recipes, kept by the lease itself. Twin: the lease functions
+of engines/redis/scripts/commit.lua.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ _AGENT_CHARACTERS_MAX: Final = SEGMENT_BYTES_MAX - _UNIQUE_CHARACTERS - len("~")
 
 
 def holder_prefix(agent: str) -> str:
-    """What the names of `agent`'s holders begin with, before their last `~`: its name.
+    """The beginning of the names of `agent`'s holders, before their last `~`: its name.
 
     Of a name too long for that, its beginning and a digest: no other agent is called so by chance.
     """
@@ -42,10 +42,32 @@ def holder_prefix(agent: str) -> str:
     return f"{agent[: _AGENT_CHARACTERS_MAX - len(digest) - 1]}.{digest}"
 
 
+def owner_prefix(agent: str, account: str) -> str:
+    """As `holder_prefix`, of what `agent` is granted on `account` ("" = that of its own name).
+
+    A name without a dot has one account. In one with dots an `@` stands where the account ends:
+    `buyer@me` for `buyer.me` of `buyer`, `buyer.me@` for that of an account `buyer.me`.
+    """
+    if "." not in agent:
+        return holder_prefix(agent)
+    account = account or agent
+    return holder_prefix(f"{account}@{agent[len(account) + 1 :]}")
+
+
 def is_holder_of(agent: str, holder: str) -> bool:
-    """Whether `holder` is a name for acquisitions of `agent`: `<agent>~<anything>`, or its name."""
+    """Whether `holder` is a name for acquisitions of `agent`, whose account it does not tell:
+    `<agent>~<anything>`, or its name."""
+    return _owner_in(holder) == holder_prefix(agent)
+
+
+def is_owned_by(agent: str, account: str, holder: str) -> bool:
+    """Whether `holder` is a name for acquisitions of `agent` on `account`."""
+    return _owner_in(holder) == owner_prefix(agent, account)
+
+
+def _owner_in(holder: str) -> str:
     before, mark, _ = holder.rpartition("~")
-    return (before if mark else holder) == holder_prefix(agent)
+    return before if mark else holder
 
 
 def check_fence(lease: Lease | None, fence: HeldFence | Renew | Release | Expire) -> Lease:
@@ -63,7 +85,7 @@ def check_fence(lease: Lease | None, fence: HeldFence | Renew | Release | Expire
 def grant(lease: Lease | None, op: Grant, fence: Fence, now_ms: Milliseconds) -> Lease:
     """The lease after `op`: granted under `fence`, or with `op.holder` at the end of its queue.
 
-    A lease that ran out goes to the first who waits, not to who asks now.
+    A lease that ran out goes to the first waiter, not to the present requester.
     Errors: LeaseHeld, also when the holder has it or waits already; LimitExceeded.
     """
     current = lease
@@ -128,7 +150,7 @@ def dated(lease: Lease, now_ms: Milliseconds) -> Lease:
 
 
 def is_prolonged(before: Lease | None, after: Lease | None) -> bool:
-    """Whether nothing but deadlines tells the one from the other."""
+    """Whether the two differ only in deadlines."""
     if before is None or after is None:
         return False
     return dated(before, 0) == dated(after, 0)

@@ -1,4 +1,5 @@
-"""What a commit means: `decide` says yes or no, `effects` says what it does to the board.
+"""The meaning of a commit: `decide` accepts or refuses it, `effects` lists its changes of the
+board.
 
 This is the specification. The embedded engine runs it as it stands;
 `engines/redis/scripts/commit.lua` says the same for Redis, and a Hypothesis machine drives both
@@ -131,7 +132,7 @@ def write_integer(number: int) -> bytes:
 __all__ = ["Outcome", "State", "conflict", "decide", "effects", "evolve", "log_entry", "prolong"]
 
 Outcome = Committed | Rejected | OutcomeUnknown
-"""What an engine answers to one commit."""
+"""An engine's answer to one commit."""
 
 
 def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
@@ -337,7 +338,7 @@ def _at_most(keys: Iterator[Key], prefix: Prefix, before: int) -> list[Key]:
 
 
 class _Draft:
-    """What a commit would change, on top of a state that it does not touch.
+    """The changes of a commit, on top of a state that stays unchanged.
 
     Operations see those before them in the same commit.
     """
@@ -381,7 +382,8 @@ class _Draft:
                 raise InvalidRequest(field="ops", reason="only a restore puts back what was")
 
     def put_back(self, ops: Sequence[Op]) -> Iterator[Result]:
-        """Apply the operations of a restore: many, and all others wait meanwhile."""
+        """Apply the operations of a restore: there are many, and all other commits wait for
+        them."""
         for op in ops:
             if isinstance(op, PutBack):
                 self.values[op.key] = op.value
@@ -575,7 +577,7 @@ def effects(commit: Commit, committed: Committed) -> tuple[Change, ...]:
 def _after(before: Change, change: Change) -> Change:
     """`change`, with what only the one before it in its commit tells of the same thing."""
     if before.item is not None:
-        return replace(change, item=before.item)
+        return replace(change, item=max(before.item, change.item or 0))
     if (before.kind, change.kind) == (ChangeKind.RENEW, ChangeKind.WAIT):
         return replace(change, kind=ChangeKind.RENEW)  # which tells the queue as well
     return change
@@ -587,12 +589,19 @@ def _effects_of_restore(commit: Commit, committed: Committed) -> tuple[Change, .
     for op, result in zip(commit.ops, committed.results, strict=True):
         assert isinstance(op, (PutBack, Delete))
         if isinstance(op, PutBack):
-            changes.pop(op.key, None)
-            changes[op.key] = Change(ChangeKind.PUT, op.key, op.value, op.expires_at_ms)
+            change = _put_back(op)
         elif result:
-            changes.pop(op.key, None)
-            changes[op.key] = Change(ChangeKind.DELETE, op.key)
+            change = Change(ChangeKind.DELETE, op.key)
+        else:
+            continue
+        before = changes.pop(op.key, None)
+        changes[op.key] = change if before is None else _after(before, change)
     return tuple(changes.values())
+
+
+def _put_back(op: PutBack) -> Change:
+    kind = ChangeKind.DELETE if op.value is None else ChangeKind.PUT
+    return Change(kind, op.key, op.value, op.expires_at_ms, op.item)
 
 
 def _effect(op: Op, result: Result, committed: Committed) -> tuple[Change, ...]:
@@ -601,7 +610,7 @@ def _effect(op: Op, result: Result, committed: Committed) -> tuple[Change, ...]:
         case Put():
             return (Change(ChangeKind.PUT, op.key, op.value, _expiry(now_ms, op.ttl_ms)),)
         case PutBack():
-            return (Change(ChangeKind.PUT, op.key, op.value, op.expires_at_ms),)
+            return (_put_back(op),)
         case Delete():
             return (Change(ChangeKind.DELETE, op.key),) if result else ()
         case DeletePrefix():

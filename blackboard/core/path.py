@@ -36,8 +36,8 @@ _HINTS = {
 ITEM_DIGITS = 10
 """Digits of an index that `append` assigns: keys of one list sort in the order of appending."""
 BOOK = "~"
-"""How the branches of a namespace begin in which books are kept: `public/~agents` and such. They
-change all the time, and nothing that agents tell each other."""
+"""How the runtime's branches of a namespace begin: `public/~agents` and so on. They change all the
+time, and are not messages between agents."""
 JOURNAL = "~journal"
 """The branch of an agent's private namespace with the calls of the step that it is at."""
 SYSTEM = "system"
@@ -50,6 +50,14 @@ def check_name(name: str, field: str = "name") -> str:
     if not _NAME.fullmatch(name) or name in (".", ".."):
         raise InvalidRequest(field=field, reason=f"{name!r} is not a name: {_NAME.pattern}")
     return name
+
+
+@lru_cache(maxsize=4_096)
+def check_holder(holder: str, field: str = "holder") -> str:
+    """Return `holder` if it may be the holder of a lease: a name, which may have one `@` in it,
+    where an account ends; else InvalidRequest."""
+    check_name(holder.replace("@", ".", 1), field)
+    return holder
 
 
 @lru_cache(maxsize=16_384)
@@ -138,8 +146,8 @@ def range_watched(prefix: Prefix) -> tuple[str, str]:
 
 
 def is_meant(pattern: str, key: Key) -> bool:
-    """Whether who reads `pattern`, which matches `key`, is about `key`: about a book only if it
-    names it."""
+    """Whether a read of `pattern`, which matches `key`, depends on `key`: for the runtime's
+    branches only if it names them."""
     branch = key[len(namespace_of(key)) + 1 :].partition("/")[0]
     return not branch.startswith(BOOK) or branch in pattern.split("/")
 

@@ -31,7 +31,7 @@ class _Node(Generic[T]):
 
 
 class PatternIndex(Generic[T]):
-    """Items by their patterns. An item may have several patterns, and is told from others by `==`.
+    """Items by their patterns. An item may have several patterns; items are compared by `==`.
 
     Patterns are texts that `parse_pattern` accepts.
     """

@@ -51,7 +51,7 @@ class Answer(Struct, frozen=True, gc=False):
     """The last answer given on one lane of an agent.
 
     `overwritten` is the revision of the newest answer that another incarnation's commit on this
-    lane pushed out (0 = none): a retry from before it cannot be told from a first attempt.
+    lane displaced (0 = none): a retry from before it cannot be distinguished from a first attempt.
     """
 
     incarnation: str

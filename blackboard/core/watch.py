@@ -3,7 +3,7 @@
 The six promises (etcd's, by the same names; tests/guarantees/ has a checker for each)
 - Ordered: revisions arrive in increasing order. Unique: none arrives twice.
 - Atomic: all visible changes of a revision arrive together. Reliable: none is left out.
-- Resumable: a watch from a position continues exactly there, or is told why it cannot.
+- Resumable: a watch from a position continues exactly there, or gets the reason why it cannot.
 - Bookmarkable: a progress mark for revision r comes after everything up to r.
 
 Invariants of Cursor
@@ -113,7 +113,7 @@ class Cursor:
 
 
 def check_start(head: Head, position: Position) -> None:
-    """Check that the log can be read on from `position`, as far as the head tells.
+    """Check that the log can be read from `position`, as far as the head shows.
 
     Errors: Compacted when the log no longer reaches back; FutureRevision when the position is ahead
     of the head in the same epoch, RolledBack when it is ahead in another one.

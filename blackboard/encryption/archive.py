@@ -1,4 +1,4 @@
-"""An archive of sealed values: what goes in is ciphertext, who reads gets plain values.
+"""An archive of encrypted values: it stores ciphertext, and returns plain values.
 
 A branch shares the past of the board that it came from, so its older values open with that board's
 data keys.
@@ -125,9 +125,11 @@ class SealedArchive:
         """As `Archive.read`. Errors: also Corrupt, when a value does not open."""
         return await self._opened(at.board, await self.raw.read(at, keys))
 
-    async def items(self, at: Point) -> Sequence[tuple[Prefix, int]]:
+    async def items(
+        self, at: Point, *, unless: Point | None = None
+    ) -> Sequence[tuple[Prefix, int]]:
         """As `Archive.items`."""
-        return await self.raw.items(at)
+        return await self.raw.items(at, unless=unless)
 
     async def history(
         self, at: Point, key: Key, *, before: Revision | None = None, limit: int
@@ -145,7 +147,7 @@ class SealedArchive:
         after: Key | None = None,
         limit: int,
     ) -> Sequence[Difference]:
-        """As `Archive.differences`: what was sealed anew counts as different."""
+        """As `Archive.differences`: a value that was encrypted again counts as different."""
         found = await self.raw.differences(a, b, within, after=after, limit=limit)
         return [
             Difference(

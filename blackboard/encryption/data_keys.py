@@ -7,8 +7,8 @@ known to be erased and not damaged. A branch gets the records of the keys that i
 Keys that were made since a switch was recorded (encryption/switch.py) are wrapped in a form of
 their own: where there is one of those and no switch, somebody took the record of it away.
 
-Several processes share the records: each follows the log of that board, and looks anew when it
-meets a key that it does not know.
+Several processes share the records: each follows the log of that board, and reads again when it
+finds an unknown key.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ class DataKeys:
         return self._tables.get(board, {}).get(key_id)
 
     async def find(self, board: str, key_id: bytes) -> DataKey | None:
-        """A key of a board; looks anew when it is not known here."""
+        """A key of a board; the records are read again when it is not known here."""
         found = self.known(board, key_id)
         if found is None:
             await self._load(board)

@@ -353,13 +353,16 @@ class Places:
         """What a restore that becomes `revision` puts besides: which of the values that its `ops`
         put back were sealed before."""
         name, puts = commit.id, [op for op in ops if isinstance(op, PutBack)]
+        held = [(op.key, op.value) for op in puts if op.value is not None]
         kept = [
-            op for op in puts if is_sealed(op.value) and header_of(op.value, op.key).commit != name
+            (path, value)
+            for path, value in held
+            if is_sealed(value) and header_of(value, path).commit != name
         ]
         key = await self.switch.key()
         if not kept or key is None or key.cipher is None:
             return ()
-        hashes = b"".join(_hash(op.key, op.value) for op in kept)
+        hashes = b"".join(_hash(path, value) for path, value in kept)
         header = Header(key.id, PUT, name, Place(board, revision - 1))
         value = encode_value(seal(key.cipher, header, RESTORED, hashes))
         ends = [op.expires_at_ms or 0 for op in puts if op.key.startswith(RESTORES + "/")]

@@ -1,8 +1,8 @@
 """A store that seals what lies in private namespaces, in front of one that keeps it.
 
 Log, state, archive, exports and backups of the store behind hold ciphertext; whoever reads through
-this one gets plain values. What it seals: `private/**` and `inbox/**`, with `public` also that.
-Names of keys, authors, times, notes and sizes are not sealed.
+this one gets plain values. It encrypts `private/**` and `inbox/**`, with `public` also that. Names
+of keys, authors, times, notes and sizes are not sealed.
 
 An engine cannot add to a sealed integer. Here such an `increment` becomes a conditional write,
 which is tried again when the key changed, at most MERGE_ATTEMPTS_MAX times, with the same contract:
@@ -166,7 +166,7 @@ class Counters:
 
 
 ERASED: Final = encode_value({"$erased": True})
-"""What an entry holds whose data key was destroyed."""
+"""The value of an entry whose data key was destroyed."""
 _NOBODY: Final = CommitId("", 0, "", 0)
 _HEAD_FRESH_S: Final = 1.0
 """For how long a revision of a board that was seen counts as one shortly before a commit."""
@@ -373,7 +373,7 @@ class SealedStore:
     async def _settle(
         self, board: str, prepared: Prepared, plan: Plan, outcome: _Decision, send: _Send
     ) -> _Decision:
-        """What the sender is told; a sum that came too late is computed anew."""
+        """The outcome for the sender; a sum that came too late is computed again."""
         if self._is_late(plan, outcome):
             async with self._adding:
                 for _ in range(MERGE_ATTEMPTS_MAX):
@@ -398,7 +398,7 @@ class SealedStore:
         return outcome
 
     async def _current(self, board: str, conflict: Conflict, value: bytes) -> bytes | None:
-        """The value that a conflict tells of; None if it is not in its place."""
+        """The value in a conflict; None if it is not in its place."""
         entry = Entry(conflict.key, value, conflict.actual, 0, author="", time_ms=0)
         try:
             await self.places.check_entries(board, [entry])
@@ -476,7 +476,7 @@ class SealedStore:
                 return self.seals(op.key)
             case Append():
                 return self.seals(op.prefix)
-            case PutBack():
+            case PutBack() if op.value is not None:
                 return isinstance(op.value, Opened) or self.seals(op.key)
         return False
 
@@ -491,7 +491,7 @@ class SealedStore:
                 place = counters.plan.next_item(op.prefix)
                 value = await self._seal(board, op.prefix, APPEND, name, op.value, place)
                 return replace(op, value=value)
-            case PutBack():
+            case PutBack() if op.value is not None:
                 kept = sealed_form(op.value)
                 if self.seals(op.key) and not is_sealed(kept):
                     kept = await self._seal(board, op.key, PUT, name, kept, place)

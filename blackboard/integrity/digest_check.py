@@ -1,8 +1,8 @@
 """Whether content is what was sealed: its sums, namespace by namespace, against their digests.
 
-For whoever reads all that a board held (a branch, an export, an import), and for a restore, which
-begins with the sums of the present and takes in what it changes. A value counts as it is kept: one
-that was opened counts sealed. Records of the service (`system`) do not count.
+For operations that read the whole content of a board (a branch, an export, an import), and for a
+restore, which starts with the sums of the present and adds its changes. A value counts in its
+stored form: a decrypted one counts as ciphertext. Records of the service (`system`) do not count.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class Sums:
         self._sums[namespace] = how(self._sums.get(namespace, digest.EMPTY), element)
 
     async def add_all(self, entries: Sequence[Entry]) -> None:
-        """Take in entries, and let others run meanwhile."""
+        """Add entries, giving way to other tasks."""
         for number, entry in enumerate(entries, 1):
             self.add(entry.key, entry.value, entry.expires_at_ms)
             if number % ENTRIES_AT_ONCE == 0:

@@ -86,7 +86,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What is written in the clear about a sealed value."""
+    """The unencrypted header of an encrypted value."""
 
     key_id: bytes
     kind: str
@@ -114,7 +114,7 @@ def seal(cipher: AESGCM, header: Header, path: str, value: bytes) -> bytes:
 
 
 def header_of(sealed: bytes, what: str) -> Header:
-    """What a sealed value says of itself, unverified. Errors: Corrupt, about `what`."""
+    """The header of an encrypted value, unverified. Errors: Corrupt, about `what`."""
     try:
         key_id, kind, agent, lane, incarnation, step, *where = _header(sealed)
         if len(key_id) != KEY_ID_BYTES or kind not in (PUT, APPEND):

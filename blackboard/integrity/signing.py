@@ -6,8 +6,8 @@ Invariants
 - A manifest names the hash of the one before it on its board, so that none can be taken out, and
   no older one put in its place, unnoticed.
 
-The key is a file of 32 bytes in hexadecimal. Whoever has it can make manifests; whoever only
-checks them needs the public key, which each manifest names.
+The key is a file of 32 bytes in hexadecimal. It is needed to make manifests; checking them needs
+only the public key, which each manifest names.
 
 A sealed manifest (integrity/signing.py), read: what it says, as nouns.
 """
@@ -125,7 +125,7 @@ def _wrapped(value: bytes) -> dict[str, str]:
 
 
 def read_manifest(manifest: bytes) -> dict[str, Any]:
-    """What a manifest says. Errors: Corrupt when it is none."""
+    """Parse a manifest. Errors: Corrupt when it is not one."""
     try:
         said = json.loads(manifest)
     except ValueError as error:
@@ -175,7 +175,7 @@ def _write_key(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint's manifest says; hashes as bytes, `key` is the signer's public key."""
+    """The content of a checkpoint's manifest; hashes as bytes, `key` is the signer's public key."""
 
     board: str
     name: str

@@ -1,14 +1,14 @@
 """Bearer tokens: a principal and its grants, signed with a key of the service.
 
-A token is a JSON Web Token (RFC 7519) with one fixed algorithm, HMAC-SHA-256. Whoever holds one is
+A token is a JSON Web Token (RFC 7519) with one fixed algorithm, HMAC-SHA-256. Its holder acts as
 the principal until it expires or is revoked; tokens are therefore short-lived, except the
 operator's own.
 
 A secret holds one key a line: the first signs, the others still verify. The token names its key
 (`kid`), so that keys are changed without a moment at which nobody gets in.
 
-Whoever has a token can narrow it, without asking anybody, for a sub-agent. Then its signature is
-not passed on: it becomes the key that signs what is left of the rights, and so on. That is the
+The holder of a token can narrow it for a sub-agent, without asking the service. Then its signature
+is not passed on: it becomes the key that signs what is left of the rights, and so on. That is the
 chain of a macaroon (Birgisson et al., NDSS 2014): taking a link off would need a signature that its
 holder never saw.
 
@@ -102,8 +102,8 @@ def issue(
 def attenuate(token: str, to: Narrowing) -> str:
     """A token with no more than `to` of what `token` allows. Nothing but `token` is needed.
 
-    Errors: Unauthenticated for something that is no token; InvalidRequest when `to` is wider than
-    `token`; LimitExceeded above NARROWINGS_MAX links or TOKEN_BYTES_MAX bytes.
+    Errors: Unauthenticated for an invalid token; InvalidRequest when `to` is wider than `token`;
+    LimitExceeded above NARROWINGS_MAX links or TOKEN_BYTES_MAX bytes.
     """
     signed, links, signature = _taken_apart(token)
     if len(links) >= NARROWINGS_MAX:
@@ -158,9 +158,9 @@ def verify(secret: str, token: str, *, audience: str = AUDIENCE) -> Principal:
 
 
 def unverified(token: str) -> Principal:
-    """What a token says of itself: only its service can tell whether it is true.
+    """The unverified content of a token: only its service can verify it.
 
-    Errors: Unauthenticated when it is no token.
+    Errors: Unauthenticated when it is not a token.
     """
     signed, links, _ = _taken_apart(token)
     return _narrowed_by(_principal(_unpacked(signed.split(".")[1])), links)
@@ -181,7 +181,8 @@ def _in_time(principal: Principal) -> Principal:
 
 
 def _taken_apart(token: str) -> tuple[str, list[str], bytes]:
-    """What the service signed, the narrowings, and the last signature. Errors: Unauthenticated."""
+    """The part that the service signed, the narrowings, and the last signature. Errors:
+    Unauthenticated."""
     signed, *links = token.split(_LINK)
     if links:
         *links, signature = links
@@ -284,7 +285,7 @@ def _bytes_of(text: str) -> bytes:
 
 
 def _unpacked(text: str) -> Mapping[str, Any]:
-    """Errors: Unauthenticated when it is no JSON object."""
+    """Errors: Unauthenticated when it is not a JSON object."""
     try:
         found = json.loads(_bytes_of(text))
         if isinstance(found, dict):

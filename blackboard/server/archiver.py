@@ -120,6 +120,8 @@ class Archiver:
         self._boards: dict[str, _Board] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._appended = 0
+        self.is_closed = False
+        """Whether it takes no more boards."""
 
     def follow(self, name: str) -> None:
         """Archive a board from now on until `aclose`."""
@@ -198,6 +200,7 @@ class Archiver:
 
     async def aclose(self) -> None:
         """Archive what is in the logs, if that is possible soon, and let others go on."""
+        self.is_closed = True
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)

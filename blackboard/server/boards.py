@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from msgspec.structs import replace
 
 from blackboard.archive.base import Archive
-from blackboard.core.checkpoints import Lost
+from blackboard.core.access import is_reserved
+from blackboard.core.checkpoints import Lost, LostBoard
 from blackboard.core.commit import Commit, CommitId, Committed, Condition, Head, Op
 from blackboard.core.entry_digest import SALT_BYTES
 from blackboard.core.model import Outcome
@@ -48,15 +49,17 @@ from blackboard.server.feed import Feed
 from blackboard.server.overload.charges import Charges, ChargeStatistics
 from blackboard.server.overload.fair_share import Shares
 from blackboard.server.overload.rate_limits import Meters, Rates
-from blackboard.server.security.audit import Audit
-from blackboard.server.security.revocations import Permit, Permits, Revocations
-from blackboard.types import BOARDS_MAX, BOARDS_PER_PRINCIPAL_MAX, LANES_MAX
+from blackboard.server.security.audit import AUDIT_BOARD, Audit
+from blackboard.server.security.revocations import ACCESS_BOARD, Permit, Permits, Revocations
+from blackboard.types import BOARDS_MAX, BOARDS_PER_PRINCIPAL_MAX, LANES_MAX, Revision
 from blackboard.wire.codec import SYSTEM_AGENT, Prepared
 
 if TYPE_CHECKING:
     from blackboard.engines.redis.redlock import LockMasters
 
 log = logging.getLogger(__name__)
+_REVOCATION_ARCHIVED_MS: Final = 5_000
+"""How long whoever revokes waits for the archive: it takes a few milliseconds unless it is away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +147,27 @@ class Host:
         """Those of this process (`Redactions.of`); None until it was asked for one."""
         self.archiver = None if self.archive is None else Archiver(self.store, self.archive)
         """What feeds the archive."""
+        if self.archiver is not None:
+            self.revocations.archived = self._archived_revocation
+            self.audit.written = partial(self._archive_soon, AUDIT_BOARD)
         self.documents: Documents | None = None
         """Those open here; None until a service can give ways to their boards."""
+
+    def _archive_soon(self, own: str) -> None:
+        """Have what was written to a board of the service's own archived."""
+        if self.archiver is not None and not self.archiver.is_closed:
+            self.archiver.follow(own)
+            self.archiver.poke(own)
+
+    async def _archived_revocation(self, revision: Revision) -> None:
+        """Wait until a revocation is archived; one that is not, as the archive is away, is in force
+        all the same."""
+        assert self.archiver is not None
+        self._archive_soon(ACCESS_BOARD)
+        try:
+            await self.archiver.reached(ACCESS_BOARD, revision, _REVOCATION_ARCHIVED_MS)
+        except Unavailable as error:
+            log.warning("a revocation lies in the engine alone until it is archived: %s", error)
 
     async def look(self) -> None:
         """Ask the engine for its settings; somebody may have changed them under us.
@@ -170,7 +192,7 @@ class Host:
         try:
             there = set(await self.store.boards())
             for name in await self.archive.boards():
-                if name in there or name in self._removing:
+                if name in there or name in self._removing or is_reserved(name):
                     continue
                 if await self.store.removed(name) is not None:
                     await self.finish_removal(name)
@@ -181,6 +203,22 @@ class Host:
             await self.archive.sweep()
         except BlackboardError as error:
             log.warning("the archive cannot be compared with the engine: %s", error)
+
+    async def lost_boards(self) -> Sequence[LostBoard]:
+        """Boards of which the archive has what the engine lost, by name; those that were set apart
+        are among them until they are recovered. Errors: Unavailable."""
+        if self.archive is None:
+            return []
+        there, found = set(await self.store.boards()), []
+        for name in await self.archive.boards():
+            if is_reserved(name) or await self.store.removed(name) is not None:
+                continue
+            if name in there:
+                lost = await self.archive.lost(name)
+                found += [] if lost is None else [LostBoard(name, lost.survived, lost.through)]
+            elif await self.archive.holds(name) and (mark := await self.archive.mark(name)):
+                found.append(LostBoard(name, 0, mark.revision, mark.called))
+        return found
 
     def note_start(self) -> None:
         """Have it in the audit with which master key this service works, if it has one."""

@@ -12,6 +12,7 @@ import logging
 from typing import Final
 
 from blackboard.archive.base import Archive
+from blackboard.core.access import is_reserved
 from blackboard.core.checkpoints import Lost, Point
 from blackboard.core.commit import ENGINE, LogEntry
 from blackboard.engines.base import Store
@@ -85,7 +86,7 @@ async def _entry_at(store: Store, board: str, revision: Revision) -> LogEntry | 
 
 def told(board: str, lost: Lost) -> str:
     """The message about a loss."""
-    return (
-        f"board {board}: the engine lost revisions {lost.survived + 1} to {lost.through}, which the"
-        f" archive has; `blackboard recover {board}` brings them back"
-    )
+    what = f"the engine lost revisions {lost.survived + 1} to {lost.through}, which the archive has"
+    if is_reserved(board):  # server/security/kept.py does it
+        return f"board {board}, the service's own: {what}; its records are put back from there"
+    return f"board {board}: {what}; `blackboard recover {board}` brings them back"

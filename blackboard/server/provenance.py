@@ -49,7 +49,14 @@ async def _cause(past: Past, board: str, at: Cause, readable: Callable[[Key], bo
         return replace(at, missing="not written there")
     grounds = await _grounds(past, board, at.key, entry)
     shown = tuple(ground for ground in grounds if readable(ground[0]))
-    return replace(at, author=entry.author, time_ms=entry.time_ms, note=entry.note, based_on=shown)
+    return replace(
+        at,
+        author=entry.author,
+        account=entry.account,
+        time_ms=entry.time_ms,
+        note=entry.note,
+        based_on=shown,
+    )
 
 
 async def _grounds(past: Past, board: str, key: Key, entry: LogEntry) -> tuple[Ground, ...]:

@@ -35,6 +35,7 @@ from blackboard.core.checkpoints import (
     DiffRequest,
     ExportPage,
     ImportWish,
+    LostBoard,
     Moment,
     Point,
     Policy,
@@ -63,6 +64,7 @@ from blackboard.core.commit import (
     LogPage,
     Proof,
     Reading,
+    signature,
 )
 from blackboard.core.digest import content_of
 from blackboard.core.documents.keys import check_document, document_prefix
@@ -149,6 +151,11 @@ class LocalLink:
         return self.principal.name
 
     @property
+    def account(self) -> str:
+        """On whose account it acts."""
+        return self.principal.account
+
+    @property
     def origin(self) -> object:
         """The service of this process."""
         return self._host
@@ -193,6 +200,11 @@ class LocalLink:
             prepared = prepare(self._signed(salted(commit)))
             self._take_log(prepared.size)
             return self._host.opened(board).queue.submit(prepared, self._permit())
+
+    @property
+    def _signature(self) -> str:
+        """How the service's own records tell who asked for something."""
+        return signature(self.principal.name, access.narrowed_from(self.principal))
 
     def _signed(self, commit: Commit) -> Commit:
         """The commit with the account that it is made on: ours, whatever its writer says."""
@@ -383,7 +395,7 @@ class LocalLink:
             if wish.kind not in (NAMED, AUTOMATIC):
                 raise InvalidRequest(field="kind", reason=f"{wish.kind!r} is the service's own")
             check_note(wish.note)
-            return await Checkpoints(self._host).take(board, wish, self.principal.name)
+            return await Checkpoints(self._host).take(board, wish, self._signature)
 
     async def checkpoints(
         self, board: str, *, after: Revision = 0, limit: int = CHECKPOINTS_PAGE_MAX
@@ -498,7 +510,7 @@ class LocalLink:
                 raise InvalidRequest(field="new", reason=reason)
             check_note(wish.note)
             await self._note_begun(wish.new)
-            head = await Branches(self._host).branch(board, wish, self.principal.name)
+            head = await Branches(self._host).branch(board, wish, self._signature)
             await self._host.use(wish.new, self._opener)
             return head
 
@@ -572,7 +584,7 @@ class LocalLink:
             if await self._host.exists(board):
                 raise InvalidRequest(field="board", reason=f"there is a board {board!r}")
             await self._host.finish_removal(board)
-            await self._host.imports.begin(board, wish, self.principal.name)
+            await self._host.imports.begin(board, wish, self._signature)
 
     async def import_page(
         self, board: str, request: str, number: int, entries: Sequence[Entry]
@@ -600,6 +612,14 @@ class LocalLink:
             self._host.revocations.check(self.principal)
             mine, found = self.principal.boards, await self._host.store.boards()
             return [n for n in found if (not mine or n in mine) and not access.is_reserved(n)]
+
+    async def lost_boards(self) -> Sequence[LostBoard]:
+        """See `Link.lost_boards`."""
+        with self._audited("lost_boards"):
+            self._host.check_serving()
+            self._check_token()
+            access.require_admin(self.principal)
+            return await self._host.lost_boards()
 
     @property
     def host(self) -> Host:

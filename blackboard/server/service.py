@@ -26,6 +26,7 @@ from blackboard.server.documents.awareness import Whispering, whispers_of
 from blackboard.server.documents.rooms import Documents
 from blackboard.server.overload.rate_limits import Rates
 from blackboard.server.requests import LocalLink
+from blackboard.server.security.kept import OwnBoards
 from blackboard.server.sweeper import Sweeper
 from blackboard.types import ENGINE_CHECK_INTERVAL_MS, LOG_KEPT_REVISIONS, SWEEP_INTERVAL_MS
 
@@ -63,6 +64,7 @@ class Service:
         self._automatic = automatic or Automatic()
         self._checkpoints = AutomaticCheckpoints(self.host, self._automatic)
         self._sweeper = Sweeper(self.host, secrets.token_hex(8))
+        self._own_boards = OwnBoards(self.host)
         self._tasks: list[asyncio.Task[None]] = []
         self._is_closed = False
 
@@ -72,6 +74,7 @@ class Service:
         except BaseException:
             await self.host.aclose()
             raise
+        await self._own_boards.begin()
         self.host.note_start()
         sweeper = self._sweeper
 
@@ -84,6 +87,9 @@ class Service:
             ),
             asyncio.create_task(_every(SWEEP_INTERVAL_MS, trim), name="log trimmer"),
             asyncio.create_task(_every(ENGINE_CHECK_INTERVAL_MS, self.host.look), name="look"),
+            asyncio.create_task(
+                _every(SWEEP_INTERVAL_MS, self._own_boards.look_again), name="own boards"
+            ),
         ]
         if self._automatic.repeats:
             self._tasks += [

@@ -43,7 +43,12 @@ from blackboard.integrity.private_files import make_directory
 from blackboard.integrity.tokens import AUDIENCE, check_secret, issue, new_secret
 from blackboard.server.checkpoints.schedule import Automatic
 from blackboard.server.overload.rate_limits import Rates
-from blackboard.types import LOG_KEPT_REVISIONS, RATE_BURST_MS, REPLICAS_MAX
+from blackboard.types import (
+    LOG_BYTES_PER_ACCOUNT_MAX,
+    LOG_KEPT_REVISIONS,
+    RATE_BURST_MS,
+    REPLICAS_MAX,
+)
 
 if TYPE_CHECKING:
     from blackboard.archive.base import Archive
@@ -123,8 +128,8 @@ class Settings(BaseSettings):
     """Requests of each principal, and"""
     bytes_per_second: Annotated[int, Field(ge=1)] | None = None
     """bytes that it sends, and"""
-    log_bytes_per_hour: Annotated[int, Field(ge=1)] | None = None
-    """by how much its commits let the logs grow; as much as it can, unless it is said."""
+    log_bytes_per_hour: Annotated[int, Field(ge=1)] = LOG_BYTES_PER_ACCOUNT_MAX
+    """by how much its commits let the logs grow. The first two have no limit unless it is said."""
     rate_burst_ms: Annotated[int, Field(ge=1)] = RATE_BURST_MS
     """Requests and bytes that an idle principal may send at once, as time of their rates."""
     lock_masters: Names = ()

@@ -5,7 +5,7 @@ engine were not, and a malformed key or a float in an increment would stay in th
 """
 
 from blackboard.core import commit as core
-from blackboard.core.path import check_key, check_name, check_prefix
+from blackboard.core.path import check_holder, check_key, check_prefix
 from blackboard.errors import InvalidRequest, LimitExceeded
 from blackboard.types import (
     INTEGER_MAX,
@@ -96,7 +96,7 @@ def _check_ttl(ttl_ms: int | None) -> None:
 
 def _check_lease(key: str, holder: str) -> None:
     check_key(key)
-    check_name(holder, "holder")
+    check_holder(holder)
 
 
 def _check_flag(field: str, flag: bool) -> None:

@@ -165,12 +165,14 @@ class ReceiptMessage(TypedDict):
 
 
 class CauseMessage(TypedDict):
-    """One commit of the result of `why`."""
+    """One commit of the result of `why`; `account` is there if the author's name was narrowed from
+    it."""
 
     key: str
     revision: int
     depth: int
     author: str
+    account: NotRequired[str]
     time_ms: int
     note: str
     based_on: list[list[str | int]]
@@ -178,10 +180,14 @@ class CauseMessage(TypedDict):
 
 
 class WelcomeMessage(TypedDict):
-    """Result of `hello`: who you are, what answers, and the limits that it keeps."""
+    """Result of `hello`: who you are, what answers, and the limits that it keeps.
+
+    `account` is the one on which `agent` acts: of a narrowed token, that of whom it was issued to.
+    """
 
     principal: str
     agent: str
+    account: str
     engine: str
     level: str
     server_time_ms: int

@@ -349,11 +349,7 @@ def _encode_op(op: Op, large: list[bytes]) -> list[Any]:
             large.append(op.value)
             return [code.upper(), path, len(large), _ttl(op.ttl_ms)]
         case PutBack():
-            until_ms = -1 if op.expires_at_ms is None else op.expires_at_ms
-            if len(op.value) <= VALUE_INLINE_BYTES_MAX:
-                return ["b", op.key, op.value, until_ms]
-            large.append(op.value)
-            return ["B", op.key, len(large), until_ms]
+            return _encode_put_back(op, large)
         case Delete():
             return ["d", op.key]
         case DeletePrefix():
@@ -370,6 +366,15 @@ def _encode_op(op: Op, large: list[bytes]) -> list[Any]:
             return ["e", op.key, op.holder, op.fence]
 
 
+def _encode_put_back(op: PutBack, large: list[bytes]) -> list[Any]:
+    item = [] if op.item is None else [op.item]
+    until_ms = -1 if op.expires_at_ms is None else op.expires_at_ms
+    if op.value is None or len(op.value) <= VALUE_INLINE_BYTES_MAX:
+        return ["b", op.key, False if op.value is None else op.value, until_ms, *item]
+    large.append(op.value)
+    return ["B", op.key, len(large), until_ms, *item]
+
+
 def _decode_op(packed: list[Any], large: Sequence[bytes]) -> Op:
     code, path, *rest = packed
     key: str = path.decode()
@@ -378,9 +383,11 @@ def _decode_op(packed: list[Any], large: Sequence[bytes]) -> Op:
             ttl_ms = None if ttl < 0 else ttl
             value = value if code.islower() else large[value - 1]
             return (Put if code in b"pP" else Append)(key, value, ttl_ms)
-        case ((b"b" | b"B"), [value, until_ms]):
+        case ((b"b" | b"B"), [value, until_ms, *item]):
             value = value if code.islower() else large[value - 1]
-            return PutBack(key, value, None if until_ms < 0 else until_ms)
+            return PutBack(
+                key, None if value is False else value, None if until_ms < 0 else until_ms, *item
+            )
         case b"d", []:
             return Delete(key)
         case b"x", []:

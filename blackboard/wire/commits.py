@@ -31,7 +31,7 @@ from blackboard.core.commit import (
     Release,
     Renew,
 )
-from blackboard.core.path import check_key, check_name, check_prefix
+from blackboard.core.path import check_holder, check_key, check_name, check_prefix
 from blackboard.errors import LocalProtocolError, Rejected
 from blackboard.wire.frames import CONTAINERS_MAX, MSGPACK, Encoding
 
@@ -106,7 +106,7 @@ class _HeldFence(_Part):
 
     def __post_init__(self) -> None:
         check_key(self.key)
-        check_name(self.holder)
+        check_holder(self.holder)
 
 
 class _Name(_Part):

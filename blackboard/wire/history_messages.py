@@ -121,6 +121,16 @@ class RedactionMessage(TypedDict):
     left: list[str]
 
 
+class LostBoardMessage(TypedDict):
+    """A board whose engine has nothing after revision `survived`, while the archive goes up to
+    `through`; `apart_from` is the board whose name it had, if it was set apart, else ""."""
+
+    board: str
+    survived: int
+    through: int
+    apart_from: str
+
+
 class FreezeMessage(TypedDict):
     """Result of `freeze`: who froze the board, why, since when; of `thaw`: the freeze that it
     ended, null if there was none."""

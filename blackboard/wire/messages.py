@@ -175,6 +175,12 @@ class Boards(Params):
     method = "boards"
 
 
+class LostBoards(Params):
+    """Boards of which the archive has what their engine lost, for admins of everything."""
+
+    method = "lost_boards"
+
+
 class WhoAmI(Params):
     """Who you are to the service."""
 
@@ -448,6 +454,7 @@ METHODS: Final[dict[str, type[Params]]] = {
         Log,
         Why,
         Boards,
+        LostBoards,
         WhoAmI,
         Refresh,
         Revoke,

@@ -25,7 +25,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 
 from blackboard import types as limits
 from blackboard.core import commit as core
-from blackboard.core.path import check_key, check_name, check_prefix, parse_pattern
+from blackboard.core.path import check_holder, check_key, check_name, check_prefix, parse_pattern
 from blackboard.errors import InvalidRequest, LimitExceeded, Rejected
 from blackboard.wire.frames import exported_in
 
@@ -105,6 +105,12 @@ class _Described:
 
 SHORT = StringConstraints(max_length=limits.SEGMENT_BYTES_MAX)
 Name = Annotated[str, SHORT, checked_by(check_name), _Described("a name: one segment of a key")]
+Holder = Annotated[
+    str,
+    SHORT,
+    checked_by(check_holder),
+    _Described("`<name>~<anything>`, in a name with dots an @ where its account ends"),
+]
 KeyText = Annotated[str, checked_by(check_key), _Described("a key: docs/keys.md")]
 PrefixText = Annotated[str, checked_by(check_prefix), _Described("a key path, no trailing slash")]
 PatternText = Annotated[
@@ -219,7 +225,7 @@ class Grant(Model):
 
     kind: Literal["grant"]
     key: KeyText
-    holder: Name
+    holder: Holder
     ttl_ms: LeaseTtl
     wait: bool = False
 
@@ -233,7 +239,7 @@ class Renew(Model):
 
     kind: Literal["renew"]
     key: KeyText
-    holder: Name
+    holder: Holder
     fence: FenceOrTicket
     ttl_ms: LeaseTtl
 
@@ -247,7 +253,7 @@ class Release(Model):
 
     kind: Literal["release"]
     key: KeyText
-    holder: Name
+    holder: Holder
     fence: FenceOrTicket
 
     def to_core(self) -> core.Op:
@@ -260,7 +266,7 @@ class Expire(Model):
 
     kind: Literal["expire"]
     key: KeyText
-    holder: Name
+    holder: Holder
     fence: Fence
 
     def to_core(self) -> core.Op:
@@ -305,7 +311,7 @@ class HeldFence(Model):
     """The commit relies on lease `key` as granted to `holder` at revision `fence`."""
 
     key: KeyText
-    holder: Name
+    holder: Holder
     fence: Fence
 
 

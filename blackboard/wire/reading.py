@@ -141,6 +141,12 @@ def read_str(message: Any, name: str) -> str:
         return _str(message, name)
 
 
+def read_optional_str(message: Any, name: str) -> str | None:
+    """A member that is a string, None if it is not there. Errors: RemoteProtocolError."""
+    with from_peer("message"):
+        return _str(message, name) if name in message else None
+
+
 def read_epoch(message: Any) -> Epoch:
     """An epoch. Errors: RemoteProtocolError."""
     with from_peer("epoch"):
@@ -237,6 +243,14 @@ def read_author(message: Any) -> str:
     """The signature of the author that a message tells. Errors: ValueError."""
     name, account = _str(message, "author"), _account(message, _str(message, "author"))
     return signature(name, account)
+
+
+def read_account(message: Any) -> str:
+    """The account of the author of a message, if its name was narrowed from it; else "".
+
+    Errors: ValueError, KeyError, TypeError.
+    """
+    return _account(message, _str(message, "author"))
 
 
 def _account(message: Any, name: str) -> str:

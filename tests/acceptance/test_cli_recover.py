@@ -34,3 +34,23 @@ def test_the_examples_in_the_help_work(shell: Shell, number: int) -> None:
         again = shell.json("recover", "main")
         assert again["board"] == "main"
         assert shell.error("recover", "unknown", code=3)["code"] == "no_such_board"
+
+
+def test_lost_boards_are_told_with_the_way_back(shell: Shell) -> None:
+    """By `boards` and by `doctor`, to who may bring them back, until that is done."""
+    with shell.service():
+        shell.run("set", "public/plan", '"good"')
+        shell.run("checkpoint", "verify", "now")  # all of it is archived then
+        assert shell.json("boards")["lost"] == []
+    _lose(shell)
+    with shell.service():
+        [lost] = shell.json("boards")["lost"]
+        assert (lost["board"], lost["survived"], lost["apart_from"]) == ("main", 0, "")
+        ways = "blackboard recover main, or blackboard board remove main"
+        told = f"board main is in the archive alone: {ways}"
+        assert told in shell.run("boards").stderr
+        found = [each for each in shell.json("doctor")["findings"] if each["check"] == "lost"]
+        assert [(each["status"], each["fix"]) for each in found] == [("warn", ways)]
+        assert shell.json("boards", "--as", "ada")["lost"] == []
+        shell.run("recover", "main")
+        assert shell.json("boards")["lost"] == []

@@ -199,6 +199,10 @@ class Drawing:
         if self.one_in(4):
             return Delete(self.key_near())
         key = self.pick(KEYS) if self.one_in(2) else self.key_near()
+        if self.one_in(8):
+            item = self.pick((0, 1, 5))
+            value = self.pick((None, *VALUES[:2]))
+            return PutBack(item_key(self.pick(LISTS), item), value, None, item)
         return PutBack(key, self.pick(VALUES), self.pick((None, None, 1_000, FAR_MS)))
 
     def several(self, make: Callable[[], Drawn], maximum: int, seldom: int) -> tuple[Drawn, ...]:

@@ -156,6 +156,8 @@ MUTANTS = (
     Mutant("a restore does anything", "'bBd', c.ops", "'bBdpPaAigxnre', c.ops"),
     Mutant("anybody puts back", "    if not c.begins then refuse('put_back') end\n", ""),
     Mutant("what came back never expires", "op[4] ~= NO_LIMIT and op[4] or nil", "nil"),
+    Mutant("what came back is not counted", "    count_item(path, op[5])\n", ""),
+    Mutant("a counter falls", "math.max(index, item + 1)", "item + 1"),
     Mutant("leases survive a restore", "  call('DEL', LEASES)\n", ""),
     Mutant(
         "a batch remembers voided leases",

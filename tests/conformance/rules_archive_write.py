@@ -323,6 +323,40 @@ class WritingRules:
         [found] = [f for f in await findings(archive, mended) if "chain" in f]
         assert found == "revision 41 is not what was archived: the hash chain breaks"
 
+    async def test_what_an_engine_lost_is_pruned_as_all_else(
+        self, archive: Archive, place: object, seed: int
+    ) -> None:
+        """But for what is asked for, is pinned, or a branch began with; once its end is too old."""
+        story = Story(seed)
+        story.tell_some(30)
+        story.checkpoint("pinned")
+        story.tell_some(9)
+        await story.archive_into(archive, BOARD)
+        await archive.pin(BOARD, "pinned", pinned=True)
+        await archive.branch("saved", Point(BOARD, 35))
+        mended = story.lose(20)
+        mended.tell_some(10)
+        await mended.archive_into(archive, BOARD)
+        assert await archive.prune(BOARD, [], 34) > 0
+        for revision in (31, 35, 40):
+            assert await state_at(archive, Point(BOARD, revision)) == story.held[revision]
+        with pytest.raises(Compacted):
+            await archive.read(Point(BOARD, 33), [])
+        assert await archive.lost(BOARD) == Lost(20, 40, 1_020)
+        await archive.prune(BOARD, [38], mended.head)
+        for revision in (20, 31, 35, 38):  # the board itself goes on from 20
+            assert await state_at(archive, Point(BOARD, revision)) == story.held[revision]
+        for revision in (19, 34, 36, 39, 40):
+            with pytest.raises(Compacted):
+                await archive.read(Point(BOARD, revision), [])
+        assert await archive.lost(BOARD) is None
+        assert await state_at(archive, Point("saved", 35)) == story.held[35]
+        head = Point(BOARD, mended.head)
+        assert await state_at(archive, head) == mended.held[mended.head]
+        assert [f async for f in archive.verify(head)] == []
+        left = "SELECT revision FROM version WHERE revision IN (39, 40)"
+        assert await place.ask(left) == []  # type: ignore[attr-defined]
+
     async def test_an_engine_that_loses_again_and_again(self, archive: Archive, seed: int) -> None:
         """Everything, a part, or what it went on with: each history stays, and is told apart."""
         first = Story(seed)

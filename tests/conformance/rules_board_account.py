@@ -3,10 +3,13 @@
 import pytest
 
 from blackboard.client.board import Board
-from blackboard.core.commit import ABSENT, KeyAt, Put
-from blackboard.errors import Conflict
+from blackboard.client.documents.document import Document
+from blackboard.core import access
+from blackboard.core.commit import ABSENT, Grant, KeyAt, Put, Release, Renew
+from blackboard.errors import AccessDenied, Conflict, LeaseHeld
 from blackboard.wire.codec import encode_value
 from tests.conformance.team import Team, take
+from tests.waiting import wait_until
 
 
 class AccountRules:
@@ -65,3 +68,103 @@ class AccountRules:
                 [Put("public/a", encode_value(0))], conditions=[KeyAt("public/a", ABSENT)]
             )
         assert caught.value.by == "ada.kid"
+
+    async def test_a_lease_is_its_accounts(self, team: Team, ada: Board) -> None:
+        """Under the same name on another account nobody keeps, ends or takes it."""
+        own, kid = await team.account("ada.kid"), await team.account("ada", "ada.kid")
+        prefixes = {own: "ada.kid@", kid: "ada@kid"}
+        for mine, other in ((own, kid), (kid, own)):
+            async with mine.lock("public/x", ttl_ms=60_000) as lock:
+                [lease] = await ada.leases("public/x")
+                assert lease.holder == lock.holder
+                assert lease.holder.startswith(prefixes[mine] + "~")
+                for op in (
+                    Renew("public/x", lease.holder, lease.fence, 60_000),
+                    Release("public/x", lease.holder, lease.fence),
+                    Grant("public/y", lease.holder, 60_000),
+                    Grant("public/y", "ada.kid~1", 60_000),
+                ):
+                    with pytest.raises(AccessDenied):
+                        await other.commit([op])
+                with pytest.raises(LeaseHeld):
+                    await other.commit([Grant("public/x", f"{prefixes[other]}~1", 60_000)])
+                assert await ada.leases("public/x") == (lease,)
+                await mine.put("public/x", "done")
+            assert await ada.leases("public/x") == ()
+
+    async def test_a_place_in_a_queue_is_its_accounts(self, team: Team, ada: Board) -> None:
+        own, kid = await team.account("ada.kid"), await team.account("ada", "ada.kid")
+        async with ada.lock("public/x", ttl_ms=60_000):
+            await own.commit([Grant("public/x", "ada.kid@~1", 60_000, wait=True)])
+            for op in (
+                Renew("public/x", "ada.kid@~1", 0, 60_000),
+                Release("public/x", "ada.kid@~1", 0),
+            ):
+                with pytest.raises(AccessDenied):
+                    await kid.commit([op])
+        [lease] = await ada.leases("public/x")
+        await own.commit([Release("public/x", "ada.kid@~1", lease.fence)])
+
+    async def test_what_was_held_by_name_is_kept_by_name(self, team: Team) -> None:
+        """A lease from before holders told their account."""
+        root = await team.operator()
+        for board in (await team.account("ada.kid"), await team.account("ada", "ada.kid")):
+            granted = await root.commit([Grant("public/x", "ada.kid~1", 60_000)])
+            fence = granted.revision
+            await board.commit([Renew("public/x", "ada.kid~1", fence, 60_000)])
+            await board.commit([Release("public/x", "ada.kid~1", fence)])
+        assert await root.leases("public/x") == ()
+
+    async def test_a_presence_tells_the_account(self, team: Team, ada: Board) -> None:
+        may = access.agent("ada.kid").grants
+        kid = await team.account("ada", "ada.kid", grants=may)
+        own, root = await team.account("ada.kid"), await team.operator()
+        async with kid.attach(ttl_ms=60_000):
+            [seen] = await root.agents()
+            assert (seen.agent, seen.account, seen.alive) == ("ada.kid", "ada", True)
+            told = await root.get("public/~agents/ada.kid")
+            for forger in (own, ada):
+                await forger.put("public/~agents/ada.kid", {**told, "note": "forged"})
+                [seen] = await root.agents()
+                assert (seen.account, seen.alive) == ("", False)
+            [lease] = await own.leases("private/ada.kid/~identity")
+            with pytest.raises(AccessDenied):
+                await own.commit([Release(lease.key, lease.holder, lease.fence)])
+
+    async def test_the_services_own_records_tell_the_account(self, team: Team, ada: Board) -> None:
+        """Of a checkpoint, of a restore and of what it is based on."""
+        whole = (access.Grant("**", access.ALL_RIGHTS),)
+        kid, root = await team.account("ada", "ada.kid", grants=whole), await team.operator()
+        await kid.put("public/a", 1)
+        await kid.checkpoint("mine")
+        done = await kid.restore("mine")
+        assert {point.by for point in await root.checkpoints()} == {"ada@kid"}
+        told = [e.value["by"] async for e in root.scan("system/restores/*")]
+        assert (told, done.from_revision) == (["ada@kid"], 2)
+        branch = await kid.branch(f"{team.name}-kid", "mine")
+        there = (await team.client_of(ada)).board(branch.name)
+        assert (await there.get("system/origin"))["by"] == "ada@kid"
+        await kid.put("public/b", 2)
+        [cause] = await ada.why("public/b")
+        assert (cause.author, cause.account) == ("ada.kid", "ada")
+
+    async def test_a_document_tells_the_account(self, team: Team, ada: Board) -> None:
+        """And what is known of a peer is known of its account, not of its name."""
+        own, kid = await team.account("ada.kid"), await team.account("ada", "ada.kid")
+        async with kid.document("public/memo") as memo, ada.document("public/memo") as hers:
+            memo.text("body").insert(0, "hello")
+            await memo.synced()
+            await hers.synced()
+            entries = [e async for e in ada.scan("public/memo/**")]
+            assert {(e.author, e.account) for e in entries} == {("ada.kid", "ada")}
+            memo.tell({"hue": 3, "account": "root"})
+            await wait_until(
+                lambda: _is_told(hers, {"agent": "ada.kid", "account": "ada", "hue": 3})
+            )
+        async with own.document("public/memo") as memo, ada.document("public/memo") as hers:
+            await wait_until(lambda: _is_told(hers, {"agent": "ada.kid"}))
+
+
+async def _is_told(document: Document, state: dict[str, object]) -> bool:
+    """Whether another replica tells exactly that of itself."""
+    return state in document.others().values()

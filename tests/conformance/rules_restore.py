@@ -34,6 +34,7 @@ from tests.conformance.rules_log import whole_log
 from tests.conformance.writer import Writer, packed
 
 PLAN, NOTE = "public/plan", "private/ada/note"
+ONE = packed(1)
 HOUR_MS = 3_600_000
 FAR_MS = 2_000_000_000_000
 SOON_S = 60
@@ -165,6 +166,37 @@ class RestoreRules:
         ada.epoch = (await store.open(board)).epoch.id
         done = await ada.commit(Append("public/list", packed("c")))
         assert done.results == ("public/list/0000000002",)
+
+    async def test_items_that_the_engine_does_not_know_of_are_counted(
+        self, store: Store, board: str
+    ) -> None:
+        """`append` goes on above what a restore says was given, whether it is there or not."""
+        ada = await Writer.open(store, board)
+        await ada.commit(*[Append(prefix, packed("a")) for prefix in ("public/far", "inbox/ada")])
+        await restored(
+            store,
+            ada,
+            PutBack("public/list/0000000004", packed("e"), item=4),
+            PutBack("public/far/0000000007", None, item=7),
+            PutBack("inbox/ada/0000000000", None),
+            PutBack("public/gone/0000000002", packed("c"), FAR_MS, 2),
+            Delete("public/gone/0000000002"),
+        )
+        [entry] = (await store.log(board, 1, limit=10)).entries
+        assert entry.changes == (
+            Change(ChangeKind.PUT, "public/list/0000000004", packed("e"), item=4),
+            Change(ChangeKind.DELETE, "public/far/0000000007", item=7),
+            Change(ChangeKind.DELETE, "inbox/ada/0000000000"),
+            Change(ChangeKind.DELETE, "public/gone/0000000002", item=2),
+        )
+        ada.epoch = (await store.open(board)).epoch.id
+        lists = ("public/list", "public/far", "inbox/ada", "public/gone")
+        given = await ada.commit(*[Append(prefix, packed("z")) for prefix in lists])
+        assert [str(key)[-2:] for key in given.results] == ["05", "08", "01", "03"]
+        await restored(store, ada, PutBack("public/list/0000000001", ONE, item=1))
+        ada.epoch = (await store.open(board)).epoch.id
+        given = await ada.commit(Append("public/list", packed("z")))
+        assert given.results == ("public/list/0000000006",)
 
     async def test_what_came_back_expires(self, store: Store, board: str) -> None:
         ada = await Writer.open(store, board)

@@ -77,6 +77,9 @@ class Lost:
         lost.at_checkpoint = (await board.checkpoint("precious", note="keep me")).revision
         for number in range(32, 41):
             await board.put(f"public/k{number % 7}", number)
+        for number in range(3):
+            await board.append("public/gone", number)
+        await board.delete_prefix("public/gone")
         lost.head = (await board.head()).revision
         await site.archived()
         lost.rows = rows_of(site.archive_file)
@@ -167,6 +170,24 @@ class LossRules:
         with pytest.raises(Compacted):
             await board.restore(lost.head + 1)
         assert (await board.head()).revision == revision
+
+    async def test_no_number_of_a_list_is_given_again(self, lost: Lost) -> None:
+        """Neither of an item that comes back, nor of one that was taken away before."""
+        board = lost.board
+        await board.restore(lost.head)
+        assert await board.append("inbox/ada", "again") == "inbox/ada/0000000001"
+        assert await board.append("public/gone", "again") == "public/gone/0000000003"
+        await board.restore("precious")
+        assert await board.append("inbox/ada", "again") == "inbox/ada/0000000002"
+        assert (await board.verify()).findings == ()
+        await lost.site.stop()
+        await lost.site.start()
+        assert await lost.board.append("public/gone", "again") == "public/gone/0000000004"
+
+    async def test_nor_after_a_recovery_to_before(self, lost: Lost) -> None:
+        """Numbers that were given after the checkpoint are not given again either."""
+        await lost.board.recover("precious")
+        assert await lost.board.append("public/gone", 1) == "public/gone/0000000003"
 
     async def test_a_branch_begins_in_what_was_lost(self, lost: Lost) -> None:
         """It has that past, and its engine begins with it."""

@@ -90,13 +90,6 @@ MUTANTS = (
         f"{BOARD} -k who_leaves_is_not_waited_for",
     ),
     Mutant(
-        "who takes over leaves those who wait",
-        "blackboard/client/leases/presence.py",
-        "        ops += [Release(lease.key, waiter.holder, 0) for waiter in lease.waiters]\n",
-        "",
-        f"{BOARD} -k who_waited_when_it_was_taken_over",
-    ),
-    Mutant(
         "a claim that is cancelled while taken stays",
         "blackboard/client/leases/claim.py",
         "                await _quietly(self._undo(self._task), None)\n            raise",

@@ -129,13 +129,6 @@ MUTANTS = (
         "",
         f"{UNIT}/server/test_feed.py -k with_a_gap",
     ),
-    Mutant(
-        "a watch begins without the digest of its token",
-        "blackboard/server/feed.py",
-        "                watch.check_digest(page.head, position, entry)\n",
-        "                pass\n",
-        f"{BOARD} -k token_of_another_history",
-    ),
     # --- the audit --------------------------------------------------------------------------------
     Mutant(
         "what was noted last is not in the audit",
@@ -162,13 +155,6 @@ MUTANTS = (
         f"{UNIT}/server/security/test_audit.py -k without_an_answer",
     ),
     # --- queues and sweeps ------------------------------------------------------------------------
-    Mutant(
-        "commits behind a failure are never answered",
-        "blackboard/server/commit_queue.py",
-        "in batch + list(self._waiting):",
-        "in batch:",
-        f"{UNIT}/server/test_commit_queue.py -k a_bug",
-    ),
     Mutant(
         "a queue that was given up counts its bytes",
         "blackboard/server/commit_queue.py",

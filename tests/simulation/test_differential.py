@@ -255,6 +255,7 @@ class Caller:
         )
         ops: tuple[Op, ...] = (
             PutBack(self.dice.choice(KEYS), self._value(), None),
+            PutBack("public/list/0000000004", self.dice.choice((None, self._value())), item=4),
             Delete(self.dice.choice(KEYS)),
         )
         return Commit(name, epoch, ops, begins=begins)

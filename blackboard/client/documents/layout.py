@@ -16,7 +16,17 @@ from typing import Any
 
 from blackboard.client.views import Entry, Revised
 from blackboard.client.writer import Wish, Writer
-from blackboard.core.commit import ABSENT, Append, Condition, Delete, KeyAt, Op, Put, PutBack
+from blackboard.core.commit import (
+    ABSENT,
+    Append,
+    Condition,
+    Delete,
+    KeyAt,
+    Op,
+    Put,
+    PutBack,
+    signature,
+)
 from blackboard.core.documents import update as crdt
 from blackboard.core.documents.keys import (
     base_key,
@@ -77,7 +87,7 @@ def read_document(key: Key, entries: Mapping[Key, Entry]) -> Stored:
     prefix = updates_prefix(key) + "/"
     updates = [entry for found, entry in entries.items() if found.startswith(prefix)]
     updates.sort(key=lambda entry: (entry.mod_revision, entry.key))
-    told = [(entry.key, entry.value, entry.author) for entry in updates]
+    told = [(e.key, e.value, signature(e.author, e.account)) for e in updates]
     return Stored(_read_base(key, entries), tuple(read_items(told)))
 
 

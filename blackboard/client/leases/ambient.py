@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 from blackboard.client.link import Link
 from blackboard.core.commit import HeldFence
-from blackboard.core.lease import holder_prefix
+from blackboard.core.lease import holder_prefix, owner_prefix
 from blackboard.core.path import namespace_of
 from blackboard.errors import (
     BlackboardError,
@@ -61,12 +61,15 @@ class Hold:
     ended: bool = False
 
 
-def new_holder(agent: str) -> str:
+def new_holder(agent: str, account: str | None = "") -> str:
     """A name for one acquisition by `agent`, unlike any other: `<agent>~<16 hex digits>`.
+
+    In a name with dots an `@` stands where its account ends ("" = it is its own; None = unknown).
 
     It belongs to no process: a process that comes back after a pause is not taken for a later one.
     """
-    return f"{holder_prefix(agent)}~{secrets.token_hex(_UNIQUE_BYTES)}"
+    prefix = holder_prefix(agent) if account is None else owner_prefix(agent, account)
+    return f"{prefix}~{secrets.token_hex(_UNIQUE_BYTES)}"
 
 
 def take(hold: Hold) -> None:

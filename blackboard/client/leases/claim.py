@@ -435,7 +435,7 @@ class Claim:
         """Take `entry`, whose record was `found`. It is ours once `_task` is set."""
         record = Record.of(found, entry.create_revision)
         record = replace(record, tries=record.tries + 1, delayed=False)
-        holder = new_holder(self._writer.link.agent)
+        holder = new_holder(self._writer.link.agent, self._writer.link.account)
         wish = Wish(
             (Grant(entry.key, holder, self._terms.ttl_ms), record.at(entry.key)),
             conditions=(

@@ -82,7 +82,7 @@ class Lock:
         if not keys:
             raise InvalidRequest(field="keys", reason="at least one key is needed")
         self.keys = tuple(sorted({check_key(key) for key in keys}))
-        self.holder = held.new_holder(writer.link.agent)
+        self.holder = held.new_holder(writer.link.agent, writer.link.account)
         """The name under which the board knows this acquisition."""
         self._writer = writer
         self._ttl_ms = ttl_ms

@@ -27,6 +27,7 @@ from blackboard.client.views import Entry
 from blackboard.client.watch import Watch
 from blackboard.client.writer import Deliver, Wish, Writer
 from blackboard.core.commit import Delete, Lease, Op, Put, Release
+from blackboard.core.lease import is_holder_of, is_owned_by
 from blackboard.core.path import agent_identified, barrier_key, identity_key
 from blackboard.errors import (
     AccessDenied,
@@ -45,7 +46,7 @@ from blackboard.types import (
     Milliseconds,
     Revision,
 )
-from blackboard.wire.codec import encode_value
+from blackboard.wire.codec import SYSTEM_AGENT, encode_value
 
 log = logging.getLogger(__name__)
 BoardT = TypeVar("BoardT")
@@ -75,7 +76,8 @@ class Presence:
     """An agent that is there: since when, the last revision it had committed, what it reports.
 
     `alive` says whether it has its identity now; None if you may not see that. (The presence of an
-    agent that died is removed about a second after its lease ran out.)
+    agent that died is removed about a second after its lease ran out.) `account` is set if the
+    agent's name was narrowed from it.
     """
 
     agent: str
@@ -84,6 +86,7 @@ class Presence:
     state: str
     note: str
     alive: bool | None
+    account: str = ""
 
 
 class Attachment(Lock, Generic[BoardT]):
@@ -267,19 +270,29 @@ class PresenceBoard(Protocol):
 async def present(board: PresenceBoard) -> tuple[Presence, ...]:
     """The attached agents, by name: `Board.agents`."""
     entries = [entry async for entry in board.scan(f"{AGENTS}/*")]
-    held = {lease.key for lease in await board.leases(identity_key("*"))}
+    held = {lease.key: lease for lease in await board.leases(identity_key("*"))}
     hidden = await _hidden(board, [identity_key(_name_of(entry)) for entry in entries])
     return tuple(filter(None, (_presence_of(entry, held, hidden) for entry in entries)))
 
 
-def _presence_of(entry: Entry, held: set[Key], hidden: set[Key]) -> Presence | None:
-    """The presence in `entry`. Anybody may write there, so other values are ignored."""
+def _presence_of(entry: Entry, held: Mapping[Key, Lease], hidden: set[Key]) -> Presence | None:
+    """What `entry` tells. Anybody may write there: what is not like a presence is none, and one
+    that somebody else wrote is not alive, though the agent may be."""
     key = identity_key(_name_of(entry))
-    alive = None if key in hidden else key in held
+    alive = None if key in hidden else key in held and _is_its_own(entry, held[key])
     match entry.value:
         case {"since_ms": int(since), "step": int(step), "state": str(state), "note": str(note)}:
-            return Presence(_name_of(entry), since, step, state, note, alive)
+            return Presence(_name_of(entry), since, step, state, note, alive, entry.account)
     return None
+
+
+def _is_its_own(entry: Entry, lease: Lease) -> bool:
+    """Whether a presence was written by who holds the identity, or put back by a restore."""
+    agent = _name_of(entry)
+    if entry.author == SYSTEM_AGENT:
+        return True
+    is_held = is_owned_by(agent, entry.account, lease.holder) or is_holder_of(agent, lease.holder)
+    return entry.author == agent and is_held
 
 
 async def _hidden(board: PresenceBoard, keys: Sequence[Key]) -> set[Key]:

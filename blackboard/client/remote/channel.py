@@ -5,8 +5,8 @@ Invariants
 - requests of one turn of the event loop leave as one frame, in their order.
 - a request ends exactly once: answered, refused, or lost with the connection; a lost one says
   whether any byte of it may have reached the service.
-- what comes in is never held back by whoever should take it: answers wait in futures, changes in
-  the bounded buffers of their streams.
+- slow consumers never block incoming messages: answers wait in futures, changes in the bounded
+  buffers of their streams.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ Dial = Callable[[Address, str | None], AbstractAsyncContextManager[Open]]
 
 
 class Watching(Protocol):
-    """What a channel needs of a stream."""
+    """The part of a stream that a channel uses."""
 
     def push(self, changed: Changed) -> None:
         """Take a delivery."""
@@ -132,6 +132,7 @@ class Channel:
         self.url = address.websocket
         self.patience_ms = patience_ms
         self.agent = ""
+        self.account: str | None = None
         """The name under which the connection acts."""
         self._address, self._is_closed = address, False
         self._dial = dial
@@ -161,7 +162,7 @@ class Channel:
             raise
 
     async def aclose(self) -> None:
-        """Close the connection. What is in flight is lost; every watch is over."""
+        """Close the connection. Requests in flight are lost; every watch ends."""
         self._is_closed = True
         if self._keeper is not None:
             self._keeper.cancel()
@@ -323,6 +324,7 @@ class Channel:
         if any(isinstance(event, Draining) for event in events[1:]):  # in the same frame
             raise Unavailable(what=self.url, reason="the service is stopping")
         self.agent = reading.read_str(events[0].result, "agent")
+        self.account = reading.read_optional_str(events[0].result, "account")
         return session
 
     async def _serve(self, socket: Open, session: ClientSession) -> None:
@@ -423,7 +425,7 @@ class Channel:
             stream.fail(event.error)
 
     def _advance(self) -> None:
-        """Let everybody who waits for the connection look again."""
+        """Wake everybody who waits for the connection."""
         turn, self._turn = self._turn, None
         if turn is not None:
             turn.set()
@@ -462,7 +464,7 @@ class Channel:
 
 
 def _fresh(error: BlackboardError) -> BlackboardError:
-    """The same error for somebody else: a raised one carries its own traceback."""
+    """A copy of the error for another task, because a raised one carries its traceback."""
     return type(error)(**error.fields())
 
 

@@ -36,6 +36,7 @@ from blackboard.core.checkpoints import (
     DiffRequest,
     ExportPage,
     ImportWish,
+    LostBoard,
     Moment,
     Policy,
     Pruned,
@@ -154,6 +155,14 @@ class RemoteLink:
     def agent(self) -> str:
         """The name under which this link commits."""
         return self._agent or self._channel.agent
+
+    @property
+    def account(self) -> str | None:
+        """As `Link.account`; whoever acts as another acts on that one's account."""
+        account = self._channel.account
+        if account is None or self._agent in (None, self._channel.agent):
+            return account
+        return self._agent
 
     @property
     def origin(self) -> object:
@@ -404,6 +413,12 @@ class RemoteLink:
         with reading.from_peer("boards"):
             return [str(name) for name in message]
 
+    async def lost_boards(self) -> Sequence[LostBoard]:
+        """As `Link.lost_boards`."""
+        message = await self._ask("lost_boards", {})
+        with reading.from_peer("lost_boards"):
+            return [LostBoard(**found) for found in message]
+
     async def audit(self, *, after: Key | None, limit: int) -> Sequence[tuple[Key, AuditRecord]]:
         """As `Link.audit`."""
         message = await self._ask("audit", {"after": after, "limit": limit})
@@ -511,4 +526,5 @@ def _cause(message: Any) -> Cause:
         note=reading.read_str(message, "note"),
         based_on=reading.read_grounds(message),
         missing=reading.read_str(message, "missing"),
+        account=reading.read_account(message),
     )

@@ -4,8 +4,8 @@ Invariants
 - deliveries are handed out once, in order, without a gap, across lost connections and overflows:
   a new watch always begins at `_edge`, the position after the last delivery that was buffered.
 - the buffer holds at most one delivery beyond WATCH_QUEUE_CHANGES_MAX changes or
-  WATCH_QUEUE_BYTES_MAX bytes. When the iteration is slower than the service, the watch is given up
-  and begun again once the buffer is empty: the log is the buffer, and nothing waits for us.
+  WATCH_QUEUE_BYTES_MAX bytes. When the iteration is slower than the service, the watch is ended,
+  and started again once the buffer is empty: the log is the buffer.
 """
 
 import asyncio

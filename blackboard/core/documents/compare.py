@@ -1,9 +1,9 @@
 """Whether what an update says of units that are known already is what they are.
 
-Whoever applies an update passes over units that it knows. So an author whose client number somebody
-else has used would lose what he writes, and nobody would be told. Here such units are compared: by
-content, by neighbours and by where they lie. What was deleted has no content any more, and is not
-compared; nor are subdocuments, which libraries write in more ways than one.
+Libraries skip known units of an update. So an author whose client id somebody else has used would
+silently lose edits. Here such units are compared: by content, neighbours and position. Deleted
+units have no content any more and are not compared; nor are subdocuments, which libraries encode in
+several ways.
 
 Numbers, objects and JSON are compared as values, since libraries write the same ones differently.
 """
@@ -120,7 +120,7 @@ def _same(one: _Piece, other: _Piece, first: int, last: int) -> bool:
 
 
 def _left(piece: _Piece, clock: int) -> Id | None:
-    """What the unit at `clock` was written behind."""
+    """The left neighbour of the unit at `clock` when it was written."""
     own = piece.struct
     return own.left if clock == own.clock else (own.client, clock - 1)
 
@@ -184,7 +184,7 @@ def _units(reader: Reader, kind: int) -> bytes | Sequence[Any]:
 
 
 def _json(text: str) -> Any:
-    """A value that compares as such; what is no JSON ("undefined") as text."""
+    """A comparable value; values that are not JSON ("undefined") as text."""
     try:
         return _comparable(json.loads(text))
     except (ValueError, RecursionError):
@@ -192,7 +192,7 @@ def _json(text: str) -> Any:
 
 
 def _comparable(value: Any) -> Any:
-    """True is no 1 here, and no number is unlike itself."""
+    """Compare strictly: True is not 1, and NaN equals NaN."""
     if isinstance(value, dict):
         return {key: _comparable(inner) for key, inner in value.items()}
     if isinstance(value, list):

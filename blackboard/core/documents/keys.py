@@ -12,7 +12,7 @@ The content is that of the base with every update applied; their order does not 
 
 Invariants
 - a compaction is one commit: the new base appears as the updates that it contains go.
-- the updates of one commit that were cut in pieces are neighbours (`more` says that it goes on).
+- the pieces of one update in a commit are neighbours (`more` says that another one follows).
 - nothing here is ever changed in place but the base.
 """
 

@@ -1,4 +1,4 @@
-"""What a CRDT update says, read without believing a word of it.
+"""Parses a CRDT update without trusting it.
 
 An update (Yjs' first encoding) is a list of *structs* of each client, and a set of what is deleted.
 Each struct has an id, (client, clock), and may name others: its neighbours when it was written, and
@@ -169,7 +169,7 @@ class Span(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What an update adds and deletes, and what must be known before it can be applied.
+    """The additions and deletions of an update, and its dependencies.
 
     `needs` holds, by client, the number of its units that the structs refer to; `pairs`, where its
     text has characters of two units, as runs of them.
@@ -223,7 +223,7 @@ class Update:
 
 
 def missing(gap: Id) -> InvalidRequest:
-    """The error that tells of a gap."""
+    """The error for a gap."""
     client, clock = gap
     return InvalidRequest(field="update", reason=f"builds on {client}:{clock}, which is missing")
 

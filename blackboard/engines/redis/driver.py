@@ -88,7 +88,7 @@ class Driver(Protocol):
 
 
 class NotNowError(Exception):
-    """An attempt that got no answer, or was told to come again."""
+    """An attempt that got no answer, or has to be repeated."""
 
 
 class ScriptMissingError(Exception):
@@ -159,7 +159,7 @@ class _Pool(ConnectionPool):
     """
 
     made: list[AbstractConnection]
-    """Set by whoever makes the pool, before it is used."""
+    """Set by the creator of the pool, before it is used."""
 
     def make_connection(self) -> Any:
         """A new connection, as redis-py makes it."""
@@ -252,7 +252,7 @@ class OneServer:
         return [await self.send(Trial(), "", *command)]
 
     async def aclose(self) -> None:
-        """Close all connections; none is opened again, whoever still runs."""
+        """Close all connections; none is opened again, even by running calls."""
         self._closed = True
         await self._pool.close_all()
 

@@ -26,7 +26,7 @@ CVE-2026-23479, CVE-2026-25243 and CVE-2026-23631). Older lines have no fix."""
 
 Info = Mapping[str, str]
 _REWRITE_S: Final = 30.0
-"""How long somebody waits for an append-only file that is written anew: a few gigabytes."""
+"""Timeout for rewriting an append-only file of a few gigabytes."""
 _LOOK_AGAIN_S: Final = 0.1
 _BY_HAND: Final = "run BGREWRITEAOF on each Redis server: its append-only file holds what is gone"
 _SNAPSHOTS: Final = "without an append-only file, snapshots of Redis (SAVE) hold what is gone"
@@ -53,7 +53,7 @@ async def read_facts(driver: Driver, location: str) -> EngineFacts:
 
 
 async def rewrite_files(driver: Driver) -> str:
-    """Have every server write its append-only file anew, and wait for that.
+    """Have every server rewrite its append-only file, and wait for that.
 
     Returns "" when each has done so, else what is left to do. Errors: Unavailable.
     """

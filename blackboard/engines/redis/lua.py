@@ -59,8 +59,8 @@ _HELD_PAUSE_S: Final = 0.02
 class Scripts:
     """Runs scripts, and remembers the highest revision that any reply showed of each board.
 
-    That revision is a lower bound of the board's head: a retried commit names it, and should a
-    server come back without the board, the board goes on above it.
+    That revision is a lower bound of the board's head: a retried commit names it, and if a server
+    comes back without the board, the board continues above it.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -120,7 +120,7 @@ class Scripts:
         arguments: Callable[[], Sequence[Argument]],
         trial: Trial,
     ) -> Any:
-        """Run `script` until it answers; `arguments` is asked anew for each attempt.
+        """Run `script` until it answers; `arguments` is called again for each attempt.
 
         Errors: Unavailable; `trial.maybe_executed` then tells whether it may have run.
         """

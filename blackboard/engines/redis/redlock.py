@@ -5,10 +5,10 @@ does not know it. They are no guarantee, the fence is (docs/decisions/0012).
 
 Invariants
 - One `AIORedlock` per call, never used again: a second acquisition on one would orphan the first.
-- The value at the masters is `owner`: whoever knows it can get the votes again, prolong them and
-  give them back. All services of one history of a board are one owner (server/redlock_votes.py).
+- The value at the masters is `owner`, which is needed to get the votes again, renew them and give
+  them back. All services of one history of a board are one owner (server/redlock_votes.py).
 - No command outlives its time, whatever hangs: `_Master` bounds each one as a whole.
-- Whoever is cancelled leaves nothing behind: the acquisition runs to its end and is undone.
+- A cancelled call leaves nothing behind: the acquisition runs to its end and is undone.
 
 Source: antirez, "Distributed Locks with Redis"; what of pottery 3.0.1 must be held in check was
 measured (one dead master of three held up an acquisition for four seconds, a hung one for ever).
@@ -116,7 +116,7 @@ class _Vote(AIORedlock):
 
     @property
     def votes_anew(self) -> int:
-        """How many masters gave their vote to an owner who did not have it."""
+        """How many masters gave a new vote."""
         return sum(master.is_anew for master in self._clients)
 
     @property
@@ -177,7 +177,7 @@ class LockMasters:
     async def release(self, name: str, owner: str) -> None:
         """Give the votes for `name` back if `owner` has them; who cannot be told forgets by itself.
 
-        Cancellation: goes on in the background.
+        Cancellation: continues in the background.
         """
         giving = asyncio.create_task(self._release(name, owner))
         try:

@@ -299,8 +299,8 @@ class RedisStore:
     ) -> Head:
         """Make a board, see `Store.seed`: what the server does at once is bounded.
 
-        Errors: InvalidRequest; Unavailable, also when somebody else makes or removes it meanwhile.
-        Cancellation: leaves nothing, unless the engine cannot be reached any more.
+        Errors: InvalidRequest; Unavailable, also when another process makes or removes it at the
+        same time. Cancellation: leaves nothing, unless the engine cannot be reached any more.
         """
         check_name(board, "board")
         await make_board(self._scripts, board, seed, pages, replaces)
@@ -337,7 +337,7 @@ class RedisStore:
         return sorted(name.decode() for name in names)
 
     async def whisper(self, board: str, key: Key, data: bytes) -> None:
-        """Tell whoever listens on the board's channel, see `Whispers.whisper`. It is said once."""
+        """Publish on the board's channel, see `Whispers.whisper`. It is sent once."""
         channel, packed = whispers_channel(board), write_whisper(key, data)
         try:
             with anyio.fail_after(_TIMEOUT_S):
@@ -375,7 +375,7 @@ class RedisStore:
 
 
 async def _log_page(reply: Sequence[Any], after: Revision) -> LogPage:
-    """As `read_log_page`; a large one in a thread, for readers of other boards go on meanwhile."""
+    """As `read_log_page`; a large one in a thread, so that it does not block other boards."""
     if sum([len(part) for _, fields in reply[1] for part in fields]) < _DECODED_BYTES:
         return read_log_page(reply, after)
     return await asyncio.to_thread(metered(partial(read_log_page, reply, after)))

@@ -1,7 +1,7 @@
 """Words that nothing keeps, over Redis: sharded pub/sub on a channel in the board's slot.
 
 A connection that listens can do nothing else, so each board that is listened to has one. It is
-asked for a sign of life again and again: without one, whoever listens is told, and listens anew.
+pinged regularly: without an answer, the listener gets an error, and listens again.
 
 Source: https://redis.io/docs/latest/develop/interact/pubsub/#sharded-pubsub
 """
@@ -54,7 +54,7 @@ async def overheard(
 
 
 async def _ask_for_signs(connection: Listening) -> None:
-    with contextlib.suppress(NotNowError):  # whoever listens finds out, too
+    with contextlib.suppress(NotNowError):  # the listener notices too
         while True:
             await asyncio.sleep(_SIGN_OF_LIFE_S)
             await connection.tell("PING")

@@ -96,12 +96,12 @@ class Tail:
 
 
 Waiting = tuple["asyncio.Future[list[Outcome]]", Sequence[Prepared], list[Outcome]]
-"""A call of `commit`: whom to tell, what was asked, what was decided."""
+"""A call of `commit`: the caller's future, the batch, the outcomes."""
 
 
 @dataclass(slots=True)
 class Group:
-    """What is written as one transaction."""
+    """The commits of one transaction."""
 
     calls: list[Waiting] = field(default_factory=list)
     entries: list[LogEntry] = field(default_factory=list)
@@ -126,7 +126,7 @@ class Group:
     def apply(self, state: State, batch: Sequence[Prepared], now_ms: Milliseconds) -> list[Outcome]:
         """Decide a batch, and change `state` by what was accepted.
 
-        A rule that raises half way leaves a state that is no board's.
+        A rule that raises half way leaves an invalid state.
         """
         outcomes: list[Outcome] = []
         for prepared in batch:
@@ -150,7 +150,7 @@ class Group:
         return [entry.epoch for entry in self.entries if entry.epoch is not None]
 
     def tell(self) -> None:
-        """The file holds it: tell what was decided."""
+        """The file holds it: resolve the callers' futures."""
         for told, _, outcomes in self.calls:
             if not told.done():
                 told.set_result(outcomes)
@@ -174,12 +174,12 @@ def _unknown(prepared: Prepared, failure: WriteError) -> OutcomeUnknown:
 _GIVE_WAY_EVERY_S: Final = 0.002
 _GIVE_WAY_S: Final = 0.0001  # a thread wakes up in half of it
 _LARGE_CHANGES: Final = 512
-"""Changes of a commit that may lie on as many pages: after it the journal is copied into the file,
-rather than in the midst of such a commit, which takes as long as several of them."""
+"""Changes of a commit that may be on as many pages: after such a commit the journal is copied into
+the file, rather than during the next one."""
 _COPY_AFTER_S: Final = 0.1  # those who waited for the commit have gone on by then
 _APART_OPS: Final = 4_096
-"""Operations of a restore that is decided and applied in a thread: these take 10 to 25 ms, during
-which the event loop would do nothing else, not even for other boards."""
+"""Operations of a restore that is decided and applied in a thread: so many take 10 to 25 ms, which
+would block the event loop for all boards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ class EmbeddedBoard:
         self._apart: asyncio.Event | None = None
         """Set when the thread that has the state is done with it."""
         self._durable = self._head()
-        # Of each who waits for progress, in their order; a future for all would need a shield.
+        # One future for each waiter, in order; a common one would need a shield.
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._tail = Tail()
 
@@ -254,7 +254,7 @@ class EmbeddedBoard:
             self._queued -= len(batch)
 
     def _must_wait(self, *, begins: bool, is_large: bool) -> bool:
-        """Whether a batch cannot be decided yet. What a board is held for is a restore."""
+        """Whether a batch cannot be decided yet. A board is held only for a restore."""
         if self._apart is not None:
             return True
         if is_large and (self._gathering.calls or self._writing is not None):
@@ -344,7 +344,7 @@ class EmbeddedBoard:
             async with asyncio.timeout(left_s):
                 await self._lifted.wait()
         except TimeoutError:
-            if self._held_until_s <= self._loop.time():  # nobody has held it anew
+            if self._held_until_s <= self._loop.time():  # it has not been held again
                 self._lift()
         self._check_alive()
 
@@ -425,7 +425,7 @@ class EmbeddedBoard:
             self._start_soon()
 
     def _copy_journal(self) -> None:
-        """In place of a group: a commit that comes meanwhile waits for it."""
+        """In place of a group: commits that arrive in the meantime wait for it."""
         if self._is_copy_due:
             self._is_copy_due = False
             self._writing = Group(head=self._durable)
@@ -444,7 +444,7 @@ class EmbeddedBoard:
             self._give_way_later(self._writing)
 
     def _write(self, group: Group, taken: Taken | None) -> None:
-        """In a writer thread; None: copy the journal. Whatever happens, the event loop is told."""
+        """In a writer thread; None: copy the journal. In any case, the event loop is notified."""
         failure: WriteError | None = WriteError("the writer ended", certain=False)
         try:
             if taken is None:
@@ -480,7 +480,7 @@ class EmbeddedBoard:
             self._copying = self._loop.call_later(_COPY_AFTER_S, self._copy_soon)
         self._is_copy_due |= self._file.is_copy_due
         group.tell()
-        self._loop.call_soon(self._wake)  # readers; whoever committed goes on first
+        self._loop.call_soon(self._wake)  # readers; the callers of `commit` come first
 
     def _fail(self, failure: WriteError) -> None:
         """Answer nothing any more. What gathers was never sent to the file."""
@@ -496,12 +496,12 @@ class EmbeddedBoard:
             raise Unavailable(f"board {self.name}", self.failure.reason)
 
     def _note_head(self, group: Group) -> None:
-        """Where the board stands after `group`, the last one that was decided."""
+        """The head after `group`, the last one that was decided."""
         self._epochs += group.epochs
         group.head = self._head()
 
     def _head(self) -> Head:
-        """Where the state in memory stands, which the file may not hold yet."""
+        """The head of the state in memory, which may not be in the file yet."""
         state = self._state
         kept = log_entries(self._epochs, state.oldest, state.revision)
         return Head(state.revision, state.epoch, state.oldest, state.time_ms, kept)
@@ -526,7 +526,8 @@ class EmbeddedBoard:
                 timer.cancel()
 
     async def _progressed(self, within_s: float | None = None) -> None:
-        """Wait until a group was written, or so long. Errors: Unavailable when it was not."""
+        """Wait until a group was written, or until the timeout. Errors: Unavailable when writing
+        failed."""
         self._check_alive()
         await self._next_wake(within_s)
         self._check_alive()
@@ -553,7 +554,7 @@ class EmbeddedBoard:
 
     @property
     def head(self) -> Head:
-        """Where the board stands in its file, and what time it is."""
+        """The head of the board in its file, and the time."""
         at = self._durable  # replace() takes three times as long
         return Head(at.revision, at.epoch, at.oldest, self._now_ms(), at.log_entries)
 
@@ -603,7 +604,7 @@ class EmbeddedBoard:
         return reading
 
     async def _reading(self, entries: tuple[Entry, ...], next_key: Key | None) -> Reading:
-        """What was captured now, shown once it cannot be lost any more."""
+        """A reading of the present state, returned once it is durable."""
         reading = Reading(self._state.revision, self._state.epoch.id, entries, next_key)
         await self._settled(reading.revision)
         return reading
@@ -621,7 +622,7 @@ class EmbeddedBoard:
             entries = await self._loop.run_in_executor(
                 self._readers, metered(lambda: read(after, head.revision, limit=limit))
             )
-            self._check_after(after)  # it may have been compacted meanwhile
+            self._check_after(after)  # it may have been compacted in the meantime
         return LogPage(head, tuple(entries))
 
     def _check_after(self, after: Revision) -> None:

@@ -1,13 +1,13 @@
 """Entries of a large commit on the way to their places in a board's file.
 
-A thousand keys of a large board lie on as many pages. To write them all at once takes the disk
-several times as long as their bytes, and all other commits wait meanwhile. So the rows of a large
-commit are first put side by side into table `owed`, in the transaction of the commit; those of the
-small ones that come later move them to table `entry`, some at a time.
+A thousand keys of a large board are on as many pages. Writing all of them at once takes several
+times as long as writing their bytes, and all other commits wait for it. So the rows of a large
+commit are first written next to each other into table `owed`, in the transaction of the commit;
+later small transactions move them to table `entry`, some at a time.
 
 Invariants
-- A row of `owed` stands for the one of `entry` with its key, if there is one: which is what counts
-  for the state, and for the checksum of the file.
+- A row of `owed` replaces the row of `entry` with its key, if there is one, in the state and in the
+  checksum of the file.
 - `_keys` are those of table `owed`, as long as no write failed. There are at most OWED_ROWS_MAX.
 """
 
@@ -28,17 +28,17 @@ from blackboard.types import RESTORE_CHANGES_MAX, Key
 
 OWED: Final[Table[str, Entry]] = replace(ENTRY, name="owed")
 OWED_ROWS_MIN: Final = 256
-"""Rows that are owed rather than put in their places, of one transaction."""
+"""Rows of one transaction from which on they are deferred."""
 OWED_ROWS_MAX: Final = RESTORE_CHANGES_MAX + 1
-"""Rows that are owed at most: the largest restore, with its answer. What does not fit besides is
-put in its place at once."""
+"""Deferred rows at most: the largest restore, with its answer. Further ones are put in their places
+directly."""
 PAID_ROWS: Final = 64
 """Rows that one transaction moves beside its own: about a millisecond."""
 RESTED_WRITES: Final = 16
 """Small transactions after a large one that move nothing: they are of those who waited for it."""
 COPIED_ROWS: Final = 256
-"""Moved rows after which the journal is copied into the file. Each lies on pages of its own: with a
-thousand of them that takes 11 milliseconds, for which nobody can commit; with these, 3."""
+"""Moved rows after which the journal is copied into the file. Each is on separate pages: a thousand
+of them block commits for 11 milliseconds, this number for 3."""
 _ROWS_PER_STATEMENT: Final = 128
 """Times 8 columns: SQLite takes 32,766 parameters."""
 _COLUMNS: Final = ", ".join(ENTRY.columns)
@@ -50,7 +50,8 @@ _PAID: Final = "DELETE FROM owed WHERE key <= ?"
 
 
 class Owed:
-    """What one open file owes. Each call belongs to a transaction, or to loading the file."""
+    """The deferred rows of one open file. Each call belongs to a transaction, or to loading the
+    file."""
 
     def __init__(self) -> None:
         self._keys: SortedSet[Key] = SortedSet()  # as SQLite orders them: by code points
@@ -67,7 +68,8 @@ class Owed:
         self._moved = 0
 
     def fill(self, state: State, cursor: sqlite3.Cursor) -> None:
-        """Let what is owed stand for what `state` has from table `entry`. Errors: Corrupt."""
+        """Replace rows in `state` from table `entry` by their deferred versions. Errors:
+        Corrupt."""
         rows = cursor.execute(OWED.select).fetchall()
         self._keys = SortedSet(row[0] for row in rows)
         if {key for (key,) in cursor.execute(_IN_PLACE)} != self._keys:  # those are of its index
@@ -75,7 +77,7 @@ class Owed:
         supersede(state, rows)
 
     def put(self, connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
-        """Write rows of entries; with few of them, move some of those that are owed."""
+        """Write rows of entries; if there are few, also move some deferred ones."""
         is_large = len(rows) >= OWED_ROWS_MIN
         if is_large and len(self._keys) + len(rows) <= OWED_ROWS_MAX:
             insert(connection, OWED.upsert, rows)
@@ -91,7 +93,8 @@ class Owed:
                 self._pay(connection)
 
     def drop(self, connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
-        """What was written or removed, whose keys are the first column of `rows`, is not owed."""
+        """Forget deferred versions of written or removed rows, whose keys are the first column of
+        `rows`."""
         gone = [(row[0],) for row in rows if row[0] in self._keys]
         connection.executemany(OWED.delete, gone)
         self._keys.difference_update(key for (key,) in gone)

@@ -156,7 +156,7 @@ class SqliteStore:
         if again and (gone := await self._removed(board)) is not None:
             revision, number = gone[0] + limits.EPOCH_JUMP, gone[1] + 1
             epoch = Epoch(number, uuid.uuid4().hex, revision=revision)
-            with contextlib.suppress(InvalidRequest):  # somebody else let it begin meanwhile
+            with contextlib.suppress(InvalidRequest):  # another call began it in between
                 await self.seed(board, Seed(epoch, self._now_ms()), _nothing())
         return (await self._board(board, create=True)).head
 
@@ -379,7 +379,7 @@ class SqliteStore:
             loading = asyncio.create_task(self._load(name, path), name=f"load board {name}")
             self._loading[name] = loading
             loading.add_done_callback(lambda _: self._loading.pop(name))
-        # Whoever asks may be cancelled; the others still get the board.
+        # The caller may be cancelled; the others still get the board.
         done, _ = await asyncio.wait([loading])
         return done.pop().result()
 
@@ -549,7 +549,7 @@ async def _taken(directory: Path) -> FileLock:
     try:
         return await asyncio.shield(taking)
     except asyncio.CancelledError:
-        # The thread goes on: what it takes is released, even if this is cancelled once more.
+        # The thread continues: its lock is released even if this is cancelled once more.
         await asyncio.wait([asyncio.create_task(_given_back(directory, taking))])
         raise
 
@@ -575,7 +575,7 @@ def _write_owner(directory: Path, url: str | None) -> None:
 
 
 def _in_use(directory: Path) -> DataDirectoryInUse:
-    """Who has the directory, as far as they said so."""
+    """The owner of the directory, as far as recorded."""
     try:
         owner = json.loads((directory / "owner.json").read_text())
         pid = owner["pid"]

@@ -5,17 +5,17 @@
         ...                                              # take the cut in here
 
 While it stands, there are two entries for each agent that was asked. `system/barriers/<agent>`, the
-gate, is there until the agent answers: it removes it, together with what it brings. After it, until
-the cut, `system/barriers/<agent>/cut` stands: what the agent commits meanwhile it commits together
-with the gate's removal, which says that all it knows is in that commit, or not at all. The engine
-refuses anything else (SnapshotFirst). Who waits is woken by the log; nobody polls.
+gate, exists until the agent answers by removing it together with its delivery. After that, until
+the cut, `system/barriers/<agent>/cut` exists: each commit of the agent must include the gate's
+removal, which says that the commit contains all of the agent's memory. The engine refuses anything
+else (SnapshotFirst). Waiting is driven by the log; nobody polls.
 
 Invariants
-- after the block nothing of this barrier is left, and if the process dies, nothing is after its
-  time.
+- after the block nothing of this barrier is left; if the process dies, nothing is left after the
+  timeout.
 - an agent counts as having answered only if it removed its gate itself, and not by leaving; a
   process that attached as the agent afterwards has not answered yet.
-- one barrier of a board stands at a time: another one waits for its turn, within its own time.
+- a board has one barrier at a time: another one waits for its turn, within its own timeout.
 """
 
 import asyncio
@@ -48,8 +48,8 @@ _ASKED_AT_ONCE = OPERATIONS_MAX // 2
 class Barrier:
     """Asks every attached agent of `board` for its state, for up to `timeout_ms`.
 
-    `request` names who asks: the same request again, of a service that died, need not wait for what
-    it left behind.
+    `request` identifies the barrier: the same request again, after its service died, need not wait
+    for the old entries.
     """
 
     def __init__(self, host: Host, board: str, request: str, timeout_ms: Milliseconds) -> None:
@@ -60,7 +60,7 @@ class Barrier:
         self._deadline_s = 0.0
         self._asked: Revision = 0
         self._asked_at: dict[str, Revision] = {}
-        """By agent: the revision of what stands until the cut."""
+        """By agent: the revision of the entry that exists until the cut."""
         self._waiting: set[str] = set()
         self._delivered: set[str] = set()
         self._left: set[str] = set()
@@ -96,7 +96,7 @@ class Barrier:
     # --- asking -----------------------------------------------------------------------------------
 
     async def _ask_in_turn(self) -> None:
-        """Ask everybody who is attached, once no other barrier stands."""
+        """Ask all attached agents, once there is no other barrier."""
         while True:
             self._waiting = await self._attached()
             agents = sorted(self._waiting)
@@ -118,7 +118,7 @@ class Barrier:
         return {agent for lease in living if (agent := agent_of(lease)) is not None}
 
     async def _ask(self, agents: list[str]) -> None:
-        """Errors: Conflict, when another barrier stands for one of them."""
+        """Errors: Conflict, when there is another barrier for one of them."""
         asked = encode_value({"timeout_ms": self._timeout_ms, "request": self._request})
         ttl_ms = self._timeout_ms + BARRIER_GRACE_MS
         left_behind = await self._left_behind([cut_key(agent) for agent in agents])
@@ -160,7 +160,7 @@ class Barrier:
     # --- lifting ----------------------------------------------------------------------------------
 
     async def _lift(self) -> None:
-        """Remove what stands of this barrier. What cannot be removed ends with its time to live."""
+        """Remove the entries of this barrier. Those that cannot be removed expire."""
         asked = sorted(self._asked_at.items())
         self._asked_at = {}
         for start in range(0, len(asked), _ASKED_AT_ONCE):
@@ -204,7 +204,7 @@ class Barrier:
                 self._left.add(agent)
 
     async def _ask_again(self, agent: str) -> None:
-        """To attach is no answer: the gate is put back if it was removed before."""
+        """Attaching is not a delivery: the gate is put back if it was removed before."""
         asked = encode_value({"timeout_ms": self._timeout_ms, "request": self._request})
         put = Put(barrier_key(agent), asked, self._timeout_ms + BARRIER_GRACE_MS)
         stands = KeyAt(cut_key(agent), self._asked_at[agent])

@@ -1,13 +1,13 @@
 """Branch: a new board that begins as another one was at a moment.
 
-The archive is told first (it shares the past, which costs what changed since then), then the engine
-gets the entries, page by page, and has the board whole or not at all.
+The archive comes first (it shares the history, at a cost that depends on the changes since then),
+then the engine gets the entries, page by page, and has the board completely or not at all.
 
 Invariants
 - a board that exists is never touched: neither in the engine nor in the archive.
 - what the branch begins with has the digests that the archive has of that moment, or there is none.
-- two that make a board of one name take turns, by a lease in the archive; should that run out,
-  `system/origin` tells where the board came from, and the archive is put right by it.
+- two branches to one name take turns, by a lease in the archive; if that runs out, the archive is
+  corrected according to `system/origin`.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ _PAUSE_MS: Final = 50
 async def alone(archive: Archive, board: str) -> AsyncIterator[None]:
     """In this block nobody else makes a board of that name, in whichever process.
 
-    Errors: Unavailable when somebody else is at it.
+    Errors: Unavailable when another one is in progress.
     """
     slot = _SLOT.format(zlib.crc32(board.encode()) % _SLOTS)
     owner = secrets.token_hex(8)
@@ -154,7 +154,7 @@ class Branches:
         return await self._host.store.open(wish.new)
 
     async def _settle(self, board: str) -> None:
-        """Make sure that the archive has the origin that the board tells of."""
+        """Make sure that the archive has the origin that the board records."""
         reading = await self._host.store.read(board, [ORIGIN_KEY])
         if not reading.entries:
             return

@@ -5,10 +5,10 @@ digests of the sealed manifest before the last one is given to it.
 
 Invariants
 - an import whose digests are not those of its manifest leaves no board.
-- at most IMPORTS_MAX are under way, each with one page in memory; one whose next page does not come
+- at most IMPORTS_MAX run at a time, each with one page in memory; one whose next page does not come
   within IMPORT_IDLE_MS is given up.
 
-What a board that did not begin empty says of where it came from: `system/origin`.
+The origin of a board that did not begin empty: `system/origin`.
 """
 
 import asyncio
@@ -41,7 +41,8 @@ from blackboard.wire.frames import SEALED, SEALED_BYTES_MAX
 def origin_entry(
     origin: Point, *, by: str, note: str, request: str, time_ms: Milliseconds, shares: bool = True
 ) -> Entry:
-    """What a board says of where it came from; `shares` is whether the archive has its past."""
+    """The entry with a board's origin; `shares` says whether the archive has its earlier
+    history."""
     value = {
         "board": origin.board,
         "revision": origin.revision,
@@ -150,7 +151,7 @@ class _Import:
         return await self._store.seed(self._board, seed, self._checked())
 
     async def _checked(self) -> AsyncIterator[Sequence[Entry]]:
-        """The pages, as long as nothing is wrong with them. Errors: Corrupt, InvalidRequest."""
+        """The pages, checked one by one. Errors: Corrupt, InvalidRequest."""
         while page := await self._page():
             for entry in page:
                 self._check(entry)

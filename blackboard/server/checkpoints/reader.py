@@ -105,14 +105,14 @@ class Past:
         if not found:
             return ()
         epoch = (await self._host.store.open(board)).epoch
-        # The archive may not have been told yet what the engine went on from.
+        # The archive may not know yet from which revision the engine continued.
         gone = range(
             epoch.from_revision + 1, epoch.revision if epoch.cause in (ENGINE, RECOVER) else 0
         )
         return [c for c in reversed(found) if c.lost or c.revision in gone]
 
     async def mark(self, board: str) -> Mark | None:
-        """How far the board is archived; None if it is not, or nothing is."""
+        """The archived position of the board; None if nothing is archived."""
         return None if self._host.archive is None else await self._host.archive.mark(board)
 
     async def reach(self, board: str, revision: Revision) -> Mark:
@@ -155,7 +155,7 @@ class Past:
         """That the board still has the history in which `at` was `known`: else what was read of it
         since may be of two.
 
-        Errors: Unavailable when its engine lost revisions meanwhile; as `Archive.mark_at`.
+        Errors: Unavailable when its engine lost revisions in the meantime; as `Archive.mark_at`.
         """
         mark = await self.archive.mark_at(at)
         if (mark.chain, mark.epoch) != (known.chain, known.epoch):
@@ -169,7 +169,7 @@ class Past:
         return await self.archive.read(await self.point(board, moment), keys)
 
     async def page(self, at: Point, after: Key | None) -> tuple[tuple[Entry, ...], Key | None]:
-        """Some of what a board held, but for the records of the service; and how to go on."""
+        """A page of a board's content without the records of the service, and where to continue."""
         page = await self.archive.list(at, "", after=after, limit=LIST_ENTRIES_MAX)
         return tuple(e for e in page.entries if _is_content(e.key)), page.next_key
 

@@ -8,8 +8,8 @@ Invariants
 - what the engine still has is archived before it is replaced, and it is replaced only as it stood
   then; so a recovery loses nothing either.
 - the archive is compared with its digests before anything is replaced.
-- the board stands above everything that was archived afterwards, too.
-- whoever is killed in the middle leaves a board that is there or is not: the next recovery does it.
+- the board is above everything that was archived, also afterwards.
+- a kill in the middle leaves a complete board or none: the next recovery completes it.
 """
 
 import asyncio
@@ -35,13 +35,20 @@ from blackboard.integrity.digest_check import Sums
 from blackboard.server.archiver import check_archived
 from blackboard.server.boards import Host
 from blackboard.server.checkpoints.branch import alone
-from blackboard.types import ARCHIVE_LEASE_MS, HOLD_MS_MAX, LIST_ENTRIES_MAX, RECOVER_WAIT_MS, Key
+from blackboard.types import (
+    ARCHIVE_LEASE_MS,
+    HOLD_MS_MAX,
+    LIST_ENTRIES_MAX,
+    RECOVER_WAIT_MS,
+    Key,
+    Prefix,
+)
 
 _BARRIERS: Final = barrier_key("")
 _ARCHIVED_MS: Final = 3 * ARCHIVE_LEASE_MS
 """Time for the archive to have something: perhaps its archiver was killed just now."""
 _TRIES: Final = 5
-"""Times that it begins again because somebody committed meanwhile."""
+"""Times that it starts again because somebody committed in between."""
 
 
 class Recoveries:
@@ -64,9 +71,9 @@ class Recoveries:
 
         A board that was recovered already, and nothing was lost since, gets the same answer.
         Errors: NoSuchBoard when nothing is archived of it; InvalidRequest when its engine has all
-        that is archived; as `Archive.read` for a moment that is not archived; Corrupt when what is
-        archived is not what was sealed: the board is as it was; Unavailable: ask again.
-        Cancellation: it goes on.
+        that is archived; as `Archive.read` for a moment that is not archived; Corrupt when the
+        archive is damaged: the board is unchanged; Unavailable: ask again. Cancellation: it
+        continues.
         """
         running = self._running.get(board)
         if running is None:
@@ -110,7 +117,7 @@ class _Recovery:
             raise Unavailable(f"board {self._board}", f"not recovered: {failure}")
 
     async def _try(self) -> Recovered:
-        """Errors: HeadMoved when somebody committed meanwhile."""
+        """Errors: HeadMoved when somebody committed in between."""
         head = await self._stands()
         target = await self._target(head)
         if target is None:
@@ -125,12 +132,12 @@ class _Recovery:
                 head = await self._stands()
             return await finish(self._make(target, head, last.epoch.number))
         finally:
-            with suppress(BlackboardError):  # a hold ends by itself
+            with suppress(BlackboardError):  # a hold times out
                 if head is not None:
                     await self._host.store.hold(self._board, 0)
 
     async def _stands(self) -> Head | None:
-        """Where the engine's board stands, once it is archived up to there.
+        """The head of the engine's board, once it is archived up to there.
 
         None when there is none but what a recovery left that was killed.
         """
@@ -190,7 +197,7 @@ class _Recovery:
         revision = mark.revision + 1
         name = secrets.token_hex(8)
         epoch = Epoch(max(number, mark.epoch.number) + 1, name, RECOVER, target.revision, revision)
-        items = tuple(await self._archive.items(target))
+        items = await self._items(target, mark.revision)
         time_ms = time.time_ns() // 1_000_000 if head is None else head.time_ms
         seed = Seed(epoch, time_ms, items)
         self.so_far = Recovered(False, 0, target.revision, revision, name)
@@ -201,6 +208,15 @@ class _Recovery:
         done = self.so_far
         return Recovered(True, done.entries, target.revision, revision, name)
 
+    async def _items(self, target: Point, *others: int) -> tuple[tuple[Prefix, int], ...]:
+        """The counters of `append`, above every number that was given since, too."""
+        found = dict(await self._archive.items(target))
+        lost = await self._archive.lost(self._board)
+        for revision in {*others, target.revision if lost is None else lost.through}:
+            for prefix, following in await self._archive.items(Point(self._board, revision)):
+                found[prefix] = max(found.get(prefix, 0), following)
+        return tuple(sorted(found.items()))
+
     async def _counted(self, target: Point) -> AsyncIterator[Sequence[Entry]]:
         async for page in self._pages(target):
             yield page
@@ -209,7 +225,7 @@ class _Recovery:
             self.so_far = Recovered(False, count, old.from_revision, old.revision, old.epoch)
 
     async def _pages(self, target: Point) -> AsyncIterator[Sequence[Entry]]:
-        """All that the board held, but for who was asked for a checkpoint then."""
+        """The whole content of the board, without the entries of a barrier."""
         after: Key | None = None
         while True:
             page = await self._archive.list(target, "", after=after, limit=LIST_ENTRIES_MAX)

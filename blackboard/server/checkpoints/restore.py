@@ -1,26 +1,28 @@
 """Restore: the content of an earlier revision comes back, as one new revision.
 
-What differs between then and now is computed beside the board, from the archive and the tail of the
-log, while everybody goes on; then one commit, accepted only if nobody committed since, switches. It
-costs what changed, not what there is. After RESTORE_ATTEMPTS_MAX tries on a busy board, and at once
-for a large restore, the other commits are made to wait, for no more than HOLD_MS_MAX.
+The difference between then and now is computed beside the board, from the archive and the tail of
+the log, while everybody works on; then one commit, accepted only if nobody committed since,
+switches. The cost depends on the changes, not on the size of the board. After RESTORE_ATTEMPTS_MAX
+tries on a busy board, and at once for a large restore, other commits have to wait, for at most
+HOLD_MS_MAX.
 
 Invariants
 - the restore is one commit: before it everything is as it was, after it everything is as it is to
   be, and no commit of the old epoch comes after it.
 - its answer is an entry that the same commit puts: the same request again finds it.
-- what differs leads from the archive's sums of the present to its digests of the target, where it
-  has those; else nothing is restored.
-- the namespace `system` is left as it is, but for that entry.
-- from the last look at the log to the commit nothing is waited for, so that nobody commits in
-  between, but for the thread that encodes a large commit, while others are made to wait; what is
-  computed there does not grow with the number of changes, but for the commit.
+- the difference leads from the archive's sums of the present to its digests of the target, if it
+  has them; otherwise nothing is restored.
+- the namespace `system` is left unchanged, except for that entry.
+- `append` issues no number again that was issued in what comes back, though the engine lost it.
+- between the last read of the log and the commit nothing is awaited, so that nobody commits in
+  between, except the thread that encodes a large commit, while others have to wait; apart from the
+  commit, the work there does not grow with the number of changes.
 """
 
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, Final
@@ -29,7 +31,7 @@ from sortedcontainers import SortedDict
 
 from blackboard.archive.history import CHANGED_KEYS
 from blackboard.client.documents.inverse import documents_in, restored
-from blackboard.core.access import Principal
+from blackboard.core.access import Principal, narrowed_from
 from blackboard.core.checkpoints import (
     BEFORE_RESTORE,
     KEPT_CALLS,
@@ -53,9 +55,10 @@ from blackboard.core.commit import (
     LogEntry,
     Op,
     PutBack,
+    signature,
 )
 from blackboard.core.documents.keys import document_of, document_prefix
-from blackboard.core.path import SYSTEM, namespace_of
+from blackboard.core.path import SYSTEM, item_key, namespace_of
 from blackboard.errors import (
     AttemptTooOld,
     BlackboardError,
@@ -116,7 +119,8 @@ class Restores:
         """
         check_request(wish.request)
         self._host.revocations.check(who)
-        by, permit = who.name, self._host.revocations.permit(who)
+        by = signature(who.name, narrowed_from(who))
+        permit = self._host.revocations.permit(who)
         done = await self._asked_before(board, wish.request)
         if done is not None:
             return done
@@ -170,7 +174,7 @@ class Restores:
                     failure = error
             raise failure
         finally:
-            # A hold ends by itself; that it was not ended says nothing of the restore.
+            # A hold times out; failing to end it says nothing about the restore.
             with contextlib.suppress(Unavailable):
                 await store.hold(board, 0)
 
@@ -224,6 +228,8 @@ class _Attempt:
     _deletes: "SortedDict[Key, Delete]" = field(default_factory=SortedDict)
     _parts: set[Key] = field(default_factory=set)
     """Keys of documents that may differ."""
+    _items: dict[Key, int] = field(default_factory=dict)
+    """The last item of each list that has more in what the engine lost, and its index."""
     _size: int = 0
     """Bytes of the operations."""
 
@@ -267,7 +273,7 @@ class _Attempt:
         commit = Commit(
             system_id(),
             head.epoch.id,
-            (*deletes, *puts, *documents, *await self._kept_calls(head), answer),
+            (*deletes, *puts, *self._counted(), *documents, *await self._kept_calls(head), answer),
             (KeyAt(restore_key(self.wish.request), ABSENT),),
             note=self.wish.note,
             begins=epoch,
@@ -276,9 +282,15 @@ class _Attempt:
         committed = await self._send(salted(commit))
         return _restored(told, committed.revision, committed.time_ms)
 
+    def _counted(self) -> Iterator[PutBack]:
+        """What lets `append` go on above the items that the engine does not know of."""
+        for key, item in self._items.items():
+            value, expires_at_ms = self._then[key] or (None, None)
+            yield PutBack(key, value, expires_at_ms, item)
+
     async def _kept_calls(self, head: Head) -> list[Op]:
-        """What says that agents are answered the calls of the future that is abandoned; or what
-        takes back that an earlier restore said so."""
+        """The operation which records that agents get the results of calls of the abandoned future,
+        or which removes that record of an earlier restore."""
         if self.wish.keep_calls:
             kept = {"after": self.target.revision, "through": head.revision}
             return [PutBack(KEPT_CALLS, encode_value(kept), None)]
@@ -296,7 +308,7 @@ class _Attempt:
         raise outcome
 
     def _check_limits(self) -> None:
-        count = len(self._puts) + len(self._deletes) + 1 + self.wish.keep_calls
+        count = len(self._puts) + len(self._deletes) + len(self._items) + 1 + self.wish.keep_calls
         if count > RESTORE_CHANGES_MAX:
             raise LimitExceeded("RESTORE_CHANGES_MAX", count, RESTORE_CHANGES_MAX)
         if self._size > RESTORE_BYTES_MAX:
@@ -351,7 +363,7 @@ class _Attempt:
             await self._settle()
 
     def _forget(self) -> None:
-        for held in (self._then, self._now, self._unsettled):
+        for held in (self._then, self._now, self._unsettled, self._items):
             held.clear()
         for found in (self._puts, self._deletes, self._parts):
             found.clear()
@@ -384,7 +396,7 @@ class _Attempt:
     async def _begin(self) -> None:
         """What differs where the archive is now."""
         head = await self.host.store.open(self.board)
-        # The archive must know what the epoch goes on from: perhaps the engine lost the rest.
+        # The archive must know where the epoch continues: perhaps the engine lost the rest.
         mark = await self.past.reach(self.board, max(self.target.revision, head.epoch.revision))
         now = Point(self.board, mark.revision)
         async for key, then, at_mark in self._archived(now):
@@ -398,7 +410,16 @@ class _Attempt:
         except Corrupt:
             await self.past.check_same(now, mark)
             raise
+        await self._count_items(now)
         self._through = mark.revision
+
+    async def _count_items(self, now: Point) -> None:
+        """Which lists have items at the target, or had, that the engine does not know of."""
+        for prefix, following in await self.past.archive.items(self.target, unless=now):
+            last = item_key(prefix, following - 1)
+            if namespace_of(last) != SYSTEM and document_of(last) is None:
+                self._items[last] = following - 1
+        await self._look_up([key for key in self._items if key not in self._then])
 
     async def _verify(self, now: Point) -> None:
         """Whether what differs leads from the sums of `now` to the digests of the target.
@@ -445,7 +466,7 @@ class _Attempt:
             page = await self.host.store.log(self.board, self._through, limit=LOG_ENTRIES_MAX)
             for entry in page.entries:
                 if entry.epoch is not None and entry.epoch.cause != RESTORE:
-                    raise Compacted(self._through, entry.revision)  # it goes on from before
+                    raise Compacted(self._through, entry.revision)  # it continues from before
             await self._look_up(await self._take(page.entries))
             if page.entries:
                 self._through = page.entries[-1].revision
@@ -453,8 +474,8 @@ class _Attempt:
                 return page.head
 
     async def _take(self, entries: Iterable[LogEntry]) -> list[Key]:
-        """Note what the keys hold after `entries`, and let others run meanwhile; returns those of
-        which it is not known what they held at the target."""
+        """Note the values of keys after `entries`, giving way to others; returns the keys whose
+        values at the target are not known."""
         found: dict[Key, None] = {}
         changes = chain.from_iterable(entry.changes for entry in entries)
         while some := list(islice(changes, _KEYS_AT_ONCE)):
@@ -469,7 +490,7 @@ class _Attempt:
         return [key for key in found if key not in self._then]
 
     async def _look_up(self, keys: list[Key]) -> None:
-        """What they held at the target."""
+        """Look up their values at the target."""
         for start in range(0, len(keys), READ_KEYS_MAX):
             some = keys[start : start + READ_KEYS_MAX]
             reading = await self.past.archive.read(self.target, some)
@@ -482,4 +503,4 @@ def _content(entry: Entry | None) -> Content | None:
 
 
 def _size_of(op: PutBack | Delete) -> int:
-    return len(op.key) + (len(op.value) if isinstance(op, PutBack) else 0)
+    return len(op.key) + (len(op.value or b"") if isinstance(op, PutBack) else 0)

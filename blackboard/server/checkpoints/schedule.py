@@ -190,7 +190,7 @@ class AutomaticCheckpoints:
         return [board for board in self._host.boards() if not is_reserved(board)]
 
     def _due(self, board: str, head: Head) -> str | None:
-        """The name of the checkpoint that is due; None = none is."""
+        """The name of the checkpoint that is due; None if there is none."""
         now_ms = _now_ms()
         revision, time_ms = self._last.setdefault(board, (head.revision, now_ms))
         every, every_ms = self._settings.every_revisions, self._settings.every_ms

@@ -1,7 +1,7 @@
 """Taking checkpoints, and telling which there are.
 
 A checkpoint is one entry, `system/checkpoints/<name>`; its revision is the cut. Its manifest is
-written, and signed, by whoever archives that revision.
+written and signed by the archiver of that revision.
 
 Invariants
 - a name is given once: a checkpoint is never moved, and the same request gets the same answer.
@@ -9,9 +9,9 @@ Invariants
 
 How large the manifest of a checkpoint would be, before it is taken.
 
-A manifest names every namespace and every agent of a board, and holds what agents declared. It is
-made by whoever archives the checkpoint, when nobody can be refused any more; one that is larger
-than MANIFEST_BYTES_MAX would be kept, but could not be imported anywhere.
+A manifest names every namespace and every agent of a board, and holds the agents' declarations. The
+archiver makes it when the checkpoint can no longer be refused; one larger than MANIFEST_BYTES_MAX
+would be stored, but could not be imported anywhere.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,8 @@ from blackboard.types import CHECKPOINTS_MAX, LIST_ENTRIES_MAX, MANIFEST_BYTES_M
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value
 
 ROOM_BYTES: Final = 64 * 1024
-"""For agents and namespaces that the archive does not know yet, and what is declared meanwhile."""
+"""Reserve for agents and namespaces that the archive does not know yet, and for new
+declarations."""
 _DECLARED_BYTES_MAX: Final = 4 * MANIFEST_BYTES_MAX
 """Of values that are looked at: as JSON they have at least a quarter of these bytes."""
 _HASH: Final = bytes(32)
@@ -64,8 +65,8 @@ async def check_manifest(
     """Errors: LimitExceeded when the manifest of checkpoint `name`, whose entry will hold `record`,
     would be too large to be imported.
 
-    Cost: a look at the archive, which names the namespaces and agents as far as it is. While that
-    is away, nothing is refused.
+    Cost: a query of the archive, which knows the namespaces and agents up to its position. While it
+    is unavailable, nothing is refused.
     """
     try:
         size = ROOM_BYTES + await _size(store, archive, board, name, record)
@@ -76,7 +77,8 @@ async def check_manifest(
 
 
 async def _size(store: Store, archive: Archive, board: str, name: str, record: bytes) -> int:
-    """Bytes of the manifest, if the archive knows all namespaces and agents; but for digits."""
+    """Bytes of the manifest, if the archive knows all namespaces and agents; approximate in
+    digits."""
     mark = await archive.mark(board)
     facts = Facts({}, {})
     if mark is not None:
@@ -221,7 +223,7 @@ class Checkpoints:
         ]
 
     async def stored(self, board: str) -> Sequence[Stored]:
-        """What the archive has of them; nothing without an archive."""
+        """The archived checkpoints; none without an archive."""
         archive = self._host.archive
         return () if archive is None else await archive.checkpoints(board)
 
@@ -267,7 +269,7 @@ def _record(wish: CheckpointWish, by: str, answers: Answers | None) -> dict[str,
 
 
 def _lost(stored: Stored) -> Checkpoint:
-    """A checkpoint of which only the archive tells, in its manifest. Errors: Corrupt."""
+    """A checkpoint that only the archive has, from its manifest. Errors: Corrupt."""
     record = encode_value(read_manifest(stored.manifest).get("record"))
     revision, time_ms = stored.revision, stored.time_ms
     key = checkpoint_key(stored.name)

@@ -7,7 +7,8 @@ Invariants
 - at most AWARENESS_STATES_MAX clients are known, AWARENESS_PER_SESSION_MAX of one member.
 - states of a member are removed with it; states from another process are removed AWARENESS_TTL_MS
   after its last message.
-- only its own agent can announce a client that has written to the document.
+- only its own agent, on the same account, can announce a client that has written to the document.
+- the `agent` in a state is the member's own name; `account` is there if that differs.
 
 Source: y-protocols/awareness.js.
 
@@ -56,6 +57,14 @@ class Member(Protocol):
     def agent(self) -> str:
         """In whose name it writes."""
 
+    @property
+    def account(self) -> str:
+        """On whose account."""
+
+    @property
+    def signed(self) -> str:
+        """The signature of both: who it is."""
+
     def deliver(self, frame: bytes) -> None:
         """Send a frame, in order; it must not wait."""
 
@@ -88,10 +97,10 @@ class Presences:
         """Everybody."""
         return [there.presence for there in self._there.values()]
 
-    def agent_of(self, client: int) -> str | None:
+    def signed_of(self, client: int) -> str | None:
         """Who brought a client here; None when nobody did, or another process."""
         there = self._there.get(client)
-        return None if there is None or there.member is None else there.member.agent
+        return None if there is None or there.member is None else there.member.signed
 
     def brought_here(self) -> list[Presence]:
         """Clients announced by members of this process."""
@@ -99,7 +108,8 @@ class Presences:
 
     def note(self, member: Member, told: Iterable[Presence]) -> list[Presence]:
         """A member announces itself; what it repeats of others is left out."""
-        return [p for p in told if self._is_its_own(member, p) and self._take(p, member)]
+        own = (_named(p, member) for p in told if self._is_its_own(member, p))
+        return [p for p in own if self._take(p, member)]
 
     def hear(self, told: Iterable[Presence]) -> list[Presence]:
         """Another process announces its members; messages about members of this process are
@@ -134,7 +144,7 @@ class Presences:
 
     def _is_its_own(self, member: Member, presence: Presence) -> bool:
         owner = self._owner(presence.client)
-        if owner is not None and owner != member.agent:
+        if owner is not None and owner != member.signed:
             return False
         there = self._there.get(presence.client)
         if there is None:
@@ -171,6 +181,24 @@ class Presences:
         if len(self._gone) > AWARENESS_STATES_MAX:
             del self._gone[next(iter(self._gone))]
         return Presence(client, clock, None)
+
+
+def _named(told: Presence, member: Member) -> Presence:
+    """What a client tells, with the name and the account that it has, should it tell of either."""
+    try:
+        state = None if told.state is None else ysync.read_json(told.state)
+    except (ValueError, RecursionError):  # no JSON: its reader's affair
+        return told
+    if not isinstance(state, dict) or not state.keys() & {"agent", "account"}:
+        return told
+    name = {"agent": member.agent}
+    if member.account != member.agent:
+        name["account"] = member.account
+    rest = {key: value for key, value in state.items() if key not in ("agent", "account")}
+    try:
+        return Presence(told.client, told.clock, ysync.write_json({**name, **rest}))
+    except (InvalidRequest, LimitExceeded):  # its own words leave no room for its name
+        return Presence(told.client, told.clock, ysync.write_json(name))
 
 
 def _now() -> float:

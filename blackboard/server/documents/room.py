@@ -1,4 +1,4 @@
-"""One document in one process: what is committed of it, and whoever is connected.
+"""One document in one process: its committed content, and the connected members.
 
 The log is the only way in. An edit is tried on a copy and committed. It reaches the document
 (`live`) and everybody else when its commit is acknowledged here, or when it comes from the log,
@@ -6,20 +6,20 @@ whichever is first. So nobody ever sees an edit that could still be lost, and pr
 other channel.
 
 Invariants
-- `live` holds what is committed, all of it up to `revision`; a peer is told what it holds, or
-  will hold at the end of the same turn.
+- `live` holds all committed content up to `revision`; a peer gets only content that `live` holds,
+  or will hold at the end of the same turn.
 - a client belongs to the agent that first used it, for ever; another agent cannot write as it.
-- whatever ends the room ends its members: they come back, and find what is committed.
+- when the room ends, its members are disconnected: they reconnect and get the committed content.
 
 Edits of the members here that are on their way: admitted, and not yet back from the log.
 
-An edit may be told as soon as its commit is acknowledged: it cannot be lost any more. The log
-brings it a little later, with its revision, and then nobody is told again. What comes out of one
-call of the engine is told together.
+An edit may be forwarded as soon as its commit is acknowledged, because it cannot be lost any more.
+The log brings it a little later, with its revision, and then it is not forwarded again. Edits of
+one call of the engine are forwarded together.
 
 Invariants
-- an edit is told once, however early its acknowledgement or the log is.
-- after `close` nothing is told.
+- an edit is forwarded once, whether the acknowledgement or the log comes first.
+- after `close` nothing is forwarded.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from blackboard.client.views import Revised
 from blackboard.client.watch import Watch
 from blackboard.client.writer import Wish, Writer
 from blackboard.core.access import ALL_RIGHTS, Grant, Principal
-from blackboard.core.commit import RESTORE, Append, Op
+from blackboard.core.commit import RESTORE, Append, Op, name_of, signature
 from blackboard.core.documents import update as crdt
 from blackboard.core.documents.keys import base_key, document_prefix, overlaps_prefix
 from blackboard.core.documents.update import Update
@@ -71,8 +71,8 @@ class Flight:
 class Flights:
     """The edits of one document that are on their way, by their bytes, oldest first.
 
-    `acknowledged` is called with those that are committed and not told yet, in the order of their
-    acknowledgements; `failed` when one surely or perhaps was not committed.
+    `acknowledged` is called with edits that are committed and not forwarded yet, in the order of
+    their acknowledgements; `failed` when one was certainly or possibly not committed.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class Flights:
         return iter(self._flights)
 
     def find(self, data: bytes) -> Flight | None:
-        """The flight of an edit; None if it is nobody's here, or back from the log."""
+        """The edit in flight; None if it is not from this process, or the log has brought it."""
         return self._flights.get(data)
 
     def came_back(self, data: bytes) -> None:
-        """The log has brought an edit, and it was told."""
+        """The log has brought an edit, and it was forwarded."""
         self._flights.pop(data, None)
 
     async def commit(self, writer: Writer, ops: tuple[Op, ...], data: bytes, edit: Flight) -> None:
@@ -151,7 +151,7 @@ class Room:
         self.mark: int | None = None
         self.members: set[Member] = set()
         self.users = 0
-        """Those who need the room: it may be closed when there are none."""
+        """The users of the room: it may be closed when there are none."""
         self._link = link
         self._whispering = whispering
         self._owners: dict[int, str] = {}
@@ -195,8 +195,8 @@ class Room:
                 self._let_go()
 
     def _let_go(self) -> None:
-        """Keep nothing of the document. What this object is made of holds it, and the collector
-        comes to what is old once in days: a document may have a hundred megabytes here."""
+        """Drop the document. This object is part of a reference cycle, and the oldest generation of
+        the garbage collector is collected rarely, while a document may take a hundred megabytes."""
         self.live, self._base, self._tail = Replica(), Base(), Tail(self.key)
         self._task = self._compacting = self._watch = None
         self._writers.clear()
@@ -219,7 +219,7 @@ class Room:
         failure = Unavailable(what=f"document {self.key}", reason=reason)
         if not self._opened.done():
             self._opened.set_exception(failure)
-        self._opened.exception()  # somebody may have given up waiting for it
+        self._opened.exception()  # a caller may have given up waiting for it
         for _, waiter in self._waiting:
             if not waiter.done():
                 waiter.set_exception(Unavailable(**failure.fields()))
@@ -275,7 +275,7 @@ class Room:
     # --- the log ----------------------------------------------------------------------------------
 
     def _follow(self, revisions: list[Revised]) -> bool:
-        """Take what was committed; False when the document must be loaded anew."""
+        """Apply committed updates; False when the document must be loaded again."""
         fresh: list[Item] = []
         for revised in revisions:
             if revised.epoch is not None and revised.epoch.cause == RESTORE:
@@ -299,7 +299,8 @@ class Room:
             if change.kind == "delete":
                 self._tail.drop(change.key)
             elif change.kind == "put" and storage.is_update(self.key, change.key):
-                told.append((change.key, change.value, revised.author))
+                author = signature(revised.author, revised.account)
+                told.append((change.key, change.value, author))
             elif change.kind == "put" and change.key == base_key(self.key):
                 generation, count = change.value["parts"]
                 self._base = storage.base_of(self.key, generation, count, revised.revision)
@@ -311,8 +312,8 @@ class Room:
     def _tell_acknowledged(self, edits: Sequence[bytes]) -> None:
         """Tell what members here just committed, without waiting for the log to bring it.
 
-        It is told first and applied then, both in this turn: nobody sees a difference, but peers
-        have it sooner.
+        It is forwarded first and applied afterwards, in the same turn: nobody sees a difference,
+        but peers get it sooner.
         """
         told: list[Item] = []
         clocks = dict(self.live.clocks)
@@ -322,7 +323,7 @@ class Room:
                 continue  # the log was first, or has to be
             flight.is_told = True
             clocks.update(flight.update.news(clocks))
-            told.append(Item((), data, flight.member.agent))
+            told.append(Item((), data, flight.member.signed))
         try:
             self._broadcast(told)
             for item in told:
@@ -338,8 +339,8 @@ class Room:
         return [] if flight is not None and flight.is_told else self._apply(item)
 
     def _apply(self, item: Item) -> list[Item]:
-        """Apply an update to what is committed; returns what there is to tell: others may have
-        waited for it. Errors: DamagedError.
+        """Apply an update to the committed content; returns the updates to forward, since others
+        may have waited for it. Errors: DamagedError.
         """
         waiting, self._late, applied = [item, *self._late], [], []
         for candidate in waiting:
@@ -409,8 +410,8 @@ class Room:
             return False
         return any(client in self.live.clocks for client in clocks)
 
-    def admit(self, data: bytes, agent: str) -> tuple[bytes, Update]:
-        """Try an edit of `agent`; returns what is new in it, which is to be committed.
+    def admit(self, data: bytes, signed: str) -> tuple[bytes, Update]:
+        """Try an edit of whom `signed` tells; returns what is new in it, which is to be committed.
 
         Errors: DocumentRefused; the document is unharmed.
         """
@@ -419,17 +420,17 @@ class Room:
             return crdt.EMPTY_UPDATE, update
         clients = self._trial.news(update)
         for client in clients:
-            if self._owner_of(client, agent) != agent:
+            if self._owner_of(client, signed) != signed:
                 reason = f"client {client} is somebody else's"
                 raise DocumentRefused(self.key, "foreign", reason)
         news, update = self._trial.take(data, update)
         if news != crdt.EMPTY_UPDATE:
-            self._owners.update(dict.fromkeys(clients, agent))
+            self._owners.update(dict.fromkeys(clients, signed))
         return news, update
 
     def check_known(self, data: bytes, member: Member) -> None:
-        """What an edit repeats must be what is known: else its author, whose number somebody else
-        has used, would lose it without a word.
+        """Units that an edit repeats must equal the known ones: otherwise its author, whose client
+        id somebody else has used, would lose the edit silently.
 
         Errors: DocumentRefused; DamagedError.
         """
@@ -438,14 +439,14 @@ class Room:
         if place is None:
             return
         client, clock = place
-        owner = self._owners.get(client, member.agent)
-        whose = "somebody else's" if owner != member.agent else "in use elsewhere"
+        owner = self._owners.get(client, member.signed)
+        whose = "somebody else's" if owner != member.signed else "in use elsewhere"
         reason = f"client {client} is {whose}: what is known of it at {clock} is something else"
         raise DocumentRefused(self.key, "foreign", reason)
 
-    def _owner_of(self, client: int, agent: str) -> str:
+    def _owner_of(self, client: int, signed: str) -> str:
         """Whose a client is: who first wrote as it; before that, who said here that it is there."""
-        return self._owners.get(client) or self._presences.agent_of(client) or agent
+        return self._owners.get(client) or self._presences.signed_of(client) or signed
 
     def has_news(self, data: bytes) -> bool:
         """Whether an update that may not be admitted says anything new. Errors: InvalidRequest."""
@@ -461,38 +462,38 @@ class Room:
             probe.close()
 
     def forget(self) -> None:
-        """What was just admitted will not be committed."""
+        """The edit that was just admitted will not be committed."""
         self._trial.forget()
 
     async def commit(self, news: tuple[bytes, Update], member: Member) -> None:
         """Commit what was admitted. Errors: those of `Board.commit`; it is not tried any more."""
         data, update = news
-        ops, writer = storage.append_update(self.key, data), self._writer(member.agent)
+        ops, writer = storage.append_update(self.key, data), self._writer(member)
         await self._flights.commit(writer, ops, data, Flight(member, update))
 
     async def report(self, met: Met, member: Member) -> None:
-        """Put into the log that an edit of a member met those of others. Errors: as of `commit`."""
+        """Record that an edit of a member overlaps with others. Errors: as of `commit`."""
         others = {owner for c in met.clients if (owner := self._owners.get(c)) is not None}
-        agents = sorted({member.agent, *others})
+        agents = sorted({member.agent, *map(name_of, others)})
         value = {"text": met.text, "start": met.start, "end": met.end, "agents": agents}
         op = Append(overlaps_prefix(self.key), encode_value(value), OVERLAP_TTL_MS)
-        await self._writer(member.agent).commit(Wish((op,)), with_held=False)
+        await self._writer(member).commit(Wish((op,)), with_held=False)
 
-    def _writer(self, agent: str) -> Writer:
-        writer = self._writers.get(agent)
+    def _writer(self, member: Member) -> Writer:
+        writer = self._writers.get(member.signed)
         if writer is None:
-            link = self._link(_keeper(agent, self.key))
-            writer = self._writers[agent] = Writer(link, self.board)
+            link = self._link(_keeper(member.agent, self.key, member.account))
+            writer = self._writers[member.signed] = Writer(link, self.board)
         return writer
 
     # --- members ----------------------------------------------------------------------------------
 
     def join(self, member: Member) -> None:
-        """Let somebody in; it is told of nothing until it is `tell`ed everything."""
+        """Let a member in; nothing is sent to it until `tell` has sent it everything."""
         self.members.add(member)
 
     def leave(self, member: Member) -> None:
-        """Somebody is gone, and with it what it told of itself."""
+        """A member left; its awareness states are removed."""
         self.members.discard(member)
         self._listening.discard(member)
         self._spread(self._presences.leave(member))
@@ -508,13 +509,13 @@ class Room:
             self.tell_present(member)
 
     def tell_present(self, member: Member) -> None:
-        """Send who is there."""
+        """Send the awareness states."""
         known = self._presences.known()
         if known:
             member.deliver(ysync.write_awareness(known))
 
     def note_present(self, member: Member, told: Iterable[Presence]) -> None:
-        """Somebody tells of itself; what it repeats of others is left out."""
+        """A member announces itself; what it repeats of others is left out."""
         self._spread(self._presences.note(member, told))
 
     def hear(self, told: Iterable[Presence]) -> None:
@@ -566,6 +567,8 @@ class Room:
             self._compacting = None
 
 
-def _keeper(agent: str, key: Key) -> Principal:
-    """Whoever writes a document's entries for `agent`; what it writes was checked before."""
-    return Principal(agent, (Grant(f"{document_prefix(key)}/**", ALL_RIGHTS),))
+def _keeper(agent: str, key: Key, account: str = "") -> Principal:
+    """The principal that writes a document's entries for `agent`; the content was checked
+    before."""
+    grants = (Grant(f"{document_prefix(key)}/**", ALL_RIGHTS),)
+    return Principal(agent, grants, on_account=account)

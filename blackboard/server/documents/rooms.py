@@ -36,7 +36,8 @@ class Documents:
     ) -> AsyncIterator[Session]:
         """A session of `principal` with the document at `key`, which begins empty.
 
-        It ends with the first thing said or told for which `check` raises Unauthenticated.
+        It ends with the first message, in either direction, for which `check` raises
+        Unauthenticated.
 
         Errors: AccessDenied unless everything below `<key>/~doc` may be read; LimitExceeded above
         DOCUMENTS_MAX documents or DOCUMENT_SESSIONS_MAX sessions with this one; InvalidRequest;
@@ -49,7 +50,7 @@ class Documents:
         room.users += 1
         try:
             await room.ready()
-            session = Session(room, principal.name, can_edit=can_edit, check=check)
+            session = Session(room, principal, can_edit=can_edit, check=check)
             serving = asyncio.create_task(session.run(), name=f"session with {key}")
             try:
                 yield session
@@ -61,7 +62,7 @@ class Documents:
                 await self._close(room)
 
     def _room(self, board: str, key: Key) -> Room:
-        """The room, loading or loaded: whoever comes at the same time gets the same one."""
+        """The room, loading or loaded: simultaneous callers get the same one."""
         room = self._rooms.get((board, key))
         if room is not None:
             if room.users >= DOCUMENT_SESSIONS_MAX:

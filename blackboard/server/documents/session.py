@@ -1,11 +1,11 @@
-"""One peer of a document: what it says, in order, and what it is told.
+"""One peer of a document: its messages, in order, and those sent to it.
 
 A peer speaks the y-websocket protocol (wire/ysync.py), whether it is a browser behind a WebSocket
 or a `Document` in this process.
 
 Invariants
-- the edits of a session are committed one after the other; what comes meanwhile goes together in
-  the next commit.
+- the edits of a session are committed one after the other; edits that arrive during a commit share
+  the next one.
 - "what do I lack?" is answered when every earlier edit of the session is committed: so a peer finds
   out whether its edits are safe.
 - an edit that was taken is carried out even if its sender is gone by then, unless its token is.
@@ -19,6 +19,8 @@ from collections import deque
 from collections.abc import Callable
 
 from blackboard.client.documents.replica import DamagedError, merged
+from blackboard.core.access import Principal, narrowed_from
+from blackboard.core.commit import signature
 from blackboard.core.documents import update as crdt
 from blackboard.errors import (
     BlackboardError,
@@ -45,12 +47,13 @@ _BARRIER_PAUSE_S = 0.05
 
 
 class Session:
-    """A peer that is connected as `agent`. Made by `Documents.join`."""
+    """A peer that is connected as `agent`, on `account`. Made by `Documents.join`."""
 
     def __init__(
-        self, room: Room, agent: str, *, can_edit: bool, check: Callable[[], None]
+        self, room: Room, who: Principal, *, can_edit: bool, check: Callable[[], None]
     ) -> None:
-        self.agent = agent
+        self.agent, self.account = who.name, who.account
+        self.signed = signature(who.name, narrowed_from(who))
         self._check_token = check
         self.can_edit = can_edit
         self._room = room
@@ -234,7 +237,7 @@ class Session:
         await self._room.caught_up()
         if self._failure is None:
             crdt.read_state(message.state)
-            # What still waits for it is not told twice: it may be as large as a document.
+            # Frames that still wait for it are not sent twice: they may be as large as a document.
             state = message.state if self._answer is None else self._told
             self._told = self._room.live.state
             self._room.tell(self, state)
@@ -264,7 +267,7 @@ class Session:
             return
         if not self._is_stale:
             self._room.check_known(update, self)
-        news = self._room.admit(update, self.agent)
+        news = self._room.admit(update, self.signed)
         if news[0] == crdt.EMPTY_UPDATE:
             return
         if self._is_stale:
@@ -288,7 +291,7 @@ class Session:
             except SnapshotFirst:
                 if loop.time() > deadline:
                     raise
-                self._room.admit(news[0], self.agent)
+                self._room.admit(news[0], self.signed)
                 await asyncio.sleep(_BARRIER_PAUSE_S)
 
     async def leave(self, task: "asyncio.Task[None]") -> None:

@@ -1,7 +1,7 @@
 """The copy of a document on which edits are tried before they are committed.
 
-It holds what is committed and what is on its way. Whenever it may hold more, it is forgotten, and
-made anew for the next edit: who only reads needs none.
+It holds committed edits and those in flight. Whenever it may hold more, it is dropped, and created
+again for the next edit; readers need none.
 """
 
 import asyncio

@@ -12,7 +12,7 @@ Invariants
   only while that is less than one delivery (WATCH_BATCH_BYTES_MAX).
 - a frame is looked at, a read begun and news packed as the account has its share (fair_share.py),
   and what that takes is charged to it (charges.py).
-- a request that was taken is carried out even if its connection breaks meanwhile.
+- an accepted request is carried out even if its connection breaks.
 - every task of a connection has ended before `run` returns.
 
 The look-ups of one connection: few at once, each in its turn, the others in a line.
@@ -201,7 +201,7 @@ class _FrameMeter:
         self._began_ns = time.thread_time_ns() if self._is_large else 0
 
     def stop(self) -> None:
-        """Others go on meanwhile."""
+        """Others continue in the meantime."""
         if self._is_large:
             self._spent_ns += time.thread_time_ns() - self._began_ns
 
@@ -220,7 +220,7 @@ log = logging.getLogger(__name__)
 Params = messages.Params | CommitParams
 
 _LINKS_MAX: Final = 256
-"""Agents whose links a connection keeps; made anew when it acts for more."""
+"""Agents whose links a connection keeps; further ones are created again each time."""
 _CLOSE_TIMEOUT_S: Final = 5.0
 _REASON_BYTES_MAX: Final = 123  # RFC 6455, section 5.5: a control frame has 125 bytes
 
@@ -404,8 +404,8 @@ class Connection:
         self._end(None)
 
     async def _read_frame(self) -> bool:
-        """Take in the next frame; False when the peer is gone. Whoever waits for the next one keeps
-        nothing of this one: a frame has up to FRAME_BYTES_MAX."""
+        """Take the next frame; False when the peer is gone. Nothing of a frame is kept while
+        waiting for the next one, since it may have FRAME_BYTES_MAX."""
         message = await self._socket.receive()
         if message is None:
             return False
@@ -448,7 +448,7 @@ class Connection:
 
     @property
     def _account(self) -> str:
-        known = self._admission or self._principal  # who came with a token is no stranger
+        known = self._admission or self._principal  # a connection with a token is not a stranger
         return STRANGERS if known is None else known.account
 
     async def _until(self, condition: Callable[[], bool]) -> None:

@@ -220,6 +220,8 @@ async def call(link: Link, params: messages.Params | CommitParams, encoding: Enc
             return [write_cause(cause) for cause in await link.why(params.board, params.key)]
         case messages.Boards():
             return list(await link.boards())
+        case messages.LostBoards():
+            return [asdict(found) for found in await link.lost_boards()]
         case messages.Audit():
             records = await link.audit(after=params.after, limit=params.limit)
             return [{"key": key, **asdict(record)} for key, record in records]
@@ -253,7 +255,7 @@ def write_receipt(receipt: Receipt) -> ReceiptMessage:
 
 def write_cause(cause: Cause) -> CauseMessage:
     """A cause as a message."""
-    return {
+    message: CauseMessage = {
         "key": cause.key,
         "revision": cause.revision,
         "depth": cause.depth,
@@ -263,6 +265,9 @@ def write_cause(cause: Cause) -> CauseMessage:
         "based_on": [[key, revision] for key, revision in cause.based_on],
         "missing": cause.missing,
     }
+    if cause.account:
+        message["account"] = cause.account
+    return message
 
 
 def describe(principal: Principal, agent: str) -> answers.IdentityMessage:

@@ -4,8 +4,8 @@ A bearer token stands in the header, as everywhere. Stock clients in a browser c
 may have it in the URL (`?token=`), if it is good for this document alone and for an hour at most,
 because URLs end up in logs. `?agent=` names the agent to act as.
 
-Whoever is refused is told by the close code, after the handshake: a stock client takes a refused
-handshake for a bad line and tries for ever. Codes 4400..4499 are final for it.
+A refusal is a close code after the handshake, because a Yjs client treats a refused handshake as a
+broken connection and retries for ever. Codes 4400..4499 are final for it.
 """
 
 import asyncio
@@ -219,6 +219,6 @@ async def _write(pipe: Pipe, send: Send) -> int:
 
 
 async def _ended(pipe: Pipe) -> int:
-    """Sending may hang with a peer that does not read: the session's end counts all the same."""
+    """Sending may hang if the peer does not read; the session still ends."""
     await pipe.ended()
     return 0

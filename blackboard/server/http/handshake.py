@@ -1,4 +1,4 @@
-"""Who may come in: the handshake of a WebSocket, and the connections that are open.
+"""Admission: the handshake of a WebSocket, and the open connections.
 
 Invariants
 - a handshake is accepted only if its Host and Origin are allowed, its subprotocol is ours, a token
@@ -249,6 +249,7 @@ class Gate:
         return {
             "principal": principal.name,
             "agent": agent,
+            "account": principal.account if agent == principal.name else agent,
             "engine": facts.name,
             "level": facts.level,
             "server_time_ms": time.time_ns() // 1_000_000,

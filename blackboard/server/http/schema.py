@@ -26,6 +26,7 @@ RESULTS: Final[dict[str, Any]] = {
     "log": answers.LogMessage,
     "why": list[answers.CauseMessage],
     "boards": list[str],
+    "lost_boards": list[past.LostBoardMessage],
     "whoami": answers.IdentityMessage,
     "refresh": answers.IdentityMessage,
     "revoke": answers.RevokedMessage,

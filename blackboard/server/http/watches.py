@@ -40,7 +40,7 @@ class _Watch:
     pump: "asyncio.Task[None] | None" = None
     stream: Stream | None = None
     sent: Position | None = None
-    """How far the peer was told; the stream may be a delivery ahead, which its pump holds."""
+    """The position sent to the peer; the stream may be one delivery ahead, which its pump holds."""
 
 
 class Watches:
@@ -153,7 +153,7 @@ class Watches:
             delivery = await anext(deliveries)
             await self._share(DELIVERY_US)
             payer.owe(DELIVERY_US)
-            await self._room()  # which the other watches may have used up meanwhile
+            await self._room()  # which the other watches may have used up in between
             messages = _packed(delivery, number, self._session.encoding)
             watch.sent = delivery.position
             self._session.send_packed(messages)

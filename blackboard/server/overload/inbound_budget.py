@@ -1,9 +1,9 @@
 """How much is on its way into the process, of all connections together.
 
-A message is in memory from its first byte until it has been looked at, for a while several times
-over, and each connection may send one of FRAME_BYTES_MAX. Above INTAKE_ACCOUNT_BYTES_MAX of one
-account, or INTAKE_BYTES_MAX of all, a connection ends, and its sender comes again. Nobody is made
-to wait instead: who waits keeps what he has, and what others wait for.
+A message is in memory from its first byte until it has been processed, for a while in several
+copies, and each connection may send one of FRAME_BYTES_MAX. Above INTAKE_ACCOUNT_BYTES_MAX of one
+account, or INTAKE_BYTES_MAX of all, a connection is closed, and its client reconnects. Senders are
+not made to wait instead, because a waiting connection keeps its memory.
 
 It is the newest one that ends: if it were the one that has come furthest, many who send at once
 would never get to the end of a message. And it is one of the account that has most, counted in
@@ -29,7 +29,7 @@ from blackboard.types import (
 
 log = logging.getLogger(__name__)
 PIECE_BYTES: Final = 256
-"""What a message, or a fragment of one, takes beside its content; it may be empty."""
+"""Memory of a message, or of a fragment, besides its content; it may be empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Intake:
         self._per_account: Counter[str] = Counter()
 
     def note(self, holder: Holder, held: Held) -> None:
-        """A connection holds so much now; it may be told to let go at once."""
+        """Note how much a connection holds now; it may have to let go at once."""
         before = self._held.get(holder, _NOTHING)
         self._count(before, -before.counted)
         self._count(held, held.counted)
@@ -102,7 +102,8 @@ class Intake:
         return found
 
     def _newest(self, account: str | None = None) -> Holder | None:
-        """Of those who can let go of something, of one account or of the one that has most."""
+        """Choose a connection that can let go of something, of one account or of the one with the
+        most."""
         able = [
             holder
             for holder in reversed(self._held)

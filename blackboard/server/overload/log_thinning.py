@@ -1,8 +1,8 @@
 """Log lines that anybody can cause: the first are written, the others are counted.
 
-Whoever sends bad requests may send as many as he likes. So that this fills no disk, of lines that
-are alike at most AUDIT_ALIKE_MAX are written in AUDIT_WINDOW_MS, as the audit does with refusals;
-when the window is over, one line tells how many more there were.
+Anybody can send any number of bad requests. So that they cannot fill the disk, at most
+AUDIT_ALIKE_MAX similar lines are written in AUDIT_WINDOW_MS, like refusals in the audit; after
+that, one line says how many more there were.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class Thinned(logging.Filter):
             self.tell()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is written. An exception with its traceback is no line of a flood."""
+        """Whether the line is written. An exception with its traceback always is."""
         if record.exc_info or isinstance(record.msg, _Count):
             return True
         kind = str(record.msg)  # before its arguments are put in: they are the sender's

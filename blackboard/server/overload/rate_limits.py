@@ -1,7 +1,7 @@
 """How much a principal may ask of one process: requests, bytes, and growth of the logs, by time.
 
-What a principal hands on, narrowed, draws on the same account. Who is an admin of everything has no
-rate: it is whom one calls when the others ask for too much.
+Narrowed tokens share the account of the original. Admins of everything have no rate, because they
+must be able to act when others ask for too much.
 
 Invariants
 - a principal gets no more than its rate over time, whatever it opens, closes or narrows.
@@ -9,10 +9,10 @@ Invariants
 
 A token bucket: a steady rate, and a burst after a pause.
 
-It is the generic cell rate algorithm (ITU-T I.371, annex A): its whole state is one instant, that
-at which everything taken so far is paid for. Something is taken if that then lies no further ahead
-than the burst; what is larger than a burst is taken when nothing is owed, and paid by waiting. So
-nothing is too large to pass, and over time nobody gets more than the rate.
+It is the generic cell rate algorithm (ITU-T I.371, annex A): its whole state is one instant, at
+which everything taken so far will be paid for. A request passes if that instant is then no further
+ahead than the burst; a request larger than a burst passes when there is no debt, and is paid for by
+waiting. So nothing is too large to pass, and over time nobody gets more than the rate.
 """
 
 import math

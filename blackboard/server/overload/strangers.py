@@ -1,9 +1,9 @@
 """The connections of one process that have not shown a valid token.
 
-Anybody can open them, so their number is bounded, in all and for each peer. It is not the one that
-comes who is turned out, but the one that has been here longest, of the peer that has most: a client
-with a token shows it in its first request or message, so it is known long before as many others
-have come. Strangers therefore shut out nobody but strangers.
+Anybody can open them, so their number is bounded, in all and for each peer. Beyond the limit, the
+oldest connection of the peer with the most is closed, not the new one: a client with a token shows
+it in its first request or message, so it is known long before as many others have come. Strangers
+can therefore lock out only strangers.
 
 Invariants
 - at most `at_most` are kept, and `per_peer` of one peer.

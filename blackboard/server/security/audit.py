@@ -38,7 +38,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import islice
 from types import TracebackType
@@ -82,7 +82,7 @@ from blackboard.types import (
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
 
 OTHERS: Final = "(several)"
-"""The verb of refusals of more kinds than are told apart."""
+"""The verb of refusals of further kinds, which are counted together."""
 
 
 @dataclass(slots=True)
@@ -213,6 +213,8 @@ class Audit:
         self._repeats = Repeats()
         self._window_over: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self.written: Callable[[], None] = lambda: None
+        """Called after records were written."""
 
     def seal_with(self, secrets: Sequence[str]) -> None:
         """From here on seal what is written with the first of `secrets`, and check with all."""
@@ -227,7 +229,7 @@ class Audit:
         self._take(AuditRecord(_now_ms(), who, token, verb, board, what, outcome))
 
     def note_stranger(self, verb: str, why: str, outcome: str) -> None:
-        """Record that somebody, who is not known, was not let in."""
+        """Record that an unknown client was refused."""
         self._take(AuditRecord(_now_ms(), "", "", verb, "", why, outcome))
 
     def note_service(self, verb: str, board: str, what: str) -> None:
@@ -316,6 +318,7 @@ class Audit:
         self._sent = None
         if isinstance(outcome, BlackboardError):
             raise outcome
+        self.written()
         last = sent.records[-1]
         self._number, self._previous = last.number, last.hash()
         self._last = (str(outcome.results[-1]), last.time_ms)
@@ -386,8 +389,8 @@ def findings(records: Iterable[AuditRecord]) -> Sequence[str]:
 
 
 def unproved(records: Iterable[AuditRecord]) -> int:
-    """How many have no seal, or that of a key which the service has no more: whoever can write to
-    the engine could have written them."""
+    """How many are not signed, or signed with a key that the service no longer has: anybody who can
+    write to the engine could have written them."""
     return sum(1 for record in records if record.checked in ("", UNKNOWN_KEY))
 
 

@@ -2,16 +2,16 @@
 
 A record names a token (with everything that was narrowed from it), or a principal: every token that
 it was issued until then, and every one of a name narrowed from its own, whoever narrows it, and
-when. The process that revokes knows at once; every other one when its reader of that board's log
-does, which is what it would learn of any commit: within milliseconds.
+when. The revoking process knows at once; every other one when it reads that board's log, like any
+commit: within milliseconds.
 
 An engine that several processes share closes that gap in the commit itself: who revokes tells every
 board the revision of his record, its access number, before he answers, and a commit under a token
 that was looked at by who knew less is not decided there (server/security/revocations.py).
 
 Invariants
-- `check` passes only while the table is known, and was heard of within ACCESS_STALE_MS: a process
-  that cannot learn of revocations lets nobody in who has a token.
+- `check` passes only while the table is known and was updated within ACCESS_STALE_MS: a process
+  that cannot read the record accepts no token.
 - a record, once seen, counts until the token that it names would have ended anyway.
 - `epoch` grows with each record: what was permitted at an earlier one is looked at again.
 - every record up to revision `through` is in the table.
@@ -34,7 +34,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -81,7 +81,7 @@ _RETRY_S: Final = 0.5
 _TOLD_AT_ONCE: Final = 64
 
 UNKNOWN: Final = -1
-"""The revision up to which somebody knows the record who has not read it."""
+"""The known revision of the record before it was read."""
 Permit = tuple[Principal, int]
 """Somebody who was let do something, and the epoch of the revocations at which he was."""
 
@@ -113,6 +113,10 @@ class Revocations:
         """The record is known up to here."""
         self.changed: list[Callable[[], None]] = []
         """Called whenever something was revoked."""
+        self.archived: Callable[[Revision], Awaitable[None]] | None = None
+        """Awaited with the revision of a record before it is answered: it outlives the engine
+        then."""
+        self._held_back = ""
 
     # --- asking -----------------------------------------------------------------------------------
 
@@ -137,6 +141,8 @@ class Revocations:
         credential = principal.credential
         if credential is None:
             return
+        if self._held_back:
+            raise Unavailable("revocations", self._held_back)
         if self._is_stale():
             raise Unavailable("revocations", "the engine is away, which tells them")
         if self._is_over(principal):
@@ -149,6 +155,19 @@ class Revocations:
             f"{_TOKENS}/{name}" in self._until for name in credential.ids
         ):
             raise Unauthenticated(reason="the token was revoked")
+
+    def hold_back(self, why: str) -> None:
+        """Let no token count until this is called with "": who was revoked is not known."""
+        if why == self._held_back:
+            return
+        self._held_back = why
+        self.epoch += 1
+        self._tell()
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether no token counts."""
+        return bool(self._held_back)
 
     async def confirm(self, principal: Principal) -> None:
         """As `check`, with what the engine has now, whatever was heard. Errors: as of `check`."""
@@ -216,12 +235,15 @@ class Revocations:
         for name in names:
             self._note(name, record)
         await self._tell_boards(revision)
+        if self.archived is not None:
+            await self.archived(revision)
         return len(self._until)
 
     async def _tell_boards(self, revision: Revision) -> None:
-        """Have no board decide commits of who does not know the record up to `revision`.
+        """Make all boards refuse commits of processes that do not know the record up to `revision`.
 
-        A board that is made meanwhile has no access number: its first commit under a token asks.
+        A board that is made in the meantime has no access number: its first commit under a token
+        asks for it.
         """
         engine = shared_of(self._store)
         if engine is None:
@@ -355,6 +377,13 @@ class Revocations:
             follower.cancel()
             await asyncio.gather(follower, return_exceptions=True)
             await self._feed.aclose()
+
+
+def is_over(entry: Entry, now_ms: Milliseconds) -> bool:
+    """Whether the tokens that a record names have ended by themselves."""
+    record: Any = decode_value(entry.value)
+    until_ms = record.get("until_ms") if isinstance(record, dict) else None
+    return isinstance(until_ms, int) and until_ms <= now_ms
 
 
 def shared_of(store: Store) -> Shared | None:

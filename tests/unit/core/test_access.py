@@ -271,7 +271,14 @@ def test_what_an_agent_may_do(commit: Commit) -> None:
 
 # --- every method ---------------------------------------------------------------------------------
 
-NOT_REQUESTS = {"agent", "origin", "acting_as", "aclose"}  # they ask nothing of the service
+# They ask nothing of the service.
+NOT_REQUESTS = {
+    "account",
+    "agent",
+    "origin",
+    "acting_as",
+    "aclose",
+}  # they ask nothing of the service
 ELSEWHERE = {"refresh"}  # answered by the edge (net/), which knows the connection
 
 
@@ -348,6 +355,11 @@ async def _boards(link: LocalLink) -> list[str]:
     return list(await link.boards())
 
 
+async def _lost_boards(link: LocalLink) -> list[str]:
+    await link.head("main")
+    return [found.board for found in await link.lost_boards()] + [SECRET]
+
+
 async def _whoami(link: LocalLink) -> list[str]:
     await link.head("main")  # which boards one may use is not asked here
     return [grant.pattern for grant in (await link.whoami()).grants]
@@ -402,6 +414,7 @@ ATTEMPTS: dict[str, Attempt] = {
     "watch": _watch,
     "why": _why,
     "boards": _boards,
+    "lost_boards": _lost_boards,
     "whoami": _whoami,
     "revoke": _revoke,
     "document": _document,

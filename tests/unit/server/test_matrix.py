@@ -173,6 +173,7 @@ WHOLE: dict[str, set[str]] = {
     "audit": {"operator"},
     "erase": {"operator"},
     "rewrap": {"operator"},
+    "lost_boards": {"operator"},
     "revoke": {"operator"},
     "manifest": {"operator", "agent"},
 }
@@ -319,6 +320,7 @@ ABOUT_ALL: dict[str, Callable[[LocalLink], Awaitable[object]]] = {
     "audit": lambda link: link.audit(after=None, limit=1),
     "erase": lambda link: link.erase("bob", BOARD),
     "rewrap": lambda link: link.rewrap(),
+    "lost_boards": lambda link: link.lost_boards(),
     "revoke": lambda link: link.revoke(principal="somebody-else"),
 }
 

@@ -11,15 +11,18 @@ from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest
 from blackboard.integrity.tokens import SECRET_BYTES_MIN, verify
+from blackboard.server.overload.rate_limits import Meter
 from blackboard.server.settings import (
     CONFIG_VARIABLE,
     PORT,
     load,
     make_archive,
     make_store,
+    rates_of,
     secret_of,
     write_operator_token,
 )
+from blackboard.types import LOG_BYTES_PER_ACCOUNT_MAX
 
 SECRET = "s" * SECRET_BYTES_MIN
 
@@ -29,6 +32,21 @@ def no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what a test sets counts."""
     for name in (CONFIG_VARIABLE, "BLACKBOARD_PORT", "BLACKBOARD_HOST", "BLACKBOARD_SECRET"):
         monkeypatch.delenv(name, raising=False)
+
+
+def test_the_logs_grow_by_so_much_for_one_account_unless_it_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """LOG_BYTES_PER_ACCOUNT_MAX in an hour, all at once if need be; then it is told to wait."""
+    meter = Meter("ann", rates_of(load()))
+    assert meter.take_log(LOG_BYTES_PER_ACCOUNT_MAX, 0.0) is None
+    told = meter.take_log(1_000_000, 0.0)
+    assert told is not None
+    assert (told.what, "ann" in told.reason) == ("17179869184 bytes of log an hour", True)
+    assert told.retry_after_ms > 0
+    assert meter.take_log(1_000_000, 3_600_000.0) is None
+    monkeypatch.setenv("BLACKBOARD_LOG_BYTES_PER_HOUR", "5")
+    assert rates_of(load()).log_bytes_per_hour == 5
 
 
 def test_without_configuration_it_serves_this_machine() -> None:

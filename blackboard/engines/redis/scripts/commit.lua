@@ -268,6 +268,14 @@ local function append(prefix, value, ttl_ms)
   return key
 end
 
+-- An index that the board does not know of was given: `append` goes on above it.
+local function count_item(key, item)
+  if not item then return end
+  local prefix = string.match(key, '^(.*)/')
+  local index = draft.next_item[prefix] or tonumber(entry('#' .. prefix) or 0)
+  draft.next_item[prefix] = math.max(index, item + 1)
+end
+
 local function delete_prefix(prefix)
   flush()
   local found, doomed, start = below('', prefix, draft.looked), {}, prefix .. '/'
@@ -353,7 +361,10 @@ local function apply(c, position, op)
     set(path, c.large[op[3]], expiry(op[4]))
   elseif code == 'b' or code == 'B' then
     if not c.begins then refuse('put_back') end
-    set(path, code == 'b' and op[3] or c.large[op[3]], op[4] ~= NO_LIMIT and op[4] or nil)
+    local value = op[3]  -- false: it goes
+    if code == 'B' then value = c.large[value] end
+    set(path, value, op[4] ~= NO_LIMIT and op[4] or nil)
+    count_item(path, op[5])
   elseif code == 'i' then
     return increment(position, path, op[3])
   elseif code == 'a' then

@@ -36,6 +36,7 @@ def written(ops: Sequence[Op], revision: int = 1) -> dict[str, Entry]:
             key = f"{op.prefix}/{revision:06}{number:04}"
             found[key] = entry(key, decode_value(op.value), revision)
         elif isinstance(op, Put | PutBack):
+            assert op.value is not None
             found[op.key] = entry(op.key, decode_value(op.value), revision)
     return found
 

@@ -176,7 +176,7 @@ async def test_more_agents_than_one_read_takes_are_seen(
     monkeypatch.setattr(presence, "READ_KEYS_MAX", 2)
     told = {"since_ms": 1, "step": 0, "state": "", "note": ""}
     for name in ("ada", "bob", "cyd", "dan", "eve"):
-        await ada.put(presence_key(name), told)
+        await client_of(opened[0], name).board("main").put(presence_key(name), told)
     operator = client_of(opened[0]).board("main")
     await operator.commit([Grant(identity_key("eve"), "eve~1", HOUR_MS)])
     seen = {agent.agent: agent.alive for agent in await operator.agents()}

@@ -11,6 +11,7 @@ import pytest
 from blackboard.client.client import Client
 from blackboard.client.documents import document
 from blackboard.core import access
+from blackboard.core.commit import signature
 from blackboard.core.documents.update import write_text
 from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
@@ -22,7 +23,11 @@ from blackboard.server.documents import awareness as documents_whispers
 from blackboard.server.documents import session as documents_session
 from blackboard.server.documents.awareness import Presences, Whispering, whispers_of
 from blackboard.server.service import Service
-from blackboard.types import AWARENESS_PER_SESSION_MAX, AWARENESS_STATES_MAX
+from blackboard.types import (
+    AWARENESS_BYTES_MAX,
+    AWARENESS_PER_SESSION_MAX,
+    AWARENESS_STATES_MAX,
+)
 from blackboard.wire import ysync
 from blackboard.wire.ysync import Awareness, Presence
 from tests.conformance.peers import Peer
@@ -33,10 +38,12 @@ HERE, GONE = '{"name":"x"}', None
 
 
 class Somebody:
-    """A member that only has a name."""
+    """A member that only has a name, and an account."""
 
-    def __init__(self, agent: str) -> None:
+    def __init__(self, agent: str, account: str = "") -> None:
         self.agent = agent
+        self.account = account or agent
+        self.signed = signature(agent, account)
 
     def deliver(self, frame: bytes) -> None:
         """Nothing."""
@@ -54,6 +61,34 @@ ANN, BEN = Somebody("ann"), Somebody("ben")
 def presences(owners: dict[int, str] | None = None) -> Presences:
     """Nobody is there yet."""
     return Presences((owners or {}).get)
+
+
+async def test_nobody_tells_of_another_name_than_his() -> None:
+    """What else a client says of itself is left as it is, whatever that is."""
+    there, kid = presences(), Somebody("ann.kid", "ann")
+    told = ('{"agent":"ben","hue":3}', '{"hue":3}', "7", "no json", '{"account":"ann"}', GONE)
+    said = there.note(BEN, [Presence(n, 1, state) for n, state in enumerate(told)])
+    assert [one.state for one in said] == [
+        '{"agent":"ben","hue":3}',
+        '{"hue":3}',
+        "7",
+        "no json",
+        '{"agent":"ben"}',
+    ]
+    for number, state in enumerate(('{"agent":"ann.kid"}', '{"agent":"ben","account":"ben"}')):
+        [one] = there.note(kid, [Presence(10 + number, 1, state)])
+        assert one.state == '{"agent":"ann.kid","account":"ann"}'
+    long = '{"hue":"' + "x" * (AWARENESS_BYTES_MAX - 30) + '","agent":""}'
+    [one] = there.note(kid, [Presence(20, 1, long)])
+    assert one.state == '{"agent":"ann.kid","account":"ann"}'
+
+
+async def test_the_same_name_of_another_account_is_somebody_else() -> None:
+    own, kid = Somebody("ann.kid"), Somebody("ann.kid", "ann")
+    there = presences({7: own.signed, 8: kid.signed})
+    told = [Presence(7, 1, HERE), Presence(8, 1, HERE)]
+    assert [one.client for one in there.note(kid, told)] == [8]
+    assert [one.client for one in there.note(own, told)] == [7]
 
 
 async def test_the_greater_clock_counts() -> None:

@@ -1,0 +1,213 @@
+"""The service's own boards, which its archive keeps: who was revoked, and the audit.
+
+An engine that lost them lets revoked tokens in again. So before anybody is served, and every
+ENGINE_CHECK_INTERVAL_MS, these boards are compared with the archive, and what it has and the engine
+has not is put back, by one commit.
+
+Invariants
+- no token counts before the comparison succeeded; while the archive is away at a start, all are
+  refused (`Unavailable`).
+- what was recorded since the loss stays, behind what was there before it.
+- nothing comes back that is over: a revocation whose tokens have ended, a record that expired.
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from blackboard.archive.base import Archive
+from blackboard.core.checkpoints import Lost, Point
+from blackboard.core.commit import (
+    ENGINE,
+    RESTORE,
+    Commit,
+    Committed,
+    Delete,
+    Entry,
+    Epoch,
+    Head,
+    Op,
+    PutBack,
+)
+from blackboard.core.path import item_key
+from blackboard.errors import BlackboardError, Compacted, HeadMoved, StaleEpoch, Unavailable
+from blackboard.server.archiver import Archiver
+from blackboard.server.boards import Host, salted, system_id
+from blackboard.server.continuity import go_above
+from blackboard.server.security.audit import AUDIT_BOARD
+from blackboard.server.security.revocations import ACCESS_BOARD, is_over
+from blackboard.types import (
+    ENGINE_CHECK_INTERVAL_MS,
+    LIST_ENTRIES_MAX,
+    LOG_ENTRIES_MAX,
+    RESTORE_CHANGES_MAX,
+    Key,
+    Milliseconds,
+)
+from blackboard.wire.codec import prepare
+
+log = logging.getLogger(__name__)
+_TRIES: Final = 5
+"""Times that a board is compared again because somebody committed meanwhile."""
+_HELD_BACK: Final = (
+    "who was revoked cannot be compared with the archive: no token counts until that is done"
+)
+_NOTE: Final = "put back from the archive"
+Entries = Mapping[Key, Entry]
+
+
+class OwnBoards:
+    """Sees to the own boards of a service with an archive."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._looked_s = float("-inf")
+
+    async def begin(self) -> None:
+        """Compare them before anybody is served; if that fails, no token counts until `look`
+        succeeds."""
+        try:
+            await self.look()
+        except BlackboardError as error:
+            log.error("%s (%s). See to the archive; the service tries again", _HELD_BACK, error)
+            self._host.revocations.hold_back(_HELD_BACK)
+
+    async def look_again(self) -> None:
+        """As `look`, if that is due: it failed, or was ENGINE_CHECK_INTERVAL_MS ago."""
+        past_s = time.monotonic() - self._looked_s
+        if self._host.revocations.is_held_back or past_s >= ENGINE_CHECK_INTERVAL_MS / 1000:
+            await self.look()
+
+    async def look(self) -> None:
+        """Put back what the engine lost of them, and have them archived from here on.
+
+        Errors: Unavailable; Corrupt.
+        """
+        if self._host.archiver is None:
+            return
+        self._looked_s = time.monotonic()
+        for board in (ACCESS_BOARD, AUDIT_BOARD):
+            await self._look(board, self._host.archiver)
+        if self._host.revocations.is_held_back:
+            await self._host.revocations.catch_up()  # it knows what was there before
+            self._host.revocations.hold_back("")
+
+    async def _look(self, board: str, archiver: Archiver) -> None:
+        if await archiver.archive.holds(board):
+            lost = await self._lost(board, archiver.archive)
+            if lost is not None:
+                await self._put_back(board, archiver.archive, lost)
+        elif not await self._host.store.exists(board):
+            return
+        if not self._host.draining:
+            archiver.follow(board)
+
+    async def _lost(self, board: str, archive: Archive) -> Lost | None:
+        """What the engine lost last, be it found just now, or not archived yet."""
+        found = await go_above(self._host.store, archive, board)
+        if found is not None:
+            return found
+        mark = await archive.mark(board)
+        try:
+            after = 0 if mark is None else mark.revision
+            page = await self._host.store.log(board, after, limit=LOG_ENTRIES_MAX)
+        except Compacted:
+            return await archive.lost(board)
+        for entry in page.entries:
+            begun = entry.epoch
+            if begun is not None and begun.cause == ENGINE and begun.from_revision < after:
+                return Lost(begun.from_revision, after, entry.revision)
+        return await archive.lost(board)
+
+    async def _put_back(self, board: str, archive: Archive, lost: Lost) -> None:
+        """Errors: Unavailable when others commit all the time; as `Archive.list`."""
+        then = await self._archived(board, archive, lost)
+        for _ in range(_TRIES):
+            head = await self._host.store.open(board)
+            now = await self._present(board, head)
+            if now is None:
+                continue
+            ops = tuple(merged(board, then, now, time.time_ns() // 1_000_000))
+            if not ops:
+                return
+            outcome = await self._commit(board, head, ops, lost)
+            if isinstance(outcome, Committed):
+                log.warning("board %s: %d records are back from the archive", board, len(ops))
+                return
+        raise Unavailable(what=f"board {board}", reason="it changes while it is put back")
+
+    async def _commit(
+        self, board: str, head: Head, ops: tuple[Op, ...], lost: Lost
+    ) -> Committed | HeadMoved | StaleEpoch:
+        number, at = head.epoch.number + 1, head.revision + 1
+        begins = Epoch(number, secrets.token_hex(8), RESTORE, lost.through, at)
+        commit = Commit(
+            system_id(), head.epoch.id, ops, note=_NOTE, begins=begins, known=head.revision
+        )
+        (outcome,) = await self._host.store.commit(board, [prepare(salted(commit))])
+        if isinstance(outcome, Committed | HeadMoved | StaleEpoch):
+            return outcome
+        raise outcome
+
+    async def _archived(self, board: str, archive: Archive, lost: Lost) -> dict[Key, Entry]:
+        found: dict[Key, Entry] = {}
+        after: Key | None = None
+        while True:
+            at = Point(board, lost.through)
+            page = await archive.list(at, "", after=after, limit=LIST_ENTRIES_MAX)
+            found.update((entry.key, entry) for entry in page.entries)
+            after = page.next_key
+            if after is None:
+                return found
+
+    async def _present(self, board: str, head: Head) -> dict[Key, Entry] | None:
+        """All that the engine has, as of `head`; None when that has moved."""
+        found: dict[Key, Entry] = {}
+        after: Key | None = None
+        while True:
+            page = await self._host.store.list(board, "", after=after, limit=LIST_ENTRIES_MAX)
+            if page.revision != head.revision:
+                return None
+            found.update((entry.key, entry) for entry in page.entries)
+            after = page.next_key
+            if after is None:
+                return found
+
+
+def merged(board: str, then: Entries, now: Entries, now_ms: Milliseconds) -> Iterator[Op]:
+    """What brings the archived entries `then` back to a board that holds `now`."""
+    lasting = {
+        key: entry
+        for key, entry in then.items()
+        if (entry.expires_at_ms is None or entry.expires_at_ms > now_ms)
+        and not (board == ACCESS_BOARD and is_over(entry, now_ms))
+    }
+    if board == ACCESS_BOARD:  # what was recorded since then is about the same, and newer
+        missing = (entry for key, entry in lasting.items() if key not in now)
+        yield from (PutBack(e.key, e.value, e.expires_at_ms) for e in missing)
+    else:
+        yield from _listed(lasting, now)
+
+
+def _listed(then: Entries, now: Entries) -> Iterator[Op]:
+    """As `merged`, of a list: what was appended since the loss goes behind all that was before."""
+    changed = [e for key, e in then.items() if key not in now or now[key].value != e.value]
+    if not changed:
+        return
+    since = [e for key, e in now.items() if key not in then or then[key].value != e.value]
+    room = max(0, RESTORE_CHANGES_MAX - 2 * len(since))
+    for entry in changed[-room:] if room else []:
+        item = _index(entry.key)
+        yield PutBack(entry.key, entry.value, entry.expires_at_ms, item)
+    following = max(_index(key) for key in (*then, *now)) + 1
+    for item, entry in enumerate(since, following):
+        prefix = entry.key.rpartition("/")[0]
+        yield PutBack(item_key(prefix, item), entry.value, entry.expires_at_ms, item)
+        if entry.key not in then:
+            yield Delete(entry.key)
+
+
+def _index(key: Key) -> int:
+    return int(key.rpartition("/")[2])
