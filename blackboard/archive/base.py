@@ -16,7 +16,7 @@ What every archive promises (`tests/conformance/rules_archive.py`)
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from blackboard.core.checkpoints import (
     Cut,
@@ -25,6 +25,7 @@ from blackboard.core.checkpoints import (
     Lost,
     Mark,
     Point,
+    RedactedRows,
     Stored,
     Version,
 )
@@ -46,6 +47,9 @@ class Sealer(Protocol):
 
     def seal(self, cut: Cut) -> tuple[bytes, bytes]:
         """The manifest of a checkpoint, and its signature."""
+
+    def sign(self, said: Mapping[str, Any]) -> tuple[bytes, bytes]:
+        """The manifest that says this, in the name of this key, and its signature."""
 
     def findings(self, stored: Stored, cut: Cut | None) -> Sequence[str]:
         """The problems of a manifest that should describe `cut`; none if it is genuine.
@@ -222,6 +226,28 @@ class Archive(Protocol):
         Compacted, those among them that the engine lost. Blobs that nothing names any more go a
         while later.
         """
+
+    async def family(self, board: str) -> Sequence[str]:
+        """Names of the boards that share history with `board`, itself and what was set apart of it
+        included; of those that have a name."""
+
+    async def redact(
+        self,
+        board: str,
+        key: Key,
+        upto: Mapping[str, Revision],
+        pause: Pause = let_others_run,
+    ) -> RedactedRows:
+        """Take every value of `key`, or of the document there, out of what is archived of `board`
+        and of all that shares history with it: see archive/redact.py. All of it or nothing.
+
+        Of the boards in `upto` what was written later stays. `pause` is awaited between steps of a
+        few milliseconds. Errors: Corrupt, Unavailable: done again, it goes on.
+        """
+
+    async def scrub(self) -> str:
+        """Overwrite what the archive held and holds no more in its files; returns "", or what is
+        left to do by hand. Errors: Unavailable."""
 
     async def remove(self, board: str, keep: Collection[str] = ()) -> bool:
         """Remove what is archived of a board, its earlier lives and what was set apart of it

@@ -115,6 +115,16 @@ class Blobs:
             except (BaseError, OSError, ValueError) as error:
                 raise self._unavailable(error) from error
 
+    async def discard(self, name: bytes) -> None:
+        """Remove a blob, however new it is; no error if there is none. Errors: Unavailable."""
+        try:
+            async with self._calls:
+                await obstore.delete_async(self._store, _path(name))
+        except FileNotFoundError:
+            return
+        except (BaseError, OSError, ValueError) as error:
+            raise self._unavailable(error) from error
+
     def _unavailable(self, error: Exception) -> Unavailable:
         reason = str(error).partition("\n")[0]
         return Unavailable(what=f"blobs at {self._where}", reason=reason)

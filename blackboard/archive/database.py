@@ -57,6 +57,11 @@ _WAL_PAGES: Final = 128  # a megabyte; then the file takes it over
 _CONNECTIONS: Final = 8
 _SCHEMA_LOCK: Final = 0x626C61636B  # two services may make the tables at once
 _ROWS_AT_ONCE: Final = 128  # a millisecond; times 12 columns: SQLite takes 32,766 parameters
+_VACUUM_BY_HAND: Final = (
+    "run VACUUM FULL in the archive's PostgreSQL; its write-ahead log, replicas and backups hold"
+    " what is gone until they are written over"
+)
+_JOURNAL_BY_HAND: Final = "another program reads the archive: its journal holds what is gone"
 _WRITES: Final = "blackboard_writes"
 _METER: Final = "blackboard_meter"
 _PAUSE_S: Final = 0.01
@@ -226,6 +231,22 @@ class Database:
                 async with self._engine.connect() as connection:
                     return await _copy_journal(connection, how)
 
+    async def scrub(self) -> str:
+        """Leave nothing in the file of what is gone; returns "", or what is left to do.
+
+        The file is written again whole: older versions did not overwrite what they removed.
+        """
+        if not self.is_sqlite:
+            return _VACUUM_BY_HAND
+        async with self._turn:
+            with self._trusted(), translated(self.name):
+                async with self._engine.connect() as connection:
+                    raw = await connection.get_raw_connection()
+                    driver: Any = raw.driver_connection
+                    await (await driver.execute("VACUUM")).close()
+                    busy = await _copy_journal(connection, "TRUNCATE")
+        return _JOURNAL_BY_HAND if busy else ""
+
     async def now_ms(self, connection: AsyncConnection) -> Milliseconds:
         """The database's clock."""
         statement = _SQLITE_NOW if self.is_sqlite else _POSTGRES_NOW
@@ -352,6 +373,7 @@ _SETTINGS: Final = (
     "trusted_schema=OFF",  # nothing that a file's schema says calls a function that has effects
     f"page_size={_PAGE_BYTES}",  # before journal_mode, which makes the file
     "journal_mode=WAL",
+    "secure_delete=ON",  # what was redacted is overwritten
     "synchronous=NORMAL",  # `sync` is called before the log is trimmed
     "wal_autocheckpoint=0",  # it would not say what went wrong
     f"journal_size_limit={_WAL_PAGES * _PAGE_BYTES}",

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 import msgpack
+from msgspec.structs import replace
 
 from blackboard.archive.blobs import Blobs
 from blackboard.archive.tables import ABSENT, BLOB, DEFLATED, PLAIN
@@ -23,11 +24,12 @@ from blackboard.core.commit import (
     CommitId,
     Entry,
     Epoch,
+    Kept,
     LogEntry,
     name_of,
     narrowed_from,
 )
-from blackboard.core.entry_digest import Leaves
+from blackboard.core.entry_digest import Leaves, is_salted, standing
 from blackboard.core.entry_digest import content_of as content_hash
 from blackboard.core.lease import from_result, to_result
 from blackboard.errors import Corrupt
@@ -179,22 +181,40 @@ def commit_row(board: int, entry: LogEntry, chain: bytes) -> Row:
         "digest": entry.digest,
         "chain": chain,
         "cost": history.cost_of(entry),
-        "details": _details(entry),
+        "details": details_of(entry),
     }
 
 
-def _details(entry: LogEntry) -> bytes:
+def details_of(entry: LogEntry) -> bytes:
+    """Grounds, results, changes of leases, and the salt or what is kept in its place."""
     leases = [
         [position, change.kind.value, change.key, to_result(change.lease)]
         for position, change in enumerate(entry.changes)
         if change.lease is not None
     ]
-    is_plain = not leases and not entry.based_on and not entry.salt
+    is_plain = not leases and not entry.based_on and not entry.salt and entry.kept is None
     if is_plain and entry.results.count(None) == len(entry.results):
         return _plain_details(len(entry.results))
     grounds = [part for pair in entry.based_on for part in pair]
     details: list[Any] = [grounds, encode_results(entry.results), leases]
-    packed: bytes = msgpack.packb([*details, entry.salt] if entry.salt else details)
+    if entry.salt or entry.kept is not None:
+        details.append(entry.salt)
+    if (kept := entry.kept) is not None:
+        details.append([kept.places, kept.stands, kept.salts, kept.leaves])
+    packed: bytes = msgpack.packb(details)
+    return packed
+
+
+def bare_details(commit: Any) -> bytes:
+    """Those of a commit's row, without salt and results: of one that no log has any more.
+
+    Errors: Corrupt.
+    """
+    try:
+        grounds, _, leases, *_ = msgpack.unpackb(commit.details)
+    except (TypeError, ValueError, msgpack.UnpackException) as error:
+        raise Corrupt(what=f"archived revision {commit.revision}", reason=repr(error)) from error
+    packed: bytes = msgpack.packb([grounds, encode_results(()), leases])
     return packed
 
 
@@ -212,13 +232,20 @@ async def entry_of(
 
     Errors: Corrupt when they do not belong together; Unavailable.
     """
+    values = [await value_of(row, blobs) for row in versions]
+    return entry_with(commit, versions, epoch, values)
+
+
+def entry_with(
+    commit: Any, versions: Sequence[Any], epoch: Epoch | None, values: Sequence[bytes | None]
+) -> LogEntry:
+    """As `entry_of`, with the values given; None leaves one out. Errors: Corrupt."""
     changes: dict[int, Change] = {}
-    for row in versions:
-        value = await value_of(row, blobs)
-        kind = ChangeKind.DELETE if value is None else ChangeKind.PUT
+    for row, value in zip(versions, values, strict=True):
+        kind = ChangeKind.DELETE if row.form == ABSENT else ChangeKind.PUT
         changes[row.position] = Change(kind, row.key, value, row.expires_at_ms, row.item)
     try:
-        grounds, results, leases, *salt = msgpack.unpackb(commit.details)
+        grounds, results, leases, *salted = msgpack.unpackb(commit.details)
         for position, kind, key, flat in leases:
             changes[position] = Change(ChangeKind(kind), key, lease=from_result(key, flat))
         return LogEntry(
@@ -231,11 +258,21 @@ async def entry_of(
             note=commit.note,
             epoch=epoch,
             results=decode_results(results),
-            salt=salt[0] if salt else b"",
+            salt=salted[0] if salted else b"",
             account=narrowed_from(commit.agent),
+            kept=_kept(salted[1], len(changes)) if len(salted) > 1 else None,
         )
     except (TypeError, ValueError, msgpack.UnpackException) as error:
         raise Corrupt(what=f"archived revision {commit.revision}", reason=repr(error)) from error
+
+
+def _kept(packed: Any, changes: int) -> Kept:
+    """What stands in the place of a salt. Errors: ValueError unless it fits so many changes."""
+    places, stands, salts, leaves = map(tuple, packed)
+    fits = all(place in range(changes) for place in places) and len(places) == len(stands)
+    if not fits or len(salts) not in (0, changes + 1):
+        raise ValueError("what is kept of it does not fit its changes")
+    return Kept(places, stands, salts, leaves)
 
 
 def epoch_row(board: int, epoch: Epoch) -> Row:
@@ -303,7 +340,8 @@ class Link:
 
     def __init__(self, entry: LogEntry) -> None:
         self._entry = entry
-        self._leaves = Leaves(entry) if entry.salt else None
+        self._leaves = Leaves(entry) if is_salted(entry) else None
+        self._stands = standing(entry)
         self._changes: list[list[Any]] = []
 
     def add(self, change: Change, hashed: bytes | None) -> None:
@@ -311,6 +349,8 @@ class Link:
         if self._leaves is not None:
             self._leaves.add(change, hashed)
         else:
+            if (stands := self._stands.get(len(self._changes))) is not None:
+                change, hashed = replace(change, kind=ChangeKind.PUT), stands
             self._changes.append(_canonical_change(change, hashed))
 
     def after(self, chain: bytes) -> bytes:

@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from blackboard.archive import boards as archive_boards
 from blackboard.archive import history as archive_log
 from blackboard.archive import prune as archive_prune
+from blackboard.archive import redact as archive_redact
 from blackboard.archive import removal as archive_removal
 from blackboard.archive import rows as archive_rows
 from blackboard.archive.append import Appending, Warm, Warmth, loses, runs
@@ -46,7 +47,16 @@ from blackboard.archive.tables import (
 )
 from blackboard.archive.verify import Verification
 from blackboard.core import history
-from blackboard.core.checkpoints import Difference, Facts, Lost, Mark, Point, Stored, Version
+from blackboard.core.checkpoints import (
+    Difference,
+    Facts,
+    Lost,
+    Mark,
+    Point,
+    RedactedRows,
+    Stored,
+    Version,
+)
 from blackboard.core.commit import Entry, Head, LogEntry, Reading
 from blackboard.core.path import Ranges, ranges_of
 from blackboard.errors import InvalidRequest, NoSuchCheckpoint
@@ -481,6 +491,32 @@ class SqlArchive:
                 doomed += await older.unnamed()
         await self._blobs.remove(doomed)
         return removed
+
+    async def family(self, board: str) -> Sequence[str]:
+        """As `Archive.family`."""
+        async with self._database.reading() as connection:
+            found = await archive_redact.family(connection, board)
+            return sorted(row.name for row in found if row.name is not None)
+
+    async def redact(
+        self,
+        board: str,
+        key: Key,
+        upto: Mapping[str, Revision],
+        pause: Pause = let_others_run,
+    ) -> RedactedRows:
+        """As `Archive.redact`."""
+        self._warmth = Warmth()
+        async with self._database.writing() as connection:
+            found = await archive_redact.family(connection, board)
+            redacting = archive_redact.Redacting(
+                self._database, connection, self._blobs, self._sealer, key, upto
+            )
+            return await redacting.run(found, pause)
+
+    async def scrub(self) -> str:
+        """As `Archive.scrub`."""
+        return await self._database.scrub()
 
     async def remove(self, board: str, keep: Collection[str] = ()) -> bool:
         """As `Archive.remove`."""

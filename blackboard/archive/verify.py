@@ -14,6 +14,7 @@ from typing import Any, Final
 from sqlalchemy import select
 
 from blackboard.archive import history as archive_log
+from blackboard.archive import redact as archive_redact
 from blackboard.archive import rows as archive_rows
 from blackboard.archive.append import kind_of
 from blackboard.archive.base import Sealer
@@ -34,6 +35,7 @@ from blackboard.core import digest
 from blackboard.core.checkpoints import Cut, Facts, Point
 from blackboard.core.commit import LogEntry, name_of
 from blackboard.core.path import namespace_of
+from blackboard.core.redaction import is_marker, record_key
 from blackboard.errors import Corrupt
 from blackboard.types import Revision
 
@@ -51,6 +53,7 @@ class Verification:
         self._blobs = blobs
         self._sealer = sealer
         self._connection = past.connection
+        self._boards: list[int] | None = None  # the family, once it was asked for
 
     async def findings(self) -> AsyncIterator[str]:
         """Yield every finding."""
@@ -131,6 +134,8 @@ class Verification:
                 yield f"revision {revision}: {damaged[revision]}"
             else:
                 fold.apply(entry)
+                for finding in await self._redacted(entry):
+                    yield f"revision {revision}: {finding}"
                 if fold.chain != chain:
                     yield f"revision {revision} is not what was archived: the hash chain breaks"
             fold.chain, last = chain, revision
@@ -179,6 +184,23 @@ class Verification:
         for key, row in (await past.newest(list(keys))).items():
             element = None if row.form == ABSENT else archive_rows.element_of(row)
             fold.known[key] = Known(row.revision, row.create_revision, element)
+
+    async def _redacted(self, entry: LogEntry) -> list[str]:
+        """What is wrong with what was redacted of `entry`: the chain is not over what it left."""
+        if entry.kept is None:
+            return []
+        if self._boards is None:
+            family = await archive_redact.family(self._connection, self._called)
+            self._boards = [row.id for row in family]
+        found = []
+        for change in [entry.changes[place] for place in entry.kept.places]:
+            if not is_marker(change.key, change.value):
+                found.append(f"{change.key} was redacted, and holds something else")
+            query = select(VERSION.c.revision).where(VERSION.c.key == record_key(change.key))
+            query = query.where(VERSION.c.board.in_(self._boards)).limit(1)
+            if not await rows(self._connection, query):
+                found.append(f"{change.key} was redacted, and no record says so")
+        return found
 
     async def _compare_folded(
         self, fold: Fold, first: Revision, last: Revision

@@ -1,5 +1,6 @@
 """The way to one service: its boards, who I am there, and, for admins, tokens and keys."""
 
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -9,7 +10,7 @@ from blackboard.client.board import Board
 from blackboard.client.export import import_board
 from blackboard.client.link import Link
 from blackboard.core.access import Principal
-from blackboard.core.checkpoints import LostBoard
+from blackboard.core.checkpoints import LostBoard, Redaction, RedactWish
 from blackboard.core.freeze import FROZEN_KEY, Freeze, freeze_in
 from blackboard.types import LIST_ENTRIES_MAX, Key, Milliseconds
 
@@ -93,6 +94,35 @@ class Client:
         encryption at rest.
         """
         return await self.link.erase(agent, board)
+
+    async def redact(
+        self,
+        key: Key,
+        *,
+        board: str | None = None,
+        why: str = "",
+        progress: Callable[[str], None] | None = None,
+    ) -> Redaction:
+        """Take every value that `key` ever had out of a board, for good: out of present and past,
+        log, archive, blobs, and all boards that share history with it. So for the document there.
+
+        What stays is that it changed, when, by whom, and a marker, `{"$redacted": true}`; a restore
+        brings back the marker. A value that was copied to another key is not found; exports and
+        backups that were made before are not reached. `progress` is called with each step. Author
+        and reason are in the audit.
+
+        Errors: AccessDenied without the admin right on the whole board, or on one that shares its
+        history; NoSuchBoard; InvalidRequest for a record of the service; Corrupt when the archive
+        is damaged; Unavailable: ask again. Cancellation: it goes on in the service.
+        """
+        wish = RedactWish(key, why, secrets.token_hex(8))
+        step = ""
+        while True:
+            found = await self.link.redact(board or self._board, wish)
+            if found.done:
+                return found
+            if progress is not None and found.step != step:
+                progress(step := found.step)
 
     async def rewrap(self) -> int:
         """After a new master key was put in front: wrap every data key with it."""

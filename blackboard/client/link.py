@@ -26,6 +26,8 @@ from blackboard.core.checkpoints import (
     Pruned,
     Recovered,
     RecoverWish,
+    Redaction,
+    RedactWish,
     Restored,
     RestoreWish,
     Shown,
@@ -203,6 +205,10 @@ class Link(Protocol):
     async def recover(self, board: str, wish: RecoverWish) -> Recovered:
         """Let a board that its engine lost begin again as what the archive has; to be asked again
         until it is done."""
+
+    async def redact(self, board: str, wish: RedactWish) -> Redaction:
+        """Take every value of a key out of a board, and out of all that shares its history; to be
+        asked again until it is done."""
 
     async def freeze(self, board: str, note: str) -> Freeze:
         """Let the board refuse commits; if it does already, who did that, and why."""

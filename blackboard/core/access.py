@@ -566,6 +566,7 @@ METHODS: dict[str, Checked] = {
     "prune": Checked.WHOLE_ADMIN,
     "restore": Checked.WHOLE_RESTORE,
     "recover": Checked.WHOLE_ADMIN,
+    "redact": Checked.WHOLE_ADMIN,
     "freeze": Checked.WHOLE_ADMIN,
     "thaw": Checked.WHOLE_ADMIN,
     "remove": Checked.WHOLE_ADMIN,

@@ -339,6 +339,40 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True)
+class RedactedRows:
+    """What a redaction took out of an archive: how many values, in how many revisions of a version
+    whose digests are over plain hashes, from which a short value can be guessed."""
+
+    versions: int
+    guessable: int
+
+
+@dataclass(frozen=True, slots=True)
+class RedactWish:
+    """A redaction that is asked for: of which key, and why."""
+
+    key: Key
+    why: str
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
+class Redaction:
+    """A redaction, and how far it is: at which `step`, until it is `done`.
+
+    `boards` are those that hold or held the key, as far as they have a name; `versions` and
+    `guessable` are as in `RedactedRows`; `left` says what is to be done by hand, if anything is.
+    """
+
+    done: bool
+    step: str
+    boards: tuple[str, ...] = ()
+    versions: int = 0
+    guessable: int = 0
+    left: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class BranchWish:
     """A branch that is asked for: a new board, from which moment, under which assumption."""
 

@@ -308,6 +308,20 @@ class Change(Struct, frozen=True, gc=False):
     lease: "Lease | None" = None
 
 
+class Kept(Struct, frozen=True, gc=False):
+    """What is kept in place of an entry's salt once values of it were redacted.
+
+    `stands` has what stands for the changes at `places`: their leaves; in an entry that never had a
+    salt the SHA-256 of their values. `salts` are those of all changes, empty for those at `places`,
+    and of what no reader is shown, empty if that is gone, too; `leaves` are the others.
+    """
+
+    places: tuple[int, ...]
+    stands: tuple[bytes, ...]
+    salts: tuple[bytes, ...] = ()
+    leaves: tuple[bytes, ...] = ()
+
+
 class LogEntry(Struct, frozen=True, gc=False):
     """One revision of a board.
 
@@ -317,6 +331,8 @@ class LogEntry(Struct, frozen=True, gc=False):
     An entry with `epoch` set begins that epoch. A restore's has the changes that lead back to
     `epoch.from_revision`; any other is a marker without changes, whose revision may be far above
     the one before. Every other entry follows its predecessor without a gap.
+
+    Once a value of it was redacted (core/redaction.py), it has `kept` in place of its salt.
     """
 
     revision: Revision
@@ -330,6 +346,7 @@ class LogEntry(Struct, frozen=True, gc=False):
     results: tuple[Result, ...] = ()
     salt: bytes = b""
     account: str = ""
+    kept: "Kept | None" = None
 
     @property
     def author(self) -> str:
@@ -462,7 +479,8 @@ class Proof(Struct, frozen=True, gc=False):
     digest.
 
     `salts` has one for each visible change, `contents` the SHA-256 of each of their values that is
-    stored in another form than it is shown in; `leaves` stand for everything else.
+    stored in another form than it is shown in; `leaves` stand for everything else. For a change
+    that was redacted the salt is empty, and its leaf stands in the place of its content.
     """
 
     salts: tuple[bytes, ...]

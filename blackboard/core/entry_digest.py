@@ -12,6 +12,9 @@ Invariants
   nothing of the others.
 - leaves are in the order of their bytes, and padded with random ones to a power of two, at least
   LEAVES_MIN: neither places nor numbers tell how many changes a reader is not shown.
+- an entry of which values were redacted has, in place of the salt, those of all its other leaves,
+  and the leaves that stand for what is gone (`Kept`): the digest is the same, and nothing that is
+  kept tells what a value was.
 - an entry without `salt` (of a version before this one, or the marker of an epoch) has the digest
   that it came with: the SHA-256 of the encoded commit.
 
@@ -20,13 +23,15 @@ Sources: commitments to single claims with salts and decoys as in SD-JWT (RFC 99
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from msgspec.msgpack import encode
+from msgspec.structs import replace
 
-from blackboard.core.commit import Change, LogEntry, Proof
+from blackboard.core.commit import Change, Kept, LogEntry, Proof
 from blackboard.core.lease import to_result
+from blackboard.core.redaction import is_marker
 from blackboard.types import PROOF_LEAVES_MAX, Key
 
 SALT_BYTES: Final = 16
@@ -51,7 +56,7 @@ def proof_of(
     `content` is the SHA-256 of a value as it is kept. None for an entry without a salt, or with
     more than PROOF_LEAVES_MAX leaves.
     """
-    if not entry.salt or len(entry.changes) >= PROOF_LEAVES_MAX:
+    if not is_salted(entry) or len(entry.changes) >= PROOF_LEAVES_MAX:
         return None
     made, salts = Leaves(entry), salts_of(entry)
     shown: list[tuple[bytes, bytes | None]] = []
@@ -61,9 +66,16 @@ def proof_of(
         leaf = made.add(change, kept)
         if readable(change.key):
             own.add(leaf)
-            shown.append((salt, kept if kept != content_of(change) else None))
+            shown.append((salt, _told(salt, leaf, change, kept)))
     others = sorted(leaf for leaf in made.all() if leaf not in own)
     return Proof(tuple(s for s, _ in shown), tuple(c for _, c in shown), tuple(others))
+
+
+def _told(salt: bytes, leaf: bytes, change: Change, kept: bytes | None) -> bytes | None:
+    """What a proof has beside the salt of a change."""
+    if not salt:
+        return leaf
+    return kept if kept != content_of(change) else None
 
 
 def is_proved(entry: LogEntry, proof: Proof) -> bool:
@@ -75,7 +87,12 @@ def is_proved(entry: LogEntry, proof: Proof) -> bool:
     shown = zip(entry.changes, proof.salts, proof.contents, strict=True)
     for change, salt, content in shown:
         times[change.key] = times.get(change.key, 0) + 1
-        leaves.append(leaf_of(salt, change, content or content_of(change), times[change.key]))
+        if salt:
+            leaves.append(leaf_of(salt, change, content or content_of(change), times[change.key]))
+        elif content and is_marker(change.key, change.value):
+            leaves.append(content)
+        else:
+            return False
     return digest_over(entry, leaves) == entry.digest
 
 
@@ -85,6 +102,7 @@ class Leaves:
     def __init__(self, entry: LogEntry) -> None:
         self._entry = entry
         self._salts = salts_of(entry)
+        self._stands = standing(entry)
         self._found: list[bytes] = []
         self._times: dict[Key, int] = {}
 
@@ -92,7 +110,9 @@ class Leaves:
         """The leaf of the next change; `content` is the SHA-256 of its value."""
         number = len(self._found)
         times = self._times[change.key] = self._times.get(change.key, 0) + 1
-        leaf = leaf_of(self._salts[number], change, content, times)
+        leaf = self._stands.get(number)
+        if leaf is None:
+            leaf = leaf_of(self._salts[number], change, content, times)
         self._found.append(leaf)
         return leaf
 
@@ -103,10 +123,19 @@ class Leaves:
     def all(self) -> list[bytes]:
         """Every leaf, in no order that tells anything: also that of what no reader is shown, and
         those that stand for nothing."""
-        hidden = _hash_leaf(self._salts[-1], _hidden(self._entry))
-        leaves = [*self._found, hidden]
-        padding = _padding(self._entry.salt, len(leaves))
-        return [*leaves, *padding]
+        return [*self._found, *self.others()]
+
+    def others(self) -> list[bytes]:
+        """Those of no change, once all changes were added."""
+        kept = self._entry.kept
+        hidden = [self.hidden()] if self._salts[-1] else []
+        if kept is not None:
+            return [*hidden, *kept.leaves]
+        return [*hidden, *_padding(self._entry.salt, len(self._found) + 1)]
+
+    def hidden(self) -> bytes:
+        """That of what no reader is shown."""
+        return _hash_leaf(self._salts[-1], _hidden(self._entry))
 
 
 def digest_of(entry: LogEntry) -> bytes:
@@ -134,8 +163,53 @@ def leaf_of(salt: bytes, change: Change, content: bytes | None, times: int) -> b
     return _hash_leaf(salt, encode(said))
 
 
+def is_salted(entry: LogEntry) -> bool:
+    """Whether its digest is over salted leaves."""
+    return bool(entry.salt) or (entry.kept is not None and bool(entry.kept.salts))
+
+
+def standing(entry: LogEntry) -> dict[int, bytes]:
+    """What stands for the changes that were redacted, by their places."""
+    kept = entry.kept
+    return {} if kept is None else dict(zip(kept.places, kept.stands, strict=True))
+
+
+def redacted(entry: LogEntry, contents: Sequence[bytes | None], places: Sequence[int]) -> LogEntry:
+    """`entry` without anything that tells what the values at `places` were, or were made of.
+
+    `contents` has the SHA-256 of each change's value; the values themselves stay, for the caller to
+    replace. With the values of counters go the results, which have them, too.
+    """
+    stands = standing(entry)
+    if not is_salted(entry):
+        stands |= {place: contents[place] or b"" for place in places}
+        return replace(entry, kept=_standing_for(stands, (), ()))
+    made, salts = Leaves(entry), salts_of(entry)
+    leaves = [made.add(*each) for each in zip(entry.changes, contents, strict=True)]
+    stands |= {place: leaves[place] for place in places}
+    rest = made.others()
+    if any(isinstance(result, int) for result in entry.results):
+        entry = replace(entry, results=())
+        salts[-1] = b""
+    elif salts[-1]:
+        rest.remove(made.hidden())
+    for place in places:
+        salts[place] = b""
+    return replace(entry, salt=b"", kept=_standing_for(stands, salts, rest))
+
+
+def _standing_for(
+    stands: Mapping[int, bytes], salts: Sequence[bytes], leaves: Sequence[bytes]
+) -> Kept:
+    places = tuple(sorted(stands))
+    return Kept(places, tuple([stands[place] for place in places]), tuple(salts), tuple(leaves))
+
+
 def salts_of(entry: LogEntry) -> list[bytes]:
-    """The salts of an entry's changes, and at the end that of what no reader is shown."""
+    """The salts of an entry's changes, and at the end that of what no reader is shown; empty ones
+    for what was redacted."""
+    if entry.kept is not None:
+        return list(entry.kept.salts)
     count = len(entry.changes) + 1
     stream = hashlib.shake_256(_LEAF + entry.salt).digest(SALT_BYTES * count)
     return [stream[at : at + SALT_BYTES] for at in range(0, len(stream), SALT_BYTES)]

@@ -135,6 +135,7 @@ def shown(
         id=CommitId(entry.author, 0, "", 0),
         results=(),
         salt=b"",
+        kept=None,
     )
 
 

@@ -10,7 +10,16 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from msgspec.structs import replace
 
 from blackboard.archive.base import Archive, Pause, let_others_run
-from blackboard.core.checkpoints import Difference, Facts, Lost, Mark, Point, Stored, Version
+from blackboard.core.checkpoints import (
+    Difference,
+    Facts,
+    Lost,
+    Mark,
+    Point,
+    RedactedRows,
+    Stored,
+    Version,
+)
 from blackboard.core.commit import Change, Entry, Head, LogEntry, Reading
 from blackboard.core.path import Ranges
 from blackboard.encryption.data_keys import DataKeys
@@ -187,6 +196,24 @@ class SealedArchive:
     async def prune(self, board: str, keep: Sequence[Revision], below: Revision) -> int:
         """As `Archive.prune`."""
         return await self.raw.prune(board, keep, below)
+
+    async def family(self, board: str) -> Sequence[str]:
+        """As `Archive.family`."""
+        return await self.raw.family(board)
+
+    async def redact(
+        self,
+        board: str,
+        key: Key,
+        upto: Mapping[str, Revision],
+        pause: Pause = let_others_run,
+    ) -> RedactedRows:
+        """As `Archive.redact`."""
+        return await self.raw.redact(board, key, upto, pause)
+
+    async def scrub(self) -> str:
+        """As `Archive.scrub`."""
+        return await self.raw.scrub()
 
     async def remove(self, board: str, keep: Collection[str] = ()) -> bool:
         """As `Archive.remove`."""

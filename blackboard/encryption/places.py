@@ -34,6 +34,7 @@ from blackboard.core.commit import (
     PutBack,
     signature,
 )
+from blackboard.core.redaction import REDACTED
 from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.switch import PRIVATE, PUBLIC, Switch
 from blackboard.engines.base import Store
@@ -59,8 +60,6 @@ from blackboard.wire.codec import decode_value, encode_value
 
 RESTORED: Final = f"{RESTORES}/~sealed"
 """Where the commit of a restore tells which sealed values it puts back."""
-REDACTED: Final = encode_value({"$redacted": True})
-"""What may stand in an archive for a value that was removed there: it says nothing of its own."""
 _TAG_BYTES: Final = 16
 _HASH_BYTES: Final = 12
 _ALWAYS: Final = ("private", "inbox")

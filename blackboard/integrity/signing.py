@@ -51,6 +51,11 @@ class Seal:
         manifest = manifest_of(cut, self.public)
         return manifest, self._key.sign(manifest)
 
+    def sign(self, said: Mapping[str, Any]) -> tuple[bytes, bytes]:
+        """As `Sealer.sign`."""
+        manifest = _canonical({**said, "key": self.public.hex()})
+        return manifest, self._key.sign(manifest)
+
     def findings(self, stored: Stored, cut: Cut | None) -> Sequence[str]:
         """As `Sealer.findings`."""
         try:
@@ -98,8 +103,11 @@ def manifest_of(cut: Cut, public: bytes) -> bytes:
     memory = _memory(said["record"], cut.facts.steps)
     if memory is not None:
         said["memory"] = memory
-    text = json.dumps(said, sort_keys=True, separators=(",", ":"), default=_wrapped)
-    return text.encode()
+    return _canonical(said)
+
+
+def _canonical(said: Mapping[str, Any]) -> bytes:
+    return json.dumps(said, sort_keys=True, separators=(",", ":"), default=_wrapped).encode()
 
 
 def _memory(record: Any, steps: Mapping[str, Step]) -> dict[str, Revision] | None:

@@ -143,6 +143,8 @@ class Host:
         self.begun = BegunBoards(self.store)
         self.recoveries: Closing | None = None
         """Those that this process was asked for (`Recoveries.of`); None until it was."""
+        self.redactions: Closing | None = None
+        """Those of this process (`Redactions.of`); None until it was asked for one."""
         self.archiver = None if self.archive is None else Archiver(self.store, self.archive)
         """What feeds the archive."""
         if self.archiver is not None:
@@ -305,7 +307,7 @@ class Host:
         queue = CommitQueue(
             self.store, name, self.load, self.revocations.recheck, self._permits.commit
         )
-        opened = OpenBoard(queue, Feed(self.store, name))
+        opened = OpenBoard(queue, Feed(self.store, name, self.archive))
         if self.archiver is not None and not self.draining:
             self.archiver.follow(name)
         return self._boards.setdefault(name, opened)
@@ -452,8 +454,9 @@ class Host:
         await self.revocations.aclose()
         await self.audit.aclose()
         await self.imports.aclose()
-        if self.recoveries is not None:
-            await self.recoveries.aclose()
+        for deeds in (self.recoveries, self.redactions):
+            if deeds is not None:
+                await deeds.aclose()
         for board in self._boards.values():
             await board.queue.aclose()
             await board.feed.aclose()

@@ -19,11 +19,12 @@ import contextlib
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self
 
+from blackboard.archive.base import Archive
 from blackboard.client.link import Delivery
 from blackboard.core import access, history, watch
 from blackboard.core.access import Grant
@@ -31,6 +32,7 @@ from blackboard.core.commit import Head, LogEntry
 from blackboard.core.history import LARGE_CHANGES, LargeEntry
 from blackboard.core.path import Pattern
 from blackboard.core.pattern_index import PatternIndex, intersections
+from blackboard.core.redaction import is_redaction
 from blackboard.core.watch import Cursor, Position, WatchEvent
 from blackboard.engines.base import Store
 from blackboard.engines.payer import charged
@@ -52,6 +54,7 @@ from blackboard.types import (
     Key,
     Revision,
 )
+from blackboard.wire.codec import SYSTEM_AGENT
 
 log = logging.getLogger(__name__)
 _TAIL_WAIT_MS = 1_000
@@ -130,9 +133,10 @@ class _Sleepers:
 class Feed:
     """The live end of one board's log."""
 
-    def __init__(self, store: Store, board: str) -> None:
+    def __init__(self, store: Store, board: str, archive: Archive | None = None) -> None:
         self.store = store
         self.board = board
+        self._archive = archive
         self.watchers = 0
         self._ring: deque[LogEntry] = deque()
         self._ring_bytes = 0
@@ -296,6 +300,22 @@ class Feed:
             found = self._shared[view, after] = charged(make)
         return found
 
+    async def archived(self, after: Revision, gone: Compacted) -> tuple[LogEntry, ...]:
+        """The next entries after `after` that the log has no more, for who is watching already.
+
+        Errors: `gone`, unless they are archived.
+        """
+        found: Sequence[LogEntry] = ()
+        if self._archive is not None:
+            until = gone.oldest - 1
+            with contextlib.suppress(Compacted):
+                found = await self._archive.log(
+                    self.board, after, until=until, limit=WATCH_BATCH_REVISIONS_MAX
+                )
+        if not found:
+            raise gone
+        return tuple(found)
+
     def mark(self, position: Position) -> Delivery:
         """A delivery of nothing but a position, one for all who have come so far."""
         if self._mark is None or self._mark.position != position:
@@ -401,14 +421,25 @@ class Feed:
         while len(self._ring) > 1 and (
             self._ring_bytes > WATCH_QUEUE_BYTES_MAX or self._ring_changes > WATCH_QUEUE_CHANGES_MAX
         ):
-            oldest = self._ring.popleft()
-            self._after = oldest.revision
-            self._ring_bytes -= history.cost_of(oldest)
-            self._ring_changes -= len(oldest.changes)
+            self._drop_oldest()
+        for entry in entries:
+            if entry.author == SYSTEM_AGENT and is_redaction(entry):
+                self._drop_below(entry.revision)
         self._shared.clear()
         if self._large is not None and self._large.entry.revision <= self._after:
             self._large = None
         self._tell(entries)
+
+    def _drop_below(self, revision: Revision) -> None:
+        """Let go of the entries before a revision: they are read again from the log."""
+        while self._ring and self._ring[0].revision < revision:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        oldest = self._ring.popleft()
+        self._after = oldest.revision
+        self._ring_bytes -= history.cost_of(oldest)
+        self._ring_changes -= len(oldest.changes)
 
 
 class Watcher:
@@ -477,19 +508,22 @@ class Watcher:
         return delivery
 
     async def _catch_up(self, after: Revision) -> Delivery:
-        """The next entries from the log; no more than one delivery takes, the rest is read later.
+        """The next entries from the log, or from the archive if the log was cut meanwhile; no more
+        than one delivery takes, the rest is read later.
 
         Errors: Compacted, RolledBack; Corrupt when there is a gap.
         """
         store, board = self._feed.store, self._feed.board
         try:
-            page = await store.log(board, after, limit=WATCH_BATCH_REVISIONS_MAX)
+            found = (await store.log(board, after, limit=WATCH_BATCH_REVISIONS_MAX)).entries
         except FutureRevision:
             # The engine lost what was seen. Opening the board begins an epoch above everything.
             watch.check_start(await store.open(board), self.position)
-            page = await store.log(board, after, limit=WATCH_BATCH_REVISIONS_MAX)
-        history.check_sequence(after, page.entries)
-        delivery, self._cursor.position = charged(lambda: self._pass(list(page.entries)))
+            found = (await store.log(board, after, limit=WATCH_BATCH_REVISIONS_MAX)).entries
+        except Compacted as gone:
+            found = await self._feed.archived(after, gone)
+        history.check_sequence(after, found)
+        delivery, self._cursor.position = charged(lambda: self._pass(list(found)))
         return delivery
 
     def _pass(self, entries: list[LogEntry]) -> tuple[Delivery, Position]:

@@ -42,11 +42,14 @@ from blackboard.core.checkpoints import (
     Pruned,
     Recovered,
     RecoverWish,
+    Redaction,
+    RedactWish,
     Restored,
     RestoreWish,
     Shown,
     Verified,
     Version,
+    check_request,
     checkpoint_key,
     declared_key,
 )
@@ -69,6 +72,7 @@ from blackboard.core.freeze import Freeze
 from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
 from blackboard.core.path import Pattern, Ranges, check_key, parse_pattern, parse_patterns
+from blackboard.core.redaction import check_redactable
 from blackboard.core.watch import Position
 from blackboard.encryption.archive import sealed_entry
 from blackboard.encryption.data_keys import DataKeys
@@ -92,6 +96,7 @@ from blackboard.server.boards import Host, OpenBoard, salted
 from blackboard.server.checkpoints.branch import Branches
 from blackboard.server.checkpoints.reader import Past
 from blackboard.server.checkpoints.recover import Recoveries
+from blackboard.server.checkpoints.redact import Redactions
 from blackboard.server.checkpoints.restore import Restores
 from blackboard.server.checkpoints.schedule import Retention
 from blackboard.server.checkpoints.take import Checkpoints
@@ -461,6 +466,18 @@ class LocalLink:
             await self._check_whole(board, Right.ADMIN)
             check_note(wish.note)
             return await Recoveries.of(self._host).recover(board, wish)
+
+    async def redact(self, board: str, wish: RedactWish) -> Redaction:
+        """Take every value of a key out of a board, and out of all that shares its history."""
+        with self._audited("redact", board, wish):
+            await self._use(board, Right.ADMIN)
+            check_redactable(check_key(wish.key))
+            check_note(wish.why)
+            check_request(wish.request)
+            redactions = Redactions.of(self._host)
+            for name in await redactions.boards(board):
+                access.require_board(self.principal, name)
+            return await redactions.redact(board, wish, self.principal.name)
 
     async def freeze(self, board: str, note: str) -> Freeze:
         """Refuse commits from now on."""

@@ -20,6 +20,7 @@ from blackboard.core.access import Principal
 from blackboard.engines.base import EngineFacts, Store
 from blackboard.errors import BlackboardError
 from blackboard.server.boards import Host, ServiceStatistics
+from blackboard.server.checkpoints.redact import Redactions
 from blackboard.server.checkpoints.schedule import Automatic, AutomaticCheckpoints
 from blackboard.server.documents.awareness import Whispering, whispers_of
 from blackboard.server.documents.rooms import Documents
@@ -101,6 +102,7 @@ class Service:
             ]
         for task in self._tasks:
             task.add_done_callback(_report)
+        Redactions.of(self.host).resume()
         self.host.load.start()
         return self
 

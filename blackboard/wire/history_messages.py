@@ -20,6 +20,7 @@ from blackboard.core.checkpoints import (
     Moment,
     Pruned,
     Recovered,
+    Redaction,
     Restored,
     Shown,
     Verified,
@@ -103,6 +104,21 @@ class RecoveredMessage(TypedDict):
     from_revision: int
     revision: int
     epoch: str
+
+
+class RedactionMessage(TypedDict):
+    """Result of `redact`: at which step it is; if it is not `done`, ask again.
+
+    `versions` are values that went, `guessable` revisions from whose digests a short value can be
+    guessed (docs/howto/redact.md), `left` what is to be done by hand.
+    """
+
+    done: bool
+    step: str
+    boards: list[str]
+    versions: int
+    guessable: int
+    left: list[str]
 
 
 class LostBoardMessage(TypedDict):
@@ -273,6 +289,18 @@ def write_recovered(recovered: Recovered) -> RecoveredMessage:
     }
 
 
+def write_redaction(redaction: Redaction) -> RedactionMessage:
+    """A redaction as a message."""
+    return {
+        "done": redaction.done,
+        "step": redaction.step,
+        "boards": list(redaction.boards),
+        "versions": redaction.versions,
+        "guessable": redaction.guessable,
+        "left": list(redaction.left),
+    }
+
+
 def write_differences(page: Differences, encoding: Encoding) -> DifferencesMessage:
     """A page of a comparison as a message."""
     message: DifferencesMessage = {
@@ -418,6 +446,19 @@ def read_recovered(message: Any) -> Recovered:
             reading.read_int(message, "from_revision"),
             reading.read_int(message, "revision"),
             reading.read_str(message, "epoch"),
+        )
+
+
+def read_redaction(message: Any) -> Redaction:
+    """Errors: RemoteProtocolError."""
+    with from_peer("redact"):
+        return Redaction(
+            bool(message["done"]),
+            reading.read_str(message, "step"),
+            tuple(_names(message["boards"])),
+            reading.read_int(message, "versions"),
+            reading.read_int(message, "guessable"),
+            tuple(_names(message["left"])),
         )
 
 

@@ -293,6 +293,16 @@ class Recover(_BoardParams):
     note: Note = ""
 
 
+class Redact(_BoardParams):
+    """Take every value that `key` ever had out of the board, and out of all that shares its
+    history; ask again, with the same `request`, until it is done."""
+
+    method = "redact"
+    key: KeyText
+    request: RequestName
+    why: Note = ""
+
+
 class Freeze(_BoardParams):
     """Refuse commits until the board is thawed; a board that is frozen stays as it is."""
 
@@ -458,6 +468,7 @@ METHODS: Final[dict[str, type[Params]]] = {
         Prune,
         Restore,
         Recover,
+        Redact,
         Freeze,
         Thaw,
         Remove,

@@ -287,7 +287,11 @@ def _proof(message: Any) -> Proof | None:
     ]
     if None in salts or None in leaves:
         raise TypeError("a proof has salts and leaves")
-    return Proof(tuple(filter(None, salts)), contents, tuple(filter(None, leaves)))
+    return Proof(_present(salts), contents, _present(leaves))
+
+
+def _present(hashes: Sequence[bytes | None]) -> tuple[bytes, ...]:
+    return tuple([each for each in hashes if each is not None])
 
 
 def _change(message: Any, encoding: Encoding) -> Change:

@@ -464,6 +464,7 @@ EXAMPLES_ELSEWHERE = (
     "blackboard restore",
     "blackboard rewind",
     "blackboard recover",
+    "blackboard redact",
     "blackboard freeze",
     "blackboard thaw",
     "blackboard board remove",

@@ -18,6 +18,7 @@ from blackboard.archive.database import Database
 from blackboard.archive.sql import SqlArchive
 from blackboard.integrity.signing import Seal
 from tests.conformance.rules_archive import ReadingRules
+from tests.conformance.rules_archive_redact import RedactRules
 from tests.conformance.rules_archive_verify import VerifyRules
 from tests.conformance.rules_archive_write import WritingRules
 
@@ -68,7 +69,7 @@ class Place:
         shutil.rmtree(self.blobs, ignore_errors=True)
 
 
-class ArchiveSuite(ReadingRules, WritingRules, VerifyRules):
+class ArchiveSuite(ReadingRules, WritingRules, VerifyRules, RedactRules):
     """Every rule. The subclass provides `place`."""
 
     @pytest.fixture

@@ -25,6 +25,7 @@ from tests.conformance.rules_board_past import PastRules
 from tests.conformance.rules_board_presence import PresenceRules
 from tests.conformance.rules_board_private import PrivateRules
 from tests.conformance.rules_board_read import BoardReadRules
+from tests.conformance.rules_board_redact import RedactRules
 from tests.conformance.rules_board_restore import RestoreRules
 from tests.conformance.rules_board_step import StepRules
 from tests.conformance.rules_board_watch import WatchRules
@@ -79,6 +80,7 @@ class BoardSuite(
     BarrierRules,
     PastRules,
     RestoreRules,
+    RedactRules,
     BranchRules,
     FreezeRules,
     DocumentRules,

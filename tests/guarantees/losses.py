@@ -57,10 +57,14 @@ class Site:
         """The archive's database."""
         return self.directory / "archive.db"
 
+    def client(self, agent: str | None = None) -> Client:
+        """A client of the operator, or of an agent."""
+        who = access.operator() if agent is None else access.agent(agent)
+        return Client(self.service.link(who))
+
     def board(self, agent: str | None = None, board: str = BOARD) -> Board:
         """A board, as its operator or as an agent."""
-        who = access.operator() if agent is None else access.agent(agent)
-        return Client(self.service.link(who)).board(board)
+        return self.client(agent).board(board)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -158,6 +158,7 @@ def _requests(who: str) -> Asked:
         "pin": [{"name": "one", "pinned": True}],
         "restore": [{"to": "one", "request": _hex(who, 3), "note": who}],
         "recover": [{}],
+        "redact": [{"key": "public/nothing", "request": _hex(who, 6)}],
         "remove": [{"board": f"nothing-of-{who}"}],
         "branch": [{"new": f"fork-{who}", "at": "one", "request": _hex(who, 4)}],
         "prune": [{"last": 10, "days": 10, "dry_run": True}],

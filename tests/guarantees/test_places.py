@@ -32,9 +32,10 @@ from blackboard.core.commit import (
     PutBack,
     Seed,
 )
+from blackboard.core.redaction import REDACTED
 from blackboard.encryption.data_keys import KEYS_BOARD, DataKeys
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
-from blackboard.encryption.places import REDACTED, RESTORED
+from blackboard.encryption.places import RESTORED
 from blackboard.encryption.store import Plan, SealedStore
 from blackboard.encryption.switch import PRIVATE
 from blackboard.engines.base import Store

@@ -42,6 +42,8 @@ from blackboard.core.checkpoints import (
     Pruned,
     Recovered,
     RecoverWish,
+    Redaction,
+    RedactWish,
     Restored,
     RestoreWish,
     Shown,
@@ -315,6 +317,11 @@ class RemoteLink:
         at = None if wish.at is None else moment_out(wish.at)
         params = {"board": board, "at": at, "note": wish.note}
         return past.read_recovered(await self._ask("recover", params, LONG_REQUEST_TIMEOUT_MS))
+
+    async def redact(self, board: str, wish: RedactWish) -> Redaction:
+        """As `Link.redact`."""
+        params = {"board": board, "key": wish.key, "why": wish.why, "request": wish.request}
+        return past.read_redaction(await self._ask("redact", params, LONG_REQUEST_TIMEOUT_MS))
 
     async def freeze(self, board: str, note: str) -> Freeze:
         """As `Link.freeze`."""

@@ -90,8 +90,18 @@ class Tail:
             self._bytes -= self._sizes[drop]
             self._changes -= len(self._entries[drop].changes)
             drop += 1
-        del self._entries[:drop]
-        del self._sizes[:drop]
+        self._drop(drop)
+
+    def forget(self, below: Revision) -> None:
+        """Let go of the entries below a revision."""
+        count = sum(1 for entry in self._entries if entry.revision < below)
+        self._bytes -= sum(self._sizes[:count])
+        self._changes -= sum([len(entry.changes) for entry in self._entries[:count]])
+        self._drop(count)
+
+    def _drop(self, count: int) -> None:
+        del self._entries[:count]
+        del self._sizes[:count]
 
 
 Waiting = tuple["asyncio.Future[list[Outcome]]", Sequence[Prepared], list[Outcome]]
@@ -376,6 +386,7 @@ class EmbeddedBoard:
             self._start_soon()
             await told
             remains = group.log_remains
+        self._tail.forget(oldest)
         return self.head
 
     async def scrub(self) -> bool:

@@ -20,6 +20,7 @@ from blackboard.core.checkpoints import (
     Moment,
     Policy,
     RecoverWish,
+    RedactWish,
     RestoreWish,
 )
 from blackboard.core.commit import Entry
@@ -70,6 +71,7 @@ DEEDS = (
     messages.Prune,
     messages.Restore,
     messages.Recover,
+    messages.Redact,
     messages.Freeze,
     messages.Thaw,
     messages.Remove,
@@ -101,6 +103,9 @@ async def call_deed(link: Link, params: messages.Params) -> Any:
             at = None if params.at is None else moment_in(params.at)
             recovered = await link.recover(params.board, RecoverWish(at, params.note))
             return past.write_recovered(recovered)
+        case messages.Redact():
+            redact = RedactWish(params.key, params.why, params.request)
+            return past.write_redaction(await link.redact(params.board, redact))
         case messages.Freeze():
             return past.write_freeze(await link.freeze(params.board, params.note))
         case messages.Thaw():

@@ -40,6 +40,7 @@ RESULTS: Final[dict[str, Any]] = {
     "prune": past.PrunedMessage,
     "restore": past.RestoredMessage,
     "recover": past.RecoveredMessage,
+    "redact": past.RedactionMessage,
     "freeze": past.FreezeMessage,
     "thaw": past.FreezeMessage | None,
     "remove": None,

@@ -179,6 +179,7 @@ WHOLE: Final = frozenset(
         "prune",
         "restore",
         "recover",
+        "redact",
         "freeze",
         "thaw",
         "remove",

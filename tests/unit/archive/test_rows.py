@@ -10,7 +10,16 @@ from msgspec.structs import fields, replace
 from blackboard.archive import rows as archive_rows
 from blackboard.archive.blobs import Blobs
 from blackboard.archive.tables import BLOB, DEFLATED, PLAIN
-from blackboard.core.commit import Change, ChangeKind, CommitId, Epoch, Lease, LogEntry, Waiter
+from blackboard.core.commit import (
+    Change,
+    ChangeKind,
+    CommitId,
+    Epoch,
+    Kept,
+    Lease,
+    LogEntry,
+    Waiter,
+)
 from blackboard.errors import Corrupt
 from blackboard.types import BLOB_BYTES, VALUE_BYTES_MAX
 
@@ -42,6 +51,7 @@ OTHER: dict[str, Any] = {
     "results": (None, ("ada", 3, 99), 0),
     "salt": b"t" * 16,
     "account": "ada",
+    "kept": Kept((0,), (b"u" * 32,), (b"v" * 16,) * 4),
 }
 NARROWED = replace(ENTRY, id=CommitId("ada.x", 1, "i", 4))
 SALTED = replace(NARROWED, salt=b"s" * 16)

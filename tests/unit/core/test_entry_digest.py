@@ -93,7 +93,12 @@ def test_the_digest_is_what_the_protocol_says() -> None:
 def test_the_digest_covers_every_field(field: str, value: Any) -> None:
     assert digest_of(replace(ENTRY, **{field: value})) != digest_of(ENTRY)
     covered = {"revision", "time_ms", "id", "changes", "based_on", "note", "epoch", "results"}
-    assert {each.name for each in fields(LogEntry)} == covered | {"account", "salt", "digest"}
+    assert {each.name for each in fields(LogEntry)} == covered | {
+        "account",
+        "salt",
+        "kept",
+        "digest",
+    }
 
 
 def test_two_changes_of_one_key_keep_their_order() -> None:

@@ -14,6 +14,7 @@ from blackboard.core.checkpoints import (
     ImportWish,
     Policy,
     RecoverWish,
+    RedactWish,
     RestoreWish,
 )
 from blackboard.errors import Corrupt, InvalidRequest, NoSuchBoard
@@ -93,6 +94,11 @@ async def _recover(link: LocalLink) -> list[str]:
     return [SECRET]
 
 
+async def _redact(link: LocalLink) -> list[str]:
+    await link.redact("main", RedactWish("public/nothing", "", REQUEST))
+    return [SECRET]
+
+
 async def _remove(link: LocalLink) -> list[str]:
     with contextlib.suppress(NoSuchBoard):
         await link.remove("nothing")
@@ -123,6 +129,7 @@ PAST: dict[str, Callable[[LocalLink], Awaitable[list[str]]]] = {
     "prune": _prune,
     "restore": _restore,
     "recover": _recover,
+    "redact": _redact,
     "remove": _remove,
     "freeze": _freeze,
     "thaw": _thaw,

@@ -161,6 +161,7 @@ WHOLE: dict[str, set[str]] = {
     "restore": {"operator", "keeper"},
     "prune": {"operator"},
     "recover": {"operator"},
+    "redact": {"operator"},
     "freeze": {"operator"},
     "thaw": {"operator"},
     "remove": {"operator"},

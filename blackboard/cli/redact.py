@@ -1,0 +1,79 @@
+"""redact: every value that a key ever had, gone."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from blackboard.cli import screen
+from blackboard.cli.errors import wrong_usage
+from blackboard.cli.options import Flags, Group, ReadCommand
+
+if TYPE_CHECKING:
+    from blackboard.client.board import Board
+    from blackboard.client.client import Client
+    from blackboard.core.checkpoints import Redaction
+
+app = typer.Typer(cls=Group)
+
+
+@app.command(
+    cls=ReadCommand,
+    rich_help_panel="History",
+    epilog="""\
+blackboard redact public/plan/notes --yes --why "an API key was pasted"
+blackboard redact private/researcher/contact --yes --json""",
+)
+def redact(
+    context: typer.Context,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Which key.", show_default=False)],
+    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="The audit keeps it.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Remove every value that a key ever had, for good.
+
+    From the present and the past: log, archive, blobs, documents, and every board that shares
+    history with this one. What stays is that the key changed, when, by whom, and a marker, which a
+    restore brings back. A value that was copied to another key is not found; exports and backups
+    that were made before are not reached. Stopped in the middle, it goes on in the service; to do
+    it again does no harm.
+    """
+    from blackboard.cli import session
+
+    async def work(client: "Client", board: "Board") -> "Redaction":
+        return await client.redact(key, board=board.name, why=why, progress=screen.say)
+
+    flags = Flags.of(context)
+    if not yes:
+        _ask(key)
+    with screen.busy("redacting"):
+        found = session.with_client_and_board(flags, work)
+    _tell(found, key, as_json=flags.as_json)
+
+
+def _ask(key: str) -> None:
+    """Ends the command on a no."""
+    import sys
+
+    if not sys.stdin.isatty():
+        raise wrong_usage("nobody is here to be asked", "Say --yes.")
+    screen.say("On this board and all that share its history. It cannot be undone.")
+    typer.confirm(f"Remove every value that {key} ever had?", abort=True, err=True)
+
+
+def _tell(found: "Redaction", key: str, *, as_json: bool) -> None:
+    from blackboard.cli import render
+
+    if as_json:
+        told = {"key": key, "boards": list(found.boards), "versions": found.versions}
+        render.print_json(told | {"guessable": found.guessable, "left": list(found.left)})
+        return
+    where = ", ".join(found.boards)
+    screen.say(f"{key}: {found.versions} values are gone from the past of {where}")
+    if found.guessable:
+        screen.say(
+            f"{found.guessable} revisions are from before salts were introduced: with the archive,"
+            " a guess of a short value can still be checked"
+        )
+    for left in found.left:
+        screen.say(f"left to do: {left}")
+    screen.say("not reached: exports and backups that were made before, and copies at other keys")

@@ -1,0 +1,313 @@
+"""Redaction: every value that a key ever had goes, from a board and all that shares its history.
+
+First the key is removed by an ordinary commit, which also records the redaction: from then on no
+reader gets the value, and if this service is killed, the next one goes on.
+Then the engine's log is cut behind the archive, so that the past lies there alone, and the values
+are taken out of it (archive/redact.py). Last, the files are scrubbed.
+
+Invariants
+- a redaction that was recorded is finished, by this service or by the next one.
+- no commit is refused: each board is held for a moment while its log is cut, as by a restore.
+- done again, it does what is left, or nothing.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import Any, Final, Self
+
+from blackboard.archive.base import Archive
+from blackboard.client.cancellation import heed_cancellation
+from blackboard.core.access import is_reserved
+from blackboard.core.checkpoints import RedactedRows, Redaction, RedactWish
+from blackboard.core.commit import Delete, DeletePrefix, Entry, Op, Put
+from blackboard.core.documents.keys import document_prefix
+from blackboard.core.redaction import NOTE, RECORDS, record_key
+from blackboard.encryption.store import SealedStore
+from blackboard.engines.base import Scrubs
+from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
+from blackboard.server.boards import Host, commit_as_system
+from blackboard.server.checkpoints.branch import alone
+from blackboard.types import (
+    ARCHIVE_LEASE_MS,
+    ENGINE_CHECK_INTERVAL_MS,
+    HOLD_MS_MAX,
+    LIST_ENTRIES_MAX,
+    OPERATIONS_MAX,
+    RECOVER_WAIT_MS,
+    Key,
+    Revision,
+)
+from blackboard.wire.codec import decode_value, encode_value
+
+log = logging.getLogger(__name__)
+
+_NOTE_DONE: Final = "a redaction is done"
+_DELETES: Final = OPERATIONS_MAX // 2
+"""Of the parts of a document: what is left goes with the key, in a commit that has other operations
+as well."""
+_KEPT: Final = 64
+"""Redactions whose results a process remembers: a client that lost the answer asks again within
+seconds."""
+_BEGUN: Final = "begun"
+_DONE: Final = "done"
+_PART: Final = "part"
+"""Of a redaction that is recorded as begun, or done, on another board."""
+_TRIES: Final = 10
+"""Times that it begins again because a board was restored, or a branch was made, meanwhile."""
+_ARCHIVED_MS: Final = 3 * ARCHIVE_LEASE_MS
+_NO_ARCHIVE: Final = "this service keeps no archive: the log was cut, and nobody can look back"
+
+
+class Redactions:
+    """The redactions of one process."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._running: dict[str, _Running] = {}
+        self._resuming: asyncio.Task[None] | None = None
+
+    @classmethod
+    def of(cls, host: Host) -> Self:
+        """Those of a host."""
+        if host.redactions is None:
+            host.redactions = cls(host)
+        assert isinstance(host.redactions, cls)
+        return host.redactions
+
+    async def boards(self, board: str) -> Sequence[str]:
+        """The boards that a redaction on `board` reaches, as far as they have a name."""
+        return await _family(self._host, board)
+
+    async def redact(self, board: str, wish: RedactWish, by: str) -> Redaction:
+        """Begin a redaction, or look how far it is; waits RECOVER_WAIT_MS for the end.
+
+        The same request gets the same answer, for as long as it is among the newest
+        _KEPT of this process. Errors: InvalidRequest, Unavailable, Corrupt: asked again,
+        it goes on. Cancellation: it goes on.
+        """
+        running = self._running.get(wish.request)
+        if running is None or running.has_failed:
+            running = self._begin(board, wish, by)
+        await asyncio.wait([running.task], timeout=RECOVER_WAIT_MS / 1000)
+        return running.task.result() if running.task.done() else running.so_far
+
+    def _begin(self, board: str, wish: RedactWish, by: str) -> "_Running":
+        old = [name for name, each in self._running.items() if each.task.done()]
+        for name in old[: max(0, len(old) - _KEPT + 1)]:
+            del self._running[name]
+        running = self._running[wish.request] = _Running(self._host, board, wish, by)
+        return running
+
+    def resume(self) -> None:
+        """Begin to finish what was begun by a service that is gone."""
+        if self._resuming is None:
+            self._resuming = asyncio.create_task(self._resume(), name="redactions")
+
+    async def _resume(self) -> None:
+        while True:
+            try:
+                for board in await self._host.store.boards():
+                    if not is_reserved(board):
+                        await self._finish(board)
+                return
+            except BlackboardError as error:
+                log.warning("redactions that were begun: %s", error)
+            await asyncio.sleep(ENGINE_CHECK_INTERVAL_MS / 1000)
+            heed_cancellation()
+
+    async def _finish(self, board: str) -> None:
+        async for entry in _listed(self._host, board, RECORDS):
+            said = _read(entry)
+            if said.get("state") == _BEGUN:
+                wish = RedactWish(said["key"], said["why"], secrets.token_hex(8))
+                running = self._begin(board, wish, said["by"])
+                await asyncio.wait([running.task])
+                running.task.result()
+
+    async def aclose(self) -> None:
+        """Give up what is under way: the next service goes on."""
+        tasks: list[asyncio.Task[Any]] = [running.task for running in self._running.values()]
+        tasks += [] if self._resuming is None else [self._resuming]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Running:
+    """One redaction, and how far it is."""
+
+    def __init__(self, host: Host, board: str, wish: RedactWish, by: str) -> None:
+        self._host = host
+        self._board = board
+        self._wish = wish
+        self._by = by
+        self._removed: dict[str, Revision] = {}
+        self._epochs: dict[str, str] = {}
+        self.so_far = Redaction(False, "it is being recorded")
+        self.task = asyncio.create_task(self._run(), name=f"redaction on {board}")
+        self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended with an error."""
+        task = self.task
+        return task.done() and (task.cancelled() or task.exception() is not None)
+
+    async def _run(self) -> Redaction:
+        rows = RedactedRows(0, 0)
+        for _ in range(_TRIES):
+            found = await self._pass()
+            guessable = max(found.guessable, rows.guessable)
+            rows = RedactedRows(rows.versions + found.versions, guessable)
+            if await self._is_stable():
+                break
+        else:
+            raise Unavailable(f"board {self._board}", "it is restored again and again")
+        self._tell("its files are scrubbed")
+        left = tuple(dict.fromkeys([*await self._scrub(), *self._left()]))
+        boards = tuple(sorted(self._removed))
+        done = Redaction(True, _DONE, boards, rows.versions, rows.guessable, left)
+        await self._record(self._board, _DONE)
+        told = f"{self._wish.key} by {self._by}: {self._wish.why}".removesuffix(": ")
+        self._host.audit.note_service("redact", self._board, told)
+        return done
+
+    def _tell(self, step: str) -> None:
+        boards = tuple(sorted(self._removed))
+        self.so_far = Redaction(False, step, boards)
+
+    async def _pass(self) -> RedactedRows:
+        """Remove the key everywhere, and then its values from the past."""
+        for board in await _family(self._host, self._board):
+            await self._remove(board)
+            self._tell(f"removed from board {board}")
+        for board in list(self._removed):
+            self._tell(f"the log of board {board} is cut")
+            await self._cut(board)
+        archive = self._host.archive
+        if archive is None:
+            return RedactedRows(0, 0)
+        self._tell("the archive is rewritten")
+        return await archive.redact(self._board, self._wish.key, self._removed)
+
+    async def _is_stable(self) -> bool:
+        """Whether nothing brought the values back meanwhile."""
+        if not set(await _family(self._host, self._board)) <= self._removed.keys():
+            return False
+        heads = {name: await self._host.store.open(name) for name in self._removed}
+        return all(head.epoch.id == self._epochs[name] for name, head in heads.items())
+
+    # --- the present ------------------------------------------------------------------------------
+
+    async def _remove(self, board: str) -> None:
+        """Remove the key from a board, and record why: in one commit, but for a large document."""
+        key = self._wish.key
+        await self._host.use(board)
+        ops: list[Op] = []
+        async for entry in _listed(self._host, board, document_prefix(key)):
+            ops.append(Delete(entry.key))
+            if len(ops) == _DELETES:
+                await commit_as_system(self._host, board, ops)
+                ops.clear()
+        state = _BEGUN if board == self._board else _PART
+        ops = [self._put_record(state), Delete(key), DeletePrefix(document_prefix(key))]
+        committed = await commit_as_system(self._host, board, ops, note=NOTE)
+        self._removed[board] = committed.revision
+        self._epochs[board] = (await self._host.store.open(board)).epoch.id
+
+    async def _record(self, board: str, state: str) -> None:
+        await commit_as_system(self._host, board, [self._put_record(state)], note=_NOTE_DONE)
+
+    def _put_record(self, state: str) -> Op:
+        wish = self._wish
+        said = {"key": wish.key, "why": wish.why, "by": self._by, "state": state}
+        return Put(record_key(wish.key), encode_value(said | {"board": self._board}))
+
+    # --- the engine's log -------------------------------------------------------------------------
+
+    async def _cut(self, board: str) -> None:
+        """Cut the log of a board behind its archive, and let nothing be in it that was there."""
+        store = self._host.store
+        for _ in range(_TRIES):
+            await self._archived(board, _ARCHIVED_MS)
+            await store.hold(board, HOLD_MS_MAX)
+            try:
+                revision = await self._archived(board, HOLD_MS_MAX)
+                head = await store.compact(board, revision + 1)
+                if head.revision == revision:
+                    return
+            except Unavailable as error:
+                log.info("the log of board %s is not cut yet: %s", board, error)
+            finally:
+                with suppress(BlackboardError):  # a hold ends by itself
+                    await store.hold(board, 0)
+        raise Unavailable(f"board {board}", "its archive does not keep up")
+
+    async def _archived(self, board: str, timeout_ms: int) -> Revision:
+        """Where a board stands, once its archive has all of it, for good. Errors: Unavailable."""
+        revision = (await self._host.store.open(board)).revision
+        archiver = self._host.archiver
+        if archiver is not None:
+            await archiver.reached(board, revision, timeout_ms)
+            if await archiver.settled(board) < revision:
+                raise Unavailable(f"archive of board {board}", "its engine lost revisions")
+        return revision
+
+    # --- the files --------------------------------------------------------------------------------
+
+    async def _scrub(self) -> list[str]:
+        """Overwrite what is gone; returns what is left to do by hand."""
+        left = []
+        store = self._host.store
+        raw = store.raw if isinstance(store, SealedStore) else store
+        if isinstance(raw, Scrubs):
+            left += [await raw.scrub(board) for board in self._removed]
+        if self._host.archive is not None:
+            left.append(await self._host.archive.scrub())
+        return [each for each in left if each]
+
+    def _left(self) -> list[str]:
+        return [_NO_ARCHIVE] if self._host.archive is None else []
+
+
+async def _family(host: Host, board: str) -> Sequence[str]:
+    """The boards that share history with `board` and are in the engine."""
+    archive = host.archive
+    if archive is None:
+        return [board]
+    found = []
+    for name in dict.fromkeys([board, *await archive.family(board)]):
+        if name == board or await _is_there(host, archive, name):
+            found.append(name)
+    return found
+
+
+async def _is_there(host: Host, archive: Archive, board: str) -> bool:
+    """Whether the engine has a board, once nobody makes one of that name any more."""
+    if await host.store.exists(board):
+        return True
+    async with alone(archive, board):
+        return await host.store.exists(board)
+
+
+async def _listed(host: Host, board: str, prefix: str) -> AsyncIterator[Entry]:
+    after: Key | None = None
+    while True:
+        page = await host.store.list(board, prefix, after=after, limit=LIST_ENTRIES_MAX)
+        for entry in page.entries:
+            yield entry
+        after = page.next_key
+        if after is None:
+            return
+
+
+def _read(entry: Entry) -> dict[str, Any]:
+    """What a record says; nothing if it cannot be read."""
+    try:
+        said = decode_value(entry.value)
+    except (Corrupt, InvalidRequest):
+        return {}
+    return said if isinstance(said, dict) else {}
