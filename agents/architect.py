@@ -96,7 +96,7 @@ async def main() -> int:
     async with blackboard.connect() as client:
         board = client.board()
         architect = Architect("architect", colleague=Colleague(board))
-        return (await blackboard.live(architect, board)).exit_code
+        return (await blackboard.supervise(architect, board)).exit_code
 
 
 if __name__ == "__main__":

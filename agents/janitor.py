@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pydantic import BaseModel
 
 import blackboard
-from blackboard import Agent, Context, Model, Prompt, Transcript, Turn
+from blackboard import Agent, Context, Model, Prompt, Transcript
+from blackboard.types import Turn
 
 EVERY, KEEP = 32, 32
 WORDS = 8
@@ -74,7 +75,7 @@ async def main(agents: Sequence[str]) -> int:
     async with blackboard.connect() as client:
         model = blackboard.model_from_environment()
         janitor = Janitor("janitor", agents, model)
-        return (await blackboard.live(janitor, client.board())).exit_code
+        return (await blackboard.supervise(janitor, client.board())).exit_code
 
 
 if __name__ == "__main__":

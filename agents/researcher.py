@@ -75,7 +75,7 @@ class Researcher(Agent[Research]):
 async def main() -> int:
     """Work on the board that the environment names (BLACKBOARD_URL, _TOKEN, _BOARD)."""
     async with blackboard.connect() as client:
-        return (await blackboard.live(Researcher("researcher"), client.board())).exit_code
+        return (await blackboard.supervise(Researcher("researcher"), client.board())).exit_code
 
 
 if __name__ == "__main__":

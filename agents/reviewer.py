@@ -65,7 +65,7 @@ class Reviewer(Agent[Reviews]):
 async def main() -> int:
     """Work on the board that the environment names (BLACKBOARD_URL, _TOKEN, _BOARD)."""
     async with blackboard.connect() as client:
-        return (await blackboard.live(Reviewer("reviewer"), client.board())).exit_code
+        return (await blackboard.supervise(Reviewer("reviewer"), client.board())).exit_code
 
 
 if __name__ == "__main__":

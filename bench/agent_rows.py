@@ -16,8 +16,9 @@ from bench.ours import embedded, serve_ours
 from bench.peers import POWER_LOSS, serve_redis
 from bench.rows import LOOPBACK, client_module
 from bench.servers import TICKS_PER_SECOND, Lab, Server
-from blackboard import Agent, Board, BoardDesk, Context, Put, Runner, Step, encode_value, run_agent
-from blackboard.types import OPERATIONS_MAX
+from blackboard import Agent, Board, Context, LiveBoardPort, Runner, Step, run_agent
+from blackboard.limits import OPERATIONS_MAX
+from blackboard.ops import Put, encode_value
 
 MESSAGE_BYTES = 1_000
 
@@ -118,7 +119,7 @@ class OursRow(AgentRow):
             for _ in range(times):
                 fresh = client.board("bench").as_agent(name)
                 began = time.monotonic()
-                await Runner(Talker(name, 1), BoardDesk(fresh)).hydrate()
+                await Runner(Talker(name, 1), LiveBoardPort(fresh)).hydrate()
                 found.append((time.monotonic() - began) * 1e3)
         return found
 

@@ -38,7 +38,7 @@ from bench.servers import Lab, Server
 from blackboard import Conflict, LeaseHeld, Unavailable, connect
 from blackboard.client.board import Board
 from blackboard.client.client import Client
-from blackboard.core.checkpoints import Policy
+from blackboard.core.checkpoints import RetentionPolicy
 
 BOARD = "soak"
 KEYS = 1_000
@@ -51,7 +51,7 @@ LOG_KEPT = 20_000
 """Small enough that the log, and what engines remember of removed keys for as long, are at their
 limit before the warm-up ends."""
 CHECKPOINT_S, PRUNE_S, COMING_AND_GOING_S = 10.0, 60.0, 5.0
-KEPT = Policy(last=20, days=0, named=False, history_ms=60_000)
+KEPT = RetentionPolicy(last=20, days=0, named=False, history_ms=60_000)
 WARM_UP = 1 / 3
 """Of the run: caches, rings and free pages fill up first."""
 MIB = 1024 * 1024

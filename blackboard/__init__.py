@@ -18,316 +18,176 @@ Five files tell the story (docs/architecture.md follows it through the others):
 Names are loaded when they are first used, so importing the package is cheap.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from blackboard._lazy import lazy
+
 if TYPE_CHECKING:
+    from blackboard import errors as errors
+    from blackboard import limits as limits
+    from blackboard import ops as ops
+    from blackboard import types as types
     from blackboard.client.board import Board
     from blackboard.client.client import Client
-    from blackboard.client.diff import Diff, KeyChange
     from blackboard.client.documents.document import Document
-    from blackboard.client.export import Exported
-    from blackboard.client.leases.claim import Claim, Claimed, Task
-    from blackboard.client.leases.lock import Lock
-    from blackboard.client.leases.presence import Attachment, Presence
     from blackboard.client.remote.documents import document_token
     from blackboard.client.remote.link import connect
     from blackboard.client.step import Step
-    from blackboard.client.views import Cause, Change, Entry, Listing, Receipt, Revised, Version
-    from blackboard.client.watch import Watch
-    from blackboard.core.checkpoints import (
-        Checkpoint,
-        Origin,
-        Policy,
-        Pruned,
-        Restored,
-        Shown,
-        Verified,
-    )
-    from blackboard.core.commit import (
-        ABSENT,
-        PRESENT,
-        Append,
-        Delete,
-        DeletePrefix,
-        Expire,
-        Grant,
-        HeldFence,
-        Increment,
-        KeyAt,
-        Lease,
-        PrefixUnchanged,
-        Put,
-        Release,
-        Renew,
-        Waiter,
-    )
-    from blackboard.embedded import open  # noqa: A004
+    from blackboard.core.checkpoints import RetentionPolicy
+    from blackboard.embedded import open as open  # noqa: A004
     from blackboard.errors import (
-        AccessDenied,
-        AgentInterrupted,
-        AttemptTooOld,
-        BarrierMissed,
         BlackboardError,
-        BoardFrozen,
-        CallFailed,
-        CallInterrupted,
-        Compacted,
         Conflict,
-        Corrupt,
-        DataDirectoryInUse,
-        Diverged,
-        DocumentRefused,
-        EngineRefused,
-        Fenced,
-        FutureRevision,
-        HeadMoved,
         InvalidRequest,
-        InvalidState,
         LeaseHeld,
-        LeaseLost,
-        LimitExceeded,
-        MigrationFailed,
-        ModelFailed,
-        NoSuchBoard,
-        NoSuchCheckpoint,
-        NothingToClaim,
         OutcomeUnknown,
-        Overloaded,
-        RateLimited,
         Rejected,
-        Resync,
-        RolledBack,
-        SchemaTooNew,
-        SnapshotFirst,
         StaleEpoch,
-        StepSuperseded,
-        TypeMismatch,
-        Unauthenticated,
         Unavailable,
     )
     from blackboard.runtime.agent import Agent
-    from blackboard.runtime.approvals import Decision, Pending
-    from blackboard.runtime.board_port import BoardDesk
-    from blackboard.runtime.calls import CallRecord, Retry, Terms
+    from blackboard.runtime.approvals import answer, pending
+    from blackboard.runtime.board_port import LiveBoardPort
+    from blackboard.runtime.calls import CallOptions, Retry
     from blackboard.runtime.chat import ChatModel, Endpoint, model_from_environment
-    from blackboard.runtime.context import Context, Letter, Reference
-    from blackboard.runtime.memory import Recall, Transcript, Turn
-    from blackboard.runtime.models import (
-        Message,
-        Model,
-        Prices,
-        Prompt,
-        Reply,
-        ScriptedModel,
-        Tool,
-        ToolCall,
-        Usage,
-    )
-    from blackboard.runtime.processes import Place, in_processes
-    from blackboard.runtime.run import Stay, run_agent
-    from blackboard.runtime.runner import Runner, Stepped
+    from blackboard.runtime.context import Context
+    from blackboard.runtime.memory import Recall, Transcript
+    from blackboard.runtime.models import ChatMessage, Model, Prompt, Reply, ScriptedModel, Tool
+    from blackboard.runtime.processes import BoardAddress, in_processes
+    from blackboard.runtime.run import RunOptions, run_agent
+    from blackboard.runtime.runner import Runner
     from blackboard.runtime.state import Status
-    from blackboard.runtime.supervisor import Care, Ended, Life, live
+    from blackboard.runtime.supervisor import RestartPolicy, supervise
     from blackboard.runtime.team import run_team, spawn
-    from blackboard.runtime.trial import Inputs, Trial, run_step
-    from blackboard.wire.codec import decode_value, encode_value
+    from blackboard.runtime.trial import Inputs, try_step
+
+    __version__: str
 
 __all__ = [
-    "ABSENT",
-    "PRESENT",
-    "AccessDenied",
     "Agent",
-    "AgentInterrupted",
-    "Append",
-    "Attachment",
-    "AttemptTooOld",
-    "BarrierMissed",
     "BlackboardError",
     "Board",
-    "BoardDesk",
-    "BoardFrozen",
-    "CallFailed",
-    "CallInterrupted",
-    "CallRecord",
-    "Care",
-    "Cause",
-    "Change",
+    "BoardAddress",
+    "CallOptions",
+    "ChatMessage",
     "ChatModel",
-    "Checkpoint",
-    "Claim",
-    "Claimed",
     "Client",
-    "Compacted",
     "Conflict",
     "Context",
-    "Corrupt",
-    "DataDirectoryInUse",
-    "Decision",
-    "Delete",
-    "DeletePrefix",
-    "Diff",
-    "Diverged",
     "Document",
-    "DocumentRefused",
-    "Ended",
     "Endpoint",
-    "EngineRefused",
-    "Entry",
-    "Expire",
-    "Exported",
-    "Fenced",
-    "FutureRevision",
-    "Grant",
-    "HeadMoved",
-    "HeldFence",
-    "Increment",
     "Inputs",
     "InvalidRequest",
-    "InvalidState",
-    "KeyAt",
-    "KeyChange",
-    "Lease",
     "LeaseHeld",
-    "LeaseLost",
-    "Letter",
-    "Life",
-    "LimitExceeded",
-    "Listing",
-    "Lock",
-    "Message",
-    "MigrationFailed",
+    "LiveBoardPort",
     "Model",
-    "ModelFailed",
-    "NoSuchBoard",
-    "NoSuchCheckpoint",
-    "NothingToClaim",
-    "Origin",
     "OutcomeUnknown",
-    "Overloaded",
-    "Pending",
-    "Place",
-    "Policy",
-    "PrefixUnchanged",
-    "Presence",
-    "Prices",
     "Prompt",
-    "Pruned",
-    "Put",
-    "RateLimited",
     "Recall",
-    "Receipt",
-    "Reference",
     "Rejected",
-    "Release",
-    "Renew",
     "Reply",
-    "Restored",
-    "Resync",
+    "RestartPolicy",
+    "RetentionPolicy",
     "Retry",
-    "Revised",
-    "RolledBack",
+    "RunOptions",
     "Runner",
-    "SchemaTooNew",
     "ScriptedModel",
-    "Shown",
-    "SnapshotFirst",
     "StaleEpoch",
     "Status",
-    "Stay",
     "Step",
-    "StepSuperseded",
-    "Stepped",
-    "Task",
-    "Terms",
     "Tool",
-    "ToolCall",
     "Transcript",
-    "Trial",
-    "Turn",
-    "TypeMismatch",
-    "Unauthenticated",
     "Unavailable",
-    "Usage",
-    "Verified",
-    "Version",
-    "Waiter",
-    "Watch",
+    "answer",
     "connect",
-    "decode_value",
     "document_token",
-    "encode_value",
     "in_processes",
-    "live",
     "model_from_environment",
-    "open",
+    "pending",
     "run_agent",
-    "run_step",
     "run_team",
     "spawn",
+    "supervise",
+    "try_step",
 ]
 
 _HOMES = {
-    "blackboard.client.remote.link": ("connect",),
-    "blackboard.client.remote.documents": ("document_token",),
+    "blackboard.client.board": ("Board",),
+    "blackboard.client.client": ("Client",),
     "blackboard.client.documents.document": ("Document",),
+    "blackboard.client.remote.documents": ("document_token",),
+    "blackboard.client.remote.link": ("connect",),
+    "blackboard.client.step": ("Step",),
+    "blackboard.core.checkpoints": ("RetentionPolicy",),
+    "blackboard.embedded": ("open",),
+    "blackboard.errors": (
+        "BlackboardError",
+        "Conflict",
+        "InvalidRequest",
+        "LeaseHeld",
+        "OutcomeUnknown",
+        "Rejected",
+        "StaleEpoch",
+        "Unavailable",
+    ),
     "blackboard.runtime.agent": ("Agent",),
-    "blackboard.runtime.chat": ("ChatModel", "Endpoint", "model_from_environment"),
-    "blackboard.runtime.memory": ("Recall", "Transcript", "Turn"),
+    "blackboard.runtime.approvals": (
+        "answer",
+        "pending",
+    ),
+    "blackboard.runtime.board_port": ("LiveBoardPort",),
+    "blackboard.runtime.calls": (
+        "CallOptions",
+        "Retry",
+    ),
+    "blackboard.runtime.chat": (
+        "ChatModel",
+        "Endpoint",
+        "model_from_environment",
+    ),
+    "blackboard.runtime.context": ("Context",),
+    "blackboard.runtime.memory": (
+        "Recall",
+        "Transcript",
+    ),
     "blackboard.runtime.models": (
-        "Message",
+        "ChatMessage",
         "Model",
-        "Prices",
         "Prompt",
         "Reply",
         "ScriptedModel",
         "Tool",
-        "ToolCall",
-        "Usage",
     ),
-    "blackboard.runtime.processes": ("Place", "in_processes"),
-    "blackboard.runtime.supervisor": ("Care", "Ended", "Life", "live"),
-    "blackboard.runtime.team": ("run_team", "spawn"),
-    "blackboard.runtime.approvals": ("Decision", "Pending"),
-    "blackboard.runtime.calls": ("CallRecord", "Retry", "Terms"),
-    "blackboard.runtime.context": ("Context", "Letter", "Reference"),
-    "blackboard.runtime.board_port": ("BoardDesk",),
-    "blackboard.runtime.run": ("Stay", "run_agent"),
-    "blackboard.runtime.runner": ("Runner", "Stepped"),
+    "blackboard.runtime.processes": (
+        "BoardAddress",
+        "in_processes",
+    ),
+    "blackboard.runtime.run": (
+        "RunOptions",
+        "run_agent",
+    ),
+    "blackboard.runtime.runner": ("Runner",),
     "blackboard.runtime.state": ("Status",),
-    "blackboard.runtime.trial": ("Inputs", "Trial", "run_step"),
-    "blackboard.client.board": ("Board",),
-    "blackboard.client.client": ("Client",),
-    "blackboard.client.leases.claim": ("Claim", "Claimed", "Task"),
-    "blackboard.embedded": ("open",),
-    "blackboard.client.leases.lock": ("Lock",),
-    "blackboard.client.leases.presence": ("Attachment", "Presence"),
-    "blackboard.client.step": ("Step",),
-    "blackboard.client.diff": ("Diff", "KeyChange"),
-    "blackboard.core.checkpoints": (
-        "Checkpoint",
-        "Origin",
-        "Policy",
-        "Pruned",
-        "Restored",
-        "Shown",
-        "Verified",
+    "blackboard.runtime.supervisor": (
+        "RestartPolicy",
+        "supervise",
     ),
-    "blackboard.client.export": ("Exported",),
-    "blackboard.client.views": (
-        "Cause",
-        "Change",
-        "Entry",
-        "Listing",
-        "Receipt",
-        "Revised",
-        "Version",
+    "blackboard.runtime.team": (
+        "run_team",
+        "spawn",
     ),
-    "blackboard.client.watch": ("Watch",),
-    "blackboard.wire.codec": ("decode_value", "encode_value"),
-    "blackboard.core.commit": (
+    "blackboard.runtime.trial": (
+        "Inputs",
+        "try_step",
+    ),
+}
+
+_MODULES = ("errors", "limits", "ops", "types")
+"""Loaded when they are first used, too: `blackboard.ops.Put` needs no import of its own."""
+
+_MOVED = {
+    "ops": (
         "ABSENT",
-        "PRESENT",
         "Append",
         "Delete",
         "DeletePrefix",
@@ -337,24 +197,124 @@ _HOMES = {
         "Increment",
         "KeyAt",
         "Lease",
+        "PRESENT",
         "PrefixUnchanged",
         "Put",
         "Release",
         "Renew",
         "Waiter",
+        "decode_value",
+        "encode_value",
+    ),
+    "errors": (
+        "AccessDenied",
+        "AgentInterrupted",
+        "AttemptTooOld",
+        "BarrierMissed",
+        "BoardFrozen",
+        "CallFailed",
+        "CallInterrupted",
+        "Compacted",
+        "Corrupt",
+        "DataDirectoryInUse",
+        "Diverged",
+        "DocumentRefused",
+        "EngineRefused",
+        "Fenced",
+        "FutureRevision",
+        "HeadMoved",
+        "InvalidState",
+        "LeaseLost",
+        "LimitExceeded",
+        "MigrationFailed",
+        "ModelFailed",
+        "NoSuchBoard",
+        "NoSuchCheckpoint",
+        "NothingToClaim",
+        "Overloaded",
+        "RateLimited",
+        "Resync",
+        "RolledBack",
+        "SchemaTooNew",
+        "SnapshotFirst",
+        "StepSuperseded",
+        "TypeMismatch",
+        "Unauthenticated",
+    ),
+    "types": (
+        "Attachment",
+        "CallRecord",
+        "Cause",
+        "Change",
+        "Checkpoint",
+        "Claim",
+        "Claimed",
+        "Decision",
+        "Diff",
+        "Entry",
+        "Exported",
+        "KeyChange",
+        "Listing",
+        "Lock",
+        "Origin",
+        "Pending",
+        "Presence",
+        "Prices",
+        "Pruned",
+        "Receipt",
+        "Reference",
+        "Restored",
+        "Stepped",
+        "Task",
+        "ToolCall",
+        "Trial",
+        "Turn",
+        "Verified",
+        "Version",
+        "Watch",
     ),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_RENAMED = {
+    "BoardDesk": "blackboard.LiveBoardPort",
+    "Care": "blackboard.RestartPolicy",
+    "Ended": "blackboard.types.AgentExit",
+    "Letter": "blackboard.types.InboxMessage",
+    "Life": "blackboard.types.Supervisor",
+    "Message": "blackboard.ChatMessage",
+    "Place": "blackboard.BoardAddress",
+    "Policy": "blackboard.RetentionPolicy",
+    "Revised": "blackboard.types.RevisionEvent",
+    "Shown": "blackboard.types.CheckpointInfo",
+    "Stay": "blackboard.RunOptions",
+    "Terms": "blackboard.CallOptions",
+    "Usage": "blackboard.types.ModelUsage",
+    "live": "blackboard.supervise",
+    "run_step": "blackboard.try_step",
+}
+_NEW_NAMES = {
+    name: f"blackboard.{module}.{name}" for module, names in _MOVED.items() for name in names
+} | _RENAMED
+"""Where a name of before is now."""
 
 
-def __getattr__(name: str) -> Any:
-    """Load a public name from its module; every other one in `__all__` is an error class."""
-    if name not in __all__:
-        raise AttributeError(f"module 'blackboard' has no attribute {name!r}")
-    value = getattr(import_module(_HOME_OF.get(name, "blackboard.errors")), name)
-    globals()[name] = value
-    return value
+def _other(name: str) -> Any:
+    """The version, or a module. Errors: ImportError for a name of before, naming the new one."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("agent-blackboard")
+    if name in _MODULES:
+        from importlib import import_module
+
+        return import_module(f"blackboard.{name}")
+    if name in _NEW_NAMES:
+        # No AttributeError: `from blackboard import ...` would put its own message in place of it.
+        raise ImportError(f"blackboard.{name} is now {_NEW_NAMES[name]}")
+    raise AttributeError(f"module 'blackboard' has no attribute {name!r}")
+
+
+__getattr__ = lazy(globals(), _HOMES, _other)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, *_MODULES, "__version__", "open"])

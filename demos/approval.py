@@ -12,7 +12,7 @@ import tempfile
 from pydantic import BaseModel
 
 import blackboard
-from blackboard import Agent, Board, Context, Status, Stay, run_agent
+from blackboard import Agent, Board, Context, RunOptions, Status, run_agent
 from blackboard.runtime.approvals import answer, pending
 
 PRICE = "public/price"
@@ -43,7 +43,7 @@ class Buyer(Agent[Purse]):
 
 async def process(board: Board) -> Status:
     """A process of the buyer: it ends as soon as there is nothing to do."""
-    return (await run_agent(Buyer("buyer"), board, Stay(leaves=True))).status
+    return (await run_agent(Buyer("buyer"), board, RunOptions(leaves=True))).status
 
 
 async def story(board: Board) -> None:

@@ -12,7 +12,8 @@ import tempfile
 from pydantic import BaseModel
 
 import blackboard
-from blackboard import Agent, Context, Prices, Prompt, ScriptedModel, run_agent
+from blackboard import Agent, Context, Prompt, ScriptedModel, run_agent
+from blackboard.types import Prices
 
 QUESTIONS = 10
 FAILURES = (3, 6, 9)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel
 
 import blackboard
-from blackboard import Agent, Board, Context, Stay, run_agent
+from blackboard import Agent, Board, Context, RunOptions, run_agent
 
 STATE = "private/clerk/~state"
 
@@ -65,7 +65,7 @@ class Clerk3(Agent[Till3]):
 
 async def once(board: Board, agent: Agent[Any]) -> dict[str, Any]:
     """Take one step as `agent`; returns what is stored then."""
-    await run_agent(agent, board, Stay(steps_max=1))
+    await run_agent(agent, board, RunOptions(steps_max=1))
     stored: dict[str, Any] = await board.get(STATE)
     print(f"  version {stored['version']}: {stored['state']}")
     return stored
@@ -78,7 +78,7 @@ async def story(board: Board) -> None:
     assert (stored["version"], stored["state"]) == (3, {"cents": 1_301, "currency": "USD"})
     try:
         await once(board, Clerk1("clerk"))
-    except blackboard.SchemaTooNew as error:
+    except blackboard.errors.SchemaTooNew as error:
         print(f"  the old code is refused: {error}")
     else:
         raise AssertionError("old code took a newer state")

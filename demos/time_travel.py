@@ -12,7 +12,7 @@ import tempfile
 from pydantic import BaseModel
 
 import blackboard
-from blackboard import Agent, Board, Context, Prompt, ScriptedModel, Stay, run_agent
+from blackboard import Agent, Board, Context, Prompt, RunOptions, ScriptedModel, run_agent
 
 FAULT, FALL, TOP = 15, 20, 25
 
@@ -59,7 +59,7 @@ async def story(board: Board) -> None:
     print(f"rewound to step {FAULT - 1}, at height {await board.get('public/height')}")
     assert await board.get("public/height") == FAULT - 1
     other = Solver("solver", "which way, safely?")
-    arrived = await run_agent(other, board, Stay())
+    arrived = await run_agent(other, board, RunOptions())
     print(f"step {arrived.number}: {arrived.outcome}")
     assert (arrived.number, arrived.outcome) == (TOP, "at the top")
     assert len(other.model.prompts) == 1

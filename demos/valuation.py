@@ -25,7 +25,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 import blackboard
-from blackboard import Board, Change, Client, Revised
+from blackboard import Board, Client
+from blackboard.types import Change, RevisionEvent
 
 BOARD = "expansion"
 CURTAIN = "public/curtain"
@@ -40,7 +41,7 @@ console = Console(highlight=False)
 class Story:
     """What was seen on the live stream."""
 
-    seen: list[Revised]
+    seen: list[RevisionEvent]
 
     def revisions_of(self, key: str) -> list[int]:
         """The revisions that wrote `key`."""
@@ -113,7 +114,7 @@ def told(change: Change) -> tuple[str, str, Any] | None:
     return None if "/~" in key else (change.kind, key, value)
 
 
-def show(revised: Revised) -> None:
+def show(revised: RevisionEvent) -> None:
     """Print one revision of the live stream."""
     shown = [found for change in revised.changes if (found := told(change)) is not None]
     for kind, key, content in shown:
@@ -204,7 +205,7 @@ async def is_denied(board: Board, key: str) -> bool:
     """Whether the architect is refused `key`."""
     try:
         await board.as_agent("architect").get(key)
-    except blackboard.AccessDenied:
+    except blackboard.errors.AccessDenied:
         return True
     return False
 

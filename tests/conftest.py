@@ -27,11 +27,11 @@ from tests.servers import RedisCluster3, ServerBinary, server_binaries
 SEED_DEFAULT = 20_261_122
 
 
-def seed_of(wish: str | None) -> int:
+def seed_of(spec: str | None) -> int:
     """The seed that BLACKBOARD_TEST_SEED asks for: a number, `random`, or nothing."""
-    if wish == "random":
+    if spec == "random":
         return random.SystemRandom().randrange(2**32)
-    return int(wish or SEED_DEFAULT)
+    return int(spec or SEED_DEFAULT)
 
 
 SEED = seed_of(os.environ.get("BLACKBOARD_TEST_SEED"))

@@ -12,7 +12,7 @@ from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.integrity.tokens import issue, new_secret, verify
 from blackboard.server.http.app import create_app
-from blackboard.server.http.handshake import Doors, Gate
+from blackboard.server.http.handshake import Handshake, OriginPolicy
 from blackboard.server.http.serve import listen, serve_app
 from blackboard.server.service import Service
 from blackboard.server.settings import Settings, load
@@ -38,9 +38,9 @@ class Served:
         return f"{'wss' if self.has_tls else 'ws'}://127.0.0.1:{self.port}"
 
     @property
-    def gate(self) -> Gate:
+    def gate(self) -> Handshake:
         """The open connections."""
-        gate: Gate = self.app.state.gate
+        gate: Handshake = self.app.state.gate
         return gate
 
     def token(self, principal: Principal | None = None, ttl_ms: int = TOKEN_TTL_MS) -> str:
@@ -54,7 +54,7 @@ async def serving(
     *,
     port: int = 0,
     secret: str | None = None,
-    doors: Doors | None = None,
+    doors: OriginPolicy | None = None,
     pair: Pair | None = None,
 ) -> AsyncIterator[Served]:
     """Serve `service` on a free port, or on `port`; with `pair`, over TLS.

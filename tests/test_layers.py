@@ -6,26 +6,29 @@ import graphlib
 from tests.source_tree import Source, sources
 
 FLOORS = (
-    "errors types",
+    "_lazy errors limits units",
     "core",
     "wire",
     "engines integrity",
     "archive client",
     "encryption runtime",
     "server",
-    "embedded",
+    "embedded ops types",
     "_checkout",
     "",  # blackboard/__init__.py, which gathers the public names
     "agents demos",
     "cli __main__",
 )
 RANK = {name: rank for rank, names in enumerate(FLOORS) for name in names.split() or [""]}
-PURE = {"errors", "types", "core", "wire"}
+PURE = {"errors", "limits", "units", "core", "wire"}
 IO = set(
     "anyio asyncio concurrent fcntl filelock hiredis http httpx multiprocessing os pathlib pottery"
     " queue random redis secrets select selectors shutil signal socket sqlite3 ssl starlette"
     " subprocess sys tempfile threading time urllib uuid uvicorn valkey websockets".split()
 )
+
+PUBLIC = {"", "errors", "ops", "types", "agents"}
+"""What agents may import of ours: the public names, and each other."""
 
 Imports = dict[str, set[str]]
 """What each of our modules imports: our modules by full name, foreign ones as written."""
@@ -93,13 +96,13 @@ def impure_imports(graph: Imports) -> list[str]:
 
 
 def private_imports_by_agents(graph: Imports) -> list[str]:
-    """Imports by agents of anything of ours but `blackboard`'s own names and each other."""
+    """Imports by agents of anything of ours but public names and each other."""
     return [
         f"{module} -> {target}"
         for module, targets in graph.items()
         if module.startswith("blackboard.agents.")
         for target in targets
-        if is_ours(target) and target != "blackboard" and floor(target) != "agents"
+        if is_ours(target) and floor(target) not in PUBLIC
     ]
 
 

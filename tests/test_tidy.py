@@ -24,6 +24,16 @@ REGISTRY = re.compile(
     r"pypi\.(?:org|python)|pythonhosted\.org|deb\.debian\.org|registry\.npmjs|crates\.io"
     r"|golang\.org"
 )
+_OPERATIONS = (
+    "Append Delete DeletePrefix Expire Grant HeldFence Increment KeyAt PrefixUnchanged Put Release"
+    " Renew"
+)
+SAME_NOUN = {
+    "Change": "as the log has it, and decoded for people",
+    "Entry": "as an engine keeps it, and decoded for people",
+    "Version": "as an archive keeps it, and decoded for people",
+} | dict.fromkeys(_OPERATIONS.split(), "as the rules take it, and as JSON is validated")
+"""Classes of one name in two modules, and why both are the same noun."""
 POLLING = "tests/waiting.py"  # the one home of bounded polling
 
 Rule = Callable[[Source], list[str]]
@@ -171,6 +181,20 @@ CODE = ("blackboard", "agents", "demos", "bench", "tests", "tools")
 SHIPPED = ("blackboard", "agents", "demos")
 
 
+def repeated_classes(files: list[Source]) -> list[str]:
+    """Names that two classes have, in whatever modules."""
+    homes: dict[str, list[str]] = {}
+    for source in files:
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(source.path)
+    return [
+        f"{name}: {', '.join(paths)}"
+        for name, paths in sorted(homes.items())
+        if len(paths) > 1 and name not in SAME_NOUN
+    ]
+
+
 def check(rule: Rule, files: list[Source]) -> None:
     """Fail with every offender that `rule` finds in those files."""
     report("\n".join(chain.from_iterable(map(rule, files))))
@@ -211,6 +235,18 @@ def test_scripts_keep_the_rule(rule: Rule) -> None:
 def test_every_text_keeps_the_rule(rule: Rule) -> None:
     """No file that git publishes offends."""
     check(rule, published_texts())
+
+
+def test_classes_have_names_of_their_own() -> None:
+    """Or are the same noun, seen from two sides."""
+    report("\n".join(repeated_classes(sources("blackboard"))))
+
+
+def test_repeated_classes_are_found() -> None:
+    """Also inside functions; the same noun may be seen from two sides."""
+    one = Source("blackboard/one.py", "class Past: ...\nclass Put: ...\n")
+    other = Source("blackboard/other.py", "class Put: ...\ndef f():\n    class Past: ...\n")
+    assert repeated_classes([one, other]) == ["Past: blackboard/one.py, blackboard/other.py"]
 
 
 def test_folders_are_small() -> None:

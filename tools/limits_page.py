@@ -1,4 +1,4 @@
-"""Write docs/limits.md from the table in blackboard/types.py: `python -m tools.limits_page`.
+"""Write docs/limits.md from the table in blackboard/limits.py: `python -m tools.limits_page`.
 
 A limit's reason is the string below it, as in the source; a test compares the page with this.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from blackboard import types
+from blackboard import limits as table
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "limits.md"
 _HEAD = """\
@@ -18,7 +18,7 @@ _HEAD = """\
 Everything that could grow has a limit with a name and a reason. A request beyond a limit is refused
 with [LimitExceeded](errors.md#limitexceeded), which gives the name, or with `InvalidRequest` if a
 number is out of range. Names end in their unit: `_BYTES` (1 KiB = 1,024 bytes), `_MS`
-(milliseconds), otherwise they are counts. The limits are constants in `blackboard/types.py`; only
+(milliseconds), otherwise they are counts. The limits are constants in `blackboard/limits.py`; only
 `LOG_KEPT_REVISIONS`, `LOG_BYTES_PER_ACCOUNT_MAX` (of the service) and `STEP_ATTEMPTS_MAX` (of a
 call) are defaults that can be changed. `python -m tools.limits_page` writes this page from that
 file.
@@ -52,7 +52,7 @@ def limits(source: str) -> Iterator[Limit]:
         match statement:
             case ast.AnnAssign(target=ast.Name(id=name)) if name.isupper():
                 section = _section(lines[: statement.lineno])
-                yield Limit(section, name, getattr(types, name), _text(following))
+                yield Limit(section, name, getattr(table, name), _text(following))
 
 
 def _section(above: list[str]) -> str:
@@ -90,8 +90,8 @@ def page(rows: list[Limit]) -> str:
 
 
 def current() -> str:
-    """The page as blackboard/types.py has it now."""
-    return page(list(limits(inspect.getsource(types))))
+    """The page as blackboard/limits.py has it now."""
+    return page(list(limits(inspect.getsource(table))))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from blackboard.archive.fold import (
     Known,
     without_empty,
 )
-from blackboard.archive.history import STEP_KEYS, Past, mark_of
+from blackboard.archive.history import STEP_KEYS, ArchivedHistory, mark_of
 from blackboard.archive.rows import Row
 from blackboard.archive.tables import (
     ABSENT,
@@ -48,13 +48,8 @@ from blackboard.core.checkpoints import Cut, Facts, Mark, Step
 from blackboard.core.commit import RESTORE, Change, Epoch, LogEntry
 from blackboard.core.path import namespace_of
 from blackboard.errors import Corrupt
-from blackboard.types import (
-    ARCHIVE_WARM_BOARDS,
-    ARCHIVE_WARM_KEYS,
-    ARCHIVE_WARM_NAMESPACES,
-    Key,
-    Revision,
-)
+from blackboard.limits import ARCHIVE_WARM_BOARDS, ARCHIVE_WARM_KEYS, ARCHIVE_WARM_NAMESPACES
+from blackboard.units import Key, Revision
 from blackboard.wire.codec import decode_value
 
 
@@ -112,7 +107,7 @@ class Appending:
     """Archives log entries that follow `past`, the newest revision of the board with `row`."""
 
     def __init__(
-        self, past: Past, row: Any, warm: Warm | None, sealer: Sealer, blobs: Blobs
+        self, past: ArchivedHistory, row: Any, warm: Warm | None, sealer: Sealer, blobs: Blobs
     ) -> None:
         self._past = past
         self._warm = warm
@@ -183,11 +178,11 @@ class Appending:
 
     async def _newest(self, keys: list[Key]) -> dict[Key, Any]:
         """The newest version of each key, even one that is ahead of the log (`Archive.join`)."""
-        head = Past(self._past.database, self._connection, self._past.segments)
+        head = ArchivedHistory(self._past.database, self._connection, self._past.segments)
         if self._row.through < self._row.oldest:
             first, *rest = self._past.segments
             ahead = type(first)(first.board, self._row.oldest)
-            head = Past(self._past.database, self._connection, [ahead, *rest])
+            head = ArchivedHistory(self._past.database, self._connection, [ahead, *rest])
         return await head.newest(keys)
 
     async def _totals(self, namespaces: list[str]) -> dict[str, int]:
@@ -321,7 +316,7 @@ def kind_of(record: bytes) -> str:
     return str(value.get("kind", NAMED)) if isinstance(value, dict) else NAMED
 
 
-async def previous_hash(past: Past) -> bytes:
+async def previous_hash(past: ArchivedHistory) -> bytes:
     """The hash of the newest manifest in `past`; empty if it has none."""
     for segment in past.segments:
         query = (

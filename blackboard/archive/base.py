@@ -26,12 +26,12 @@ from blackboard.core.checkpoints import (
     Mark,
     Point,
     RedactedRows,
-    Stored,
+    StoredCheckpoint,
     Version,
 )
 from blackboard.core.commit import Head, LogEntry, Reading
 from blackboard.core.path import Ranges
-from blackboard.types import Key, Milliseconds, Prefix, Revision
+from blackboard.units import Key, Milliseconds, Prefix, Revision
 
 Pause = Callable[[], Awaitable[None]]
 """Awaited where a long piece of work gives way to others."""
@@ -51,7 +51,7 @@ class Sealer(Protocol):
     def sign(self, said: Mapping[str, Any]) -> tuple[bytes, bytes]:
         """The manifest that says this, in the name of this key, and its signature."""
 
-    def findings(self, stored: Stored, cut: Cut | None) -> Sequence[str]:
+    def findings(self, stored: StoredCheckpoint, cut: Cut | None) -> Sequence[str]:
         """The problems of a manifest that should describe `cut`; none if it is genuine.
 
         Without `cut` (what the board held then was pruned) only its signature is looked at.
@@ -208,7 +208,7 @@ class Archive(Protocol):
 
     # --- checkpoints ------------------------------------------------------------------------------
 
-    async def checkpoints(self, board: str) -> Sequence[Stored]:
+    async def checkpoints(self, board: str) -> Sequence[StoredCheckpoint]:
         """All checkpoints of a board, the oldest first."""
 
     async def pin(self, board: str, name: str, *, pinned: bool) -> None:

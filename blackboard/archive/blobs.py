@@ -23,7 +23,7 @@ from obstore.store import LocalStore, ObjectStore, from_url
 from blackboard.engines.disk import sync_path
 from blackboard.errors import Corrupt, InvalidRequest, Unavailable
 from blackboard.integrity.private_files import make_directory, open_new_binary
-from blackboard.types import BLOB_CALLS_MAX, BLOB_GRACE_MS, ENGINE_RETRY_MS, ENGINE_TIMEOUT_MS
+from blackboard.limits import BLOB_CALLS_MAX, BLOB_GRACE_MS, ENGINE_RETRY_MS, ENGINE_TIMEOUT_MS
 
 _TIMEOUT: Final = timedelta(milliseconds=ENGINE_TIMEOUT_MS)
 _RETRY: Final = timedelta(milliseconds=ENGINE_RETRY_MS)

@@ -17,13 +17,14 @@ from blackboard.archive import rows as archive_rows
 from blackboard.archive.append import agent_row
 from blackboard.archive.database import add, rows
 from blackboard.archive.fold import digest_row
-from blackboard.archive.history import Past, board_row
+from blackboard.archive.history import ArchivedHistory, board_row
 from blackboard.archive.tables import AGENT, BOARD, COMMIT, DIGEST, OF_A_BOARD, TOTAL, VERSION
 from blackboard.core import digest
 from blackboard.core.commit import Entry
 from blackboard.core.path import SYSTEM, namespace_of
 from blackboard.errors import Fenced
-from blackboard.types import SEGMENT_BYTES_MAX, Revision
+from blackboard.limits import SEGMENT_BYTES_MAX
+from blackboard.units import Revision
 
 _NAME_KEPT: Final = SEGMENT_BYTES_MAX - 16
 """Of a name to which a number is added."""
@@ -142,7 +143,7 @@ async def keep_totals(
 
 
 async def fork(
-    connection: AsyncConnection, number: int, past: Past, *, continues: bool = False
+    connection: AsyncConnection, number: int, past: ArchivedHistory, *, continues: bool = False
 ) -> None:
     """Let the empty row `number` go on from `past`; `continues` if that is its own."""
     totals = await past.totals()

@@ -36,7 +36,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from blackboard.archive.metered import METER_FUNCTION, Meter, MeteredConnection, meter_of
+from blackboard.archive.metered import METER_FUNCTION, ConnectionMeter, MeteredConnection, meter_of
 from blackboard.archive.tables import METADATA
 from blackboard.archive.trusted import TrustedFile
 from blackboard.engines.disk import has_room
@@ -45,7 +45,8 @@ from blackboard.engines.sqlite.file import ROOM_BYTES, has_no_journal, is_withou
 from blackboard.engines.sqlite.suspect import is_failed_sync, kept_as_it_is
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
 from blackboard.integrity.private_files import make_file
-from blackboard.types import ENGINE_TIMEOUT_MS, Key, Milliseconds
+from blackboard.limits import ENGINE_TIMEOUT_MS
+from blackboard.units import Key, Milliseconds
 
 _DRIVERS: Final = {
     "sqlite": "sqlite+aiosqlite",
@@ -159,7 +160,7 @@ class Database:
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
         """A connection that sees one snapshot."""
-        meter: Meter | None = None
+        meter: ConnectionMeter | None = None
         begun_ns = 0
         try:
             with self._trusted(), translated(self.name):

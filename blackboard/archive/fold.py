@@ -21,7 +21,7 @@ from blackboard.core import digest
 from blackboard.core.checkpoints import Step
 from blackboard.core.commit import Change, LogEntry
 from blackboard.core.path import SYSTEM, namespace_of
-from blackboard.types import Key, Revision
+from blackboard.units import Key, Revision
 
 CHECKPOINTS: Final = f"{SYSTEM}/checkpoints/"
 DECLARED: Final = "public/~declared"
@@ -65,7 +65,7 @@ class Fold:
 
         Not done before the last step.
         """
-        link = archive_rows.Link(entry)
+        link = archive_rows.ChainLink(entry)
         for position, change in enumerate(entry.changes):
             hashed = None if change.value is None else hashlib.sha256(change.value).digest()
             link.add(change, hashed)

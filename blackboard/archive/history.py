@@ -49,11 +49,12 @@ from blackboard.archive.tables import (
     VERSION_BY_REVISION,
 )
 from blackboard.core import digest
-from blackboard.core.checkpoints import Difference, Lost, Mark, Point, Step, Stored
+from blackboard.core.checkpoints import Difference, Lost, Mark, Point, Step, StoredCheckpoint
 from blackboard.core.commit import RECOVER, Epoch, LogEntry
 from blackboard.core.path import SYSTEM, Ranges, namespace_of, ranges_of
 from blackboard.errors import Compacted, Corrupt, FutureRevision, InvalidRequest
-from blackboard.types import LOG_ENTRIES_MAX, PAGE_BYTES_MAX, Key, Prefix, Revision
+from blackboard.limits import LOG_ENTRIES_MAX, PAGE_BYTES_MAX
+from blackboard.units import Key, Prefix, Revision
 
 CHANGED_KEYS: Final = 4_096
 """Names of changed keys looked at in one go, at most: each time all changes on the way are gone
@@ -111,7 +112,7 @@ def _written(ranges: int, *, is_sqlite: bool) -> TextClause:
     )
 
 
-class Past:
+class ArchivedHistory:
     """A board at a revision, within one snapshot of the database."""
 
     def __init__(
@@ -122,7 +123,9 @@ class Past:
         self.segments = segments
 
     @classmethod
-    async def at(cls, database: Database, connection: AsyncConnection, at: Point) -> "Past":
+    async def at(
+        cls, database: Database, connection: AsyncConnection, at: Point
+    ) -> "ArchivedHistory":
         """Errors: Compacted, FutureRevision."""
         row = await board_row(connection, at.board)
         through = -1 if row is None or row.through is None else row.through
@@ -281,7 +284,7 @@ class Past:
                 found.setdefault(row.agent, step)
         return found
 
-    async def items(self, unless: "Past | None" = None) -> dict[Prefix, int]:
+    async def items(self, unless: "ArchivedHistory | None" = None) -> dict[Prefix, int]:
         """The counters of `append`; only what revisions told that are not in `unless`."""
         known = {s.board: s.upto for s in ([] if unless is None else unless.segments)}
         found: dict[Prefix, int] = {}
@@ -310,7 +313,7 @@ class Past:
         [segment, *_] = self.segments
         totals = await self._newest_totals(segment.board, namespaces)
         board = await board_by_id(self.connection, segment.board)
-        head = Past(
+        head = ArchivedHistory(
             self.database, self.connection, [Segment(board.id, board.through), *self.segments[1:]]
         )
         async for keys in changed_keys(self, head):
@@ -407,7 +410,7 @@ async def segments_of(connection: AsyncConnection, row: Any, upto: Revision) -> 
     return found
 
 
-async def mark_of(past: Past, row: Any) -> Mark:
+async def mark_of(past: ArchivedHistory, row: Any) -> Mark:
     """The mark of the board with `row`, whose past is `past`."""
     origin, child = None, row
     while child.continues:
@@ -473,7 +476,7 @@ async def lost(connection: AsyncConnection, row: Any) -> Lost | None:
     return Lost(survived, before.through, row.oldest if begins is None else begins)
 
 
-async def lost_ends(past: "Past") -> list["Past"]:
+async def lost_ends(past: "ArchivedHistory") -> list["ArchivedHistory"]:
     """The ends of what a board's engine lost before it came to `past`."""
     ends = {segment.board: segment.upto for segment in past.segments}
     found = []
@@ -481,11 +484,11 @@ async def lost_ends(past: "Past") -> list["Past"]:
         if segment.own and segment.upto > ends.get(segment.board, -1):
             row = await board_by_id(past.connection, segment.board)
             segments = await segments_of(past.connection, row, segment.upto)
-            found.append(Past(past.database, past.connection, segments))
+            found.append(ArchivedHistory(past.database, past.connection, segments))
     return found
 
 
-async def told_segments(past: "Past") -> list[Segment]:
+async def told_segments(past: "ArchivedHistory") -> list[Segment]:
     """As `past.segments`, with what the board's engine lost before."""
     [nearest, *_] = past.segments
     row = await board_by_id(past.connection, nearest.board)
@@ -497,7 +500,7 @@ async def told_segments(past: "Past") -> list[Segment]:
 
 
 async def changed_keys(
-    a: Past, b: Past, within: Prefix | Ranges = "", wanted: int = CHANGED_KEYS
+    a: ArchivedHistory, b: ArchivedHistory, within: Prefix | Ranges = "", wanted: int = CHANGED_KEYS
 ) -> AsyncIterator[list[Key]]:
     """The keys within that were written on the way from `a` to `b`, sorted, STEP_KEYS at a time; of
     two boards none of their `system` namespaces.
@@ -519,7 +522,7 @@ async def changed_keys(
         left = () if after is None else ranges_of(left, after)
 
 
-def _way(a: Past, b: Past) -> tuple[list[_Span], bool]:
+def _way(a: ArchivedHistory, b: ArchivedHistory) -> tuple[list[_Span], bool]:
     """What was written between `a` and `b`, and whether both are of one board."""
     boards = {segment.board: segment for segment in b.segments}
     common = next((segment for segment in a.segments if segment.board in boards), None)
@@ -537,7 +540,7 @@ def _way(a: Past, b: Past) -> tuple[list[_Span], bool]:
 
 
 async def _changed_keys(
-    a: Past, b: Past, spans: Sequence[_Span], ranges: Ranges, limit: int
+    a: ArchivedHistory, b: ArchivedHistory, spans: Sequence[_Span], ranges: Ranges, limit: int
 ) -> tuple[set[Key], Key | None]:
     """Of the next `limit` names those that may differ, and the name to go on after; None at the
     end."""
@@ -552,7 +555,9 @@ async def _changed_keys(
     return {key for key in found if horizon is None or key <= horizon}, horizon
 
 
-def _differing(a: Past, b: Past, span: _Span, ranges: Ranges, limit: int) -> Any:
+def _differing(
+    a: ArchivedHistory, b: ArchivedHistory, span: _Span, ranges: Ranges, limit: int
+) -> Any:
     """The keys that may differ of the first `limit` that were written in `span`, in any order; and
     a row with the last of these, and their number.
 
@@ -568,7 +573,7 @@ def _differing(a: Past, b: Past, span: _Span, ranges: Ranges, limit: int) -> Any
     return union_all(differ, select(func.max(changed.c.key), func.count(changed.c.key)))
 
 
-def _unlike(a: Past, b: Past, changed: Any) -> Any:
+def _unlike(a: ArchivedHistory, b: ArchivedHistory, changed: Any) -> Any:
     """The keys of `changed`, except those that are certainly equal in `a` and `b`.
 
     Only the nearest segments are compared: what they hold of a key is what counts. Where they hold
@@ -590,7 +595,7 @@ def _unlike(a: Past, b: Past, changed: Any) -> Any:
     return select(changed.c.key).select_from(joined).where(not_(and_(*alike)))
 
 
-async def page(past: Past, blobs: Blobs, after: Revision, limit: int) -> list[LogEntry]:
+async def page(past: ArchivedHistory, blobs: Blobs, after: Revision, limit: int) -> list[LogEntry]:
     """Log entries after `after` up to the past's revision, as many as a page holds.
 
     Errors: Compacted when they are not known; Corrupt; Unavailable.
@@ -613,7 +618,7 @@ async def page(past: Past, blobs: Blobs, after: Revision, limit: int) -> list[Lo
 
 
 async def _part(
-    past: Past, blobs: Blobs, segment: Segment, after: Revision, limit: int
+    past: ArchivedHistory, blobs: Blobs, segment: Segment, after: Revision, limit: int
 ) -> tuple[list[LogEntry], bool]:
     """Log entries of one segment, and whether that was all of it."""
     commits = await commits_between(past, segment, after, limit)
@@ -625,7 +630,9 @@ async def _part(
     return await assemble(past, blobs, segment.board, commits), len(commits) < limit
 
 
-async def commits_between(past: Past, segment: Segment, after: Revision, limit: int) -> list[Any]:
+async def commits_between(
+    past: ArchivedHistory, segment: Segment, after: Revision, limit: int
+) -> list[Any]:
     """Rows of the commits of a segment after `after`."""
     query = (
         select(COMMIT)
@@ -637,7 +644,9 @@ async def commits_between(past: Past, segment: Segment, after: Revision, limit: 
     return list(await rows(past.connection, query))
 
 
-async def assemble(past: Past, blobs: Blobs, board: int, commits: Sequence[Any]) -> list[LogEntry]:
+async def assemble(
+    past: ArchivedHistory, blobs: Blobs, board: int, commits: Sequence[Any]
+) -> list[LogEntry]:
     """The log entries of consecutive commits. Errors: Corrupt; Unavailable."""
     if not commits:
         return []
@@ -662,13 +671,13 @@ async def assemble(past: Past, blobs: Blobs, board: int, commits: Sequence[Any])
     ]
 
 
-def stored(board: str, row: Any) -> Stored:
+def stored(board: str, row: Any) -> StoredCheckpoint:
     """A checkpoint's row as people get it. Errors: Corrupt."""
     try:
         manifest = archive_rows.unpack_manifest(row.manifest)
     except ValueError as error:
         raise Corrupt(what=f"manifest of checkpoint {row.name}", reason=str(error)) from error
-    return Stored(
+    return StoredCheckpoint(
         board=board,
         name=row.name,
         revision=row.revision,

@@ -14,7 +14,7 @@ METER_FUNCTION: Final = "blackboard_meter"
 _NUMBERS: Final = count(1)
 
 
-class Meter:
+class ConnectionMeter:
     """What one connection took, in nanoseconds of its thread."""
 
     __slots__ = ("__weakref__", "spent_ns")
@@ -23,10 +23,10 @@ class Meter:
         self.spent_ns = 0
 
 
-_METERS: Final[WeakValueDictionary[int, Meter]] = WeakValueDictionary()
+_METERS: Final[WeakValueDictionary[int, ConnectionMeter]] = WeakValueDictionary()
 
 
-def meter_of(number: int) -> Meter:
+def meter_of(number: int) -> ConnectionMeter:
     """The meter of an open connection, by what METER_FUNCTION tells there."""
     return _METERS[number]
 
@@ -34,13 +34,13 @@ def meter_of(number: int) -> Meter:
 class MeteredConnection(sqlite3.Connection):
     """A connection whose cursors are metered."""
 
-    _meter: Meter | None = None
+    _meter: ConnectionMeter | None = None
 
     @property
-    def meter(self) -> Meter:
+    def meter(self) -> ConnectionMeter:
         """What it took. It is known to SQL from the first look on, which the first cursor takes."""
         if self._meter is None:
-            self._meter = Meter()
+            self._meter = ConnectionMeter()
             number = next(_NUMBERS)
             _METERS[number] = self._meter
             self.create_function(METER_FUNCTION, 0, lambda: number)
@@ -54,7 +54,7 @@ class MeteredConnection(sqlite3.Connection):
 
 
 class _MeteredCursor(sqlite3.Cursor):
-    meter: Meter
+    meter: ConnectionMeter
 
     def execute(self, statement: str, given: Any = (), /) -> Any:
         began_ns = time.thread_time_ns()

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from blackboard.archive.database import Database, add, rows
 from blackboard.archive.fold import digest_row
-from blackboard.archive.history import Past, Segment, segments_of
+from blackboard.archive.history import ArchivedHistory, Segment, segments_of
 from blackboard.archive.tables import (
     ABSENT,
     BLOB,
@@ -25,7 +25,7 @@ from blackboard.archive.tables import (
     KEPT,
     VERSION,
 )
-from blackboard.types import Revision
+from blackboard.units import Revision
 
 
 class Pruning:
@@ -68,7 +68,7 @@ class Pruning:
 
     async def _keep_counters(self) -> None:
         segments = await segments_of(self._connection, self._row, self._row.through)
-        counters = await Past(self._database, self._connection, segments).items()
+        counters = await ArchivedHistory(self._database, self._connection, segments).items()
         await self._connection.execute(delete(COUNTER).where(COUNTER.c.board == self._row.id))
         kept = [{"board": self._row.id, "prefix": p, "next": n} for p, n in counters.items()]
         await add(self._connection, COUNTER, kept)
@@ -96,7 +96,7 @@ class Pruning:
         for revision in revisions:
             [first, *rest] = segments
             at = [Segment(first.board, revision), *rest]
-            past = Past(self._database, self._connection, at)
+            past = ArchivedHistory(self._database, self._connection, at)
             if await past.archived_digests() is None:
                 totals = sorted((await past.totals()).items())
                 new = [digest_row(first.board, name, revision, total) for name, total in totals]

@@ -26,7 +26,7 @@ from blackboard.archive.base import Pause, Sealer, let_others_run
 from blackboard.archive.blobs import Blobs
 from blackboard.archive.database import Database, rows
 from blackboard.archive.fold import DECLARED
-from blackboard.archive.history import Past, Segment, segments_of
+from blackboard.archive.history import ArchivedHistory, Segment, segments_of
 from blackboard.archive.tables import (
     ABSENT,
     BLOB,
@@ -45,7 +45,7 @@ from blackboard.core.path import Ranges, namespace_of, range_below
 from blackboard.core.redaction import REDACTED, left_of, scope_of
 from blackboard.errors import Corrupt, Unavailable
 from blackboard.integrity.signing import read_manifest
-from blackboard.types import Key, Revision
+from blackboard.units import Key, Revision
 from blackboard.wire.codec import decode_value
 
 _REVISIONS: Final = 32
@@ -240,12 +240,12 @@ class Redacting:
             total = digest.remove(total, element)
         return _Sum(since, total, total)
 
-    async def _past(self, row: Any, revision: Revision) -> Past:
+    async def _past(self, row: Any, revision: Revision) -> ArchivedHistory:
         [first, *rest] = await segments_of(self.connection, row, row.through)
         segments = [Segment(first.board, revision), *rest]
-        return Past(self.database, self.connection, segments)
+        return ArchivedHistory(self.database, self.connection, segments)
 
-    async def _held(self, past: Past) -> list[bytes]:
+    async def _held(self, past: ArchivedHistory) -> list[bytes]:
         """The elements of what is held of the key."""
         found: list[bytes] = []
         async for page in past.entries(scope_of(self.key)):

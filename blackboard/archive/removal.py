@@ -18,7 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from blackboard.archive.database import rows
 from blackboard.archive.tables import BLOB, BOARD, OF_A_BOARD, VERSION
-from blackboard.types import BLOB_GRACE_MS, Milliseconds
+from blackboard.limits import BLOB_GRACE_MS
+from blackboard.units import Milliseconds
 
 REMOVED: Final = "~removed"
 

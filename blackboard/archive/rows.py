@@ -33,7 +33,7 @@ from blackboard.core.entry_digest import Leaves, is_salted, standing
 from blackboard.core.entry_digest import content_of as content_hash
 from blackboard.core.lease import from_result, to_result
 from blackboard.errors import Corrupt
-from blackboard.types import BLOB_BYTES, VALUE_BYTES_MAX
+from blackboard.limits import BLOB_BYTES, VALUE_BYTES_MAX
 from blackboard.wire.codec import decode_results, encode_results
 
 Row = dict[str, Any]
@@ -331,7 +331,7 @@ def unpack_manifest(packed: bytes) -> bytes:
 # --- the chain ------------------------------------------------------------------------------------
 
 
-class Link:
+class ChainLink:
     """The next link of the hash chain: SHA-256 over the one before and what `entry` says.
 
     Its changes are added one after the other, for a restore has many. With a salt, what it says is
@@ -363,7 +363,7 @@ class Link:
 
 def next_chain(chain: bytes, entry: LogEntry) -> bytes:
     """The hash chain after `entry`."""
-    link = Link(entry)
+    link = ChainLink(entry)
     for change in entry.changes:
         link.add(change, content_hash(change))
     return link.after(chain)

@@ -27,7 +27,7 @@ from blackboard.archive.blobs import Blobs
 from blackboard.archive.database import Database, add, rows
 from blackboard.archive.fold import large_values, without_empty
 from blackboard.archive.history import (
-    Past,
+    ArchivedHistory,
     Segment,
     board_by_id,
     board_row,
@@ -54,22 +54,14 @@ from blackboard.core.checkpoints import (
     Mark,
     Point,
     RedactedRows,
-    Stored,
+    StoredCheckpoint,
     Version,
 )
 from blackboard.core.commit import Entry, Head, LogEntry, Reading
 from blackboard.core.path import Ranges, ranges_of
 from blackboard.errors import InvalidRequest, NoSuchCheckpoint
-from blackboard.types import (
-    BLOB_BYTES,
-    LIST_ENTRIES_MAX,
-    PAGE_BYTES_MAX,
-    READ_KEYS_MAX,
-    Key,
-    Milliseconds,
-    Prefix,
-    Revision,
-)
+from blackboard.limits import BLOB_BYTES, LIST_ENTRIES_MAX, PAGE_BYTES_MAX, READ_KEYS_MAX
+from blackboard.units import Key, Milliseconds, Prefix, Revision
 
 _KEYS_AT_ONCE: Final = 32
 """Keys whose rows are made into entries without a pause: less than a millisecond."""
@@ -108,12 +100,12 @@ class SqlArchive:
             if row is None or row.through is None:
                 return None
             segments = await segments_of(connection, row, row.through)
-            return await mark_of(Past(self._database, connection, segments), row)
+            return await mark_of(ArchivedHistory(self._database, connection, segments), row)
 
     async def mark_at(self, at: Point) -> Mark:
         """As `Archive.mark_at`."""
         async with self._database.reading() as connection:
-            past = await Past.at(self._database, connection, at)
+            past = await ArchivedHistory.at(self._database, connection, at)
             row = await board_by_id(connection, past.segments[0].board)
             return await mark_of(past, row)
 
@@ -139,7 +131,7 @@ class SqlArchive:
     async def digest_at(self, at: Point) -> bytes | None:
         """As `Archive.digest_at`."""
         async with self._database.reading() as connection:
-            past = await Past.at(self._database, connection, at)
+            past = await ArchivedHistory.at(self._database, connection, at)
             commit = await past.commit()
             is_there = commit is not None and commit.revision == at.revision
             return bytes(commit.digest) if is_there else None
@@ -207,7 +199,7 @@ class SqlArchive:
         if board == origin.board:
             raise InvalidRequest(field="board", reason="a branch has a name of its own")
         async with self._database.writing() as connection:
-            past = await Past.at(self._database, connection, origin)
+            past = await ArchivedHistory.at(self._database, connection, origin)
             old = await archive_boards.locked(connection, board)
             if old is None:
                 await connection.execute(insert(BOARD), archive_boards.vacant(board))
@@ -217,7 +209,7 @@ class SqlArchive:
             await archive_boards.fork(connection, number, past)
             row = await board_by_id(connection, number)
             segments = await segments_of(connection, row, origin.revision)
-            return await mark_of(Past(self._database, connection, segments), row)
+            return await mark_of(ArchivedHistory(self._database, connection, segments), row)
 
     async def append(
         self,
@@ -243,7 +235,7 @@ class SqlArchive:
                     row = await self._go_back(connection, row, marker.from_revision)
                 warm = self._warmth.take(row)
                 segments = await segments_of(connection, row, row.through)
-                past = Past(self._database, connection, segments)
+                past = ArchivedHistory(self._database, connection, segments)
                 appending = Appending(past, row, warm, self._sealer, self._blobs)
                 warm = await appending.write(run, pause)
         assert warm is not None
@@ -262,7 +254,7 @@ class SqlArchive:
             await connection.execute(update(BOARD).where(BOARD.c.id == number), begun)
             await archive_boards.go_on(connection, number, row)
             return await board_by_id(connection, number)
-        past = await Past.at(self._database, connection, Point(row.name, revision))
+        past = await ArchivedHistory.at(self._database, connection, Point(row.name, revision))
         number = await archive_boards.replace(connection, row)
         await archive_boards.fork(connection, number, past, continues=True)
         return await board_by_id(connection, number)
@@ -280,7 +272,7 @@ class SqlArchive:
     async def read(self, at: Point, keys: Sequence[Key]) -> Reading:
         """As `Archive.read`."""
         async with self._database.reading() as connection:
-            past = await Past.at(self._database, connection, at)
+            past = await ArchivedHistory.at(self._database, connection, at)
             found = await past.newest(keys[:READ_KEYS_MAX])
             present: list[Entry] = []
             for number, key in enumerate(key for key in keys if key in found):
@@ -297,7 +289,7 @@ class SqlArchive:
         limit = min(limit, LIST_ENTRIES_MAX)
         entries: list[Entry] = []
         async with self._database.reading() as connection:
-            past = await Past.at(self._database, connection, at)
+            past = await ArchivedHistory.at(self._database, connection, at)
             epoch = (await past.epoch()).id
             size = 0
             async for page in past.entries(within, after):
@@ -315,10 +307,10 @@ class SqlArchive:
     ) -> Sequence[tuple[Prefix, int]]:
         """As `Archive.items`."""
         async with self._database.reading() as connection:
-            past = await Past.at(self._database, connection, at)
+            past = await ArchivedHistory.at(self._database, connection, at)
             other = None
             if unless is not None:
-                other = await Past.at(self._database, connection, unless)
+                other = await ArchivedHistory.at(self._database, connection, unless)
             return sorted((await past.items(other)).items())
 
     async def history(
@@ -327,7 +319,7 @@ class SqlArchive:
         """As `Archive.history`."""
         found: list[Version] = []
         async with self._database.reading() as connection:
-            past = await Past.at(self._database, connection, at)
+            past = await ArchivedHistory.at(self._database, connection, at)
             for segment in await told_segments(past):
                 upto = segment.upto if before is None else min(segment.upto, before - 1)
                 query = (
@@ -356,8 +348,8 @@ class SqlArchive:
         found: list[Difference] = []
         size = 0
         async with self._database.reading() as connection:
-            before = await Past.at(self._database, connection, a)
-            now = await Past.at(self._database, connection, b)
+            before = await ArchivedHistory.at(self._database, connection, a)
+            now = await ArchivedHistory.at(self._database, connection, b)
             async for keys in changed_keys(before, now, ranges_of(within, after), limit):
                 old, new = await before.newest(keys), await now.newest(keys)
                 for number, key in enumerate(keys):
@@ -387,7 +379,7 @@ class SqlArchive:
             if after >= until:
                 return ()
             segments = await segments_of(connection, row, until)
-            past = Past(self._database, connection, segments)
+            past = ArchivedHistory(self._database, connection, segments)
             return await archive_log.page(past, self._blobs, after, limit)
 
     async def at_time(self, board: str, time_ms: Milliseconds) -> Revision:
@@ -397,7 +389,7 @@ class SqlArchive:
             if row is None or row.through is None:
                 return 0
             segments = await segments_of(connection, row, row.through)
-            past = Past(self._database, connection, segments)
+            past = ArchivedHistory(self._database, connection, segments)
             for segment in await told_segments(past):
                 query = (
                     select(COMMIT.c.revision)
@@ -413,27 +405,27 @@ class SqlArchive:
     async def facts_at(self, at: Point) -> Facts:
         """As `Archive.facts_at`."""
         async with self._database.reading() as connection:
-            past = await Past.at(self._database, connection, at)
+            past = await ArchivedHistory.at(self._database, connection, at)
             return Facts(await past.digests(), await past.steps())
 
     async def digests_at(self, at: Point) -> Mapping[str, bytes] | None:
         """As `Archive.digests_at`."""
         async with self._database.reading() as connection:
-            past = await Past.at(self._database, connection, at)
+            past = await ArchivedHistory.at(self._database, connection, at)
             found = await past.archived_digests()
             return None if found is None else without_empty(found)
 
     async def sums_at(self, at: Point, namespaces: Sequence[str]) -> Mapping[str, int]:
         """As `Archive.sums_at`."""
         async with self._database.reading() as connection:
-            past = await Past.at(self._database, connection, at)
+            past = await ArchivedHistory.at(self._database, connection, at)
             return await past.totals(namespaces)
 
     # --- checkpoints ------------------------------------------------------------------------------
 
-    async def checkpoints(self, board: str) -> Sequence[Stored]:
+    async def checkpoints(self, board: str) -> Sequence[StoredCheckpoint]:
         """As `Archive.checkpoints`."""
-        found: list[Stored] = []
+        found: list[StoredCheckpoint] = []
         async with self._database.reading() as connection:
             row = await board_row(connection, board)
             if row is None or row.through is None:
@@ -536,7 +528,7 @@ class SqlArchive:
     async def verify(self, at: Point) -> AsyncIterator[str]:
         """As `Archive.verify`."""
         async with self._database.reading() as connection:
-            past = await Past.at(self._database, connection, at)
+            past = await ArchivedHistory.at(self._database, connection, at)
             seen: set[str] = set()
             for each in [past, *await archive_log.lost_ends(past)]:
                 verification = Verification(each, at, self._blobs, self._sealer)

@@ -21,7 +21,7 @@ from blackboard.archive.base import Sealer
 from blackboard.archive.blobs import Blobs
 from blackboard.archive.database import rows
 from blackboard.archive.fold import CHECKPOINTS, DECLARED, Fold, Known, held
-from blackboard.archive.history import Past, Segment, board_by_id, segments_of
+from blackboard.archive.history import ArchivedHistory, Segment, board_by_id, segments_of
 from blackboard.archive.tables import (
     ABSENT,
     BLOB,
@@ -37,7 +37,7 @@ from blackboard.core.commit import LogEntry, name_of
 from blackboard.core.path import namespace_of
 from blackboard.core.redaction import is_marker, record_key
 from blackboard.errors import Corrupt
-from blackboard.types import Revision
+from blackboard.units import Revision
 
 _PAGE_ENTRIES = 256
 _FOLDED: Final = ("create_revision", "author", "time_ms")
@@ -47,7 +47,7 @@ _FOLDED: Final = ("create_revision", "author", "time_ms")
 class Verification:
     """Verifies one board's past. Findings are sentences that name what is damaged."""
 
-    def __init__(self, past: Past, at: Point, blobs: Blobs, sealer: Sealer) -> None:
+    def __init__(self, past: ArchivedHistory, at: Point, blobs: Blobs, sealer: Sealer) -> None:
         self._past = past
         self._called = at.board  # the board whose manifests are looked at
         self._blobs = blobs
@@ -66,7 +66,7 @@ class Verification:
 
     # --- the log ----------------------------------------------------------------------------------
 
-    async def _segment(self, past: Past, segment: Segment) -> AsyncIterator[str]:
+    async def _segment(self, past: ArchivedHistory, segment: Segment) -> AsyncIterator[str]:
         board = await board_by_id(self._connection, segment.board)
         for kept in await self._kept(segment, board.oldest):
             async for finding in self._state(self._sub(past, kept), None):
@@ -99,15 +99,17 @@ class Verification:
         async for finding in self._state(past, fold.totals):
             yield finding
 
-    async def _own(self, segment: Segment) -> Past:
+    async def _own(self, segment: Segment) -> ArchivedHistory:
         """The past of the board that a segment belongs to, up to its end."""
         board = await board_by_id(self._connection, segment.board)
         segments = await segments_of(self._connection, board, segment.upto)
-        return Past(self._past.database, self._connection, segments)
+        return ArchivedHistory(self._past.database, self._connection, segments)
 
-    def _sub(self, past: Past, revision: Revision) -> Past:
+    def _sub(self, past: ArchivedHistory, revision: Revision) -> ArchivedHistory:
         first, *rest = past.segments
-        return Past(past.database, past.connection, [Segment(first.board, revision), *rest])
+        return ArchivedHistory(
+            past.database, past.connection, [Segment(first.board, revision), *rest]
+        )
 
     async def _kept(self, segment: Segment, oldest: Revision) -> list[Revision]:
         query = select(KEPT.c.revision).where(KEPT.c.board == segment.board)
@@ -115,11 +117,11 @@ class Verification:
         return sorted(row.revision for row in await rows(self._connection, query))
 
     async def _page(
-        self, past: Past, fold: Fold, after: Revision, commits: Sequence[Any]
+        self, past: ArchivedHistory, fold: Fold, after: Revision, commits: Sequence[Any]
     ) -> AsyncIterator[str]:
         """Fold one page of the log again and compare what comes out.
 
-        Digests are compared where they are archived: `Past.digests`.
+        Digests are compared where they are archived: `ArchivedHistory.digests`.
         """
         entries, damaged = await self._assemble(past, fold.board, commits)
         await self._learn(self._sub(past, after), fold, entries.values())
@@ -161,7 +163,7 @@ class Verification:
         return dict(sorted(found.items()))
 
     async def _assemble(
-        self, past: Past, board: int, commits: Sequence[Any]
+        self, past: ArchivedHistory, board: int, commits: Sequence[Any]
     ) -> tuple[dict[Revision, LogEntry], dict[Revision, str]]:
         """The log entries of a page, and what is wrong with those that cannot be read."""
         try:
@@ -178,7 +180,7 @@ class Verification:
             damaged |= wrong
         return found, damaged
 
-    async def _learn(self, past: Past, fold: Fold, entries: Iterable[LogEntry]) -> None:
+    async def _learn(self, past: ArchivedHistory, fold: Fold, entries: Iterable[LogEntry]) -> None:
         """What `fold` has to know of the keys of `entries`: their versions before them."""
         keys = {c.key: None for entry in entries for c in entry.changes if c.lease is None}
         for key, row in (await past.newest(list(keys))).items():
@@ -232,7 +234,7 @@ class Verification:
 
     # --- the state --------------------------------------------------------------------------------
 
-    async def _sums(self, past: Past) -> tuple[dict[str, int], list[str]]:
+    async def _sums(self, past: ArchivedHistory) -> tuple[dict[str, int], list[str]]:
         """Sums made anew from everything that `past` holds."""
         totals: dict[str, int] = {}
         findings: list[str] = []
@@ -251,7 +253,7 @@ class Verification:
                 totals[namespace] = digest.add(totals.get(namespace, digest.EMPTY), element)
         return totals, findings
 
-    async def _compare(self, past: Past, totals: dict[str, int]) -> AsyncIterator[str]:
+    async def _compare(self, past: ArchivedHistory, totals: dict[str, int]) -> AsyncIterator[str]:
         """Compare sums with the digests that are archived."""
         archived, summed = await past.digests(), held(totals)
         for namespace in sorted(archived.keys() | summed.keys()):
@@ -261,7 +263,9 @@ class Verification:
                     " what its digest says"
                 )
 
-    async def _state(self, past: Past, folded: dict[str, int] | None) -> AsyncIterator[str]:
+    async def _state(
+        self, past: ArchivedHistory, folded: dict[str, int] | None
+    ) -> AsyncIterator[str]:
         """Compare the whole state with its digests, and with the sums of the log."""
         totals, findings = await self._sums(past)
         for finding in findings:
@@ -292,7 +296,9 @@ class Verification:
         async for finding in self._unsealed(sealed):
             yield finding
 
-    async def _manifest(self, past: Past, row: Any, previous: bytes) -> AsyncIterator[str]:
+    async def _manifest(
+        self, past: ArchivedHistory, row: Any, previous: bytes
+    ) -> AsyncIterator[str]:
         if not row.manifest:
             return  # let go of
         try:
@@ -323,14 +329,16 @@ class Verification:
         ):
             yield finding
 
-    async def _is_readable(self, past: Past) -> bool:
+    async def _is_readable(self, past: ArchivedHistory) -> bool:
         [segment, *_] = past.segments
         board = await board_by_id(self._connection, segment.board)
         if past.revision >= board.oldest:
             return True
         return past.revision in await self._kept(segment, board.oldest)
 
-    async def _cut(self, past: Past, row: Any, record: bytes, commit: Any, previous: bytes) -> Cut:
+    async def _cut(
+        self, past: ArchivedHistory, row: Any, record: bytes, commit: Any, previous: bytes
+    ) -> Cut:
         declared: dict[str, bytes] = {}
         async for page in past.entries(DECLARED):
             for each in page:

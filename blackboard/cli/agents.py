@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from blackboard.client.board import Board
     from blackboard.client.leases.presence import Presence
-    from blackboard.runtime.migrations import Finding
+    from blackboard.runtime.migrations import MigrationFinding
 
 _CRASHES_MAX = 1_024
 """Lines of crashes that are shown: a team has no more agents."""
@@ -129,7 +129,7 @@ def migrate(
     flags = Flags.of(context)
     code = imported(module)
 
-    async def run(board: "Board") -> "Sequence[Finding]":
+    async def run(board: "Board") -> "Sequence[MigrationFinding]":
         from blackboard.runtime.migrations import kinds_in, migrate
 
         return await migrate(board, kinds_in(code), write=not check)

@@ -9,14 +9,14 @@ import typer
 
 from blackboard.cli import screen
 from blackboard.cli.errors import CommandError, Exit, wrong_usage
-from blackboard.cli.options import Flags, Group, ReadCommand
+from blackboard.cli.options import CommandGroup, Flags, ReadCommand
 
 if TYPE_CHECKING:
     from blackboard.client.board import Board
     from blackboard.client.client import Client
     from blackboard.client.diff import Diff
     from blackboard.client.export import Exported
-    from blackboard.core.checkpoints import Checkpoint, Pruned, Shown, Verified
+    from blackboard.core.checkpoints import Checkpoint, CheckpointInfo, Pruned, Verified
 
 DIFF_LIMIT_DEFAULT = 200
 _DAY_MS = 86_400_000
@@ -24,7 +24,7 @@ _NAME = typer.Argument(metavar="NAME", help="The checkpoint's name.", show_defau
 _MOMENT = "A revision, a checkpoint, now, or a time such as 2026-11-21T09:30."
 
 app = typer.Typer(
-    cls=Group, no_args_is_help=True, help="Cuts of the whole board, with every agent."
+    cls=CommandGroup, no_args_is_help=True, help="Cuts of the whole board, with every agent."
 )
 
 
@@ -104,7 +104,7 @@ def show(context: typer.Context, name: Annotated[str, _NAME]) -> None:
     from blackboard.cli import render as shown
     from blackboard.cli import session
 
-    async def look(board: "Board") -> "Shown":
+    async def look(board: "Board") -> "CheckpointInfo":
         return await board.show(name)
 
     flags = Flags.of(context)
@@ -306,12 +306,12 @@ def prune(
     """
     from blackboard.cli import render as past
     from blackboard.cli import session
-    from blackboard.core.checkpoints import Policy
+    from blackboard.core.checkpoints import RetentionPolicy
 
     if history_days is not None and not 0 <= history_days * _DAY_MS < math.inf:
         raise wrong_usage("--history-days must be a number of days, 0 or more")
     history_ms = None if history_days is None else round(history_days * _DAY_MS)
-    policy = Policy(last, days, not also_named, history_ms)
+    policy = RetentionPolicy(last, days, not also_named, history_ms)
 
     async def remove(board: "Board") -> "Pruned":
         return await board.prune(policy, dry_run=dry_run)

@@ -9,10 +9,10 @@ import typer
 from blackboard.cli import screen
 from blackboard.cli import target as places
 from blackboard.cli.errors import wrong_usage
-from blackboard.cli.options import Command, Flags, Group, RememberCommand
+from blackboard.cli.options import Command, CommandGroup, Flags, RememberCommand
 
 app = typer.Typer(
-    cls=Group, no_args_is_help=True, help="Remember services by name, and choose one."
+    cls=CommandGroup, no_args_is_help=True, help="Remember services by name, and choose one."
 )
 _NAME = typer.Argument(metavar="NAME", show_default=False)
 
@@ -43,7 +43,7 @@ def add(
     if token == "-":
         token = sys.stdin.read().strip()
     flags = Flags.of(context)
-    remembered = places.Context(
+    remembered = places.ServiceContext(
         url, token, _absolute(token_file), flags.board, ca=_absolute(flags.ca)
     )
 
@@ -88,12 +88,12 @@ def ls(context: typer.Context) -> None:
     show.print_table(("", "context", "url", "board", "token"), rows)
 
 
-def _without_token(found: places.Context) -> dict[str, object]:
+def _without_token(found: places.ServiceContext) -> dict[str, object]:
     told: dict[str, object] = {"url": found.url, "board": found.board, "token": _token(found)}
     return told if found.ca is None else {**told, "ca": found.ca}
 
 
-def _token(found: places.Context) -> str:
+def _token(found: places.ServiceContext) -> str:
     if found.token_file:
         return f"in {found.token_file}"
     return "remembered" if found.token else "none"

@@ -29,7 +29,7 @@ from blackboard.cli.errors import LOOPBACK, CommandError, Exit, explain, other_s
 from blackboard.cli.options import Flags, ReadCommand
 from blackboard.cli.screen import counted
 from blackboard.errors import BlackboardError, DataDirectoryInUse
-from blackboard.types import ARCHIVE_LAG_MS_MAX, CONNECTIONS_MAX, OPEN_FILES_MAX
+from blackboard.limits import ARCHIVE_LAG_MS_MAX, CONNECTIONS_MAX, OPEN_FILES_MAX
 
 if TYPE_CHECKING:
     from blackboard.cli.target import Target
@@ -48,7 +48,7 @@ _VERSION_CHARACTERS_MAX: Final = 64
 _TOKEN_LEFT_MIN_MS: Final = 15 * 60_000  # a new one lives for an hour unless it is said
 
 
-class Status(StrEnum):
+class FindingStatus(StrEnum):
     """How a finding is to be taken."""
 
     OK = "ok"
@@ -61,18 +61,18 @@ class Finding:
     """One line: what was looked at, how it is, and what to do about it ("" = nothing)."""
 
     check: str
-    status: Status
+    status: FindingStatus
     text: str
     fix: str = ""
 
 
 def _ok(check: str, text: str) -> Finding:
-    return Finding(check, Status.OK, text)
+    return Finding(check, FindingStatus.OK, text)
 
 
 def _failure(check: str, error: BlackboardError | CommandError) -> Finding:
     told = explain(error) if isinstance(error, BlackboardError) else error
-    return Finding(check, Status.FAIL, told.message, told.fix)
+    return Finding(check, FindingStatus.FAIL, told.message, told.fix)
 
 
 # --- the engine -----------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ async def engine(settings: "Settings") -> list[Finding]:
         await store.aclose()
     known = f"{facts.name} {facts.version} at {facts.location}"
     survives = f"what is acknowledged is {SURVIVES[facts.level]}"
-    warnings = [Finding("engine", Status.WARN, text, _ENGINE_FIX) for text in facts.warnings]
+    warnings = [Finding("engine", FindingStatus.WARN, text, _ENGINE_FIX) for text in facts.warnings]
     return [_ok("engine", known), _ok("durability", survives), *account, *warnings]
 
 
@@ -115,7 +115,7 @@ async def _account(store: "Store") -> list[Finding]:
     if not excess:
         return [_ok("account", "may do what is needed, and nothing that would harm")]
     text = f"may do more than it needs: {', '.join(excess)}"
-    return [Finding("account", Status.WARN, text, _ACCOUNT_FIX)]
+    return [Finding("account", FindingStatus.WARN, text, _ACCOUNT_FIX)]
 
 
 _ACCOUNT_FIX = "Give Blackboard a user of its own, as docs/howto/deploy_redis.md says."
@@ -130,7 +130,9 @@ def directory(path: Path) -> Iterator[Finding]:
     while not place.exists() and place != place.parent:
         place = place.parent
     if not os.access(place, os.W_OK | os.X_OK):
-        yield Finding("data", Status.FAIL, f"{place} is not writable", f"chown or chmod {place}")
+        yield Finding(
+            "data", FindingStatus.FAIL, f"{place} is not writable", f"chown or chmod {place}"
+        )
         return
     yield _privacy(path) if place == path else _ok("data", f"{path} is writable, not made yet")
     yield _room(place)
@@ -144,13 +146,13 @@ def _privacy(path: Path) -> Finding:
     try:
         found = exposed(path)
     except OSError as error:
-        return Finding("data", Status.FAIL, f"{path} cannot be listed: {error.strerror}")
+        return Finding("data", FindingStatus.FAIL, f"{path} cannot be listed: {error.strerror}")
     if not found:
         return _ok("data", f"{path} is writable, and other users here read nothing in it")
     first = f"{found[0]}" if len(found) == 1 else f"{found[0]} and {len(found) - 1} more"
     text = f"{first} can be opened by other users here"
     fix = f"chmod -R go-rwx {path}  (a service does so when it starts)"
-    return Finding("data", Status.WARN, text, fix)
+    return Finding("data", FindingStatus.WARN, text, fix)
 
 
 def _room(place: Path) -> Finding:
@@ -158,7 +160,7 @@ def _room(place: Path) -> Finding:
     text = f"{free / 1024**3:.1f} GiB free"
     if free >= _FREE_WARN_BYTES:
         return _ok("disk", text)
-    status = Status.FAIL if free < _FREE_FAIL_BYTES else Status.WARN
+    status = FindingStatus.FAIL if free < _FREE_FAIL_BYTES else FindingStatus.WARN
     return Finding("disk", status, text, f"Make room on the file system of {place}.")
 
 
@@ -178,12 +180,12 @@ def _speed(place: Path) -> Finding:
             os.close(descriptor)
             probe.unlink()
     except OSError as error:
-        return Finding("fsync", Status.FAIL, f"cannot write there: {error.strerror}")
+        return Finding("fsync", FindingStatus.FAIL, f"cannot write there: {error.strerror}")
     median = statistics.median(times_ms)
     text = f"{median:.1f} ms (median of {_FSYNCS}, slowest {max(times_ms):.1f} ms)"
     if median <= _FSYNC_SLOW_MS:
         return _ok("fsync", text)
-    return Finding("fsync", Status.WARN, text, "Put the data directory on a local SSD.")
+    return Finding("fsync", FindingStatus.WARN, text, "Put the data directory on a local SSD.")
 
 
 def open_files() -> Finding:
@@ -197,7 +199,7 @@ def open_files() -> Finding:
         )
     connections = max(0, hard - OPEN_FILES_MAX + CONNECTIONS_MAX)
     text = f"at most {hard}, so about {counted(connections, 'connection')}"
-    return Finding("open files", Status.WARN, text, f"ulimit -Hn {OPEN_FILES_MAX}")
+    return Finding("open files", FindingStatus.WARN, text, f"ulimit -Hn {OPEN_FILES_MAX}")
 
 
 # --- the service ----------------------------------------------------------------------------------
@@ -211,19 +213,21 @@ def token(target: "Target", now_ms: int) -> Finding:
 
     fix = "Give one: --token, BLACKBOARD_TOKEN or blackboard context add."
     if target.token is None:
-        return Finding("token", Status.FAIL, "there is none", fix)
+        return Finding("token", FindingStatus.FAIL, "there is none", fix)
     try:
         claims = claims_of(target.token)
     except CommandError as error:
         return _failure("token", error)
     left_ms = claims["expires_at_ms"] - now_ms
     if left_ms <= 0:
-        return Finding("token", Status.FAIL, f"{claims['principal']}'s has expired", fix)
+        return Finding("token", FindingStatus.FAIL, f"{claims['principal']}'s has expired", fix)
     until = time_of(claims["expires_at_ms"], now_ms)
     left = age(now_ms, claims["expires_at_ms"])
     text = f"{claims['principal']}, valid until {until}, for another {left}"
     if left_ms < _TOKEN_LEFT_MIN_MS:
-        return Finding("token", Status.WARN, text, "Ask for a new one: blackboard token create")
+        return Finding(
+            "token", FindingStatus.WARN, text, "Ask for a new one: blackboard token create"
+        )
     return _ok("token", text)
 
 
@@ -235,7 +239,7 @@ def transport(url: str) -> Finding:
     if parts.hostname in LOOPBACK:
         return _ok("transport", "on this machine only (loopback)")
     text = f"{parts.hostname} is another machine, and nothing is encrypted"
-    return Finding("transport", Status.WARN, text, "Serve with --tls-cert and --tls-key.")
+    return Finding("transport", FindingStatus.WARN, text, "Serve with --tls-cert and --tls-key.")
 
 
 def service(url: str, ca: str | None = None) -> Iterator[Finding]:
@@ -253,7 +257,9 @@ def service(url: str, ca: str | None = None) -> Iterator[Finding]:
         except HTTPError as error:
             error.close()
             fix = "Look at the log of the service."
-            yield Finding(path, Status.FAIL, f"{url} answers {error.code} {error.reason}", fix)
+            yield Finding(
+                path, FindingStatus.FAIL, f"{url} answers {error.code} {error.reason}", fix
+            )
             return
         except (OSError, ValueError, HTTPException, BlackboardError) as error:
             cause = getattr(error, "reason", error)
@@ -272,7 +278,7 @@ def _no_answer(path: str, url: str, reason: str) -> Finding:
         reason, fix = "it speaks TLS at that port", f"Use {other_scheme(url)}"
     else:
         fix = way_to(url, reason)
-    return Finding(path, Status.FAIL, f"{url} does not answer: {reason}", fix)
+    return Finding(path, FindingStatus.FAIL, f"{url} does not answer: {reason}", fix)
 
 
 def _speaks_tls(url: str) -> bool:
@@ -300,7 +306,7 @@ def _version(url: str, ca: str | None) -> Finding:
             told = json.loads(answer.read(_SCHEMA_BYTES_MAX))
             theirs = str(told["info"]["version"])[:_VERSION_CHARACTERS_MAX]
     except (OSError, HTTPException, ValueError, LookupError, TypeError):
-        return Finding("version", Status.WARN, f"it does not tell its version; {ours} here")
+        return Finding("version", FindingStatus.WARN, f"it does not tell its version; {ours} here")
     return versions(theirs, ours)
 
 
@@ -309,7 +315,7 @@ def versions(theirs: str, ours: str) -> Finding:
     text = f"{theirs} there, {ours} here"
     if theirs.split(".")[:2] == ours.split(".")[:2]:
         return _ok("version", text)
-    return Finding("version", Status.WARN, text, "Use the same version on both sides.")
+    return Finding("version", FindingStatus.WARN, text, "Use the same version on both sides.")
 
 
 def elsewhere(url: str) -> Finding:
@@ -317,7 +323,7 @@ def elsewhere(url: str) -> Finding:
     host = urlsplit(url).hostname
     text = f"{host} is another machine: its engine, data directory, disk and open files"
     return Finding(
-        "host", Status.OK, f"{text} were not checked", f"On {host} itself: blackboard doctor"
+        "host", FindingStatus.OK, f"{text} were not checked", f"On {host} itself: blackboard doctor"
     )
 
 
@@ -331,7 +337,7 @@ def archive(told: Any) -> Iterator[Finding]:
                 return
             fix = "Look at the log of the service, and at the archive's database."
             text += f"; {counted(failing, 'board')} cannot be archived" if failing else ""
-            yield Finding("archive", Status.WARN, text, fix)
+            yield Finding("archive", FindingStatus.WARN, text, fix)
 
 
 def _get(url: str, path: str, ca: str | None) -> Any:
@@ -360,7 +366,7 @@ def clock(date: str | None, now_s: float) -> Finding:
     if abs(skew_s) <= _SKEW_MAX_S:
         return _ok("clock", f"agrees with the service's, to {abs(skew_s):.0f} s")
     text = f"{abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} the service's"
-    return Finding("clock", Status.WARN, text, "Synchronise both clocks (NTP).")
+    return Finding("clock", FindingStatus.WARN, text, "Synchronise both clocks (NTP).")
 
 
 async def access(target: "Target") -> list[Finding]:
@@ -379,7 +385,9 @@ async def access(target: "Target") -> list[Finding]:
     except BlackboardError as error:
         return [_failure("access", error)]
     found = [_ok("access", f"let in; {counted(boards, 'board')} to be seen")]
-    return found + [Finding("lost", Status.WARN, *session.loss_told(loss)) for loss in losses]
+    return found + [
+        Finding("lost", FindingStatus.WARN, *session.loss_told(loss)) for loss in losses
+    ]
 
 
 app = typer.Typer()
@@ -431,7 +439,7 @@ def _findings(settings: "Settings", flags: Flags, *, asked_for_engine: bool) -> 
     try:
         target = session.target_of(flags)
     except CommandError as error:
-        unknown = Finding("service", Status.WARN, error.message, error.fix)
+        unknown = Finding("service", FindingStatus.WARN, error.message, error.fix)
         return [*_of_this_machine(settings), unknown]
     assert target.url is not None
     found = _of_this_machine(settings) if target.is_here or asked_for_engine else []

@@ -7,12 +7,14 @@ import typer
 
 from blackboard.cli import screen
 from blackboard.cli.errors import wrong_usage
-from blackboard.cli.options import Command, Flags, Group, ReadCommand
+from blackboard.cli.options import Command, CommandGroup, Flags, ReadCommand
 
 if TYPE_CHECKING:
     from blackboard.client.client import Client
 
-app = typer.Typer(cls=Group, no_args_is_help=True, help="Encrypt private data; erase an agent.")
+app = typer.Typer(
+    cls=CommandGroup, no_args_is_help=True, help="Encrypt private data; erase an agent."
+)
 
 
 @app.command("new-key", cls=Command, epilog="blackboard encryption new-key > master_key")

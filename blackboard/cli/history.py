@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from blackboard.cli.render import LogPrinter
     from blackboard.client.board import Board
     from blackboard.client.client import Client
-    from blackboard.client.views import Cause, Revised
+    from blackboard.client.views import Cause, RevisionEvent
     from blackboard.client.watch import Watch
     from blackboard.core.commit import Head
 
@@ -64,7 +64,7 @@ def watch(
     from blackboard.cli import render as show
     from blackboard.cli import session
     from blackboard.core.watch import Position
-    from blackboard.types import REQUEST_TIMEOUT_MS
+    from blackboard.limits import REQUEST_TIMEOUT_MS
 
     flags = Flags.of(context)
     if after is not None and snapshot:
@@ -207,7 +207,7 @@ class _Wanted:
     pattern: str | None
     author: str | None
 
-    async def newest(self, board: "Board", limit: int) -> Sequence["Revised"]:
+    async def newest(self, board: "Board", limit: int) -> Sequence["RevisionEvent"]:
         """The newest `limit` that may be seen; fewer if they are not near the head."""
         if self.pattern is None and self.author is None:
             return await _newest(board, limit)
@@ -230,7 +230,7 @@ def _back_from(head: "Head", revisions: int) -> int:
     return start
 
 
-async def _newest(board: "Board", limit: int) -> Sequence["Revised"]:
+async def _newest(board: "Board", limit: int) -> Sequence["RevisionEvent"]:
     """The newest `limit` revisions that may be seen; fewer if they are not near the head."""
     head = await board.head()
     start = max(head.oldest - 1, head.revision - limit)

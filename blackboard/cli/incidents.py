@@ -6,7 +6,7 @@ import typer
 
 from blackboard.cli import screen
 from blackboard.cli.errors import wrong_usage
-from blackboard.cli.options import Flags, Group, ReadCommand
+from blackboard.cli.options import CommandGroup, Flags, ReadCommand
 
 if TYPE_CHECKING:
     from blackboard.client.board import Board
@@ -18,7 +18,7 @@ _PANEL: Final = "Checkpoints"
 _BOARD = typer.Argument(metavar="BOARD", help="Which board.", show_default=False)
 _NOTE = typer.Option("--note", metavar="TEXT", help="Why; the log and the audit keep it.")
 
-app = typer.Typer(cls=Group)
+app = typer.Typer(cls=CommandGroup)
 
 
 @app.command(

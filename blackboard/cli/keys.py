@@ -219,13 +219,13 @@ def ls(
     """
     from blackboard.cli import render as show
     from blackboard.cli import session, values
-    from blackboard.types import LIST_ENTRIES_MAX
+    from blackboard.limits import LIST_ENTRIES_MAX
 
     flags = Flags.of(context)
     moment = None if at is None else values.parse_moment(at)
 
     async def read(client: "Client", board: "Board") -> tuple[list["Entry"], str | None]:
-        shown = Shown(board, pattern, moment)
+        shown = KeyListing(board, pattern, moment)
         last = after
         while True:
             room = min(limit - len(shown.entries), LIST_ENTRIES_MAX)
@@ -252,7 +252,7 @@ def ls(
         screen.say(f"there are more: --after {next_key}, or a higher --limit")
 
 
-class Shown:
+class KeyListing:
     """What a listing shows of the entries that it finds: documents as one, books if they are meant.
 
     `entries` grows with each page that it takes.

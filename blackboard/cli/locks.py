@@ -55,7 +55,7 @@ def lock(
     while it runs, it is terminated. BLACKBOARD_FENCE tells it the fence, BLACKBOARD_LEASE the lock.
     """
     from blackboard.cli import locked, session
-    from blackboard.types import LEASE_TTL_MS, REQUEST_TIMEOUT_MS
+    from blackboard.limits import LEASE_TTL_MS, REQUEST_TIMEOUT_MS
 
     flags = Flags.of(context)
     ttl_ms = LEASE_TTL_MS if ttl_s is None else round(ttl_s * 1000)

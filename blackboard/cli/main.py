@@ -23,7 +23,7 @@ from blackboard.cli import (
     trajectories,
 )
 from blackboard.cli.errors import MEANING
-from blackboard.cli.options import Group
+from blackboard.cli.options import CommandGroup
 from blackboard.cli.screen import answer, console, print_examples
 
 _EXAMPLES = """\
@@ -33,7 +33,7 @@ blackboard ls
 blackboard watch  # in another terminal"""
 
 
-class Root(Group):
+class Root(CommandGroup):
     """The top of the tree: `--help` ends with first steps and the exit codes."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

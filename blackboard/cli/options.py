@@ -177,7 +177,7 @@ def _flowing(text: str | None) -> str | None:
     return text and "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """A group of commands."""
 
     def get_params(self, ctx: Any) -> list[Any]:

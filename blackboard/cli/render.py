@@ -20,14 +20,14 @@ from rich.tree import Tree
 from blackboard.cli import values
 from blackboard.cli.screen import answer, console, counted, safe, safe_lines, say, shortened
 from blackboard.core.documents.keys import document_of
-from blackboard.types import Key, Milliseconds, Revision
+from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import decode_value
 
 if TYPE_CHECKING:
     from blackboard.client.diff import Diff, KeyChange
     from blackboard.client.preview import RestorePreview
-    from blackboard.client.views import Cause, Change, Entry, Revised, Version
-    from blackboard.core.checkpoints import Checkpoint, Pruned, Restored, Shown
+    from blackboard.client.views import Cause, Change, Entry, RevisionEvent, Version
+    from blackboard.core.checkpoints import Checkpoint, CheckpointInfo, Pruned, Restored
     from blackboard.core.freeze import Freeze
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -112,7 +112,7 @@ def print_raw(value: Any) -> None:
     sys.stdout.flush()
 
 
-def who(one: "Entry | Revised | Version") -> str:
+def who(one: "Entry | RevisionEvent | Version") -> str:
     """The author, and the account in brackets if the name was narrowed from it."""
     return f"{one.author} ({one.account})" if one.account else one.author
 
@@ -204,7 +204,7 @@ class LogPrinter:
         self._out = console()
         self._key_width = 0
 
-    def revision(self, revised: "Revised") -> None:
+    def revision(self, revised: "RevisionEvent") -> None:
         """One revision: its changes, or the epoch that it begins."""
         if self._as_json:
             print_json(plain(revised))
@@ -236,7 +236,7 @@ class LogPrinter:
             return f"{change.lease.holder} fence {change.lease.fence}"
         return safe(values.compact(change.value)) if change.kind == "put" else ""
 
-    def _line(self, revised: "Revised", kind: str, key: Key, detail: str) -> None:
+    def _line(self, revised: "RevisionEvent", kind: str, key: Key, detail: str) -> None:
         head = (revised.revision, revised.time_ms, who(revised))
         self._print(head, kind, key, detail, safe(revised.note))
 
@@ -347,13 +347,13 @@ def print_checkpoints(found: "Sequence[Checkpoint]") -> None:
     print_table(names, rows)
 
 
-def plain_manifest(shown: "Shown") -> dict[str, Any]:
+def plain_manifest(shown: "CheckpointInfo") -> dict[str, Any]:
     """A manifest as maps and lists, with what agents declared decoded."""
     declared = {agent: decode_value(value) for agent, value in shown.declared.items()}
     return {**plain(shown), "declared": declared}
 
 
-def print_manifest(shown: "Shown") -> None:
+def print_manifest(shown: "CheckpointInfo") -> None:
     """A manifest, a fact a line."""
     taken, now = shown.checkpoint, now_ms()
     rows = [

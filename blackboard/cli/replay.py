@@ -34,7 +34,8 @@ from blackboard.cli.errors import CommandError, Exit, not_found, wrong_usage
 from blackboard.cli.options import Command, Flags
 from blackboard.core.path import check_key, check_name, item_key
 from blackboard.errors import BlackboardError
-from blackboard.types import COMMIT_BYTES_MAX, Key
+from blackboard.limits import COMMIT_BYTES_MAX
+from blackboard.units import Key
 
 if TYPE_CHECKING:
     from blackboard.client.board import Board
@@ -92,7 +93,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RecordedStep:
     """One step: what `agent` read (whole values, and lists) and wrote."""
 
     agent: str
@@ -102,11 +103,11 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RecordedRun:
     """A recorded run. `mistake` is how many steps lead up to, and include, the decisive error."""
 
     name: str
-    steps: tuple[Step, ...]
+    steps: tuple[RecordedStep, ...]
     mistake: int | None = None
 
     def after(self, count: int) -> dict[Key, Any]:
@@ -130,10 +131,10 @@ def _fold(board: dict[Key, Any], items: dict[Key, int], write: Write) -> None:
         board[write.key] = write.value
 
 
-def load(path: Path) -> Iterator[Run]:
+def load(path: Path) -> Iterator[RecordedRun]:
     """The runs of a trace, one after the other. Errors: CommandError, naming the line."""
     header: RunLine | None = None
-    steps: list[Step] = []
+    steps: list[RecordedStep] = []
     for number, line in _lines(path):
         found = _parse(path, number, line)
         if isinstance(found, RunLine):
@@ -173,13 +174,15 @@ def _parse(path: Path, number: int, line: str) -> RunLine | StepLine:
         raise wrong_usage(f"{path}, line {number}: {where}: {what['msg']}") from error
 
 
-def _run(header: RunLine, steps: list[Step]) -> Run:
+def _run(header: RunLine, steps: list[RecordedStep]) -> RecordedRun:
     mistake = header.expect.mistake_step
     known = mistake is not None and 0 <= mistake < len(steps)
-    return Run(header.id, tuple(steps), mistake + 1 if known and mistake is not None else None)
+    return RecordedRun(
+        header.id, tuple(steps), mistake + 1 if known and mistake is not None else None
+    )
 
 
-def _step(path: Path, number: int, line: StepLine) -> Step:
+def _step(path: Path, number: int, line: StepLine) -> RecordedStep:
     try:
         check_name(line.a, "agent")
         reads = [(_key(line.a, space, key), arg) for space, key, arg in line.r]
@@ -188,7 +191,7 @@ def _step(path: Path, number: int, line: StepLine) -> Step:
         ]
     except BlackboardError as error:
         raise wrong_usage(f"{path}, line {number}: {error}") from error
-    return Step(
+    return RecordedStep(
         agent=line.a,
         reads=tuple(key for key, arg in reads if arg is None),
         lists=tuple(key for key, arg in reads if arg is not None),
@@ -278,12 +281,12 @@ def replay(
         raise CommandError("not_equal", Exit.ERROR, f"{count} not as the trace says")
 
 
-Goals = Callable[["Run"], Sequence[int]]
+Goals = Callable[["RecordedRun"], Sequence[int]]
 """To which steps a run is rewound, in this order."""
 
 
 def _goals(rewind: str | None) -> Goals:
-    def goals(run: "Run") -> Sequence[int]:
+    def goals(run: "RecordedRun") -> Sequence[int]:
         last = len(run.steps)
         if rewind == EVERY:
             return range(last, 0, -1)
@@ -295,7 +298,7 @@ def _goals(rewind: str | None) -> Goals:
     return goals
 
 
-def _check_steps(runs: "Sequence[Run]", rewind: str | None, trace: Path) -> None:
+def _check_steps(runs: "Sequence[RecordedRun]", rewind: str | None, trace: Path) -> None:
     """Errors: CommandError when there is nothing to rewind, which would be "all equal"."""
     longest = max(len(run.steps) for run in runs)
     if longest == 0:
@@ -337,7 +340,7 @@ async def _opened(stack: AsyncExitStack, keep: Path | None) -> "Client":
 
 async def _replay(
     board: "Board",
-    run: "Run",
+    run: "RecordedRun",
     goals: Sequence[int],
     report: Report,
     advance: Callable[[], None],
@@ -359,7 +362,7 @@ async def _replay(
         report.rewinds_compared += 1
 
 
-async def _act(board: "Board", recorded: "Step") -> None:
+async def _act(board: "Board", recorded: "RecordedStep") -> None:
     """One step of the agent, as one commit that depends on what it read."""
     async with board.step(recorded.agent) as step:
         for key in recorded.reads:
@@ -376,7 +379,7 @@ async def _act(board: "Board", recorded: "Step") -> None:
 
 
 async def _compare(
-    board: "Board", run: "Run", number: int, report: Report, at: int | None = None
+    board: "Board", run: "RecordedRun", number: int, report: Report, at: int | None = None
 ) -> None:
     """Compare the whole board, at a revision or now, with the trace after `number` steps."""
 

@@ -9,8 +9,8 @@ import typer
 
 from blackboard.cli import screen
 from blackboard.cli.errors import wrong_usage
-from blackboard.cli.options import Flags, Group, ReadCommand, TakeBackCommand
-from blackboard.types import REVISION_MAX
+from blackboard.cli.options import CommandGroup, Flags, ReadCommand, TakeBackCommand
+from blackboard.limits import REVISION_MAX
 
 if TYPE_CHECKING:
     from blackboard.client.board import Board
@@ -26,7 +26,7 @@ _NOTE = typer.Option("--note", metavar="TEXT", help="Why; the log keeps it.")
 HISTORY_LIMIT_DEFAULT = 20
 
 app = typer.Typer()
-board_app = typer.Typer(cls=Group, no_args_is_help=True, help="Remove a board for good.")
+board_app = typer.Typer(cls=CommandGroup, no_args_is_help=True, help="Remove a board for good.")
 
 
 @app.command(

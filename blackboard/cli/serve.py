@@ -239,7 +239,7 @@ def _port(url: str) -> int | None:
 def _remember(name: str, serving: "Serving", data: Path) -> str | None:
     """Write the context `name`; returns the name of the one that is in use now."""
     token_file = None if serving.token_path is None else str(serving.token_path.resolve())
-    remembered = places.Context(serving.url, token_file=token_file, data=str(data.resolve()))
+    remembered = places.ServiceContext(serving.url, token_file=token_file, data=str(data.resolve()))
     directory = places.config_directory()
     places.change(directory, lambda known: known.adding(name, remembered))
     return places.load(directory).chosen

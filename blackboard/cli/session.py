@@ -11,7 +11,8 @@ from blackboard.cli import target as places
 from blackboard.cli.errors import CommandError, not_found
 from blackboard.cli.options import Flags
 from blackboard.errors import AccessDenied, InvalidRequest
-from blackboard.types import COMMAND_PATIENCE_MS, Key, Milliseconds
+from blackboard.limits import COMMAND_PATIENCE_MS
+from blackboard.units import Key, Milliseconds
 
 if TYPE_CHECKING:
     from blackboard.client.board import Board

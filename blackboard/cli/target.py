@@ -13,13 +13,19 @@ from urllib.parse import urlsplit
 from blackboard.cli.errors import LOOPBACK, CommandError, Exit, not_found, wrong_usage
 from blackboard.cli.options import Flags
 from blackboard.client import contexts as kept
-from blackboard.client.contexts import LOCAL, Context, Contexts, Destination, config_directory
+from blackboard.client.contexts import (
+    LOCAL,
+    Contexts,
+    Destination,
+    ServiceContext,
+    config_directory,
+)
 from blackboard.errors import Corrupt, InvalidRequest, Unauthenticated
 
 __all__ = [
     "LOCAL",
-    "Context",
     "Contexts",
+    "ServiceContext",
     "Target",
     "answering",
     "change",
@@ -97,7 +103,7 @@ def data_directory(flags: Flags, environ: Mapping[str, str], contexts: Contexts)
     return context.data if context else None
 
 
-def answering(context: Context | None) -> bool:
+def answering(context: ServiceContext | None) -> bool:
     """Whether a service answers at the address of `context`, on this machine."""
     if context is None or not _is_loopback(context.url):
         return False

@@ -11,18 +11,18 @@ import typer
 
 from blackboard.cli import screen
 from blackboard.cli.errors import CommandError, Exit, wrong_usage
-from blackboard.cli.options import Flags, Group, ReadCommand, SecretCommand
+from blackboard.cli.options import CommandGroup, Flags, ReadCommand, SecretCommand
 
 if TYPE_CHECKING:
     from blackboard.client.client import Client
-    from blackboard.core.access import Grant, Principal
+    from blackboard.core.access import AccessGrant, Principal
     from blackboard.server.settings import Settings
 
 TTL_HOURS_DEFAULT = 1.0
 _HOUR_MS = 3_600_000
 _SHOWN_OF_AN_ID = 20
 
-app = typer.Typer(cls=Group, no_args_is_help=True, help="Make, inspect and revoke tokens.")
+app = typer.Typer(cls=CommandGroup, no_args_is_help=True, help="Make, inspect and revoke tokens.")
 
 
 @app.command(
@@ -110,7 +110,7 @@ def _principal(name: str, grants: list[str], boards: list[str]) -> "Principal":
     return replace(principal, boards=frozenset(check_name(board, "board") for board in boards))
 
 
-def parse_grant(text: str) -> "Grant":
+def parse_grant(text: str) -> "AccessGrant":
     """A grant written as `PATTERN=right,right`. Errors: CommandError."""
     from blackboard.core.access import Right
     from blackboard.core.access import parse_grant as parse

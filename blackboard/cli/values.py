@@ -13,7 +13,7 @@ from blackboard.cli.errors import CommandError, wrong_usage
 from blackboard.client.moment import When
 from blackboard.core.path import check_name
 from blackboard.errors import InvalidRequest, RemoteProtocolError
-from blackboard.types import REVISION_MAX
+from blackboard.limits import REVISION_MAX
 from blackboard.wire.frames import JSON, NotAMap
 
 _OPENINGS: Final = ("{", "[", '"')

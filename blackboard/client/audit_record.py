@@ -5,7 +5,7 @@ import hmac
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from blackboard.types import Milliseconds
+from blackboard.units import Milliseconds
 from blackboard.wire.codec import encode_value
 
 REFUSED: Final = frozenset({"access_denied", "unauthenticated", "fenced", "not_allowed"})

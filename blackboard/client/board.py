@@ -25,33 +25,33 @@ from blackboard.client.documents.document import Document
 from blackboard.client.documents.inverse import document_at
 from blackboard.client.export import Exported, export_board
 from blackboard.client.leases import claim as attempts
-from blackboard.client.leases.claim import Claim, Claimed, Terms
+from blackboard.client.leases.claim import Claim, Claimed, ClaimOptions
 from blackboard.client.leases.lock import Lock, all_leases, wait_free
 from blackboard.client.leases.presence import Attachment, IfTaken, Presence, present
-from blackboard.client.link import Link, WatchRequest
+from blackboard.client.link import Transport, WatchRequest
 from blackboard.client.moment import When, moment_of, optional_moment, rewound_to
 from blackboard.client.preview import MadeCall, RestorePreview, calls_in
 from blackboard.client.step import Step
-from blackboard.client.views import Cause, Entry, Listing, Receipt, Revised, Version
+from blackboard.client.views import Cause, Entry, Listing, Receipt, RevisionEvent, Version
 from blackboard.client.watch import Watch
-from blackboard.client.writer import Deliver, Wish, Writer
+from blackboard.client.writer import CommitRequest, Deliver, Writer
 from blackboard.core.checkpoints import (
     AUTOMATIC,
     NAMED,
     NOW,
     ORIGIN_KEY,
-    BranchWish,
+    BranchRequest,
     Checkpoint,
-    CheckpointWish,
+    CheckpointInfo,
+    CheckpointRequest,
     DiffRequest,
     Origin,
-    Policy,
     Pruned,
     Recovered,
-    RecoverWish,
+    RecoverRequest,
     Restored,
-    RestoreWish,
-    Shown,
+    RestoreRequest,
+    RetentionPolicy,
     Verified,
     named_by_time,
 )
@@ -74,7 +74,7 @@ from blackboard.core.commit import (
 from blackboard.core.path import check_name
 from blackboard.core.watch import Position
 from blackboard.errors import Conflict, Corrupt, InvalidRequest
-from blackboard.types import (
+from blackboard.limits import (
     CHECKPOINTS_PAGE_MAX,
     CLAIM_TRIES_MAX,
     DIFF_KEYS_MAX,
@@ -85,11 +85,8 @@ from blackboard.types import (
     LOG_ENTRIES_MAX,
     MERGE_ATTEMPTS_MAX,
     STEP_ATTEMPTS_MAX,
-    Key,
-    Milliseconds,
-    Prefix,
-    Revision,
 )
+from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import decode_value, encode_value
 
 T = TypeVar("T")
@@ -103,7 +100,7 @@ class Board:
     the archive is behind. OutcomeUnknown of what changes something and may have been done.
     """
 
-    def __init__(self, link: Link, name: str) -> None:
+    def __init__(self, link: Transport, name: str) -> None:
         self.name = name
         self._link = link
         self._writer = Writer(link, name)
@@ -138,7 +135,7 @@ class Board:
         board._writer.wait_frozen_ms = wait_ms
         return board
 
-    def _like(self, link: Link) -> "Board":
+    def _like(self, link: Transport) -> "Board":
         board = Board(link, self.name)
         board._writer.wait_frozen_ms = self._writer.wait_frozen_ms
         return board
@@ -216,7 +213,7 @@ class Board:
         pattern: str | None = None,
         author: str | None = None,
         verify: bool = False,
-    ) -> tuple[Revised, ...]:
+    ) -> tuple[RevisionEvent, ...]:
         """Revisions after `after`, oldest first, with what you may see of each.
 
         `pattern` selects revisions that changed a matching key or lease (with these changes only)
@@ -228,14 +225,16 @@ class Board:
         Errors: Compacted when neither log nor archive reaches back to `after`; Corrupt when a
         digest does not match; InvalidRequest, also for `verify` with a pattern.
         """
-        found: list[Revised] = []
+        found: list[RevisionEvent] = []
         is_filtered = pattern is not None or author is not None
         while len(found) < limit:
             most = LOG_ENTRIES_MAX if is_filtered else limit - len(found)
             page = await self._link.log(
                 self.name, after, limit=most, pattern=pattern, author=author, proofs=verify
             )
-            found += Revised.verified_of(page) if verify else map(Revised.of, page.entries)
+            found += (
+                RevisionEvent.verified_of(page) if verify else map(RevisionEvent.of, page.entries)
+            )
             self._writer.saw(page.through, page.head.epoch.id)
             if page.through <= after or page.through >= page.head.revision:
                 break
@@ -341,8 +340,8 @@ class Board:
         based_on: Sequence[tuple[Key, Revision]] = (),
         note: str = "",
     ) -> Receipt:
-        wish = Wish(tuple(ops), tuple(conditions), tuple(fences), tuple(based_on), note)
-        return await self._writer.commit(wish)
+        spec = CommitRequest(tuple(ops), tuple(conditions), tuple(fences), tuple(based_on), note)
+        return await self._writer.commit(spec)
 
     def step(self, agent: str | None = None, *, validate: bool = True, note: str = "") -> Step:
         """One step of an agent: tracked reads, gathered writes, one commit at the end.
@@ -500,7 +499,7 @@ class Board:
         Errors: NothingToClaim after `timeout_ms`. LeaseLost: somebody else may have the entry; the
         block was cancelled, and nothing that was requested through `task` happens.
         """
-        return Claim(self, self._writer, pattern, Terms(ttl_ms, timeout_ms, tries_max))
+        return Claim(self, self._writer, pattern, ClaimOptions(ttl_ms, timeout_ms, tries_max))
 
     async def claims(self, pattern: str = "public/**") -> Sequence[Claimed]:
         """Entries that match, were claimed, and are not done; those that died of it at the end."""
@@ -576,8 +575,8 @@ class Board:
         request = secrets.token_hex(8)
         kind = AUTOMATIC if name is None else NAMED
         named = name or named_by_time(datetime.now(UTC), request)
-        wish = CheckpointWish(named, request, note, barrier_ms, stale_ok, kind)
-        taken = await self._link.checkpoint(self.name, wish)
+        spec = CheckpointRequest(named, request, note, barrier_ms, stale_ok, kind)
+        taken = await self._link.checkpoint(self.name, spec)
         self._writer.saw(taken.revision)
         return taken
 
@@ -592,7 +591,7 @@ class Board:
                 return tuple(found)
             after = page[-1].revision
 
-    async def show(self, name: str) -> Shown:
+    async def show(self, name: str) -> CheckpointInfo:
         """A checkpoint with its manifest, as far as you may see it; waits until it is sealed."""
         return await self._link.manifest(self.name, name)
 
@@ -604,13 +603,15 @@ class Board:
         """Let a checkpoint be pruned again."""
         await self._link.pin(self.name, name, pinned=False)
 
-    async def prune(self, policy: Policy | None = None, *, dry_run: bool = False) -> Pruned:
+    async def prune(
+        self, policy: RetentionPolicy | None = None, *, dry_run: bool = False
+    ) -> Pruned:
         """Remove the checkpoints, and the history, that `policy` does not keep.
 
         Checkpoints that are pinned or needed by a branch always stay. With `dry_run`, nothing is
         removed.
         """
-        return await self._link.prune(self.name, policy or Policy(), dry_run=dry_run)
+        return await self._link.prune(self.name, policy or RetentionPolicy(), dry_run=dry_run)
 
     # --- restore, branch --------------------------------------------------------------------------
 
@@ -648,8 +649,8 @@ class Board:
         a day if it was done.
         Cancellation: the board is restored, or it is not.
         """
-        wish = RestoreWish(moment_of(to), secrets.token_hex(8), note, keep_calls)
-        restored = await self._link.restore(self.name, wish)
+        spec = RestoreRequest(moment_of(to), secrets.token_hex(8), note, keep_calls)
+        restored = await self._link.restore(self.name, spec)
         # Nobody is asked where the board is now: that could fail, and the restore took effect.
         self._take(restored.epoch, restored.revision)
         return restored
@@ -673,9 +674,9 @@ class Board:
         archived of it; InvalidRequest when its engine has all that is archived; Corrupt when the
         archive is damaged. Cancellation: it continues in the service.
         """
-        wish = RecoverWish(None if at is None else moment_of(at), note)
+        spec = RecoverRequest(None if at is None else moment_of(at), note)
         while True:
-            recovered = await self._link.recover(self.name, wish)
+            recovered = await self._link.recover(self.name, spec)
             if recovered.done:
                 await self.refresh()
                 return recovered
@@ -700,8 +701,8 @@ class Board:
         Errors: InvalidRequest when there is a board of that name; Corrupt when the archive does not
         hold what was sealed. A branch exists whole, or not.
         """
-        wish = BranchWish(check_name(new, "board"), moment_of(at), secrets.token_hex(8), note)
-        await self._link.branch(self.name, wish)
+        spec = BranchRequest(check_name(new, "board"), moment_of(at), secrets.token_hex(8), note)
+        await self._link.branch(self.name, spec)
         return type(self)(self._link, new)
 
     async def origin(self) -> Origin | None:

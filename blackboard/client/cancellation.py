@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from anyio import CancelScope
 
-from blackboard.types import FINISH_TIMEOUT_MS
+from blackboard.limits import FINISH_TIMEOUT_MS
 
 T = TypeVar("T")
 

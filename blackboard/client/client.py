@@ -8,11 +8,12 @@ from types import TracebackType
 from blackboard.client.audit_record import AuditRecord
 from blackboard.client.board import Board
 from blackboard.client.export import import_board
-from blackboard.client.link import Link
+from blackboard.client.link import Transport
 from blackboard.core.access import Principal
-from blackboard.core.checkpoints import LostBoard, Redaction, RedactWish
+from blackboard.core.checkpoints import LostBoard, Redaction, RedactRequest
 from blackboard.core.freeze import FROZEN_KEY, Freeze, freeze_in
-from blackboard.types import LIST_ENTRIES_MAX, Key, Milliseconds
+from blackboard.limits import LIST_ENTRIES_MAX
+from blackboard.units import Key, Milliseconds
 
 DEFAULT_BOARD = "main"
 
@@ -22,7 +23,7 @@ class Client:
 
     def __init__(
         self,
-        link: Link,
+        link: Transport,
         *,
         board: str = DEFAULT_BOARD,
         close: Callable[[], Awaitable[None]] | None = None,
@@ -115,10 +116,10 @@ class Client:
         history; NoSuchBoard; InvalidRequest for a record of the service; Corrupt when the archive
         is damaged; Unavailable: ask again. Cancellation: it goes on in the service.
         """
-        wish = RedactWish(key, why, secrets.token_hex(8))
+        spec = RedactRequest(key, why, secrets.token_hex(8))
         step = ""
         while True:
-            found = await self.link.redact(board or self._board, wish)
+            found = await self.link.redact(board or self._board, spec)
             if found.done:
                 return found
             if progress is not None and found.step != step:

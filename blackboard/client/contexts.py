@@ -30,7 +30,7 @@ LOCK_TIMEOUT_S: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ServiceContext:
     """A remembered service."""
 
     url: str
@@ -63,9 +63,9 @@ class Contexts:
     """All contexts by name, and which one was chosen (None = `local`, if there is one)."""
 
     current: str | None = None
-    by_name: Mapping[str, Context] = field(default_factory=dict)
+    by_name: Mapping[str, ServiceContext] = field(default_factory=dict)
 
-    def adding(self, name: str, context: Context) -> "Contexts":
+    def adding(self, name: str, context: ServiceContext) -> "Contexts":
         """With `context` as `name`, in place of an older one."""
         return replace(self, by_name={**self.by_name, name: context})
 
@@ -84,7 +84,7 @@ class Contexts:
         self.named(name)
         return replace(self, current=name)
 
-    def named(self, name: str) -> Context:
+    def named(self, name: str) -> ServiceContext:
         """The context `name`. Errors: InvalidRequest."""
         found = self.by_name.get(name)
         if found is None:
@@ -98,7 +98,7 @@ class Contexts:
         """The name of the context in use."""
         return self.current or (LOCAL if LOCAL in self.by_name else None)
 
-    def in_use(self, name: str | None = None) -> Context | None:
+    def in_use(self, name: str | None = None) -> ServiceContext | None:
         """The context `name`, or the chosen one; None without any. Errors: InvalidRequest."""
         found = name or self.chosen
         return self.named(found) if found else None
@@ -164,7 +164,7 @@ def load(directory: Path) -> Contexts:
     path = directory / "contexts.json"
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
-        found = {name: Context(**context) for name, context in kept["contexts"].items()}
+        found = {name: ServiceContext(**context) for name, context in kept["contexts"].items()}
         return Contexts(kept["current"], found)
     except FileNotFoundError:
         return Contexts()

@@ -14,7 +14,8 @@ from typing import Any, Final
 from blackboard.client.views import Entry
 from blackboard.core.checkpoints import Difference
 from blackboard.core.path import namespace_of
-from blackboard.types import TEXT_DIFF_LINES_MAX, Key, Revision
+from blackboard.limits import TEXT_DIFF_LINES_MAX
+from blackboard.units import Key, Revision
 
 ADDED: Final = "added"
 CHANGED: Final = "changed"

@@ -4,13 +4,13 @@ from collections.abc import AsyncIterator
 
 from blackboard.client.diff import Diff, KeyChange
 from blackboard.client.documents.inverse import document_at
-from blackboard.client.link import Link
+from blackboard.client.link import Transport
 from blackboard.core.checkpoints import DiffRequest
 from blackboard.core.documents.keys import document_of
-from blackboard.types import Key
+from blackboard.units import Key
 
 
-async def differences_by_key(link: Link, board: str, request: DiffRequest, limit: int) -> Diff:
+async def differences_by_key(link: Transport, board: str, request: DiffRequest, limit: int) -> Diff:
     """At most `limit` keys that differ; a document is one change, at its own key."""
     found: list[KeyChange] = []
     revisions, document = (0, 0), None
@@ -29,7 +29,9 @@ async def differences_by_key(link: Link, board: str, request: DiffRequest, limit
     return Diff(*revisions, tuple(found[:limit]), len(found) > limit)
 
 
-async def difference_pages(link: Link, board: str, request: DiffRequest) -> AsyncIterator[Diff]:
+async def difference_pages(
+    link: Transport, board: str, request: DiffRequest
+) -> AsyncIterator[Diff]:
     """The pages of one comparison, all between the same two revisions."""
     while True:
         page = await link.differences(board, request)
@@ -44,7 +46,7 @@ async def difference_pages(link: Link, board: str, request: DiffRequest) -> Asyn
 
 
 async def _document_change(
-    link: Link, boards: tuple[str, str], key: Key, page: Diff
+    link: Transport, boards: tuple[str, str], key: Key, page: Diff
 ) -> tuple[KeyChange, ...]:
     """What differs in a document, unless only the way it is stored does."""
     before = await document_at(link, boards[0], key, page.a)

@@ -40,21 +40,21 @@ from typing import IO, Any, Final
 
 import msgpack
 
-from blackboard.client.link import Link
-from blackboard.core.checkpoints import ExportPage, ImportWish
+from blackboard.client.link import Transport
+from blackboard.core.checkpoints import ExportPage, ImportRequest
 from blackboard.core.commit import Entry
 from blackboard.engines.disk import sync, sync_path
 from blackboard.errors import Corrupt, InvalidRequest
 from blackboard.integrity.digest_check import Sums
 from blackboard.integrity.signing import Manifest
-from blackboard.types import (
+from blackboard.limits import (
     EXPORT_ITEMS_MAX,
     LIST_ENTRIES_MAX,
     MANIFEST_BYTES_MAX,
     PAGE_BYTES_MAX,
     VALUE_BYTES_MAX,
-    Revision,
 )
+from blackboard.units import Revision
 
 FORMAT: Final = "blackboard export"
 VERSION: Final = 1
@@ -92,7 +92,7 @@ class Exported:
 
 
 async def export_board(
-    link: Link, board: str, name: str, path: Path, *, overwrite: bool
+    link: Transport, board: str, name: str, path: Path, *, overwrite: bool
 ) -> Exported:
     """Write checkpoint `name` of `board` into `path`. See `Board.export`."""
     _check_name(path, overwrite=overwrite)
@@ -167,13 +167,13 @@ def _end_of(path: Path) -> str:
         return file.read(_SEAL_BYTES).decode("latin-1")
 
 
-async def import_board(link: Link, path: Path, board: str, note: str) -> None:
+async def import_board(link: Transport, path: Path, board: str, note: str) -> None:
     """Make `board` of what is in `path`. See `Client.import_board`."""
     request = secrets.token_hex(8)
     try:
         with _Reading(path) as reading:
-            wish = ImportWish(request, reading.manifest, reading.signature, reading.items, note)
-            await link.import_begin(board, wish)
+            spec = ImportRequest(request, reading.manifest, reading.signature, reading.items, note)
+            await link.import_begin(board, spec)
             pages = reading.pages()
             number = 0
             while page := await asyncio.to_thread(next, pages, ()):

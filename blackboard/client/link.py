@@ -13,31 +13,31 @@ from blackboard.client.audit_record import AuditRecord
 from blackboard.client.views import Cause, Receipt
 from blackboard.core.access import Principal
 from blackboard.core.checkpoints import (
-    BranchWish,
+    BranchRequest,
     Checkpoint,
-    CheckpointWish,
+    CheckpointInfo,
+    CheckpointRequest,
     Differences,
     DiffRequest,
     ExportPage,
-    ImportWish,
+    ImportRequest,
     LostBoard,
     Moment,
-    Policy,
     Pruned,
     Recovered,
-    RecoverWish,
+    RecoverRequest,
     Redaction,
-    RedactWish,
+    RedactRequest,
     Restored,
-    RestoreWish,
-    Shown,
+    RestoreRequest,
+    RetentionPolicy,
     Verified,
     Version,
 )
 from blackboard.core.commit import Commit, Entry, Head, LogEntry, LogPage, Reading
 from blackboard.core.freeze import Freeze
 from blackboard.core.watch import Position
-from blackboard.types import Key, Milliseconds, Revision
+from blackboard.units import Key, Milliseconds, Revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Pipe(Protocol):
         """Wait until it has ended."""
 
 
-class Link(Protocol):
+class Transport(Protocol):
     """A principal's way to the boards. Errors are those of blackboard/errors only.
 
     Of what changes something they are also OutcomeUnknown: it may have been done, or not.
@@ -118,7 +118,7 @@ class Link(Protocol):
     def origin(self) -> object:
         """The service that this leads to; equal for two links if they surely lead to the same."""
 
-    def acting_as(self, agent: str) -> "Link":
+    def acting_as(self, agent: str) -> "Transport":
         """The same way with the rights and name of `agent`; AccessDenied on use if not allowed."""
 
     async def head(self, board: str) -> Head:
@@ -184,29 +184,29 @@ class Link(Protocol):
 
     # --- history (client/board.py says what each means) ------------------------------------------
 
-    async def checkpoint(self, board: str, wish: CheckpointWish) -> Checkpoint:
+    async def checkpoint(self, board: str, spec: CheckpointRequest) -> Checkpoint:
         """Take a checkpoint; the same request again gets the same answer."""
 
     async def checkpoints(self, board: str, *, after: Revision, limit: int) -> Sequence[Checkpoint]:
         """A page of the checkpoints above revision `after`, the oldest first."""
 
-    async def manifest(self, board: str, name: str) -> Shown:
+    async def manifest(self, board: str, name: str) -> CheckpointInfo:
         """A checkpoint with its manifest."""
 
     async def pin(self, board: str, name: str, *, pinned: bool) -> None:
         """Keep a checkpoint from being pruned, or no longer."""
 
-    async def prune(self, board: str, policy: Policy, *, dry_run: bool) -> Pruned:
+    async def prune(self, board: str, policy: RetentionPolicy, *, dry_run: bool) -> Pruned:
         """Remove what `policy` does not keep, or say what that would be."""
 
-    async def restore(self, board: str, wish: RestoreWish) -> Restored:
+    async def restore(self, board: str, spec: RestoreRequest) -> Restored:
         """Bring back the content of a moment; the same request again gets the same answer."""
 
-    async def recover(self, board: str, wish: RecoverWish) -> Recovered:
+    async def recover(self, board: str, spec: RecoverRequest) -> Recovered:
         """Let a board that its engine lost begin again as what the archive has; to be asked again
         until it is done."""
 
-    async def redact(self, board: str, wish: RedactWish) -> Redaction:
+    async def redact(self, board: str, spec: RedactRequest) -> Redaction:
         """Take every value of a key out of a board, and out of all that shares its history; to be
         asked again until it is done."""
 
@@ -219,7 +219,7 @@ class Link(Protocol):
     async def remove(self, board: str) -> None:
         """Remove a board for good; see `Client.remove_board`."""
 
-    async def branch(self, board: str, wish: BranchWish) -> Head:
+    async def branch(self, board: str, spec: BranchRequest) -> Head:
         """Make a board that begins as this one was; the same request again changes nothing."""
 
     async def differences(self, board: str, request: DiffRequest) -> Differences:
@@ -236,7 +236,7 @@ class Link(Protocol):
     async def export(self, board: str, name: str, *, after: Key | None) -> ExportPage:
         """A page of a checkpoint, every namespace of it."""
 
-    async def import_begin(self, board: str, wish: ImportWish) -> None:
+    async def import_begin(self, board: str, spec: ImportRequest) -> None:
         """Begin to make `board` of what was exported; its pages follow."""
 
     async def import_page(

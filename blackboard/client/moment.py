@@ -4,7 +4,8 @@ from datetime import datetime
 
 from blackboard.core.checkpoints import NOW, Instant, Moment, check_checkpoint
 from blackboard.errors import InvalidRequest
-from blackboard.types import REVISION_MAX, Revision
+from blackboard.limits import REVISION_MAX
+from blackboard.units import Revision
 
 When = Moment | datetime
 """A revision, the name of a checkpoint, "now", or a `datetime` with a time zone."""

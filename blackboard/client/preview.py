@@ -11,10 +11,10 @@ from typing import Any
 
 from blackboard.client.diff import Diff
 from blackboard.client.leases.presence import Presence
-from blackboard.client.views import Change, Revised
+from blackboard.client.views import Change, RevisionEvent
 from blackboard.core.commit import Lease
 from blackboard.core.path import JOURNAL
-from blackboard.types import Milliseconds, Revision
+from blackboard.units import Milliseconds, Revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class RestorePreview:
     calls: Sequence[MadeCall]
 
 
-def calls_in(revised: Revised) -> list[MadeCall]:
+def calls_in(revised: RevisionEvent) -> list[MadeCall]:
     """The calls whose results were recorded by a revision."""
     found = []
     for change in revised.changes:

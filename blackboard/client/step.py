@@ -29,7 +29,8 @@ from blackboard.core.commit import (
 )
 from blackboard.core.path import is_meant, is_prefix, parse_pattern
 from blackboard.errors import LocalProtocolError, TypeMismatch
-from blackboard.types import BASED_ON_MAX, Key, Milliseconds, Prefix, Revision
+from blackboard.limits import BASED_ON_MAX
+from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import decode_value, encode_value
 
 Ground = tuple[Key, Revision]

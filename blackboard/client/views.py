@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from blackboard.core import commit as core
 from blackboard.core.entry_digest import is_proved
 from blackboard.errors import Corrupt
-from blackboard.types import Key, Milliseconds, Revision
+from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import decode_value
 
 
@@ -72,7 +72,7 @@ class Change(Struct, frozen=True):
         return Change(str(change.kind), change.key, value, change.expires_at_ms, change.lease)
 
 
-class Revised(Struct, frozen=True):
+class RevisionEvent(Struct, frozen=True):
     """One revision as you may see it: who did it, when, why, and all its visible changes together.
 
     `position` is the resume token directly after it. `epoch` is set on a revision that begins one,
@@ -92,9 +92,9 @@ class Revised(Struct, frozen=True):
     account: str = ""
 
     @staticmethod
-    def of(entry: core.LogEntry, position: str = "") -> "Revised":
+    def of(entry: core.LogEntry, position: str = "") -> "RevisionEvent":
         """Decode a log entry."""
-        return Revised(
+        return RevisionEvent(
             entry.revision,
             entry.time_ms,
             entry.author,
@@ -107,14 +107,14 @@ class Revised(Struct, frozen=True):
         )
 
     @staticmethod
-    def verified_of(page: core.LogPage) -> "list[Revised]":
+    def verified_of(page: core.LogPage) -> "list[RevisionEvent]":
         """The revisions of a page with proofs. Errors: Corrupt."""
-        found: list[Revised] = []
+        found: list[RevisionEvent] = []
         for entry, proof in zip(page.entries, page.proofs, strict=True):
             if proof is not None and not is_proved(entry, proof):
                 reason = "its digest is not over what is shown of it"
                 raise Corrupt(what=f"revision {entry.revision}", reason=reason)
-            found.append(replace(Revised.of(entry), verified=proof is not None))
+            found.append(replace(RevisionEvent.of(entry), verified=proof is not None))
         return found
 
 

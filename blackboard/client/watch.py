@@ -11,17 +11,18 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
 
-from blackboard.client.link import Delivery, Link, Stream, WatchRequest
-from blackboard.client.views import Change, Entry, Revised
+from blackboard.client.link import Delivery, Stream, Transport, WatchRequest
+from blackboard.client.views import Change, Entry, RevisionEvent
 from blackboard.core.commit import CommitId, LogEntry
 from blackboard.core.watch import Position
 from blackboard.errors import LocalProtocolError, Resync
-from blackboard.types import LIST_ENTRIES_MAX, Key, Revision
+from blackboard.limits import LIST_ENTRIES_MAX
+from blackboard.units import Key, Revision
 from blackboard.wire.codec import SYSTEM_AGENT
 
 
 class Watch:
-    """Made by `Board.watch`. Iterate for `Revised`; keep `position` to resume later.
+    """Made by `Board.watch`. Iterate for `RevisionEvent`; keep `position` to resume later.
 
     A restore comes as one revision that begins an epoch, with exactly what it changed. When that is
     more than RESYNC_BYTES, a watch with a snapshot reads `state` and `revision` again and delivers
@@ -34,7 +35,7 @@ class Watch:
 
     def __init__(
         self,
-        link: Link,
+        link: Transport,
         board: str,
         request: WatchRequest,
         *,
@@ -99,16 +100,16 @@ class Watch:
         self._stream = self._deliveries = None
         await self._stack.aclose()
 
-    def __aiter__(self) -> AsyncIterator[Revised]:
+    def __aiter__(self) -> AsyncIterator[RevisionEvent]:
         return self
 
-    async def __anext__(self) -> Revised:
+    async def __anext__(self) -> RevisionEvent:
         """The next revision with something to see. Cancellation loses nothing: ask again."""
         while not self._pending:
             await self._receive()
         return self._advance()
 
-    def take_received(self) -> list[Revised]:
+    def take_received(self) -> list[RevisionEvent]:
         """Revisions that were received and not returned yet, without waiting."""
         return [self._advance() for _ in range(len(self._pending))]
 
@@ -117,7 +118,7 @@ class Watch:
         answer."""
         await self._opened().request_progress()
 
-    async def wait_for(self, revision: Revision) -> list[Revised]:
+    async def wait_for(self, revision: Revision) -> list[RevisionEvent]:
         """Everything up to `revision`, which must exist: for "has everybody seen it?".
 
         Returns the visible revisions on the way, perhaps some more; they do not come through the
@@ -175,14 +176,14 @@ class Watch:
         mark = CommitId(SYSTEM_AGENT, 0, "", 0)
         self._pending.append(LogEntry(self.revision, 0, mark, (), b"", epoch=epoch))
 
-    def _advance(self) -> Revised:
+    def _advance(self) -> RevisionEvent:
         """Hand out one revision; after the last one the position is that of its delivery."""
         assert self._position is not None
         entry = self._pending.popleft()
         epoch = entry.epoch.id if entry.epoch else self._position.epoch
         self._position = Position.of(entry, epoch)
         self._saw(entry.revision, epoch)
-        revised = Revised.of(entry, str(self._position))
+        revised = RevisionEvent.of(entry, str(self._position))
         if not self._pending:
             self._position = self._through
         return revised
@@ -216,7 +217,7 @@ class Watch:
                     break
         return newest
 
-    def _apply(self, revised: Revised) -> None:
+    def _apply(self, revised: RevisionEvent) -> None:
         """Changes that a page already contains are applied once more, with the same result, because
         every change up to the newest page is delivered in order."""
         for change in revised.changes:
@@ -225,7 +226,7 @@ class Watch:
             elif change.kind == "put":
                 self._apply_put(change, revised)
 
-    def _apply_put(self, change: Change, revised: Revised) -> None:
+    def _apply_put(self, change: Change, revised: RevisionEvent) -> None:
         old = self.state.get(change.key)
         self.state[change.key] = Entry(
             key=change.key,

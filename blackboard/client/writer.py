@@ -30,7 +30,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from blackboard.client.leases import ambient as held
-from blackboard.client.link import Link, WatchRequest
+from blackboard.client.link import Transport, WatchRequest
 from blackboard.client.views import Receipt
 from blackboard.client.watch import Watch
 from blackboard.core.commit import (
@@ -60,7 +60,7 @@ from blackboard.errors import (
     StaleEpoch,
     Unavailable,
 )
-from blackboard.types import (
+from blackboard.limits import (
     BARRIER_GRACE_MS,
     BARRIER_MS_MAX,
     DELIVERIES_MAX,
@@ -68,10 +68,8 @@ from blackboard.types import (
     LOG_ENTRIES_MAX,
     OPERATIONS_MAX,
     REQUEST_TIMEOUT_MS,
-    Key,
-    Milliseconds,
-    Revision,
 )
+from blackboard.units import Key, Milliseconds, Revision
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +102,7 @@ _FAILURES = (AttemptTooOld, OutcomeUnknown, StaleEpoch, Unavailable)
 _Failure = AttemptTooOld | OutcomeUnknown | StaleEpoch | Unavailable
 
 
-class Wish(Struct, frozen=True, gc=False):
+class CommitRequest(Struct, frozen=True, gc=False):
     """A commit before it has an identity: see the fields of `core.commit.Commit`."""
 
     ops: tuple[Op, ...]
@@ -123,7 +121,7 @@ class _Lane:
 class Writer:
     """Commits of one agent on one board, through one link."""
 
-    def __init__(self, link: Link, board: str) -> None:
+    def __init__(self, link: Transport, board: str) -> None:
         self.link = link
         self.board = board
         self.seen: Revision = 0
@@ -223,13 +221,13 @@ class Writer:
 
     async def commit(
         self,
-        wish: Wish,
+        spec: CommitRequest,
         *,
         with_held: bool = True,
         brings: bool | None = None,
         waits: bool = True,
     ) -> Receipt:
-        """Carry out `wish`, exactly once.
+        """Carry out `spec`, exactly once.
 
         It carries its own fences and, `with_held`, those of all leases that the running task holds.
         If a checkpoint waits for this agent, the commit includes the operations of `deliver`
@@ -243,7 +241,7 @@ class Writer:
         patience = _Patience(self.wait_frozen_ms if waits else 0)
         while True:
             try:
-                return await self._commit(wish, with_held=with_held, brings=brings)
+                return await self._commit(spec, with_held=with_held, brings=brings)
             except BoardFrozen as frozen:
                 await self.thawed(frozen, patience)
 
@@ -267,17 +265,19 @@ class Writer:
             log.info("board %s: the thaw is not seen: %s", self.board, error)
             await asyncio.sleep(pause_s)
 
-    async def _commit(self, wish: Wish, *, with_held: bool, brings: bool | None) -> Receipt:
+    async def _commit(
+        self, spec: CommitRequest, *, with_held: bool, brings: bool | None
+    ) -> Receipt:
         for _ in range(DELIVERIES_MAX):
             try:
-                return await self._carry_out(wish, with_held=with_held)
+                return await self._carry_out(spec, with_held=with_held)
             except SnapshotFirst as asked:
                 if self.deliver is None or not (with_held if brings is None else brings):
                     raise
-                receipt = await self._bring_with(wish, asked, with_held=with_held)
+                receipt = await self._bring_with(spec, asked, with_held=with_held)
                 if receipt is not None:
                     return receipt
-        return await self._carry_out(wish, with_held=with_held)
+        return await self._carry_out(spec, with_held=with_held)
 
     async def bring(self, since: Revision, key: Key) -> None:
         """Commit what this agent has to bring for the barrier `key`, asked for at `since`, once.
@@ -288,7 +288,7 @@ class Writer:
         async with self._bringing:
             if self._brought < since:
                 ops = await self._delivered()
-                receipt = await self._carry_out(Wish((*ops, Delete(key))), with_held=True)
+                receipt = await self._carry_out(CommitRequest((*ops, Delete(key))), with_held=True)
                 self._brought = receipt.revision
 
     async def _delivered(self) -> tuple[Op, ...]:
@@ -300,19 +300,19 @@ class Writer:
         return ops
 
     async def _bring_with(
-        self, wish: Wish, asked: SnapshotFirst, *, with_held: bool
+        self, spec: CommitRequest, asked: SnapshotFirst, *, with_held: bool
     ) -> Receipt | None:
-        """Carry out `wish` together with the operations of `deliver`; None when it has to be sent
+        """Carry out `spec` together with the operations of `deliver`; None when it has to be sent
         again alone, after the cut."""
         async with self._bringing:
             if self._brought < asked.since or not self._deliver_waits:
                 brought = (*await self._delivered(), Delete(asked.key))
-                fits = len(wish.ops) + len(brought) <= OPERATIONS_MAX
-                both = replace(wish, ops=(*wish.ops, *brought)) if fits else Wish(brought)
+                fits = len(spec.ops) + len(brought) <= OPERATIONS_MAX
+                both = replace(spec, ops=(*spec.ops, *brought)) if fits else CommitRequest(brought)
                 receipt = await self._carry_out(both, with_held=with_held)
                 self._brought = receipt.revision
                 if fits:
-                    return replace(receipt, results=receipt.results[: len(wish.ops)])
+                    return replace(receipt, results=receipt.results[: len(spec.ops)])
         await self._cut(asked)
         return None
 
@@ -339,8 +339,8 @@ class Writer:
                 if gone or revised.epoch is not None:
                     return
 
-    async def _carry_out(self, wish: Wish, *, with_held: bool) -> Receipt:
-        fences = wish.fences
+    async def _carry_out(self, spec: CommitRequest, *, with_held: bool) -> Receipt:
+        fences = spec.fences
         if with_held:
             fences = held.fences_of(self.link, self.board, fences)
         epoch = await self.epoch()
@@ -354,11 +354,11 @@ class Writer:
         commit = Commit(
             name,
             epoch,
-            wish.ops,
-            wish.conditions,
+            spec.ops,
+            spec.conditions,
             fences,
-            wish.based_on,
-            wish.note,
+            spec.based_on,
+            spec.note,
             known=since,
         )
         try:
@@ -369,7 +369,7 @@ class Writer:
             self._lanes.append(lane)
             self._free.release()
         self.saw(receipt.revision)
-        if with_held and not changed_nothing(wish.ops, receipt.results):
+        if with_held and not changed_nothing(spec.ops, receipt.results):
             held.note_commit(self.link, self.board, receipt.revision)
         return receipt
 

@@ -36,7 +36,8 @@ from blackboard.core.path import (
     ranges_of,
 )
 from blackboard.errors import AccessDenied, InvalidRequest, LimitExceeded
-from blackboard.types import PATTERNS_MAX, Key, Milliseconds, Prefix
+from blackboard.limits import PATTERNS_MAX
+from blackboard.units import Key, Milliseconds, Prefix
 
 _FILTERS_KEPT: Final = 1_024
 """Sets of grants whose filter is remembered: a few kilobytes each."""
@@ -57,14 +58,14 @@ class Right(StrEnum):
     ADMIN = "admin"
 
 
-class Grant(Struct, frozen=True, gc=False):
+class AccessGrant(Struct, frozen=True, gc=False):
     """`rights` on every key that `pattern` matches."""
 
     pattern: str
     rights: frozenset[Right]
 
 
-READ_ALL: Final = (Grant("**", frozenset({Right.READ})),)
+READ_ALL: Final = (AccessGrant("**", frozenset({Right.READ})),)
 """The grants of the service itself for reading."""
 
 
@@ -92,7 +93,7 @@ class Principal:
     """
 
     name: str
-    grants: tuple[Grant, ...]
+    grants: tuple[AccessGrant, ...]
     boards: frozenset[str] = frozenset()
     expires_at_ms: Milliseconds | None = None
     acts_for_any: bool = False
@@ -131,7 +132,7 @@ ALL_RIGHTS = frozenset(Right)
 
 def operator(name: str = "operator") -> Principal:
     """The principal that runs the service: every right on every key of every board."""
-    return Principal(name, (Grant("**", ALL_RIGHTS),), acts_for_any=True)
+    return Principal(name, (AccessGrant("**", ALL_RIGHTS),), acts_for_any=True)
 
 
 def agent(name: str) -> Principal:
@@ -146,16 +147,16 @@ def agent(name: str) -> Principal:
     return Principal(
         name,
         (
-            Grant("public/**", shared),
-            Grant(f"private/{name}/**", shared),
-            Grant(f"inbox/{name}/**", shared),
-            Grant("inbox/*/**", frozenset({Right.APPEND})),
-            Grant("system/checkpoints/**", frozenset({Right.READ})),
-            Grant("system/origin", frozenset({Right.READ})),
-            Grant("system/kept_calls", frozenset({Right.READ})),
-            Grant(FROZEN_KEY, frozenset({Right.READ})),
-            Grant(barrier_key(name), frozenset({Right.READ})),
-            Grant(cut_key(name), frozenset({Right.READ})),
+            AccessGrant("public/**", shared),
+            AccessGrant(f"private/{name}/**", shared),
+            AccessGrant(f"inbox/{name}/**", shared),
+            AccessGrant("inbox/*/**", frozenset({Right.APPEND})),
+            AccessGrant("system/checkpoints/**", frozenset({Right.READ})),
+            AccessGrant("system/origin", frozenset({Right.READ})),
+            AccessGrant("system/kept_calls", frozenset({Right.READ})),
+            AccessGrant(FROZEN_KEY, frozenset({Right.READ})),
+            AccessGrant(barrier_key(name), frozenset({Right.READ})),
+            AccessGrant(cut_key(name), frozenset({Right.READ})),
         ),
     )
 
@@ -167,7 +168,7 @@ def check_agent_name(name: str) -> str:
     return name
 
 
-def check_grants(grants: Iterable[Grant]) -> tuple[Grant, ...]:
+def check_grants(grants: Iterable[AccessGrant]) -> tuple[AccessGrant, ...]:
     """Return the grants if each pattern is valid. Errors: InvalidRequest, LimitExceeded."""
     found = tuple(grants)
     if len(found) > PATTERNS_MAX:
@@ -177,7 +178,7 @@ def check_grants(grants: Iterable[Grant]) -> tuple[Grant, ...]:
     return found
 
 
-def parse_grant(text: str) -> Grant:
+def parse_grant(text: str) -> AccessGrant:
     """A grant written as `PATTERN=right,right`, or `PATTERN=all`. Errors: InvalidRequest."""
     pattern, equals, names = text.partition("=")
     known = {right.value for right in Right}
@@ -185,7 +186,7 @@ def parse_grant(text: str) -> Grant:
     if not equals or not rights <= known:
         reason = f"{text!r} is not PATTERN=RIGHTS, with rights of: {', '.join(Right)}"
         raise InvalidRequest("grant", reason)
-    return Grant(pattern, frozenset(map(Right, rights)))
+    return AccessGrant(pattern, frozenset(map(Right, rights)))
 
 
 def acting_as(principal: Principal, name: str | None) -> Principal:
@@ -238,7 +239,7 @@ class Narrowing:
     """
 
     name: str | None = None
-    grants: tuple[Grant, ...] | None = None
+    grants: tuple[AccessGrant, ...] | None = None
     boards: frozenset[str] | None = None
     expires_at_ms: Milliseconds | None = None
 
@@ -265,7 +266,9 @@ def narrowed(principal: Principal, to: Narrowing) -> Principal:
     )
 
 
-def _narrowed(wide: tuple[Grant, ...], narrow: tuple[Grant, ...]) -> tuple[Grant, ...]:
+def _narrowed(
+    wide: tuple[AccessGrant, ...], narrow: tuple[AccessGrant, ...]
+) -> tuple[AccessGrant, ...]:
     for grant in check_grants(narrow):
         for right in grant.rights:
             if not any(right in g.rights and covers(g.pattern, grant.pattern) for g in wide):
@@ -278,13 +281,13 @@ def _narrowed(wide: tuple[Grant, ...], narrow: tuple[Grant, ...]) -> tuple[Grant
 
 
 @lru_cache(maxsize=_ANSWERS_KEPT)
-def allows(grants: tuple[Grant, ...], right: Right, key: Key) -> bool:
+def allows(grants: tuple[AccessGrant, ...], right: Right, key: Key) -> bool:
     """Whether one of the grants has `right` on `key`."""
     return any(right in g.rights and parse_pattern(g.pattern).matches(key) for g in grants)
 
 
 @lru_cache(maxsize=_ANSWERS_KEPT)
-def allows_below(grants: tuple[Grant, ...], right: Right, prefix: Prefix) -> bool:
+def allows_below(grants: tuple[AccessGrant, ...], right: Right, prefix: Prefix) -> bool:
     """Whether one of the grants has `right` on every key below `prefix`.
 
     A pattern covers a whole subtree only if it ends in `**`, and it does so exactly if it matches
@@ -440,7 +443,7 @@ def _require_no_document(principal: Principal, op: core.Op) -> None:
 
 
 @lru_cache(maxsize=_FILTERS_KEPT)
-def readable(grants: tuple[Grant, ...]) -> Callable[[Key], bool]:
+def readable(grants: tuple[AccessGrant, ...]) -> Callable[[Key], bool]:
     """A filter: whether a key may be read. It is applied to everything that is shown.
 
     A page of the log has tens of thousands of keys, each met once: so the patterns are one regular
@@ -453,7 +456,7 @@ def readable(grants: tuple[Grant, ...]) -> Callable[[Key], bool]:
     return lambda key: matches(key) is not None
 
 
-def readable_patterns(grants: tuple[Grant, ...]) -> tuple[Pattern, ...]:
+def readable_patterns(grants: tuple[AccessGrant, ...]) -> tuple[Pattern, ...]:
     """What may be read, as patterns: the filter lets through what one of them matches."""
     return tuple(parse_pattern(grant.pattern) for grant in grants if Right.READ in grant.rights)
 
@@ -474,7 +477,7 @@ class Reach:
 
 
 @lru_cache(maxsize=_ANSWERS_KEPT)
-def reach(grants: tuple[Grant, ...], pattern: str) -> Reach:
+def reach(grants: tuple[AccessGrant, ...], pattern: str) -> Reach:
     """Where a principal with `grants` may find keys that `pattern` matches."""
     whole: list[tuple[str, str]] = []
     mixed: list[tuple[str, str]] = []

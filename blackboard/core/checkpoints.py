@@ -16,7 +16,8 @@ from typing import Any, Final
 from blackboard.core.commit import Entry, Epoch
 from blackboard.core.path import SYSTEM, check_name
 from blackboard.errors import InvalidRequest, LimitExceeded
-from blackboard.types import BARRIER_MS_MAX, Key, Milliseconds, Prefix, Revision
+from blackboard.limits import BARRIER_MS_MAX
+from blackboard.units import Key, Milliseconds, Prefix, Revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredCheckpoint:
     """A checkpoint as it is kept: its manifest's exact bytes, and their signature."""
 
     board: str
@@ -206,7 +207,7 @@ def check_request(request: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointWish:
+class CheckpointRequest:
     """A checkpoint that is asked for; `request` names the asking, so that a retry is recognised.
 
     With `barrier_ms`, every attached agent is asked for its state first, for up to that long; with
@@ -232,7 +233,7 @@ class CheckpointWish:
 
 
 @dataclass(frozen=True, slots=True)
-class Barrier:
+class BarrierReport:
     """How the attached agents answered a checkpoint that asked for their state at `asked`.
 
     They delivered it (`delivered`), left in the meantime (`left`), or did neither (`not_fresh`).
@@ -255,12 +256,12 @@ class Checkpoint:
     kind: str = NAMED
     by: str = ""
     note: str = ""
-    barrier: Barrier | None = None
+    barrier: BarrierReport | None = None
     pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class CheckpointInfo:
     """A checkpoint with its sealed manifest, as far as you may see it.
 
     `digests` are those of the namespaces that you may read as a whole, `steps` the revision of each
@@ -285,7 +286,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreWish:
+class RestoreRequest:
     """A restore that is asked for: to which moment, and why; `keep_calls`: whether agents are
     answered what they called since."""
 
@@ -314,7 +315,7 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
-class RecoverWish:
+class RecoverRequest:
     """A recovery that is asked for: to which archived moment (None: the newest that was lost), and
     why."""
 
@@ -348,7 +349,7 @@ class RedactedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class RedactWish:
+class RedactRequest:
     """A redaction that is asked for: of which key, and why."""
 
     key: Key
@@ -373,7 +374,7 @@ class Redaction:
 
 
 @dataclass(frozen=True, slots=True)
-class BranchWish:
+class BranchRequest:
     """A branch that is asked for: a new board, from which moment, under which assumption."""
 
     new: str
@@ -441,7 +442,7 @@ class Verified:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class RetentionPolicy:
     """What pruning keeps: the newest `last` checkpoints, the last one of each of the past `days`
     days (UTC), and with `named` all that people named.
 
@@ -481,7 +482,7 @@ class ExportPage:
 
 
 @dataclass(frozen=True, slots=True)
-class ImportWish:
+class ImportRequest:
     """An import that is asked for: `board` begins as what the sealed manifest describes."""
 
     request: str

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from blackboard.types import Fence, Key, Milliseconds, Prefix, Revision
+from blackboard.units import Fence, Key, Milliseconds, Prefix, Revision
 
 # --- operations -----------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ W. Kim, I. Maykov, S. Weis, "Securing Update Propagation with Homomorphic Hashin
 import hashlib
 from typing import Final
 
-from blackboard.types import Key, Milliseconds
+from blackboard.units import Key, Milliseconds
 
 LANES: Final = 1_024
 LANE_BITS: Final = 16

@@ -32,7 +32,8 @@ from msgspec.structs import replace
 from blackboard.core.commit import Change, Kept, LogEntry, Proof
 from blackboard.core.lease import to_result
 from blackboard.core.redaction import is_marker
-from blackboard.types import PROOF_LEAVES_MAX, Key
+from blackboard.limits import PROOF_LEAVES_MAX
+from blackboard.units import Key
 
 SALT_BYTES: Final = 16
 """Of an entry's salt, and of each leaf's: nobody tries 2**128 of them."""

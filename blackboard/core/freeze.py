@@ -19,7 +19,7 @@ from msgspec.structs import astuple
 from blackboard.core.commit import SERVICE, Commit, Entry, Release, Renew
 from blackboard.core.path import SYSTEM
 from blackboard.errors import BoardFrozen
-from blackboard.types import Key, Milliseconds, Revision
+from blackboard.units import Key, Milliseconds, Revision
 
 FROZEN_KEY: Final[Key] = f"{SYSTEM}/frozen"
 """What stands here while the board is frozen: `by` and `note`. Agents may read it."""

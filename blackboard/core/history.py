@@ -36,7 +36,8 @@ from blackboard.core.commit import (
 )
 from blackboard.core.path import Pattern, parse_pattern, range_below, superseding_key
 from blackboard.errors import Corrupt, InvalidRequest, Resync
-from blackboard.types import PAGE_BYTES_MAX, RESYNC_BYTES, Key, Revision
+from blackboard.limits import PAGE_BYTES_MAX, RESYNC_BYTES
+from blackboard.units import Key, Revision
 
 _EVERYTHING = (parse_pattern("**"),)
 COST_OF_ENTRY: Final = 200

@@ -22,10 +22,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core.commit import Expire, Grant, HeldFence, Lease, Release, Renew, Waiter
 from blackboard.errors import Fenced, LeaseHeld, LimitExceeded
-from blackboard.types import SEGMENT_BYTES_MAX, Fence, Key, Milliseconds
+from blackboard.limits import SEGMENT_BYTES_MAX
+from blackboard.units import Fence, Key, Milliseconds
 
 _UNIQUE_CHARACTERS: Final = 16
 _AGENT_CHARACTERS_MAX: Final = SEGMENT_BYTES_MAX - _UNIQUE_CHARACTERS - len("~")

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import msgpack
 from msgspec.structs import replace
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core import entry_digest, freeze, lease
 from blackboard.core.commit import (
     ABSENT,
@@ -68,7 +68,7 @@ from blackboard.core.state import (
     IDENTITIES,
     SHARE,
     UNUSED,
-    Answer,
+    LaneAnswer,
     State,
     evolve,
     hold,
@@ -90,7 +90,8 @@ from blackboard.errors import (
     StepSuperseded,
     TypeMismatch,
 )
-from blackboard.types import INTEGER_MAX, Fence, Key, Milliseconds, Prefix, Revision
+from blackboard.limits import INTEGER_MAX
+from blackboard.units import Fence, Key, Milliseconds, Prefix, Revision
 
 _KINDS: tuple[tuple[range, str], ...] = (
     (range(0x00, 0x80), "integer"),
@@ -196,7 +197,7 @@ def _known(state: State, commit: Commit) -> Committed | None:
     return None
 
 
-def _check_told_apart(commit: Commit, last: Answer, state: State) -> None:
+def _check_told_apart(commit: Commit, last: LaneAnswer, state: State) -> None:
     """Ours, if it was applied, was so after what its writer knew: it would be the last answer, or
     one that was pushed out since.
 

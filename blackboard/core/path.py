@@ -16,7 +16,8 @@ from functools import cached_property, lru_cache
 from typing import Final
 
 from blackboard.errors import InvalidRequest, LimitExceeded
-from blackboard.types import KEY_BYTES_MAX, PATTERNS_MAX, SEGMENT_BYTES_MAX, Key, Prefix
+from blackboard.limits import KEY_BYTES_MAX, PATTERNS_MAX, SEGMENT_BYTES_MAX
+from blackboard.units import Key, Prefix
 
 _SEGMENT = rf"[A-Za-z0-9._~-]{{1,{SEGMENT_BYTES_MAX}}}"
 _NAME = re.compile(_SEGMENT)

@@ -8,7 +8,7 @@ Invariant: `matching(key)` holds exactly the items that have a pattern which mat
 from collections.abc import Iterable
 from typing import Final, Generic, TypeVar
 
-from blackboard.types import Key
+from blackboard.units import Key
 
 T = TypeVar("T")
 _ONE: Final = "*"

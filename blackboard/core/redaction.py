@@ -18,7 +18,7 @@ from blackboard.core.commit import LogEntry
 from blackboard.core.documents.keys import document_of, document_prefix
 from blackboard.core.path import SYSTEM, Ranges, namespace_of, range_below, range_of
 from blackboard.errors import InvalidRequest
-from blackboard.types import Key
+from blackboard.units import Key
 
 REDACTED: Final = encode({"$redacted": True})
 """The encoded value that stands for one that was redacted."""

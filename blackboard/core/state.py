@@ -37,7 +37,7 @@ from blackboard.core.commit import (
     account_of,
 )
 from blackboard.core.path import agent_identified, namespace_of, range_below
-from blackboard.types import Key, Milliseconds, Prefix, Revision
+from blackboard.units import Key, Milliseconds, Prefix, Revision
 
 
 class Tombstone(Struct, frozen=True, gc=False):
@@ -47,7 +47,7 @@ class Tombstone(Struct, frozen=True, gc=False):
     author: str
 
 
-class Answer(Struct, frozen=True, gc=False):
+class LaneAnswer(Struct, frozen=True, gc=False):
     """The last answer given on one lane of an agent.
 
     `overwritten` is the revision of the newest answer that another incarnation's commit on this
@@ -62,14 +62,14 @@ class Answer(Struct, frozen=True, gc=False):
     overwritten: Revision = 0
 
 
-class Usage(Struct, frozen=True, gc=False):
+class BoardUsage(Struct, frozen=True, gc=False):
     """Live keys, and the bytes of their names and values."""
 
     keys: int = 0
     bytes: int = 0
 
 
-UNUSED: Final = Usage()
+UNUSED: Final = BoardUsage()
 SHARE: Final = "@"
 """What the name of an account's share begins with in `State.usage`, and no namespace does."""
 IDENTITIES: Final = ""
@@ -92,8 +92,8 @@ class State:
     next_item: dict[Prefix, int] = field(default_factory=dict)
     leases: dict[Key, Lease] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
-    answers: dict[tuple[str, int], Answer] = field(default_factory=dict)
-    usage: dict[str, Usage] = field(default_factory=dict)
+    answers: dict[tuple[str, int], LaneAnswer] = field(default_factory=dict)
+    usage: dict[str, BoardUsage] = field(default_factory=dict)
     expiring: "SortedSet[tuple[Milliseconds, Key]]" = field(default_factory=SortedSet)
 
     def below(self, prefix: Prefix) -> Iterator[Key]:
@@ -248,7 +248,7 @@ def _evolve_usage(state: State, growth: dict[str, list[int]]) -> None:
     for grown, (keys, size) in growth.items():
         for name in (grown,) if grown.startswith(SHARE) else (grown, ""):
             used = state.usage.get(name, UNUSED)
-            state.usage[name] = Usage(used.keys + keys, used.bytes + size)
+            state.usage[name] = BoardUsage(used.keys + keys, used.bytes + size)
 
 
 def _evolve_answer(state: State, entry: LogEntry) -> None:
@@ -258,7 +258,7 @@ def _evolve_answer(state: State, entry: LogEntry) -> None:
     if last is not None:
         same = last.incarnation == entry.id.incarnation
         overwritten = last.overwritten if same else last.revision
-    state.answers[lane] = Answer(
+    state.answers[lane] = LaneAnswer(
         incarnation=entry.id.incarnation,
         step=entry.id.step,
         revision=entry.revision,

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from blackboard.core.commit import RESTORE, Head, LogEntry
 from blackboard.errors import Compacted, FutureRevision, InvalidRequest, RolledBack
-from blackboard.types import Revision
+from blackboard.units import Revision
 
 
 class Position(Struct, frozen=True, gc=False):

@@ -17,7 +17,7 @@ from blackboard.core.checkpoints import (
     Mark,
     Point,
     RedactedRows,
-    Stored,
+    StoredCheckpoint,
     Version,
 )
 from blackboard.core.commit import Change, Entry, Head, LogEntry, Reading
@@ -26,7 +26,8 @@ from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.places import Places
 from blackboard.encryption.store import Opener
 from blackboard.integrity.envelope import Opened, is_sealed, sealed_form
-from blackboard.types import LOG_ENTRIES_MAX, Key, Milliseconds, Prefix, Revision
+from blackboard.limits import LOG_ENTRIES_MAX
+from blackboard.units import Key, Milliseconds, Prefix, Revision
 
 
 class SealedArchive:
@@ -181,7 +182,7 @@ class SealedArchive:
         """As `Archive.sums_at`: those of the ciphertext."""
         return await self.raw.sums_at(at, namespaces)
 
-    async def checkpoints(self, board: str) -> Sequence[Stored]:
+    async def checkpoints(self, board: str) -> Sequence[StoredCheckpoint]:
         """As `Archive.checkpoints`."""
         return await self.raw.checkpoints(board)
 

@@ -27,7 +27,8 @@ from blackboard.encryption.master_key import Wrapper
 from blackboard.engines.base import Scrubs, Store
 from blackboard.errors import BlackboardError, Corrupt, Unavailable
 from blackboard.integrity.envelope import KEY_BYTES, KEY_ID_BYTES
-from blackboard.types import LIST_ENTRIES_MAX, LOG_ENTRIES_MAX, SEALS_PER_KEY_MAX, Revision
+from blackboard.limits import LIST_ENTRIES_MAX, LOG_ENTRIES_MAX, SEALS_PER_KEY_MAX
+from blackboard.units import Revision
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from blackboard.errors import Corrupt, InvalidRequest
 from blackboard.integrity.envelope import KEY_BYTES, NONCE_BYTES
-from blackboard.types import KEY_COMMAND_TIMEOUT_MS
+from blackboard.limits import KEY_COMMAND_TIMEOUT_MS
 
 _ID_BYTES: Final = 8
 

@@ -49,13 +49,8 @@ from blackboard.integrity.envelope import (
     open_sealed,
     seal,
 )
-from blackboard.types import (
-    LOG_ENTRIES_MAX,
-    SEALED_COMPARED_MAX,
-    SEALED_SEARCH_MAX,
-    Key,
-    Revision,
-)
+from blackboard.limits import LOG_ENTRIES_MAX, SEALED_COMPARED_MAX, SEALED_SEARCH_MAX
+from blackboard.units import Key, Revision
 from blackboard.wire.codec import decode_value, encode_value
 
 RESTORED: Final = f"{RESTORES}/~sealed"

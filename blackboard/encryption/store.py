@@ -59,7 +59,7 @@ from blackboard.core.model import Outcome
 from blackboard.core.path import Ranges, namespace_of, range_below
 from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.places import Places
-from blackboard.engines.base import Behind, EngineFacts, Shared, Store, Whispers
+from blackboard.engines.base import Behind, EngineFacts, PubSub, Shared, Store
 from blackboard.errors import (
     BlackboardError,
     Compacted,
@@ -82,15 +82,8 @@ from blackboard.integrity.envelope import (
     seal,
     sealed_form,
 )
-from blackboard.types import (
-    INTEGER_MAX,
-    MERGE_ATTEMPTS_MAX,
-    READ_KEYS_MAX,
-    Key,
-    Milliseconds,
-    Prefix,
-    Revision,
-)
+from blackboard.limits import INTEGER_MAX, MERGE_ATTEMPTS_MAX, READ_KEYS_MAX
+from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared, encode_value, prepare
 
 
@@ -557,25 +550,25 @@ class SealedStore:
     # --- whispering -------------------------------------------------------------------------------
 
     @property
-    def whispers(self) -> bool:
+    def pubsub(self) -> bool:
         """Whether the store behind is one of several processes that can whisper."""
-        return isinstance(self.raw, Whispers)
+        return isinstance(self.raw, PubSub)
 
-    async def whisper(self, board: str, key: Key, data: bytes) -> None:
-        """As `Whispers.whisper`."""
-        assert isinstance(self.raw, Whispers)
+    async def publish(self, board: str, key: Key, data: bytes) -> None:
+        """As `PubSub.publish`."""
+        assert isinstance(self.raw, PubSub)
         if self.seals(key):
             data = await self._seal(board, key, PUT, _NOBODY, data)
-        await self.raw.whisper(board, key, data)
+        await self.raw.publish(board, key, data)
 
     @asynccontextmanager
-    async def overhear(self, board: str) -> AsyncIterator[AsyncIterator[tuple[Key, bytes]]]:
-        """As `Whispers.overhear`. What does not open was not whispered by one of us."""
-        assert isinstance(self.raw, Whispers)
-        async with self.raw.overhear(board) as heard:
-            yield self._opened_whispers(board, heard)
+    async def subscribe(self, board: str) -> AsyncIterator[AsyncIterator[tuple[Key, bytes]]]:
+        """As `PubSub.subscribe`. What does not open was not whispered by one of us."""
+        assert isinstance(self.raw, PubSub)
+        async with self.raw.subscribe(board) as heard:
+            yield self._opened_messages(board, heard)
 
-    async def _opened_whispers(
+    async def _opened_messages(
         self, board: str, heard: AsyncIterator[tuple[Key, bytes]]
     ) -> AsyncIterator[tuple[Key, bytes]]:
         async for key, data in heard:

@@ -20,7 +20,7 @@ from typing import Final
 
 from blackboard.encryption.data_keys import SWITCH, SWITCHES, DataKey, DataKeys
 from blackboard.integrity.envelope import KEY_ID_BYTES
-from blackboard.types import Revision
+from blackboard.units import Revision
 
 _UNTIL: Final = "~until/"
 PRIVATE: Final = "private"

@@ -15,12 +15,12 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core.commit import Entry, Head, LogPage, Reading, Seed
 from blackboard.core.model import Outcome
 from blackboard.core.path import Ranges
 from blackboard.errors import LimitExceeded
-from blackboard.types import Key, Milliseconds, Prefix, Revision
+from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
 
 
@@ -217,7 +217,7 @@ class Scrubs(Protocol):
 
 
 @runtime_checkable
-class Whispers(Protocol):
+class PubSub(Protocol):
     """The additional port of an engine that several processes share: messages that are not stored
     (pub/sub).
 
@@ -225,10 +225,12 @@ class Whispers(Protocol):
     anyway, such as awareness.
     """
 
-    async def whisper(self, board: str, key: Key, data: bytes) -> None:
+    async def publish(self, board: str, key: Key, data: bytes) -> None:
         """Say something about what is at `key`. Errors: Unavailable: perhaps nobody heard it."""
 
-    def overhear(self, board: str) -> AbstractAsyncContextManager[AsyncIterator[tuple[Key, bytes]]]:
+    def subscribe(
+        self, board: str
+    ) -> AbstractAsyncContextManager[AsyncIterator[tuple[Key, bytes]]]:
         """Receive the messages about a board from now on, including one's own, without end.
 
         Errors: Unavailable, also of the iteration: messages until the next call are lost.

@@ -17,7 +17,7 @@
     |   |-- StepSuperseded    this step number was already followed by a later one
     |   |-- DocumentRefused   an edit of a document cannot be taken; start from a fresh copy
     |   |-- TypeMismatch      the operation does not fit the value that is there
-    |   |-- LimitExceeded     a named limit of blackboard/types.py
+    |   |-- LimitExceeded     a named limit of blackboard/limits.py
     |   |-- AccessDenied      the principal has no such right on this key
     |   |-- InvalidRequest    not a request that could ever be accepted
     |   |-- Unauthenticated   no token, or one that is not valid (any more)

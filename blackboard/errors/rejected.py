@@ -213,7 +213,7 @@ class DocumentRefused(Rejected):
 
 @dataclass(eq=False)
 class LimitExceeded(Rejected):
-    """`limit` names a row of blackboard/types.py; `value` was more than its `maximum`.
+    """`limit` names a row of blackboard/limits.py; `value` was more than its `maximum`.
 
     `account` is set if the limit is one account's share: it is the one that has used it up.
     """

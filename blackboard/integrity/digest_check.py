@@ -14,7 +14,7 @@ from blackboard.core.commit import Entry
 from blackboard.core.path import SYSTEM, namespace_of
 from blackboard.errors import Corrupt
 from blackboard.integrity.envelope import sealed_form
-from blackboard.types import Key, Milliseconds
+from blackboard.units import Key, Milliseconds
 
 ENTRIES_AT_ONCE: Final = 64
 """Entries that are added and removed without a pause: a millisecond."""

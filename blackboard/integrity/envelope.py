@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from blackboard.core.commit import CommitId
 from blackboard.core.path import namespace_of
 from blackboard.errors import Corrupt
-from blackboard.types import Key, Revision
+from blackboard.units import Key, Revision
 
 MAGIC: Final = b"\xc1\x02"
 MAGIC_BEFORE: Final = b"\xc1\x01"

@@ -26,12 +26,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PublicKey,
 )
 
-from blackboard.core.checkpoints import Cut, Step, Stored
+from blackboard.core.checkpoints import Cut, Step, StoredCheckpoint
 from blackboard.core.commit import Epoch
 from blackboard.engines import disk
 from blackboard.errors import Corrupt, InvalidRequest
 from blackboard.integrity.private_files import DIRECTORY_MODE
-from blackboard.types import Milliseconds, Revision
+from blackboard.units import Milliseconds, Revision
 from blackboard.wire.codec import BYTES_KEY, decode_value
 
 FORMAT: Final = 1
@@ -56,7 +56,7 @@ class Seal:
         manifest = _canonical({**said, "key": self.public.hex()})
         return manifest, self._key.sign(manifest)
 
-    def findings(self, stored: Stored, cut: Cut | None) -> Sequence[str]:
+    def findings(self, stored: StoredCheckpoint, cut: Cut | None) -> Sequence[str]:
         """As `Sealer.findings`."""
         try:
             said = read_manifest(stored.manifest)

@@ -31,8 +31,8 @@ from typing import Any, Final
 import jwt
 
 from blackboard.core.access import (
+    AccessGrant,
     Credential,
-    Grant,
     Narrowing,
     Principal,
     Right,
@@ -41,7 +41,8 @@ from blackboard.core.access import (
 )
 from blackboard.core.path import check_name
 from blackboard.errors import InvalidRequest, LimitExceeded, Rejected, Unauthenticated
-from blackboard.types import NARROWINGS_MAX, Milliseconds
+from blackboard.limits import NARROWINGS_MAX
+from blackboard.units import Milliseconds
 from blackboard.wire.parts import TOKEN_BYTES_MAX
 
 AUDIENCE: Final = "blackboard"
@@ -257,12 +258,12 @@ def _principal(claims: Mapping[str, Any]) -> Principal:
         raise Unauthenticated(reason="the token is of another version") from error
 
 
-def _written(grants: tuple[Grant, ...]) -> list[Any]:
+def _written(grants: tuple[AccessGrant, ...]) -> list[Any]:
     return [[grant.pattern, sorted(grant.rights)] for grant in grants]
 
 
-def _read(grants: Any) -> tuple[Grant, ...]:
-    return tuple(Grant(pattern, frozenset(map(Right, rights))) for pattern, rights in grants)
+def _read(grants: Any) -> tuple[AccessGrant, ...]:
+    return tuple(AccessGrant(pattern, frozenset(map(Right, rights))) for pattern, rights in grants)
 
 
 def _boards(names: Any) -> frozenset[str]:

@@ -32,7 +32,8 @@ from blackboard.core.access import names_above
 from blackboard.core.commit import ABSENT, Condition, Delete, KeyAt, Op, Put
 from blackboard.core.path import DECISIONS
 from blackboard.errors import InvalidRequest
-from blackboard.types import APPROVAL_FACTS_MAX, Key, Milliseconds, Prefix, Revision
+from blackboard.limits import APPROVAL_FACTS_MAX
+from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import encode_value
 
 REQUESTS = "public/~approvals"
@@ -61,7 +62,7 @@ class Fact(BaseModel):
     value: Any = None
 
 
-class Changed(BaseModel):
+class ChangedFact(BaseModel):
     """A fact that is not what it was when the agent asked before."""
 
     model_config = ConfigDict(frozen=True)
@@ -82,7 +83,7 @@ class Request(BaseModel):
     facts: tuple[Fact, ...] = Field(default=(), max_length=APPROVAL_FACTS_MAX)
     approvers: tuple[str, ...] = ()
     asked: int = Field(default=1, ge=1)
-    changed: tuple[Changed, ...] = ()
+    changed: tuple[ChangedFact, ...] = ()
 
 
 class Answer(BaseModel):
@@ -230,7 +231,7 @@ class Case:
         assert request is None or isinstance(request, Request)
         return request
 
-    def changed(self, asked: Request) -> tuple[Changed, ...]:
+    def changed(self, asked: Request) -> tuple[ChangedFact, ...]:
         """The facts that are not what they were when it was `asked`.
 
         The value decides, not the revision: a price that was written again is the same price.
@@ -238,7 +239,7 @@ class Case:
         was = {fact.key: fact for fact in asked.facts}
         now = {fact.key: fact for fact in self.shown()}
         return tuple(
-            Changed(key=key, was=was[key].value if key in was else None, now=fact.value)
+            ChangedFact(key=key, was=was[key].value if key in was else None, now=fact.value)
             for key, fact in now.items()
             if key not in was or was[key].digest != fact.digest
         )

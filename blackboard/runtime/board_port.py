@@ -1,6 +1,7 @@
 """Where an agent works: what the runtime needs of a board.
 
-`BoardDesk` is a real one. `trial.MemoryDesk` is made of given inputs, for tests and for replays.
+`LiveBoardPort` is over a real board. `trial.MemoryBoardPort` is made of given inputs, for tests and
+replays.
 
 Invariants
 - a checkpoint that waits for the agent is answered here and nowhere else: between two commits the
@@ -20,12 +21,13 @@ from blackboard.client.views import Entry, Listing, Receipt
 from blackboard.core.checkpoints import KEPT_CALLS
 from blackboard.core.commit import Condition, Delete, HeldFence, Op
 from blackboard.errors import AccessDenied, SnapshotFirst, StaleEpoch
-from blackboard.types import LIST_ENTRIES_MAX, Key, Revision
+from blackboard.limits import LIST_ENTRIES_MAX
+from blackboard.units import Key, Revision
 
 log = logging.getLogger(__name__)
 
 
-class Desk(StepBoard, Protocol):
+class BoardPort(StepBoard, Protocol):
     """A board as one agent has it: what a step needs of one, and a little more."""
 
     @property
@@ -59,7 +61,7 @@ class Desk(StepBoard, Protocol):
         calls of `step`; then what stood below it. Nothing otherwise."""
 
 
-class BoardDesk:
+class LiveBoardPort:
     """A desk on a board. Commits are made as `board.agent`, and rely on what the task holds."""
 
     def __init__(self, board: Board) -> None:
@@ -114,7 +116,7 @@ class BoardDesk:
             return replace(receipt, results=receipt.results[: len(ops)])
 
     async def kept_call(self, key: Key, step: int) -> Sequence[Entry]:
-        """The record of a call that a restore kept, and the entries below it; see `Desk`."""
+        """The record of a call that a restore kept, and the entries below it; see `BoardPort`."""
         try:
             kept = kept_range(await self.board.get(KEPT_CALLS))
         except AccessDenied:  # a token with narrow grants: no calls are kept for it

@@ -29,12 +29,8 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from blackboard.errors import InvalidRequest
-from blackboard.types import (
-    CALL_ATTEMPTS_MAX,
-    CALL_PAUSE_MS_MAX,
-    CALL_REASON_BYTES_MAX,
-    Milliseconds,
-)
+from blackboard.limits import CALL_ATTEMPTS_MAX, CALL_PAUSE_MS_MAX, CALL_REASON_BYTES_MAX
+from blackboard.units import Milliseconds
 from blackboard.wire.codec import BYTES_KEY, encode_large
 
 Kind = Literal["tool", "model", "decision", "timer"]
@@ -63,7 +59,7 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class CallOptions:
     """On which terms a call is made.
 
     `name` and `version` stand for the code: a changed one makes it a different call. By default the
@@ -182,7 +178,7 @@ def canonical(value: Any) -> str:
         raise InvalidRequest(field="arguments", reason=str(error)) from error
 
 
-def name_of(function: Callable[..., Any], terms: Terms) -> str:
+def name_of(function: Callable[..., Any], terms: CallOptions) -> str:
     """Under which name calls of `function` are recorded.
 
     Errors: InvalidRequest for a function without a name, such as a lambda.

@@ -30,14 +30,22 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 from tenacity.wait import wait_random_exponential
 
 from blackboard.errors import InvalidRequest, ModelFailed
-from blackboard.runtime.models import Message, Plain, Prices, Prompt, Reply, ToolCall, Usage
-from blackboard.types import (
+from blackboard.limits import (
     MODEL_ANSWER_BYTES_MAX,
     MODEL_ATTEMPTS_MAX,
     MODEL_PAUSE_MS_MAX,
     MODEL_TIMEOUT_MS,
-    Milliseconds,
 )
+from blackboard.runtime.models import (
+    ChatMessage,
+    ModelUsage,
+    Plain,
+    Prices,
+    Prompt,
+    Reply,
+    ToolCall,
+)
+from blackboard.units import Milliseconds
 
 _FIRST_PAUSE_S = 0.5
 _TOLD_CHARACTERS_MAX = 500
@@ -179,7 +187,7 @@ class ChatModel:
             where = ".".join(map(str, first["loc"])) or "it"
             reason = f"not a chat completion: {where}: {first['msg']}"
             raise ModelFailed(self.name, reason, 200) from error
-        usage = answer.usage or Usage()
+        usage = answer.usage or ModelUsage()
         if self._prices is not None:
             usage = usage.model_copy(update={"cost_microusd": self._prices.cost_microusd(usage)})
         choice = answer.choices[0]
@@ -276,7 +284,7 @@ def _body(model: str, prompt: Prompt) -> dict[str, Any]:
     return {name: value for name, value in body.items() if value is not None}
 
 
-def _message(message: Message) -> dict[str, Any]:
+def _message(message: ChatMessage) -> dict[str, Any]:
     shaped: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.answers is not None:
         shaped["tool_call_id"] = message.answers
@@ -320,4 +328,4 @@ class _Answer(Plain):
     model: str = ""
     system_fingerprint: str | None = None
     choices: tuple[_Choice, ...] = Field(min_length=1)
-    usage: Usage | None = None
+    usage: ModelUsage | None = None

@@ -19,7 +19,7 @@ from blackboard.client.remote.link import connect
 from blackboard.errors import InvalidRequest
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.processes import Order, rest_line
-from blackboard.runtime.supervisor import Care, Life, ended_by_signals
+from blackboard.runtime.supervisor import RestartPolicy, Supervisor, ended_by_signals
 
 
 def agent_of(order: Order) -> Agent[Any]:
@@ -35,7 +35,7 @@ def agent_of(order: Order) -> Agent[Any]:
 async def _live(order: Order) -> int:
     agent = agent_of(order)
     async with connect(order.url, agent=order.name) as client:
-        life = Life(agent, client.board(order.board), Care(**order.care))
+        life = Supervisor(agent, client.board(order.board), RestartPolicy(**order.policy))
         if order.rests is not None:
             life.on_rest = partial(_tell, order.rests, life)
         loop = asyncio.get_running_loop()
@@ -44,7 +44,7 @@ async def _live(order: Order) -> int:
             return (await life.run()).exit_code
 
 
-def _tell(pipe: int, life: Life) -> None:
+def _tell(pipe: int, life: Supervisor) -> None:
     """Tell the starter what the agent waits for; one that is gone need not know."""
     with suppress(OSError):
         os.write(pipe, rest_line(life.rest))

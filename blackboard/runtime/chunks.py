@@ -16,7 +16,8 @@ from typing import Any
 
 from blackboard.core.commit import Put
 from blackboard.errors import Corrupt
-from blackboard.types import LARGE_PART_BYTES, VALUE_BYTES_MAX, Key, Prefix
+from blackboard.limits import LARGE_PART_BYTES, VALUE_BYTES_MAX
+from blackboard.units import Key, Prefix
 from blackboard.wire.codec import decode_value, encode_value
 
 PARTS_PER_COMMIT = 4

@@ -28,22 +28,23 @@ from blackboard.client.views import Entry, Listing
 from blackboard.core.commit import Condition, Op, Put
 from blackboard.core.path import parse_pattern
 from blackboard.errors import Corrupt, Rejected
+from blackboard.limits import INBOX_TAKE_MAX
 from blackboard.runtime import chunks as large
 from blackboard.runtime.approvals import Case, Decision, Request
-from blackboard.runtime.board_port import Desk
+from blackboard.runtime.board_port import BoardPort
 from blackboard.runtime.calls import (
     Call,
-    Terms,
+    CallOptions,
     adapter_of,
     canonical,
     name_of,
     plain_result,
     takes_key,
 )
-from blackboard.runtime.journal import TIMER, Journal, Place
+from blackboard.runtime.journal import TIMER, CallPlace, Journal
 from blackboard.runtime.models import Model, Prompt, Reply
 from blackboard.runtime.state import S, Status, state_key
-from blackboard.types import INBOX_TAKE_MAX, Key, Milliseconds, Prefix, Revision
+from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import decode_value, encode_large, encode_value
 
 T = TypeVar("T")
@@ -51,7 +52,7 @@ Arguments = TypeVarTuple("Arguments")
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class InboxMessage:
     """A message that was in the inbox; `sender` is who sent it, as the board saw it, and `account`
     whose token that was: a name can be narrowed from any account, an account is given out."""
 
@@ -90,7 +91,7 @@ class Suspended(BaseException):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class StepRun:
     """Which run of which step this is: `number` of the step from 1, `attempt` from 1.
 
     `refused` is why the run before was not accepted: a Conflict says which key changed, and its
@@ -105,7 +106,9 @@ class Run:
 class Context(Generic[S]):
     """A step's view of everything. Used during the step only."""
 
-    def __init__(self, state: S, run: Run, step: Step, journal: Journal, desk: Desk) -> None:
+    def __init__(
+        self, state: S, run: StepRun, step: Step, journal: Journal, port: BoardPort
+    ) -> None:
         self.state = state
         """The private state. Change it freely: it is written when the step commits."""
         self.run = run
@@ -115,13 +118,13 @@ class Context(Generic[S]):
         """The values that `keep` and `drop` were called for, in parts."""
         self._step = step
         self._journal = journal
-        self._desk = desk
+        self._port = port
         self._taken: Key | None = None
 
     @property
     def agent(self) -> str:
         """Who takes the step."""
-        return self._desk.agent
+        return self._port.agent
 
     @property
     def refused(self) -> Rejected | None:
@@ -144,7 +147,7 @@ class Context(Generic[S]):
 
     async def peek(self, key: Key, default: Any = None) -> Any:
         """The value at `key` as it is now, not tracked: whatever becomes of it, the step holds."""
-        entry = await self._desk.entry(key)
+        entry = await self._port.entry(key)
         return default if entry is None else entry.value
 
     async def count(self, pattern: str) -> int:
@@ -153,26 +156,28 @@ class Context(Generic[S]):
         keys = {op.key for op in self._step.ops if isinstance(op, Put) and meant.matches(op.key)}
         after: Key | None = None
         while True:
-            page = await self._desk.list(pattern, after=after)
+            page = await self._port.list(pattern, after=after)
             keys |= {entry.key for entry in page.entries}
             after = page.next_key
             if after is None:
                 return len(keys)
 
-    async def inbox(self, limit: int = INBOX_TAKE_MAX) -> tuple[Letter, ...]:
+    async def inbox(self, limit: int = INBOX_TAKE_MAX) -> tuple[InboxMessage, ...]:
         """Take the oldest messages, at most `limit` (up to INBOX_TAKE_MAX), perhaps none.
 
         They are removed when the step commits, so that each is worked on by one step. Called
         again, it gives those that follow.
         """
-        page = await self._desk.list(
+        page = await self._port.list(
             f"inbox/{self.agent}/messages/*", after=self._taken, limit=min(limit, INBOX_TAKE_MAX)
         )
         for entry in page.entries:
             self._step.saw(entry)
             self._step.delete(entry.key)
             self._taken = entry.key
-        return tuple(Letter(e.key, e.author, e.value, e.time_ms, e.owner) for e in page.entries)
+        return tuple(
+            InboxMessage(e.key, e.author, e.value, e.time_ms, e.owner) for e in page.entries
+        )
 
     # --- writing: gathered ------------------------------------------------------------------------
 
@@ -264,7 +269,7 @@ class Context(Generic[S]):
         function: Callable[[*Arguments], Awaitable[T]],
         /,
         *arguments: *Arguments,
-        terms: Terms | None = None,
+        terms: CallOptions | None = None,
     ) -> T: ...
 
     @overload
@@ -273,7 +278,7 @@ class Context(Generic[S]):
         function: Callable[[*Arguments], T],
         /,
         *arguments: *Arguments,
-        terms: Terms | None = None,
+        terms: CallOptions | None = None,
     ) -> T: ...
 
     @overload
@@ -282,7 +287,7 @@ class Context(Generic[S]):
         function: Callable[..., Any],
         /,
         *arguments: Any,
-        terms: Terms | None = None,
+        terms: CallOptions | None = None,
         **named: Any,
     ) -> Any: ...
 
@@ -291,7 +296,7 @@ class Context(Generic[S]):
         function: Callable[..., Any],
         /,
         *arguments: Any,
-        terms: Terms | None = None,
+        terms: CallOptions | None = None,
         **named: Any,
     ) -> Any:
         """Call `function`, once: its result is recorded before the step continues.
@@ -305,7 +310,7 @@ class Context(Generic[S]):
         Errors: CallFailed when it raised (as often as `terms` let it), also when that is known from
         the journal. CallInterrupted, LimitExceeded: see Terms. Cancellation: as of `Journal.call`.
         """
-        terms = terms or Terms()
+        terms = terms or CallOptions()
         adapter, wants_key = adapter_of(function), takes_key(function)
 
         async def work(key: str) -> bytes:
@@ -320,13 +325,15 @@ class Context(Generic[S]):
         found = await self._journal.call(call, work, terms)
         return adapter.validate_python(found) if adapter else found
 
-    async def model(self, model: Model, prompt: Prompt, *, terms: Terms | None = None) -> Reply:
+    async def model(
+        self, model: Model, prompt: Prompt, *, terms: CallOptions | None = None
+    ) -> Reply:
         """Ask `model`, once: the reply, with version, seed and usage, is recorded before the step
         continues.
 
         Errors: CallFailed when the model did not answer. Cancellation: as of `Journal.call`.
         """
-        terms = terms or Terms()
+        terms = terms or CallOptions()
 
         async def work(_: str) -> bytes:
             return encode_large((await model.complete(prompt)).model_dump(mode="json"))
@@ -360,7 +367,7 @@ class Context(Generic[S]):
     async def _first(self, pattern: str, after: Revision) -> Entry | None:
         page_after: Key | None = None
         while True:
-            page = await self._desk.list(pattern, after=page_after)
+            page = await self._port.list(pattern, after=page_after)
             for entry in page.entries:
                 if entry.mod_revision > after and entry.key != state_key(self.agent):
                     return entry
@@ -369,7 +376,7 @@ class Context(Generic[S]):
                 return None
 
     async def _wait_on(
-        self, call: Call, place: Place, pattern: str, timeout_ms: Milliseconds | None
+        self, call: Call, place: CallPlace, pattern: str, timeout_ms: Milliseconds | None
     ) -> None:
         """Set the timer, or wait on while it runs; return when it is over.
 
@@ -412,7 +419,7 @@ class Context(Generic[S]):
             taken_in = Decision.of(place.record.result)
             self._step.rest_on(*taken_in.grounds)
             return taken_in
-        found = await self._desk.entries(Case.keys(self.agent, place.slot, keys))
+        found = await self._port.entries(Case.keys(self.agent, place.slot, keys))
         case = Case(self.agent, place.slot, found, keys)
         asked = case.asked()
         changed = case.changed(asked) if asked else ()
@@ -434,7 +441,9 @@ class Context(Generic[S]):
             Status.WAITING_FOR_APPROVAL, waits_for, case.asking(request), case.as_found()
         )
 
-    async def _take_in(self, call: Call, place: Place, case: Case, decision: Decision) -> Decision:
+    async def _take_in(
+        self, call: Call, place: CallPlace, case: Case, decision: Decision
+    ) -> Decision:
         """Record the answer, if all that bears on it is as it was read."""
         update = {"outcome": "done", "result": decision.plain()}
         record = self._journal.begin(place, call).model_copy(update=update)

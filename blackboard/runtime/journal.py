@@ -45,19 +45,26 @@ from blackboard.errors import (
     InvalidRequest,
     LimitExceeded,
 )
-from blackboard.runtime import chunks as large
-from blackboard.runtime.board_port import Desk
-from blackboard.runtime.calls import Call, CallRecord, Failure, Retry, Terms, canonical, reason_of
-from blackboard.runtime.state import journal_prefix, told
-from blackboard.types import (
+from blackboard.limits import (
     CALL_INLINE_BYTES,
     LARGE_BYTES_MAX,
     STEP_CALLS_MAX,
     STEP_PARTS_MAX,
     VALUE_BYTES_MAX,
-    Key,
-    Milliseconds,
 )
+from blackboard.runtime import chunks as large
+from blackboard.runtime.board_port import BoardPort
+from blackboard.runtime.calls import (
+    Call,
+    CallOptions,
+    CallRecord,
+    Failure,
+    Retry,
+    canonical,
+    reason_of,
+)
+from blackboard.runtime.state import journal_prefix, told
+from blackboard.units import Key, Milliseconds
 from blackboard.wire.codec import decode_value, encode_large, encode_value
 
 CACHE: Final = "public/~cache"
@@ -80,10 +87,10 @@ def answer(digest: str, name: str, encoded: bytes, ttl_ms: Milliseconds) -> list
     return [*parts, Put(key, encode_value(told), ttl_ms)]
 
 
-async def find(desk: Desk, digest: str) -> bytes | None:
+async def find(port: BoardPort, digest: str) -> bytes | None:
     """The encoded result that somebody shared for the call with that digest, None if nobody did."""
     key = f"{CACHE}/{digest}"
-    entry = await desk.entry(key)
+    entry = await port.entry(key)
     told = None if entry is None else entry.value
     if not isinstance(told, dict):
         return None
@@ -94,7 +101,7 @@ async def find(desk: Desk, digest: str) -> bytes | None:
         return None
     parts = []
     for part_key in large.keys_of_cut(f"{key}/{found}", size):
-        part = await desk.entry(part_key)
+        part = await port.entry(part_key)
         if part is None:
             return None
         parts.append(part.value)
@@ -104,7 +111,7 @@ async def find(desk: Desk, digest: str) -> bytes | None:
         return None
 
 
-class Point(StrEnum):
+class StepPoint(StrEnum):
     """Where a step is. Each of the ...ING points is followed by a commit, unless there is none."""
 
     HYDRATED = "hydrated"
@@ -119,13 +126,13 @@ class Point(StrEnum):
     SUSPENDED = "suspended"
 
 
-Observer = Callable[[Point, str], None]
+Observer = Callable[[StepPoint, str], None]
 """Called with a point and what it is about: the name of a call, the number of a step.
 
 It is called in the middle of things: it returns at once, and does not raise."""
 
 
-def unobserved(point: Point, about: str) -> None:
+def unobserved(point: StepPoint, about: str) -> None:
     """The observer that is used if none is given."""
 
 
@@ -178,11 +185,11 @@ class Kept:
         return self.results[slot]
 
 
-async def load(desk: Desk) -> Kept:
-    """The journal of the agent at `desk`."""
-    prefix, kept, after = journal_prefix(desk.agent), Kept(), None
+async def load(port: BoardPort) -> Kept:
+    """The journal of the agent at `port`."""
+    prefix, kept, after = journal_prefix(port.agent), Kept(), None
     while True:
-        page = await desk.list(f"{prefix}/**", after=after)
+        page = await port.list(f"{prefix}/**", after=after)
         for entry in page.entries:
             kept.add(entry, prefix)
         after = page.next_key
@@ -191,7 +198,7 @@ async def load(desk: Desk) -> Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CallPlace:
     """The place of a call in its step, and what is recorded there."""
 
     number: int
@@ -200,7 +207,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class JournalOrigin:
     """Whose journal: the step about to be committed is number `step`, from `guard`'s revision."""
 
     step: int
@@ -214,10 +221,12 @@ class Origin:
 class Journal:
     """The journal during one run of a step."""
 
-    def __init__(self, desk: Desk, origin: Origin, kept: Kept, observe: Observer) -> None:
+    def __init__(
+        self, port: BoardPort, origin: JournalOrigin, kept: Kept, observe: Observer
+    ) -> None:
         self.diverged: Diverged | None = None
         """The first call that is another one than the one recorded in its place."""
-        self._desk = desk
+        self._port = port
         self._origin = origin
         self._kept = kept
         self._observe = observe
@@ -247,13 +256,13 @@ class Journal:
 
     def key_of(self, slot: str, part: str = "") -> Key:
         """Where the record of `slot` is kept, or a part of it."""
-        return "/".join(filter(None, (journal_prefix(self._desk.agent), slot, part)))
+        return "/".join(filter(None, (journal_prefix(self._port.agent), slot, part)))
 
     def timer_runs(self, slot: str) -> bool:
         """Whether the timer of `slot` was set and is not over."""
         return slot in self._kept.timers
 
-    def place(self, call: Call) -> Place:
+    def place(self, call: Call) -> CallPlace:
         """The place of the next call of the step. Errors: LimitExceeded; Diverged in a replay."""
         number, self._number = self._number, self._number + 1
         if number >= STEP_CALLS_MAX:
@@ -265,7 +274,7 @@ class Journal:
         record = self._kept.records.get(slot)
         if record is None:
             self._compare(number, slot, call)
-        return Place(number, slot, record)
+        return CallPlace(number, slot, record)
 
     def _compare(self, number: int, slot: str, call: Call) -> None:
         """Notice that another call was made here before, as the `number`-th of the step."""
@@ -275,7 +284,7 @@ class Journal:
         if was in (None, slot) and not self._origin.strict:
             return
         found = _shown(call.name, call.arguments)
-        diverged = Diverged(self._desk.agent, number, expected, found)
+        diverged = Diverged(self._port.agent, number, expected, found)
         if self._origin.strict:
             raise diverged
         if self.diverged is None:
@@ -285,7 +294,7 @@ class Journal:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    async def call(self, call: Call, work: Work, terms: Terms) -> Any:
+    async def call(self, call: Call, work: Work, terms: CallOptions) -> Any:
         """The result of `call`: from the journal, from the team, or by making it, and recorded.
 
         Errors: CallFailed, CallInterrupted, LimitExceeded. Conflict when another process took a
@@ -304,13 +313,13 @@ class Journal:
                 self.make_room(len(encoded))
                 return await self._done(place.slot, record, encoded, is_shared=True)
             if terms.shared_ms is not None and not record.failures:
-                encoded = await find(self._desk, call.digest)
+                encoded = await find(self._port, call.digest)
                 if encoded is not None:
                     self.make_room(len(encoded))
                     return await self._done(place.slot, record, encoded, is_shared=True)
             return await self._make(place.slot, record, work, terms)
 
-    def begin(self, place: Place, call: Call) -> CallRecord:
+    def begin(self, place: CallPlace, call: Call) -> CallRecord:
         """The first record of a call, before any attempt."""
         kept = call.arguments if len(canonical(call.arguments)) <= CALL_INLINE_BYTES else None
         return CallRecord(
@@ -327,15 +336,15 @@ class Journal:
     async def _kept_by_restore(self, slot: str) -> bytes | None:
         """The encoded result that this call had in a future that was abandoned, if that restore
         kept calls: it was paid for once."""
-        found = await self._desk.kept_call(self.key_of(slot), self._origin.step)
+        found = await self._port.kept_call(self.key_of(slot), self._origin.step)
         if not found:
             return None
         kept = Kept()
         for entry in found:
-            kept.add(entry, journal_prefix(self._desk.agent))
+            kept.add(entry, journal_prefix(self._port.agent))
         return encode_large(kept.result_of(slot))
 
-    async def _make(self, slot: str, record: CallRecord, work: Work, terms: Terms) -> Any:
+    async def _make(self, slot: str, record: CallRecord, work: Work, terms: CallOptions) -> Any:
         """Attempts, until one succeeds or there are no more."""
         key = self.idempotency_key(slot)
         if terms.at_most_once and record.begun > len(record.failures):
@@ -344,7 +353,7 @@ class Journal:
             if terms.at_most_once:
                 record = record.model_copy(update={"begun": len(record.failures) + 1})
                 await self.write(slot, record)
-            self._observe(Point.CALL_BEGUN, record.name)
+            self._observe(StepPoint.CALL_BEGUN, record.name)
             begun_s = monotonic()
             try:
                 encoded = await work(key)
@@ -352,12 +361,17 @@ class Journal:
             except Exception as error:  # noqa: BLE001 - a tool may raise what it likes
                 record = await self._failed(slot, record, error, terms, _since_ms(begun_s))
             else:
-                self._observe(Point.CALL_RETURNED, record.name)
+                self._observe(StepPoint.CALL_RETURNED, record.name)
                 record = record.model_copy(update={"duration_ms": _since_ms(begun_s)})
                 return await self._done(slot, record, encoded, share_ms=terms.shared_ms)
 
     async def _failed(
-        self, slot: str, record: CallRecord, error: Exception, terms: Terms, took_ms: Milliseconds
+        self,
+        slot: str,
+        record: CallRecord,
+        error: Exception,
+        terms: CallOptions,
+        took_ms: Milliseconds,
     ) -> CallRecord:
         """Record the failure, and pause if there is another attempt. Errors: CallFailed."""
         failure = Failure(reason=reason_of(error), duration_ms=took_ms)
@@ -421,7 +435,7 @@ class Journal:
         """Put the parts that are too much for one commit, ahead of the commit that refers to
         them."""
         for ops in batches:
-            await self._desk.commit(
+            await self._port.commit(
                 ops,
                 conditions=[self._origin.guard],
                 note=f"result of {name[:_NAME_CHARACTERS_MAX]}",
@@ -433,12 +447,12 @@ class Journal:
         That is noted in the journal first: should the step end otherwise, its commit removes them.
         """
         for digest, encoded in kept.items():
-            prefix = f"{large.kept_prefix(self._desk.agent)}/{digest}"
-            if await self._desk.entry(large.part_keys(prefix, len(encoded))[-1]) is not None:
+            prefix = f"{large.kept_prefix(self._port.agent)}/{digest}"
+            if await self._port.entry(large.part_keys(prefix, len(encoded))[-1]) is not None:
                 continue
             note: list[Op] = [Put(self.key_of(AHEAD, digest), encode_value(True))]
             for ops in large.batches(large.puts(prefix, encoded)):
-                await self._desk.commit(
+                await self._port.commit(
                     [*note, *ops], conditions=[self._origin.guard], note="to be kept"
                 )
                 note = []
@@ -453,14 +467,14 @@ class Journal:
     ) -> Receipt:
         """Record, in a separate commit on condition that the step can still be committed."""
         name = record.name[:_NAME_CHARACTERS_MAX]
-        self._observe(Point.RECORDING, name)
-        receipt = await self._desk.commit(
+        self._observe(StepPoint.RECORDING, name)
+        receipt = await self._port.commit(
             [Put(self.key_of(slot), encode_value(record.plain())), *ops],
             conditions=[self._origin.guard, *conditions],
             note=f"{record.kind} {name}: {record.outcome}",
         )
         self._kept.records[slot] = record
-        self._observe(Point.RECORDED, name)
+        self._observe(StepPoint.RECORDED, name)
         return receipt
 
     def idempotency_key(self, slot: str) -> str:
@@ -469,7 +483,7 @@ class Journal:
         It differs between boards, agents and steps: on a branch it is another one; after a restore,
         the same call in the same step has the same key.
         """
-        text = canonical([self._desk.name, self._desk.agent, self._origin.step, slot])
+        text = canonical([self._port.name, self._port.agent, self._origin.step, slot])
         return hashlib.sha256(text.encode()).hexdigest()[:_KEY_DIGITS]
 
     # --- the end ----------------------------------------------------------------------------------
@@ -495,7 +509,7 @@ class Journal:
         failed = [slot for slot, record in self.records.items() if record.outcome == "failed"]
         if failed:
             ops = [Delete(self.key_of(slot)) for slot in failed]
-            await self._desk.commit(ops, conditions=[self._origin.guard], note="to be tried again")
+            await self._port.commit(ops, conditions=[self._origin.guard], note="to be tried again")
             for slot in failed:
                 del self._kept.records[slot]
 

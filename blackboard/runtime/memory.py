@@ -31,8 +31,7 @@ from blackboard.client.views import Entry, Listing, Receipt
 from blackboard.core.commit import ABSENT, Condition, Delete, KeyAt, Op, Put
 from blackboard.core.path import check_name, item_key
 from blackboard.errors import Conflict, Corrupt, InvalidRequest, LimitExceeded
-from blackboard.runtime.models import Message, Role
-from blackboard.types import (
+from blackboard.limits import (
     LIST_ENTRIES_MAX,
     RECALL_RESULTS_MAX,
     RECALL_TURNS_MAX,
@@ -41,10 +40,9 @@ from blackboard.types import (
     TRANSCRIPT_PAGE_TURNS_MAX,
     TRANSCRIPT_TURN_BYTES_MAX,
     WINDOW_TURNS_MAX,
-    Key,
-    Milliseconds,
-    Prefix,
 )
+from blackboard.runtime.models import ChatMessage, Role
+from blackboard.units import Key, Milliseconds, Prefix
 from blackboard.wire.codec import encode_value
 
 K = TypeVar("K", bound=BaseModel)
@@ -52,7 +50,7 @@ _WORD = re.compile(r"\w+")
 _BYTES_PER_TOKEN: Final = 4
 
 
-class Writes(Protocol):
+class StepWriter(Protocol):
     """A step, or what a step is given: what is asked of it happens in its commit."""
 
     def append(self, prefix: Prefix, value: Any) -> None:
@@ -135,7 +133,7 @@ class _Stored(_Kept):
 
 
 @dataclass(frozen=True, slots=True)
-class _Moved:
+class _MovedTurns:
     summary: Summary
     page: _Page
     entries: tuple[Entry, ...]
@@ -154,15 +152,15 @@ class Window:
         return sum(turn.tokens for turn in self.turns) + tokens_of(self.summary)
 
     @property
-    def messages(self) -> tuple[Message, ...]:
+    def messages(self) -> tuple[ChatMessage, ...]:
         """As the beginning of a prompt."""
-        said = [Message(role=turn.role, content=turn.text) for turn in self.turns]
+        said = [ChatMessage(role=turn.role, content=turn.text) for turn in self.turns]
         told = f"What was said before, in short:\n{self.summary}"
-        return (*([Message(role="system", content=told)] if self.summary else []), *said)
+        return (*([ChatMessage(role="system", content=told)] if self.summary else []), *said)
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class TranscriptSize:
     """How much there is: turns in all, those of them that are archived, tokens and bytes of all."""
 
     turns: int
@@ -197,7 +195,7 @@ class Transcript:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def add(self, step: Writes, role: Role, text: str) -> None:
+    def add(self, step: StepWriter, role: Role, text: str) -> None:
         """Add a turn when `step` commits. Errors: LimitExceeded (TRANSCRIPT_TURN_BYTES_MAX)."""
         size = len(text.encode())
         if size > TRANSCRIPT_TURN_BYTES_MAX:
@@ -264,7 +262,7 @@ class Transcript:
         entry: Entry | None,
         summarise: Summarise,
         every_keep: tuple[int, int],
-    ) -> "_Moved | None":
+    ) -> "_MovedTurns | None":
         """The part of the `oldest` turns to move, and the resulting summary."""
         every, keep = every_keep
         if not (1 <= every <= TRANSCRIPT_PAGE_TURNS_MAX and 0 <= keep <= WINDOW_TURNS_MAX // 2):
@@ -281,9 +279,9 @@ class Transcript:
             archived=before.archived + len(turns),
             tokens=before.tokens + sum(turn.tokens for turn in turns),
         )
-        return _Moved(summary, _Page(turns=turns), tuple(chosen))
+        return _MovedTurns(summary, _Page(turns=turns), tuple(chosen))
 
-    def _page_key(self, moved: "_Moved") -> Key:
+    def _page_key(self, moved: "_MovedTurns") -> Key:
         return item_key(f"{self.prefix}/pages", moved.page.turns[0].index)
 
     # --- reading ----------------------------------------------------------------------------------
@@ -310,13 +308,13 @@ class Transcript:
                 turns.popleft()
         return Window(summary, tuple(turns))
 
-    async def account(self, board: TranscriptBoard) -> Account:
+    async def account(self, board: TranscriptBoard) -> TranscriptSize:
         """How much there is."""
         keys = [self._key(part) for part in ("count", "tokens", "bytes", "summary")]
         found = await board.entries(keys)
         count, tokens, size = (_count(found.get(key)) for key in keys[:3])
         entry = found.get(keys[3])
-        return Account(count, _read(Summary, entry).archived if entry else 0, tokens, size)
+        return TranscriptSize(count, _read(Summary, entry).archived if entry else 0, tokens, size)
 
     async def _turns(self, board: TranscriptBoard, first: int = 0) -> list[Turn]:
         """The turns that are not archived, from index `first`."""

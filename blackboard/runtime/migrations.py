@@ -18,7 +18,7 @@ from blackboard.client.views import Entry
 from blackboard.core.commit import KeyAt, Put
 from blackboard.errors import BlackboardError, Conflict, InvalidRequest
 from blackboard.runtime.agent import Agent
-from blackboard.runtime.state import Schema, Stored, stored_in
+from blackboard.runtime.state import Schema, StoredState, stored_in
 from blackboard.wire.codec import encode_value
 
 Verdict = Literal["current", "migrates", "migrated", "fails", "unknown", "busy"]
@@ -27,7 +27,7 @@ a step at the same time; run it again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class MigrationFinding:
     """What becomes of the state of one agent; `reason` says why it fails."""
 
     agent: str
@@ -62,7 +62,7 @@ def kinds_in(module: ModuleType) -> Mapping[str, type[Agent[Any]]]:
 
 async def migrate(
     board: Board, kinds: Mapping[str, type[Agent[Any]]], *, write: bool
-) -> Sequence[Finding]:
+) -> Sequence[MigrationFinding]:
     """Try every readable stored state on `kinds`, by agent; with `write`, rewrite it.
 
     An operator sees all of them, an agent its own.
@@ -75,15 +75,15 @@ async def migrate(
 
 async def _migrate(
     board: Board, entry: Entry, kinds: Mapping[str, type[Agent[Any]]], *, write: bool
-) -> Finding:
+) -> MigrationFinding:
     name = entry.key.split("/")[1]
     try:
         stored = stored_in(entry)
     except BlackboardError as error:
-        return Finding(name, "", 0, 0, "fails", str(error))
+        return MigrationFinding(name, "", 0, 0, "fails", str(error))
     known = kinds.get(stored.kind)
     if known is None:
-        return Finding(name, stored.kind, stored.version, stored.version, "unknown")
+        return MigrationFinding(name, stored.kind, stored.version, stored.version, "unknown")
     schema = known(name).schema
     try:
         plain = schema.dump(name, schema.revive(name, stored))
@@ -98,12 +98,14 @@ async def _migrate(
 
 
 def _finding(
-    name: str, stored: Stored, schema: Schema[Any], verdict: Verdict, reason: str = ""
-) -> Finding:
-    return Finding(name, stored.kind, stored.version, schema.version, verdict, reason)
+    name: str, stored: StoredState, schema: Schema[Any], verdict: Verdict, reason: str = ""
+) -> MigrationFinding:
+    return MigrationFinding(name, stored.kind, stored.version, schema.version, verdict, reason)
 
 
-async def _write(board: Board, entry: Entry, found: Finding, after: Stored) -> Finding:
+async def _write(
+    board: Board, entry: Entry, found: MigrationFinding, after: StoredState
+) -> MigrationFinding:
     """Rewrite the state, as its agent. A running agent reads it before its next commit."""
     try:
         await board.as_agent(found.agent).commit(
@@ -112,5 +114,7 @@ async def _write(board: Board, entry: Entry, found: Finding, after: Stored) -> F
             note=f"schema version {found.version} -> {found.to}",
         )
     except Conflict as error:
-        return Finding(found.agent, found.kind, found.version, found.to, "busy", str(error))
+        return MigrationFinding(
+            found.agent, found.kind, found.version, found.to, "busy", str(error)
+        )
     return found

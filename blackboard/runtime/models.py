@@ -58,7 +58,7 @@ class Tool(Plain):
     parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object"})
 
 
-class Message(Plain):
+class ChatMessage(Plain):
     """One turn of a conversation. A tool's result says which call it `answers`, by id."""
 
     role: Role
@@ -70,7 +70,7 @@ class Message(Plain):
 class Prompt(Plain):
     """A request to a model. Fields that are None are not sent, so the service's defaults apply."""
 
-    messages: tuple[Message, ...] = Field(min_length=1)
+    messages: tuple[ChatMessage, ...] = Field(min_length=1)
     tools: tuple[Tool, ...] = ()
     temperature: float | None = Field(default=None, ge=0, le=2)
     seed: int | None = None
@@ -86,8 +86,8 @@ class Prompt(Plain):
         tokens_max: int | None = None,
     ) -> "Prompt":
         """One question, below instructions if there are any."""
-        messages = [Message(role="system", content=system)] if system else []
-        messages.append(Message(role="user", content=text))
+        messages = [ChatMessage(role="system", content=system)] if system else []
+        messages.append(ChatMessage(role="user", content=text))
         return Prompt(
             messages=tuple(messages), temperature=temperature, seed=seed, tokens_max=tokens_max
         )
@@ -96,7 +96,7 @@ class Prompt(Plain):
 # --- what is answered -----------------------------------------------------------------------------
 
 
-class Usage(Plain):
+class ModelUsage(Plain):
     """The usage of a call. `cost_microusd` (millionths of a US dollar) is None without prices."""
 
     prompt_tokens: int = Field(default=0, ge=0)
@@ -124,13 +124,13 @@ class Reply(Plain):
     finish: str = "stop"
     temperature: float | None = None
     seed: int | None = None
-    usage: Usage = Usage()
+    usage: ModelUsage = ModelUsage()
     attempts: int = 1
 
     @property
-    def message(self) -> Message:
+    def message(self) -> ChatMessage:
         """The answer as a turn of the conversation that goes on."""
-        return Message(role="assistant", content=self.text, tool_calls=self.tool_calls)
+        return ChatMessage(role="assistant", content=self.text, tool_calls=self.tool_calls)
 
 
 class Model(Protocol):
@@ -167,7 +167,7 @@ class Prices:
             raise InvalidRequest(field="BB_MODEL_PRICES", reason=reason)
         return Prices(prompt, completion)
 
-    def cost_microusd(self, usage: Usage) -> int:
+    def cost_microusd(self, usage: ModelUsage) -> int:
         """What `usage` costs, rounded up."""
         spent = usage.prompt_tokens * self.prompt_usd
         return math.ceil(spent + usage.completion_tokens * self.completion_usd)
@@ -205,7 +205,7 @@ class ScriptedModel:
         said = self._next(prompt)
         calls = (said,) if isinstance(said, ToolCall) else () if isinstance(said, str) else said
         text = said if isinstance(said, str) else ""
-        usage = Usage(
+        usage = ModelUsage(
             prompt_tokens=sum(len(message.content.split()) for message in prompt.messages),
             completion_tokens=len(text.split()) + sum(len(c.arguments.split()) for c in calls),
         )

@@ -30,25 +30,25 @@ from pydantic import BaseModel, ConfigDict
 from blackboard.client.board import Board
 from blackboard.client.contexts import TOKEN_VARIABLE
 from blackboard.errors import BlackboardError, InvalidRequest
+from blackboard.limits import AGENT_ERROR_BYTES_MAX, FINISH_TIMEOUT_MS
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.run import Rest
 from blackboard.runtime.state import Status, state_key
 from blackboard.runtime.supervisor import (
     CRASH_LOOP_CODE,
-    Care,
+    AgentExit,
     Crashes,
-    Ended,
+    RestartPolicy,
     supervision_key,
 )
-from blackboard.runtime.team import MakeLife
-from blackboard.types import AGENT_ERROR_BYTES_MAX, FINISH_TIMEOUT_MS
+from blackboard.runtime.team import MakeSupervisor
 
 _CHILD = "blackboard.runtime.child"
 _PIPE_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BoardAddress:
     """Where a process finds the board. `token`: an operator's, or a function of the agent."""
 
     url: str
@@ -68,7 +68,7 @@ class Order(BaseModel):
     name: str
     url: str
     board: str
-    care: dict[str, int]
+    policy: dict[str, int]
     rests: int | None = None
     """The file descriptor through which it reports what the agent waits for: `rest_line`."""
 
@@ -126,22 +126,26 @@ def target_of(kind: type[Agent[Any]]) -> str:
     return f"{module}:{kind.__qualname__}"
 
 
-def in_processes(board: Board, place: Place, care: Care | None = None) -> MakeLife:
+def in_processes(
+    board: Board, place: BoardAddress, policy: RestartPolicy | None = None
+) -> MakeSupervisor:
     """For `run_team`: runs each agent in a separate process.
 
     The process makes the agent by its class and its name: it gets nothing else that the object has.
     """
-    return lambda agent: ProcessLife(agent, board, place, care or Care())
+    return lambda agent: ProcessSupervisor(agent, board, place, policy or RestartPolicy())
 
 
-class ProcessLife:
+class ProcessSupervisor:
     """One agent in a separate process, which is restarted when it dies. `run` once."""
 
-    def __init__(self, agent: Agent[Any], board: Board, place: Place, care: Care) -> None:
+    def __init__(
+        self, agent: Agent[Any], board: Board, place: BoardAddress, policy: RestartPolicy
+    ) -> None:
         self.agent = agent
         self._board = board.as_agent(agent.name)
-        self._care = care
-        self._crashes = Crashes(agent.name, self._board, care)
+        self._policy = policy
+        self._crashes = Crashes(agent.name, self._board, policy)
         self._stop = asyncio.Event()
         self._token = place.token_of(agent.name)
         self._order = Order(
@@ -149,7 +153,7 @@ class ProcessLife:
             name=agent.name,
             url=place.url,
             board=board.name,
-            care=asdict(care),
+            policy=asdict(policy),
         )
         self.pid: int | None = None
         """The process as it is now."""
@@ -162,9 +166,9 @@ class ProcessLife:
         """Ask the process to stop; it is killed if it does not."""
         self._stop.set()
 
-    async def run(self) -> Ended:
+    async def run(self) -> AgentExit:
         """As `Life.run`. Cancellation: the process is asked to end, and killed if it does not."""
-        ended: Ended | None = None
+        ended: AgentExit | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._crashes.take_back)
             ended = await self._live()
@@ -172,7 +176,7 @@ class ProcessLife:
         assert ended is not None
         return ended
 
-    async def _live(self) -> Ended:
+    async def _live(self) -> AgentExit:
         step = await self._step()
         while not self._stop.is_set():
             epoch = (await self._board.head()).epoch.number
@@ -234,7 +238,7 @@ class ProcessLife:
         if process.returncode is not None:
             return
         process.terminate()
-        with anyio.move_on_after((self._care.grace_ms + FINISH_TIMEOUT_MS) / 1000):
+        with anyio.move_on_after((self._policy.grace_ms + FINISH_TIMEOUT_MS) / 1000):
             await process.wait()
         if process.returncode is None:
             process.kill()
@@ -247,16 +251,16 @@ class ProcessLife:
             return None
         return value.get("step") if isinstance(value, dict) else None
 
-    async def _as_told(self) -> Ended:
+    async def _as_told(self) -> AgentExit:
         """How it ended, by what the board has."""
         value = await self._board.get(state_key(self.agent.name))
         if isinstance(value, dict) and value.get("status") == Status.DONE:
             return self._ended("done", str(value.get("outcome", "")))
         return self._ended("stopped")
 
-    def _ended(self, how: Any, outcome: str = "", error: str = "") -> Ended:
+    def _ended(self, how: Any, outcome: str = "", error: str = "") -> AgentExit:
         crashes = self._crashes
-        return Ended(self.agent.name, how, outcome, crashes.total, error or crashes.error)
+        return AgentExit(self.agent.name, how, outcome, crashes.total, error or crashes.error)
 
 
 async def _last_said(stream: ByteReceiveStream) -> str:

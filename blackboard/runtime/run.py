@@ -38,21 +38,20 @@ from blackboard.errors import (
     RolledBack,
     StaleEpoch,
 )
-from blackboard.runtime.agent import Agent
-from blackboard.runtime.board_port import BoardDesk
-from blackboard.runtime.journal import Observer, Point, unobserved
-from blackboard.runtime.runner import Runner, Stepped
-from blackboard.runtime.state import S, Status, journal_prefix
-from blackboard.types import (
+from blackboard.limits import (
     AGENT_CRASHES_MAX,
     AGENT_PAUSE_MS,
     AGENT_PAUSE_MS_MAX,
     FROZEN_WAIT_MS_MAX,
     LEASE_TTL_MS,
     PATTERNS_MAX,
-    Milliseconds,
-    Revision,
 )
+from blackboard.runtime.agent import Agent
+from blackboard.runtime.board_port import LiveBoardPort
+from blackboard.runtime.journal import Observer, StepPoint, unobserved
+from blackboard.runtime.runner import Runner, Stepped
+from blackboard.runtime.state import S, Status, journal_prefix
+from blackboard.units import Milliseconds, Revision
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +85,7 @@ class Rest:
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class RunOptions:
     """How an agent lives in a process.
 
     `if_taken`, `ttl_ms`: as of `Board.attach`. It stops after the step in which `stop` is set, and
@@ -114,7 +113,7 @@ def pause_s(
 
 
 async def run_agent(
-    agent: Agent[S], board: Board, stay: Stay | None = None, *, observe: Observer = unobserved
+    agent: Agent[S], board: Board, stay: RunOptions | None = None, *, observe: Observer = unobserved
 ) -> Stepped:
     """Run `agent` on `board` until it is done, or as `stay` says; returns its last step.
 
@@ -126,15 +125,15 @@ async def run_agent(
     """
     in_a_row = 0
 
-    def observed(point: Point, about: str) -> None:
+    def observed(point: StepPoint, about: str) -> None:
         nonlocal in_a_row
-        if point in (Point.COMMITTED, Point.SUSPENDED):
+        if point in (StepPoint.COMMITTED, StepPoint.SUSPENDED):
             in_a_row = 0
         observe(point, about)
 
     while True:
         try:
-            return await run_until_crash(agent, board, stay or Stay(), observe=observed)
+            return await run_until_crash(agent, board, stay or RunOptions(), observe=observed)
         except AgentInterrupted as error:
             in_a_row += 1
             if in_a_row >= AGENT_CRASHES_MAX:
@@ -144,7 +143,7 @@ async def run_agent(
 
 
 async def run_until_crash(
-    agent: Agent[S], board: Board, stay: Stay, *, observe: Observer = unobserved
+    agent: Agent[S], board: Board, stay: RunOptions, *, observe: Observer = unobserved
 ) -> Stepped:
     """As `run_agent`; a cancellation that nobody asked for is AgentInterrupted at once."""
     asked = cancellations()
@@ -156,7 +155,7 @@ async def run_until_crash(
         raise AgentInterrupted(agent.name, "nobody asked for this cancellation") from error
 
 
-async def _run(agent: Agent[S], board: Board, stay: Stay, observe: Observer) -> Stepped:
+async def _run(agent: Agent[S], board: Board, stay: RunOptions, observe: Observer) -> Stepped:
     """Attach and live, and again in each epoch that a restore begins."""
     home = board.as_agent(agent.name).waiting_for_thaw(FROZEN_WAIT_MS_MAX)
     if_taken = stay.if_taken
@@ -167,9 +166,9 @@ async def _run(agent: Agent[S], board: Board, stay: Stay, observe: Observer) -> 
         attached = home.attach(if_taken=if_taken, ttl_ms=stay.ttl_ms, deliver=_nothing_held)
         try:
             async with attached as me:
-                desk = _Desk(me.board, epoch)
-                return await _live(Runner(agent, desk, observe=observe), desk, me, stay)
-        except (LeaseLost, Fenced, StaleEpoch, _Moved) as error:
+                port = _AgentBoardPort(me.board, epoch)
+                return await _live(Runner(agent, port, observe=observe), port, me, stay)
+        except (LeaseLost, Fenced, StaleEpoch, _EpochMoved) as error:
             now = (await home.head()).epoch
             if now.number == epoch:
                 raise
@@ -177,11 +176,11 @@ async def _run(agent: Agent[S], board: Board, stay: Stay, observe: Observer) -> 
             if_taken = "refuse"
 
 
-class _Moved(Exception):
+class _EpochMoved(Exception):
     """The board is in another epoch than the one in which the agent was attached."""
 
 
-class _Desk(BoardDesk):
+class _AgentBoardPort(LiveBoardPort):
     """The desk of an agent that is attached. After a restore it is attached no more."""
 
     def __init__(self, board: Board, epoch: int) -> None:
@@ -196,10 +195,12 @@ class _Desk(BoardDesk):
         """Errors: _Moved. Called before a step that follows a rest, so that no call is made in the
         name of an agent that this process may no longer be."""
         if (await self.board.head()).epoch.number != self._epoch:
-            raise _Moved(f"attached in epoch {self._epoch}")
+            raise _EpochMoved(f"attached in epoch {self._epoch}")
 
 
-async def _live(runner: Runner[S], desk: _Desk, me: "Attachment[Board]", stay: Stay) -> Stepped:
+async def _live(
+    runner: Runner[S], port: _AgentBoardPort, me: "Attachment[Board]", stay: RunOptions
+) -> Stepped:
     """Steps and rests, while attached."""
     shown, taken = "", 0
     while True:
@@ -219,7 +220,7 @@ async def _live(runner: Runner[S], desk: _Desk, me: "Attachment[Board]", stay: S
                 await _end_of(rest, me.board, stay.stop)
             finally:
                 tell(None)
-            await desk.check()
+            await port.check()
             runner.forget()
 
 
@@ -233,7 +234,7 @@ async def _nothing_held() -> Sequence[Op]:
     return ()
 
 
-def _is_over(stepped: Stepped, stay: Stay, taken: int) -> bool:
+def _is_over(stepped: Stepped, stay: RunOptions, taken: int) -> bool:
     return (
         stepped.status is Status.DONE
         or (stepped.rests and stay.leaves)

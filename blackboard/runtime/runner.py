@@ -28,24 +28,33 @@ from blackboard.errors import (
     StaleEpoch,
     Unauthenticated,
 )
+from blackboard.limits import STEP_ATTEMPTS_MAX, STEP_PAUSE_MS_MAX
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.approvals import decisions_of, requests_of
-from blackboard.runtime.board_port import Desk
+from blackboard.runtime.board_port import BoardPort
 from blackboard.runtime.calls import CallRecord
 from blackboard.runtime.chunks import kept_prefix
-from blackboard.runtime.context import Context, Run, Suspended
-from blackboard.runtime.journal import Journal, Kept, Observer, Origin, Point, load, unobserved
+from blackboard.runtime.context import Context, StepRun, Suspended
+from blackboard.runtime.journal import (
+    Journal,
+    JournalOrigin,
+    Kept,
+    Observer,
+    StepPoint,
+    load,
+    unobserved,
+)
 from blackboard.runtime.state import (
     S,
     Status,
-    Stored,
+    StoredState,
     declared_key,
     guard,
     journal_prefix,
     state_key,
     stored_in,
 )
-from blackboard.types import STEP_ATTEMPTS_MAX, STEP_PAUSE_MS_MAX, Revision
+from blackboard.units import Revision
 from blackboard.wire.codec import encode_value
 
 _FIRST_PAUSE_MS = 10
@@ -84,7 +93,7 @@ class Stepped:
 class Hydrated:
     """An agent as the board has it: `revision` is that of its state, 0 if it has none yet."""
 
-    stored: Stored
+    stored: StoredState
     revision: Revision
     since: Revision
     kept: Kept
@@ -97,15 +106,15 @@ class Runner(Generic[S]):
     def __init__(
         self,
         agent: Agent[S],
-        desk: Desk,
+        port: BoardPort,
         *,
         observe: Observer = unobserved,
         strict: bool = False,
     ) -> None:
         """With `strict`, a call that the journal does not have is an error: a replay."""
-        assert agent.name == desk.agent, (agent.name, desk.agent)
+        assert agent.name == port.agent, (agent.name, port.agent)
         self.agent = agent
-        self._desk = desk
+        self._port = port
         self._observe = observe
         self._strict = strict
         self._schema = agent.schema
@@ -115,7 +124,7 @@ class Runner(Generic[S]):
         """Read the state again before the next step."""
         self._hydrated = None
 
-    async def hydrate(self) -> tuple[S, Stored]:
+    async def hydrate(self) -> tuple[S, StoredState]:
         """The state as the board has it, in the version of the code, and what is stored.
 
         Errors: SchemaTooNew, MigrationFailed, InvalidState, Corrupt. Nothing is written.
@@ -126,11 +135,11 @@ class Runner(Generic[S]):
     async def _read(self) -> Hydrated:
         if self._hydrated is None:
             name = self.agent.name
-            page = await self._desk.list(state_key(name))
+            page = await self._port.list(state_key(name))
             entry = page.entries[0] if page.entries else None
             # After the state: calls that an older state made must not answer those of this one.
             declared, kept = await asyncio.gather(
-                self._desk.entry(declared_key(name)), load(self._desk)
+                self._port.entry(declared_key(name)), load(self._port)
             )
             self._hydrated = Hydrated(
                 stored=self._stored(entry),
@@ -139,14 +148,14 @@ class Runner(Generic[S]):
                 kept=kept,
                 declared=declared.value if declared else None,
             )
-            self._observe(Point.HYDRATED, name)
+            self._observe(StepPoint.HYDRATED, name)
         return self._hydrated
 
-    def _stored(self, entry: Entry | None) -> Stored:
+    def _stored(self, entry: Entry | None) -> StoredState:
         if entry is not None:
             return stored_in(entry)
         first = self._schema.dump(self.agent.name, self.agent.first())
-        return Stored(kind=self.agent.kind, version=self._schema.version, state=first)
+        return StoredState(kind=self.agent.kind, version=self._schema.version, state=first)
 
     # --- a step -----------------------------------------------------------------------------------
 
@@ -175,7 +184,7 @@ class Runner(Generic[S]):
                 return await self._attempt(attempt, refused)
             except StaleEpoch as error:
                 self._give_up(attempt, error)
-                await self._desk.renew(error)
+                await self._port.renew(error)
             except Conflict as error:
                 self._give_up(attempt, error)
                 refused = error
@@ -199,12 +208,12 @@ class Runner(Generic[S]):
             return self._told(now, attempt)
         number = now.stored.step + 1
         condition = guard(self.agent.name, now.revision)
-        origin = Origin(number, condition, self._strict, refused is not None)
-        journal = Journal(self._desk, origin, now.kept, self._observe)
+        origin = JournalOrigin(number, condition, self._strict, refused is not None)
+        journal = Journal(self._port, origin, now.kept, self._observe)
         state = self._schema.revive(self.agent.name, now.stored)
-        step = Step(self._desk, validate=True, note=f"step {number}")
-        ctx = Context(state, Run(number, attempt, refused), step, journal, self._desk)
-        self._observe(Point.STEP_BEGUN, str(number))
+        step = Step(self._port, validate=True, note=f"step {number}")
+        ctx = Context(state, StepRun(number, attempt, refused), step, journal, self._port)
+        self._observe(StepPoint.STEP_BEGUN, str(number))
         suspended = None
         async with _Committing(step) as committing:
             suspended = await self._run(ctx, journal)
@@ -212,7 +221,7 @@ class Runner(Generic[S]):
             if changed:
                 await journal.put_ahead(ctx.keeping.kept)
                 committing.wanted = True
-                self._observe(Point.COMMITTING, str(number))
+                self._observe(StepPoint.COMMITTING, str(number))
         if suspended is not None:
             return await self._suspend(now, suspended, journal, attempt)
         if not changed:
@@ -254,7 +263,7 @@ class Runner(Generic[S]):
         """Add to the step's commit what the runtime adds; False if there is nothing to commit."""
         agent, stored = self.agent, now.stored
         plain = self._schema.dump(agent.name, ctx.state)
-        after = Stored(
+        after = StoredState(
             kind=agent.kind,
             version=self._schema.version,
             step=stored.step + 1,
@@ -285,7 +294,7 @@ class Runner(Generic[S]):
         """The step is on the board; so is what is remembered of it."""
         receipt = step.receipt
         assert receipt is not None
-        self._observe(Point.COMMITTED, str(now.stored.step))
+        self._observe(StepPoint.COMMITTED, str(now.stored.step))
         calls, patterns = journal.made, step.patterns
         now.revision, now.since, now.kept = receipt.revision, receipt.revision, Kept()
         now.declared = self.agent.declared()
@@ -310,13 +319,13 @@ class Runner(Generic[S]):
         after = now.stored.model_copy(update=update)
         receipt = None
         if suspended.ops or after != now.stored:
-            self._observe(Point.SUSPENDING, str(after.step + 1))
-            receipt = await self._desk.commit(
+            self._observe(StepPoint.SUSPENDING, str(after.step + 1))
+            receipt = await self._port.commit(
                 [*suspended.ops, Put(state_key(self.agent.name), encode_value(after.plain()))],
                 conditions=[guard(self.agent.name, now.revision), *suspended.conditions],
                 note=f"step {after.step + 1} waits",
             )
-            self._observe(Point.SUSPENDED, str(after.step + 1))
+            self._observe(StepPoint.SUSPENDED, str(after.step + 1))
         since = now.since
         now.stored = after
         self.forget()
@@ -375,7 +384,7 @@ class _Committing:
             raise _NotAccepted(refusal) from refusal
 
 
-def _asked(stored: Stored, journal: Journal) -> bool:
+def _asked(stored: StoredState, journal: Journal) -> bool:
     """Whether there may be requests for approval that the step's commit has to remove."""
     decided = any(record.kind == "decision" for record in journal.records.values())
     return decided or stored.status is Status.WAITING_FOR_APPROVAL

@@ -22,8 +22,8 @@ from blackboard.client.board import Board
 from blackboard.errors import BlackboardError, Compacted
 from blackboard.runtime.approvals import pending
 from blackboard.runtime.run import Rest
-from blackboard.runtime.supervisor import Ended
-from blackboard.types import Key, Revision
+from blackboard.runtime.supervisor import AgentExit
+from blackboard.units import Key, Revision
 
 OnDead = Literal["report", "stop"]
 STALLED: Key = "public/~team/stalled"
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 class Stalled:
     """The agents that are gone, and what each of the others waits for."""
 
-    gone: Mapping[str, Ended]
+    gone: Mapping[str, AgentExit]
     waits: Mapping[str, Rest]
 
     def plain(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Lookout:
         self._stirred.clear()
 
     async def look(
-        self, ended: Mapping[str, Ended], living: Mapping[str, Rest | None]
+        self, ended: Mapping[str, AgentExit], living: Mapping[str, Rest | None]
     ) -> Stalled | None:
         """Whether the team is stalled; this is reported, and withdrawn when it is over.
 

@@ -20,7 +20,7 @@ from blackboard.client.views import Entry
 from blackboard.core.commit import ABSENT, KeyAt
 from blackboard.core.path import JOURNAL
 from blackboard.errors import Corrupt, InvalidState, MigrationFailed, SchemaTooNew
-from blackboard.types import Key, Prefix, Revision
+from blackboard.units import Key, Prefix, Revision
 
 S = TypeVar("S", bound=BaseModel)
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
@@ -52,7 +52,7 @@ class Status(StrEnum):
     DONE = "done"
 
 
-class Stored(BaseModel):
+class StoredState(BaseModel):
     """The value at `state_key`.
 
     `step` counts the steps that were committed. `waiting` has the patterns of what the agent waits
@@ -88,7 +88,7 @@ class Schema(Generic[S]):
     migrations: Mapping[int, Migration] = field(default_factory=dict)
     check: Callable[[S], None] = lambda _: None
 
-    def revive(self, agent: str, stored: Stored) -> S:
+    def revive(self, agent: str, stored: StoredState) -> S:
         """The state that is stored, in the version of the code.
 
         Errors: SchemaTooNew, MigrationFailed, InvalidState. The stored state is not changed.
@@ -149,10 +149,10 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def stored_in(entry: Entry) -> Stored:
+def stored_in(entry: Entry) -> StoredState:
     """What the entry at a `state_key` holds. Errors: Corrupt when it is no such thing."""
     try:
-        return Stored.model_validate(entry.value)
+        return StoredState.model_validate(entry.value)
     except ValidationError as error:
         raise Corrupt(what=entry.key, reason=told(error)) from error
 

@@ -50,21 +50,20 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
 )
-from blackboard.runtime.agent import Agent
-from blackboard.runtime.journal import Observer, Point, unobserved
-from blackboard.runtime.run import Rest, Stay, pause_s, run_until_crash
-from blackboard.runtime.runner import Stepped
-from blackboard.runtime.state import Status
-from blackboard.types import (
+from blackboard.limits import (
     AGENT_CRASHES_MAX,
     AGENT_ERROR_BYTES_MAX,
     AGENT_GRACE_MS,
     AGENT_PAUSE_MS,
     AGENT_PAUSE_MS_MAX,
     LEASE_TTL_MS,
-    Key,
-    Milliseconds,
 )
+from blackboard.runtime.agent import Agent
+from blackboard.runtime.journal import Observer, StepPoint, unobserved
+from blackboard.runtime.run import Rest, RunOptions, pause_s, run_until_crash
+from blackboard.runtime.runner import Stepped
+from blackboard.runtime.state import Status
+from blackboard.units import Key, Milliseconds
 
 SUPERVISION = "public/~supervision"
 CRASH_LOOP_CODE = 70
@@ -88,8 +87,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Care:
-    """How an agent is looked after: the limits of the same names in blackboard/types.py."""
+class RestartPolicy:
+    """How an agent is looked after: the limits of the same names in blackboard/limits.py."""
 
     ttl_ms: Milliseconds = LEASE_TTL_MS
     grace_ms: Milliseconds = AGENT_GRACE_MS
@@ -103,7 +102,7 @@ class Care:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class AgentExit:
     """How a life ended. `outcome` is what the agent said, `error` what it crashed with last."""
 
     agent: str
@@ -127,12 +126,12 @@ def supervision_key(agent: str) -> Key:
 class Crashes:
     """Counts an agent's crashes, and records them on the board."""
 
-    def __init__(self, agent: str, board: Board, care: Care) -> None:
+    def __init__(self, agent: str, board: Board, policy: RestartPolicy) -> None:
         self.agent = agent
         self.total = 0
         self.error = ""
         self._board = board
-        self._care = care
+        self._policy = policy
         self._in_a_row = 0
         self._told = False
         self._well = asyncio.Event()
@@ -147,7 +146,7 @@ class Crashes:
         raised = crash if isinstance(crash, Exception) else None
         error = f"{type(raised).__name__}: {raised}" if raised is not None else str(crash)
         self.error = error.encode(errors="replace")[:AGENT_ERROR_BYTES_MAX].decode(errors="ignore")
-        loop = hopeless or self._in_a_row >= self._care.crashes_max
+        loop = hopeless or self._in_a_row >= self._policy.crashes_max
         count = self._in_a_row
         log.warning("agent %s crashed (%d): %s", self.agent, count, self.error, exc_info=raised)
         if loop:
@@ -185,7 +184,7 @@ class Crashes:
 
     def pause_s(self) -> float:
         """How long to wait before the next start."""
-        return self._care.pause_s(max(1, self._in_a_row))
+        return self._policy.pause_s(max(1, self._in_a_row))
 
 
 def last_frame(error: BaseException) -> dict[str, Any] | None:
@@ -208,7 +207,7 @@ def last_frame(error: BaseException) -> dict[str, Any] | None:
     return {"file": file, "line": line, "function": frame.f_code.co_qualname}
 
 
-class Life:
+class Supervisor:
     """One agent, in this process. `run` once.
 
     `board` must be one on which the agent may be acted as: its own, or an operator's.
@@ -218,15 +217,15 @@ class Life:
         self,
         agent: Agent[Any],
         board: Board,
-        care: Care | None = None,
+        policy: RestartPolicy | None = None,
         *,
         observe: Observer = unobserved,
     ) -> None:
         self.agent = agent
         self._board = board.as_agent(agent.name)
-        self._care = care or Care()
+        self._policy = policy or RestartPolicy()
         self._observe = observe
-        self._crashes = Crashes(agent.name, self._board, self._care)
+        self._crashes = Crashes(agent.name, self._board, self._policy)
         self._stop = asyncio.Event()
         self._scope = anyio.CancelScope()
         self._attached = False
@@ -239,13 +238,13 @@ class Life:
         """Ask it to end: after the step under way, at most `grace_ms` from now."""
         self._stop.set()
 
-    async def run(self) -> Ended:
+    async def run(self) -> AgentExit:
         """Live: see above.
 
         Errors: none of the agent's; those are counted. Cancellation: the step under way is
         abandoned at once, and the identity given back.
         """
-        ended: Ended | None = None
+        ended: AgentExit | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._end_in_time)
             tasks.start_soon(self._crashes.take_back)
@@ -256,11 +255,11 @@ class Life:
 
     async def _end_in_time(self) -> None:
         await self._stop.wait()
-        await anyio.sleep(self._care.grace_ms / 1000)
+        await anyio.sleep(self._policy.grace_ms / 1000)
         log.warning("agent %s: the step under way is abandoned", self.agent.name)
         self._scope.cancel()
 
-    async def _live(self) -> Ended:
+    async def _live(self) -> AgentExit:
         while not self._stop.is_set():
             try:
                 return await self._once()
@@ -275,15 +274,15 @@ class Life:
                 await self._stop.wait()
         return self._ended("stopped")
 
-    async def _once(self) -> Ended:
+    async def _once(self) -> AgentExit:
         await self._board.refresh()
-        stay = Stay(ttl_ms=self._care.ttl_ms, stop=self._stop, on_rest=self._rests)
+        stay = RunOptions(ttl_ms=self._policy.ttl_ms, stop=self._stop, on_rest=self._rests)
         stepped = await self._run(stay)
         if stepped is not None and stepped.status is Status.DONE:
             return self._ended("done", stepped.outcome)
         return self._ended("stopped")
 
-    async def _run(self, stay: Stay) -> Stepped | None:
+    async def _run(self, stay: RunOptions) -> Stepped | None:
         """Run the agent; None when it was asked to stop while it waited for its identity."""
         self._attached = given_up = False
         running = asyncio.ensure_future(
@@ -309,31 +308,34 @@ class Life:
         self.rest = rest
         self.on_rest()
 
-    def _observed(self, point: Point, about: str) -> None:
+    def _observed(self, point: StepPoint, about: str) -> None:
         self._attached = True
-        if point in (Point.COMMITTED, Point.SUSPENDED):
+        if point in (StepPoint.COMMITTED, StepPoint.SUSPENDED):
             self._crashes.progress()
         self._observe(point, about)
 
-    def _ended(self, how: How, outcome: str = "") -> Ended:
+    def _ended(self, how: How, outcome: str = "") -> AgentExit:
         crashes = self._crashes
-        return Ended(self.agent.name, how, outcome, crashes.total, crashes.error)
+        return AgentExit(self.agent.name, how, outcome, crashes.total, crashes.error)
 
 
-async def live(agent: Agent[Any], board: Board, care: Care | None = None) -> Ended:
+async def supervise(
+    agent: Agent[Any], board: Board, policy: RestartPolicy | None = None
+) -> AgentExit:
     """Run `agent` as the purpose of this process; SIGTERM and SIGINT stop it properly.
 
         sys.exit((await live(Researcher("researcher"), client.board())).exit_code)
 
-    Only in the main thread, where Python delivers signals. Errors, cancellation: as of `Life.run`.
+    Only in the main thread, where Python delivers signals. Errors and cancellation: as for
+    `Supervisor.run`.
     """
-    life = Life(agent, board, care)
+    life = Supervisor(agent, board, policy)
     with ended_by_signals(life):
         return await life.run()
 
 
 @contextmanager
-def ended_by_signals(life: Life) -> Iterator[None]:
+def ended_by_signals(life: Supervisor) -> Iterator[None]:
     """Within the block a signal asks the life to end, instead of ending the process."""
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}

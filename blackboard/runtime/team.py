@@ -42,13 +42,14 @@ from blackboard.errors import (
     StaleEpoch,
     Unavailable,
 )
+from blackboard.limits import FROZEN_WAIT_MS_MAX, TEAM_AGENTS_MAX
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.context import Context
 from blackboard.runtime.run import Rest
 from blackboard.runtime.stall import Lookout, OnDead
-from blackboard.runtime.state import Status, Stored, state_key
-from blackboard.runtime.supervisor import Care, Ended, Life
-from blackboard.types import FROZEN_WAIT_MS_MAX, TEAM_AGENTS_MAX, Key
+from blackboard.runtime.state import Status, StoredState, state_key
+from blackboard.runtime.supervisor import AgentExit, RestartPolicy, Supervisor
+from blackboard.units import Key
 from blackboard.wire.codec import encode_value
 
 ROSTER = "public/~roster"
@@ -56,7 +57,7 @@ _AWAY_PAUSE_S = 1.0
 log = logging.getLogger(__name__)
 
 
-class Member(BaseModel):
+class TeamMember(BaseModel):
     """A line of the roster. `state` is what a sub-agent begins with, None for that of its class.
 
     `parent` is None for those that a person started; `outcome` is None while it lives.
@@ -83,11 +84,11 @@ class Lived(Protocol):
     def stop(self) -> None:
         """Ask it to stop."""
 
-    async def run(self) -> Ended:
+    async def run(self) -> AgentExit:
         """Live until the end."""
 
 
-MakeLife = Callable[[Agent[Any]], Lived]
+MakeSupervisor = Callable[[Agent[Any]], Lived]
 
 
 def roster_key(agent: str) -> Key:
@@ -99,7 +100,7 @@ async def spawn(ctx: Context[Any], agent: Agent[Any], state: BaseModel | None = 
     """Bring `agent` to life, with `state`, when the step of `ctx` commits; returns its roster key.
 
     Its parent is the agent whose step it is. `await ctx.wait(...)` on its messages, or on what it
-    writes, to work together; `Member` at the returned key says how it ended.
+    writes, to work together; `TeamMember` at the returned key says how it ended.
     Errors: InvalidState when `state` does not suit it; LimitExceeded when the roster is full
     (TEAM_AGENTS_MAX). The step is refused if the name is taken.
     """
@@ -109,7 +110,7 @@ async def spawn(ctx: Context[Any], agent: Agent[Any], state: BaseModel | None = 
     first = None if state is None else agent.schema.dump(agent.name, state)
     key = roster_key(agent.name)
     ctx.expect(KeyAt(key, ABSENT))
-    ctx.put(key, Member(kind=agent.kind, parent=ctx.agent, state=first).model_dump())
+    ctx.put(key, TeamMember(kind=agent.kind, parent=ctx.agent, state=first).model_dump())
     return key
 
 
@@ -118,15 +119,16 @@ async def run_team(
     agents: Sequence[Agent[Any]],
     *,
     kinds: Iterable[type[Agent[Any]]] = (),
-    make_life: MakeLife | None = None,
+    make_supervisor: MakeSupervisor | None = None,
     stop: asyncio.Event | None = None,
     on_dead: OnDead = "report",
-) -> Mapping[str, Ended]:
+) -> Mapping[str, AgentExit]:
     """Run `agents`, and those of `kinds` that they spawn, until all have ended, or `stop` is set.
 
     `board` must be an operator's, or one on which you may act as every agent of the team.
-    `make_life` decides where each agent runs: by default `Life`, a task of this process; see
-    `runtime/processes.py` for processes. Unfinished work of an earlier process continues.
+    `make_supervisor` decides where each agent runs: by default `Supervisor`, a task of this
+    process; see `runtime/processes.py` for processes. Unfinished work of an earlier process
+    continues.
     `on_dead`: when an agent was given up and all remaining ones wait, "report" says so, in the log
     and at `public/~team/stalled`, and keeps waiting; "stop" also stops them, unless a request for
     approval is open.
@@ -134,7 +136,7 @@ async def run_team(
     `on_dead`; LimitExceeded for more than TEAM_AGENTS_MAX.
     Cancellation: every step under way is abandoned, every identity given back.
     """
-    make = make_life or (lambda agent: Life(agent, board, Care()))
+    make = make_supervisor or (lambda agent: Supervisor(agent, board, RestartPolicy()))
     if on_dead not in ("report", "stop"):
         raise InvalidRequest(field="on_dead", reason=f"{on_dead!r} is not report or stop")
     team = _Team(board, agents, kinds, make)
@@ -147,7 +149,7 @@ class _Team:
         board: Board,
         agents: Sequence[Agent[Any]],
         kinds: Iterable[type[Agent[Any]]],
-        make_life: MakeLife,
+        make_supervisor: MakeSupervisor,
     ) -> None:
         self._board = board
         self._roots = {agent.name: agent for agent in agents}
@@ -157,14 +159,14 @@ class _Team:
             raise LimitExceeded("TEAM_AGENTS_MAX", len(agents), TEAM_AGENTS_MAX, "agents")
         classes: list[type[Agent[Any]]] = [type(agent) for agent in agents]
         self._kinds = {kind.kind: kind for kind in (*classes, *kinds)}
-        self._make_life = make_life
+        self._make_supervisor = make_supervisor
         self._living: dict[str, _Seat] = {}
-        self.ended: dict[str, Ended] = {}
+        self.ended: dict[str, AgentExit] = {}
         self._changed = asyncio.Event()
         self._stopping = False
         self._lookout = Lookout(board)
 
-    async def run(self, stop: asyncio.Event, on_dead: OnDead) -> Mapping[str, Ended]:
+    async def run(self, stop: asyncio.Event, on_dead: OnDead) -> Mapping[str, AgentExit]:
         """Until all have ended."""
         for agent in self._roots.values():
             await self._enrol(agent)
@@ -178,7 +180,7 @@ class _Team:
 
     async def _enrol(self, agent: Agent[Any]) -> None:
         """Write a root into the roster, unless it is there already: then it continues."""
-        told = Member(kind=agent.kind).model_dump()
+        told = TeamMember(kind=agent.kind).model_dump()
         board = self._board.waiting_for_thaw(FROZEN_WAIT_MS_MAX)
         with suppress(Conflict):
             await board.put(roster_key(agent.name), told, expected=ABSENT)
@@ -206,10 +208,10 @@ class _Team:
 
     async def _agree(self, found: Mapping[Key, Any], tasks: TaskGroup) -> None:
         """Make the lives those of the roster. A root that is not in it (any more) lives too."""
-        wanted = {name: Member(kind=agent.kind) for name, agent in self._roots.items()}
+        wanted = {name: TeamMember(kind=agent.kind) for name, agent in self._roots.items()}
         for key, value in found.items():
             with suppress(ValidationError):
-                wanted[key.rpartition("/")[2]] = Member.model_validate(value)
+                wanted[key.rpartition("/")[2]] = TeamMember.model_validate(value)
         for name in self._living.keys() - wanted.keys():
             log.info("agent %s is not in the roster any more", name)
             await self._living.pop(name).leave()
@@ -226,17 +228,17 @@ class _Team:
             tasks.start_soon(seat.hold, self._tend)
         self._changed.set()
 
-    async def _refuse(self, name: str, member: Member) -> None:
+    async def _refuse(self, name: str, member: TeamMember) -> None:
         """Several were spawned at once, and there is no room for all: say so, also in the
         roster."""
         size = len(self._living) + 1
         refusal = LimitExceeded("TEAM_AGENTS_MAX", size, TEAM_AGENTS_MAX, name)
-        self.ended[name] = Ended(name, "refused", str(refusal))
+        self.ended[name] = AgentExit(name, "refused", str(refusal))
         if member.how is None:
             log.warning("agent %s does not live: %s", name, refusal)
             await self._tell(self.ended[name])
 
-    def _agent(self, name: str, member: Member) -> Agent[Any] | None:
+    def _agent(self, name: str, member: TeamMember) -> Agent[Any] | None:
         if name in self._roots:
             return self._roots[name]
         kind = self._kinds.get(member.kind)
@@ -300,7 +302,7 @@ class _Team:
             await board.refresh()
         await self._give_first_state(home, seat)
         while not seat.stopped:
-            seat.life = self._make_life(seat.agent)
+            seat.life = self._make_supervisor(seat.agent)
             seat.life.on_rest = self._lookout.stir
             ended = await seat.life.run()
             await self._note(ended)
@@ -308,19 +310,19 @@ class _Team:
                 return
             await self._until_it_has_more_to_do(home, ended)
             self.ended.pop(seat.agent.name, None)
-        await self._note(Ended(seat.agent.name, "stopped"))
+        await self._note(AgentExit(seat.agent.name, "stopped"))
 
     async def _give_first_state(self, home: Board, seat: "_Seat") -> None:
         if seat.member.state is None:
             return
         schema = seat.agent.schema
-        stored = Stored(kind=schema.kind, version=schema.version, state=seat.member.state)
+        stored = StoredState(kind=schema.kind, version=schema.version, state=seat.member.state)
         key = state_key(seat.agent.name)
         with suppress(Conflict):
             put = Put(key, encode_value(stored.plain()))
             await home.commit([put], conditions=[KeyAt(key, ABSENT)], note="born")
 
-    async def _note(self, ended: Ended) -> None:
+    async def _note(self, ended: AgentExit) -> None:
         """Remember how it ended; of one that did not merely stop, write it into the roster."""
         if ended.how != "stopped":
             await self._board.refresh()
@@ -329,7 +331,7 @@ class _Team:
         self._changed.set()
         self._lookout.stir()
 
-    async def _tell(self, ended: Ended) -> None:
+    async def _tell(self, ended: AgentExit) -> None:
         key = roster_key(ended.agent)
         update = {"how": ended.how, "outcome": ended.outcome}
         entry = await self._board.entry(key)
@@ -338,7 +340,7 @@ class _Team:
                 told = entry.value | update
                 await self._board.put(key, told, expected=entry.mod_revision)
 
-    async def _until_it_has_more_to_do(self, home: Board, ended: Ended) -> None:
+    async def _until_it_has_more_to_do(self, home: Board, ended: AgentExit) -> None:
         key = state_key(ended.agent)
         while True:
             entry = await home.entry(key)
@@ -358,7 +360,7 @@ class _Team:
 class _Seat:
     """An agent's place in this process: its task, and its life as it is now."""
 
-    def __init__(self, agent: Agent[Any], member: Member) -> None:
+    def __init__(self, agent: Agent[Any], member: TeamMember) -> None:
         self.agent = agent
         self.member = member
         self.life: Lived | None = None

@@ -24,16 +24,17 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from blackboard.client.board import Board
-from blackboard.client.views import Change, Revised
+from blackboard.client.views import Change, RevisionEvent
 from blackboard.errors import BlackboardError, Compacted, Corrupt, Diverged
+from blackboard.limits import LOG_ENTRIES_MAX
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.calls import CallRecord, Value
 from blackboard.runtime.chunks import is_part
 from blackboard.runtime.journal import Kept
 from blackboard.runtime.models import Reply
-from blackboard.runtime.state import S, Stored, journal_prefix, state_key
-from blackboard.runtime.trial import Inputs, Trial, run_step
-from blackboard.types import LOG_ENTRIES_MAX, Key, Milliseconds, Revision
+from blackboard.runtime.state import S, StoredState, journal_prefix, state_key
+from blackboard.runtime.trial import Inputs, Trial, try_step
+from blackboard.units import Key, Milliseconds, Revision
 
 _OWN = ("~state", "~journal", "~declared", "~approvals", "~decisions", "~cache", "~identity")
 
@@ -138,7 +139,7 @@ async def trajectories(board: Board, *, agent: str | None = None) -> AsyncIterat
             yield found
 
 
-async def _log(board: Board) -> AsyncIterator[Revised]:
+async def _log(board: Board) -> AsyncIterator[RevisionEvent]:
     """All of it, up to the present head."""
     head, after = await board.head(), 0
     while after < head.revision:
@@ -158,7 +159,7 @@ async def _log(board: Board) -> AsyncIterator[Revised]:
 class _Seen:
     """The information about an agent so far."""
 
-    stored: Stored | None = None
+    stored: StoredState | None = None
     journal: Kept = field(default_factory=Kept)
     steps: list[StepTaken] = field(default_factory=list)
     abandoned: int = 0
@@ -191,7 +192,7 @@ class _Seen:
                 found[slot] = record.model_copy(update={"result": result, "apart": False})
         return tuple(sorted(found.values(), key=lambda record: record.number))
 
-    def go_back_to(self, stored: Stored | None) -> None:
+    def go_back_to(self, stored: StoredState | None) -> None:
         """A restore, or a person, put the agent elsewhere."""
         kept = stored.step if stored else 0
         later = [step for step in self.steps if step.step > kept]
@@ -208,7 +209,7 @@ class _Reader:
         self.agents: dict[str, _Seen] = {}
         self._now: dict[Key, Input] = {}
 
-    def take_in(self, revised: Revised) -> None:
+    def take_in(self, revised: RevisionEvent) -> None:
         """The next revision."""
         changes = [change for change in revised.changes if change.kind in ("put", "delete")]
         stepped = self._step_in(revised, changes)
@@ -228,7 +229,7 @@ class _Reader:
             else:
                 self._now.pop(change.key, None)
 
-    def _step_in(self, revised: Revised, changes: Sequence[Change]) -> Stored | None:
+    def _step_in(self, revised: RevisionEvent, changes: Sequence[Change]) -> StoredState | None:
         """The state that a step of the author led to, if the revision is one."""
         key = state_key(revised.author)
         put = next((c for c in changes if c.key == key and c.kind == "put"), None)
@@ -240,7 +241,7 @@ class _Reader:
         return stored if is_next and stored.step else None
 
     def _taken(
-        self, seen: _Seen, stepped: Stored, revised: Revised, changes: Sequence[Change]
+        self, seen: _Seen, stepped: StoredState, revised: RevisionEvent, changes: Sequence[Change]
     ) -> StepTaken:
         read = [(key, self._now.get(key), at) for key, at in revised.based_on]
         ours = [change for change in changes if not (_is_own(change.key) or _is_part(change.key))]
@@ -267,7 +268,7 @@ class _Reader:
             costs=costs_of(calls),
         )
 
-    def _note(self, change: Change, revised: Revised, *, is_step: bool) -> None:
+    def _note(self, change: Change, revised: RevisionEvent, *, is_step: bool) -> None:
         """Note what a change says of the agent in whose private namespace it is."""
         space, _, rest = change.key.partition("/")
         name = rest.partition("/")[0]
@@ -290,9 +291,9 @@ class _Reader:
             seen.journal.records.pop(change.key.rpartition("/")[2], None)
 
 
-def _stored(change: Change) -> Stored:
+def _stored(change: Change) -> StoredState:
     try:
-        return Stored.model_validate(change.value)
+        return StoredState.model_validate(change.value)
     except ValidationError as error:
         raise Corrupt(change.key, str(error.errors()[0]["msg"])) from error
 
@@ -318,7 +319,7 @@ def _is_letter(key: Key) -> bool:
 # --- again ----------------------------------------------------------------------------------------
 
 
-class Difference(_Plain):
+class StepDifference(_Plain):
     """The first step that comes out otherwise, `what` differs in it, and how."""
 
     step: int
@@ -333,7 +334,7 @@ class Replayed:
 
     agent: str
     steps: int
-    difference: Difference | None = None
+    difference: StepDifference | None = None
 
 
 async def replay(agent: Agent[S], trajectory: Trajectory) -> Replayed:
@@ -349,7 +350,7 @@ async def replay(agent: Agent[S], trajectory: Trajectory) -> Replayed:
     return Replayed(trajectory.agent, len(trajectory.steps))
 
 
-async def _replayed(agent: Agent[S], taken: StepTaken) -> Difference | None:
+async def _replayed(agent: Agent[S], taken: StepTaken) -> StepDifference | None:
     schema = agent.schema
     letters = [found for found in taken.inputs if _is_letter(found.key)]
     entries = dict.fromkeys(taken.deleted)  # what is to be removed must be there
@@ -362,17 +363,17 @@ async def _replayed(agent: Agent[S], taken: StepTaken) -> Difference | None:
     )
     try:
         state = None if taken.before is None else schema.model.model_validate(taken.before)
-        trial = await run_step(agent, state, inputs)
+        trial = await try_step(agent, state, inputs)
     except Diverged as error:
-        return Difference(
+        return StepDifference(
             step=taken.step, what="call", recorded=error.expected, replayed=error.found
         )
     except (BlackboardError, ValidationError) as error:
-        return Difference(step=taken.step, what="error", recorded=None, replayed=str(error))
+        return StepDifference(step=taken.step, what="error", recorded=None, replayed=str(error))
     return _difference(agent, taken, trial)
 
 
-def _difference(agent: Agent[S], taken: StepTaken, trial: Trial[S]) -> Difference | None:
+def _difference(agent: Agent[S], taken: StepTaken, trial: Trial[S]) -> StepDifference | None:
     deleted = [key for key in trial.deleted if not _is_letter(key)]
     pairs = {
         "calls": ([c.digest for c in taken.calls], [c.digest for c in trial.calls]),
@@ -383,5 +384,5 @@ def _difference(agent: Agent[S], taken: StepTaken, trial: Trial[S]) -> Differenc
     }
     for what, (recorded, replayed) in pairs.items():
         if recorded != replayed:
-            return Difference(step=taken.step, what=what, recorded=recorded, replayed=replayed)
+            return StepDifference(step=taken.step, what=what, recorded=recorded, replayed=replayed)
     return None

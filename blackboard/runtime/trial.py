@@ -30,27 +30,22 @@ from blackboard.core.model import decide, log_entry, prolong
 from blackboard.core.path import parse_pattern
 from blackboard.core.state import State, evolve
 from blackboard.errors import InvalidRequest, StaleEpoch
+from blackboard.limits import CALL_INLINE_BYTES, LIST_ENTRIES_MAX, STEP_ATTEMPTS_MAX
 from blackboard.runtime import chunks as large
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.approvals import Answer, decisions_of, requests_of
 from blackboard.runtime.calls import CallRecord
 from blackboard.runtime.journal import RESULT, Observer, unobserved
 from blackboard.runtime.runner import Runner, Stepped
-from blackboard.runtime.state import S, Status, Stored, journal_prefix, state_key
-from blackboard.types import (
-    CALL_INLINE_BYTES,
-    LIST_ENTRIES_MAX,
-    STEP_ATTEMPTS_MAX,
-    Key,
-    Revision,
-)
+from blackboard.runtime.state import S, Status, StoredState, journal_prefix, state_key
+from blackboard.units import Key, Revision
 from blackboard.wire.codec import decode_value, encode_large, encode_value, prepare
 
 _WORLD = "world"
 _PERSON = "person"
 
 
-class MemoryDesk:
+class MemoryBoardPort:
     """A board in memory as `agent` has it; `seed` writes to it as somebody else."""
 
     def __init__(self, agent: str, name: str = "trial") -> None:
@@ -161,7 +156,7 @@ class Trial(Generic[S]):
         return self.stepped.calls
 
 
-async def run_step(
+async def try_step(
     agent: Agent[S],
     state: S | None = None,
     inputs: Inputs | None = None,
@@ -174,30 +169,32 @@ async def run_step(
     Diverged when a call is not among `inputs.calls`.
     """
     inputs = inputs or Inputs()
-    desk = MemoryDesk(agent.name)
-    _seed(desk, agent, state or agent.first(), inputs)
-    begin = len(desk.log)
-    runner = Runner(agent, desk, observe=observe, strict=inputs.calls is not None)
+    port = MemoryBoardPort(agent.name)
+    _seed(port, agent, state or agent.first(), inputs)
+    begin = len(port.log)
+    runner = Runner(agent, port, observe=observe, strict=inputs.calls is not None)
     for _ in range(STEP_ATTEMPTS_MAX):
         stepped = await runner.step()
         waits = stepped.status is Status.WAITING_FOR_APPROVAL
-        if not (waits and await _answer(desk, inputs.answers)):
+        if not (waits and await _answer(port, inputs.answers)):
             break
         runner.forget()
     runner.forget()
     after, _ = await runner.hydrate()
-    return _trial(after, stepped, desk.log[begin:])
+    return _trial(after, stepped, port.log[begin:])
 
 
-def _seed(desk: MemoryDesk, agent: Agent[S], state: S, inputs: Inputs) -> None:
+def _seed(port: MemoryBoardPort, agent: Agent[S], state: S, inputs: Inputs) -> None:
     """Put everything on the board before the step."""
     for key, value in inputs.entries.items():
-        desk.seed(_WORLD, Put(key, encode_value(value)))
+        port.seed(_WORLD, Put(key, encode_value(value)))
     for sender, message in inputs.inbox:
-        desk.seed(sender, Append(f"inbox/{agent.name}/messages", encode_value(message)))
+        port.seed(sender, Append(f"inbox/{agent.name}/messages", encode_value(message)))
     plain = agent.schema.dump(agent.name, state)
-    stored = Stored(kind=agent.kind, version=agent.schema_version, step=inputs.step, state=plain)
-    desk.seed(agent.name, Put(state_key(agent.name), encode_value(stored.plain())))
+    stored = StoredState(
+        kind=agent.kind, version=agent.schema_version, step=inputs.step, state=plain
+    )
+    port.seed(agent.name, Put(state_key(agent.name), encode_value(stored.plain())))
     seen: dict[str, int] = {}
     for record in inputs.calls or ():
         if record.apart:
@@ -205,7 +202,7 @@ def _seed(desk: MemoryDesk, agent: Agent[S], state: S, inputs: Inputs) -> None:
         count = seen[record.digest] = seen.get(record.digest, -1) + 1
         key = f"{journal_prefix(agent.name)}/{record.digest[:32]}-{count}"
         for put in _puts(key, record):
-            desk.seed(agent.name, put)
+            port.seed(agent.name, put)
 
 
 def _puts(key: Key, record: CallRecord) -> list[Put]:
@@ -217,16 +214,16 @@ def _puts(key: Key, record: CallRecord) -> list[Put]:
     return [*beside, Put(key, encode_value(alone.plain()))]
 
 
-async def _answer(desk: MemoryDesk, answers: Mapping[str, bool]) -> bool:
+async def _answer(port: MemoryBoardPort, answers: Mapping[str, bool]) -> bool:
     """Answer the requests that `answers` knows. Returns whether there was one."""
     answered = False
-    for entry in (await desk.list(f"{requests_of(desk.agent)}/*")).entries:
+    for entry in (await port.list(f"{requests_of(port.agent)}/*")).entries:
         question = entry.value["question"]
         if question in answers:
             value = Answer(approved=answers[question], request=entry.mod_revision).model_dump()
-            key = f"{decisions_of(desk.agent)}/{entry.key.rpartition('/')[2]}"
-            if await desk.entry(key) is None:
-                desk.seed(_PERSON, Put(key, encode_value(value)))
+            key = f"{decisions_of(port.agent)}/{entry.key.rpartition('/')[2]}"
+            if await port.entry(key) is None:
+                port.seed(_PERSON, Put(key, encode_value(value)))
                 answered = True
     return answered
 

@@ -24,15 +24,14 @@ from blackboard.core.commit import (
 )
 from blackboard.engines.base import Store
 from blackboard.errors import Conflict, LimitExceeded, Unavailable
-from blackboard.types import (
+from blackboard.limits import (
     BOARDS_PER_ACCOUNT_MAX,
     LIST_ENTRIES_MAX,
     REQUEST_TIMEOUT_MS,
     WATCHES_MAX,
     WATCHES_PER_ACCOUNT_MAX,
-    Key,
-    Milliseconds,
 )
+from blackboard.units import Key, Milliseconds
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
 
 BOARDS_BOARD: Final = "~boards"

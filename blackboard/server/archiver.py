@@ -32,8 +32,7 @@ from blackboard.errors import (
     NoSuchBoard,
     Unavailable,
 )
-from blackboard.server.continuity import go_above, last_shared
-from blackboard.types import (
+from blackboard.limits import (
     ARCHIVE_IDLE_MS,
     ARCHIVE_LEASE_MS,
     ARCHIVE_PAGE_ENTRIES,
@@ -44,10 +43,9 @@ from blackboard.types import (
     ARCHIVE_WAIT_MS,
     FINISH_TIMEOUT_MS,
     LIST_ENTRIES_MAX,
-    Key,
-    Milliseconds,
-    Revision,
 )
+from blackboard.server.continuity import go_above, last_shared
+from blackboard.units import Key, Milliseconds, Revision
 
 log = logging.getLogger(__name__)
 _FIRST_RETRY_MS = 100
@@ -71,7 +69,7 @@ class ArchiveStatistics:
 
 
 @dataclass
-class _Board:
+class _ArchivedBoard:
     """The archiver's state of one board in this process."""
 
     name: str
@@ -117,7 +115,7 @@ class Archiver:
         self.owner = secrets.token_hex(8)
         """This process, to the archive's lease."""
         self._store = store
-        self._boards: dict[str, _Board] = {}
+        self._boards: dict[str, _ArchivedBoard] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._appended = 0
         self.is_closed = False
@@ -126,7 +124,7 @@ class Archiver:
     def follow(self, name: str) -> None:
         """Archive a board from now on until `aclose`."""
         if name not in self._tasks:
-            board = self._boards[name] = _Board(name)
+            board = self._boards[name] = _ArchivedBoard(name)
             task = asyncio.create_task(self._run(board), name=f"archiver of {name}")
             self._tasks[name] = task
 
@@ -208,7 +206,7 @@ class Archiver:
             async with asyncio.timeout(FINISH_TIMEOUT_MS / 1000):
                 await asyncio.gather(*(self._finish(board) for board in self._boards.values()))
 
-    async def _finish(self, board: _Board) -> None:
+    async def _finish(self, board: _ArchivedBoard) -> None:
         try:
             while await self._advance(board):
                 pass
@@ -219,7 +217,7 @@ class Archiver:
 
     # --- one board --------------------------------------------------------------------------------
 
-    async def _run(self, board: _Board) -> None:
+    async def _run(self, board: _ArchivedBoard) -> None:
         while True:
             pause_ms = ARCHIVE_IDLE_MS
             if board.restores:
@@ -248,7 +246,7 @@ class Archiver:
                 async with asyncio.timeout(pause_ms / 1000):
                     await called.wait()
 
-    def _failed(self, board: _Board, error: Exception) -> Milliseconds:
+    def _failed(self, board: _ArchivedBoard, error: Exception) -> Milliseconds:
         """Count and log a failure; returns how long to wait."""
         board.failures += 1
         if board.late_since is None:
@@ -260,7 +258,7 @@ class Archiver:
         log.log(level, "board %s cannot be archived: %s", board.name, error, exc_info=unforeseen)
         return min(_FIRST_RETRY_MS << min(board.failures - 1, 16), ARCHIVE_RETRY_MS)
 
-    async def _advance(self, board: _Board) -> bool:
+    async def _advance(self, board: _ArchivedBoard) -> bool:
         """Append the next page of the log, or see how far another process is.
 
         Returns whether to come back soon.
@@ -281,7 +279,7 @@ class Archiver:
             return True
         return await self._append(board, page.entries)
 
-    async def _page(self, board: _Board) -> LogPage | None:
+    async def _page(self, board: _ArchivedBoard) -> LogPage | None:
         """What follows in the log; None when the archive has to begin where the log is."""
         board.apart = False
         if board.mark is None:
@@ -302,7 +300,7 @@ class Archiver:
             log.warning("the archive of board %s has a gap: %s", board.name, error)
             return None
 
-    async def _is_same(self, board: _Board, mark: Mark) -> bool:
+    async def _is_same(self, board: _ArchivedBoard, mark: Mark) -> bool:
         """Whether the log continues from the newest archived commit, or from an earlier one.
 
         Errors: FutureRevision when the engine has less; Compacted.
@@ -324,7 +322,7 @@ class Archiver:
         survived = first.epoch.from_revision  # the engine lost some, as its marker says
         return await last_shared(self._store, self.archive, board.name, survived) == survived
 
-    async def _take(self, board: _Board) -> bool:
+    async def _take(self, board: _ArchivedBoard) -> bool:
         """Become the archiver, or stay it."""
         now = asyncio.get_running_loop().time()
         if board.fence is not None and now - board.taken_at < ARCHIVE_LEASE_MS / 3000:
@@ -336,7 +334,7 @@ class Archiver:
         board.fence, board.taken_at = fence, now
         return fence is not None
 
-    async def _append(self, board: _Board, entries: tuple[LogEntry, ...]) -> bool:
+    async def _append(self, board: _ArchivedBoard, entries: tuple[LogEntry, ...]) -> bool:
         assert board.fence is not None
         assert board.mark is not None
         after = board.mark.revision
@@ -372,7 +370,7 @@ class Archiver:
 
         return pause
 
-    async def _join(self, board: _Board) -> None:
+    async def _join(self, board: _ArchivedBoard) -> None:
         """Begin the archive of a board, with what it holds if its log does not begin with it."""
         assert board.fence is not None
         head = await self._store.open(board.name)
@@ -398,7 +396,7 @@ class Archiver:
                 return
 
 
-async def _rest(board: _Board) -> None:
+async def _rest(board: _ArchivedBoard) -> None:
     """Wait until no restore wants the archiver of a board to rest, but not for long."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(ARCHIVE_REST_MS / 1000):
@@ -414,7 +412,7 @@ def _late_since(page: LogPage) -> float | None:
     return asyncio.get_running_loop().time() - age_ms / 1000
 
 
-def _lag_ms(board: _Board) -> Milliseconds:
+def _lag_ms(board: _ArchivedBoard) -> Milliseconds:
     if board.late_since is None:
         return 0
     return int((asyncio.get_running_loop().time() - board.late_since) * 1000)

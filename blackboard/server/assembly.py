@@ -19,7 +19,7 @@ from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Store
 from blackboard.errors import EngineRefused
 from blackboard.integrity.signing import Seal, make_key
-from blackboard.types import Revision
+from blackboard.units import Revision
 
 
 async def archive_beside(directory: Path) -> Archive:

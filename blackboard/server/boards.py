@@ -38,6 +38,7 @@ from blackboard.errors import (
     StaleEpoch,
     Unavailable,
 )
+from blackboard.limits import BOARDS_MAX, BOARDS_PER_PRINCIPAL_MAX, LANES_MAX
 from blackboard.server import redlock_votes as quorum
 from blackboard.server.accounts import BegunBoards, WatchShares
 from blackboard.server.archiver import Archiver, ArchiveStatistics
@@ -51,7 +52,7 @@ from blackboard.server.overload.fair_share import Shares
 from blackboard.server.overload.rate_limits import Meters, Rates
 from blackboard.server.security.audit import AUDIT_BOARD, Audit
 from blackboard.server.security.revocations import ACCESS_BOARD, Permit, Permits, Revocations
-from blackboard.types import BOARDS_MAX, BOARDS_PER_PRINCIPAL_MAX, LANES_MAX, Revision
+from blackboard.units import Revision
 from blackboard.wire.codec import SYSTEM_AGENT, Prepared
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class OpenBoard:
 
 
 @dataclass
-class Host:
+class Boards:
     """An engine and the boards open on it."""
 
     store: Store
@@ -483,7 +484,7 @@ def system_id() -> CommitId:
 
 
 async def commit_as_system(
-    host: Host,
+    host: Boards,
     board: str,
     ops: Sequence[Op],
     conditions: Sequence[Condition] = (),

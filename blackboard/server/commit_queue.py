@@ -25,8 +25,7 @@ from typing import Final
 from blackboard.core.model import Outcome
 from blackboard.engines.base import Store
 from blackboard.errors import BlackboardError, OutcomeUnknown, Overloaded
-from blackboard.server.security.revocations import Permit
-from blackboard.types import (
+from blackboard.limits import (
     BACKLOG_BYTES_MAX,
     BATCH_BYTES_MAX,
     BATCH_COMMITS_MAX,
@@ -36,6 +35,7 @@ from blackboard.types import (
     LOOP_LOOK_MS,
     OVERLOAD_RETRY_MS,
 )
+from blackboard.server.security.revocations import Permit
 from blackboard.wire.codec import Prepared
 
 _LOOKS: Final = 3

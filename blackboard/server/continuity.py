@@ -17,7 +17,7 @@ from blackboard.core.checkpoints import Lost, Point
 from blackboard.core.commit import ENGINE, LogEntry
 from blackboard.engines.base import Store
 from blackboard.errors import Compacted, Unavailable
-from blackboard.types import Revision
+from blackboard.units import Revision
 
 log = logging.getLogger(__name__)
 _TRIES: Final = 5

@@ -27,7 +27,7 @@ from typing import Self
 from blackboard.archive.base import Archive
 from blackboard.client.link import Delivery
 from blackboard.core import access, history, watch
-from blackboard.core.access import Grant
+from blackboard.core.access import AccessGrant
 from blackboard.core.commit import Head, LogEntry
 from blackboard.core.history import LARGE_CHANGES, LargeEntry
 from blackboard.core.path import Pattern
@@ -44,16 +44,15 @@ from blackboard.errors import (
     RolledBack,
     Unavailable,
 )
-from blackboard.types import (
+from blackboard.limits import (
     LOG_ENTRIES_MAX,
     PROGRESS_INTERVAL_MS,
     WATCH_BATCH_BYTES_MAX,
     WATCH_BATCH_REVISIONS_MAX,
     WATCH_QUEUE_BYTES_MAX,
     WATCH_QUEUE_CHANGES_MAX,
-    Key,
-    Revision,
 )
+from blackboard.units import Key, Revision
 from blackboard.wire.codec import SYSTEM_AGENT
 
 log = logging.getLogger(__name__)
@@ -66,12 +65,12 @@ class View:
     """The patterns and rights of a watcher. Equal views share their deliveries."""
 
     patterns: tuple[Pattern, ...]
-    grants: tuple[Grant, ...]
+    grants: tuple[AccessGrant, ...]
     coalesce: bool = False
 
     @classmethod
     def of(
-        cls, patterns: tuple[Pattern, ...], grants: tuple[Grant, ...], *, coalesce: bool
+        cls, patterns: tuple[Pattern, ...], grants: tuple[AccessGrant, ...], *, coalesce: bool
     ) -> Self:
         """The view of a watcher, without the patterns of what it may not read.
 

@@ -5,15 +5,15 @@ from typing import Final
 from blackboard.core.commit import ABSENT, Delete, KeyAt, Put
 from blackboard.core.freeze import FROZEN_KEY, Freeze, freeze_in
 from blackboard.errors import Conflict, Unavailable
-from blackboard.server.boards import Host, commit_as_system
-from blackboard.types import NOTE_BYTES_MAX
+from blackboard.limits import NOTE_BYTES_MAX
+from blackboard.server.boards import Boards, commit_as_system
 from blackboard.wire.codec import encode_value
 
 _TRIES: Final = 5
 """How often somebody else may freeze or thaw the board between a look at it and the commit."""
 
 
-async def frozen(host: Host, board: str) -> Freeze | None:
+async def frozen(host: Boards, board: str) -> Freeze | None:
     """The freeze of `board`; None if it is not frozen."""
     reading = await host.store.read(board, [FROZEN_KEY])
     for entry in reading.entries:
@@ -21,7 +21,7 @@ async def frozen(host: Host, board: str) -> Freeze | None:
     return None
 
 
-async def freeze(host: Host, board: str, by: str, note: str) -> Freeze:
+async def freeze(host: Boards, board: str, by: str, note: str) -> Freeze:
     """Freeze `board`; one that is frozen stays as it is, and its freeze is returned.
 
     Errors: Unavailable; OutcomeUnknown: ask again, which does no harm.
@@ -40,7 +40,7 @@ async def freeze(host: Host, board: str, by: str, note: str) -> Freeze:
     raise Unavailable(f"board {board}", "others freeze and thaw it all the time")
 
 
-async def thaw(host: Host, board: str, by: str, note: str) -> Freeze | None:
+async def thaw(host: Boards, board: str, by: str, note: str) -> Freeze | None:
     """Thaw `board`; returns the freeze that this ended, None if there was none.
 
     Errors: Unavailable; OutcomeUnknown: ask again, which does no harm.

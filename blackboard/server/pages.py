@@ -17,7 +17,8 @@ from blackboard.core.commit import Entry, Reading
 from blackboard.core.path import Pattern, Ranges
 from blackboard.engines.base import Store
 from blackboard.engines.payer import turn
-from blackboard.types import LIST_ENTRIES_MAX, PAGE_BYTES_MAX, Key
+from blackboard.limits import LIST_ENTRIES_MAX, PAGE_BYTES_MAX
+from blackboard.units import Key
 
 _LIST_PAGES_MAX: Final = 16
 """How many times as many keys as were asked for one request looks through for matches, before it

@@ -14,14 +14,15 @@ from blackboard.client.views import Cause
 from blackboard.core.commit import RESTORE, Entry, LogEntry
 from blackboard.engines.payer import turn
 from blackboard.errors import Compacted, FutureRevision
-from blackboard.server.checkpoints.reader import Past
-from blackboard.types import WHY_COMMITS_MAX, WHY_DEPTH_MAX, Key, Revision
+from blackboard.limits import WHY_COMMITS_MAX, WHY_DEPTH_MAX
+from blackboard.server.checkpoints.reader import HistoryReader
+from blackboard.units import Key, Revision
 
 Ground = tuple[Key, Revision]
 
 
 async def causes(
-    past: Past, board: str, entries: Sequence[Entry], readable: Callable[[Key], bool]
+    past: HistoryReader, board: str, entries: Sequence[Entry], readable: Callable[[Key], bool]
 ) -> list[Cause]:
     """The commits behind `entries` as they are now, nearest first."""
     waiting = deque(((entry.key, entry.mod_revision), 0) for entry in entries)
@@ -39,7 +40,9 @@ async def causes(
     return found
 
 
-async def _cause(past: Past, board: str, at: Cause, readable: Callable[[Key], bool]) -> Cause:
+async def _cause(
+    past: HistoryReader, board: str, at: Cause, readable: Callable[[Key], bool]
+) -> Cause:
     """`at`, which says where, and what the commit there says."""
     try:
         entry = await _entry_at(past, board, at.revision)
@@ -59,14 +62,16 @@ async def _cause(past: Past, board: str, at: Cause, readable: Callable[[Key], bo
     )
 
 
-async def _grounds(past: Past, board: str, key: Key, entry: LogEntry) -> tuple[Ground, ...]:
+async def _grounds(
+    past: HistoryReader, board: str, key: Key, entry: LogEntry
+) -> tuple[Ground, ...]:
     if entry.epoch is None or entry.epoch.cause != RESTORE:
         return entry.based_on
     written = await past.put_back(board, key, entry.epoch.from_revision)
     return () if written is None else ((key, written),)
 
 
-async def _entry_at(past: Past, board: str, revision: Revision) -> LogEntry | None:
+async def _entry_at(past: HistoryReader, board: str, revision: Revision) -> LogEntry | None:
     """The log entry of `revision`; None if there is none: a writer may claim any ground."""
     if revision < 1:
         return None

@@ -20,32 +20,32 @@ from typing import Final
 from msgspec.structs import replace
 
 from blackboard.client.audit_record import AuditRecord
-from blackboard.client.link import Link, Stream, WatchRequest
+from blackboard.client.link import Stream, Transport, WatchRequest
 from blackboard.client.views import Cause, Receipt
 from blackboard.core import access, entry_digest, history
 from blackboard.core.access import Principal, Right
 from blackboard.core.checkpoints import (
     AUTOMATIC,
     NAMED,
-    BranchWish,
+    BranchRequest,
     Checkpoint,
-    CheckpointWish,
+    CheckpointInfo,
+    CheckpointRequest,
     Differences,
     DiffRequest,
     ExportPage,
-    ImportWish,
+    ImportRequest,
     LostBoard,
     Moment,
     Point,
-    Policy,
     Pruned,
     Recovered,
-    RecoverWish,
+    RecoverRequest,
     Redaction,
-    RedactWish,
+    RedactRequest,
     Restored,
-    RestoreWish,
-    Shown,
+    RestoreRequest,
+    RetentionPolicy,
     Verified,
     Version,
     check_request,
@@ -89,10 +89,20 @@ from blackboard.errors import (
 )
 from blackboard.integrity.envelope import sealed_form
 from blackboard.integrity.signing import Manifest
+from blackboard.limits import (
+    CHECKPOINTS_PAGE_MAX,
+    EXPORT_ITEMS_MAX,
+    FINDINGS_MAX,
+    HISTORY_VERSIONS_MAX,
+    LIST_ENTRIES_MAX,
+    LOG_ENTRIES_MAX,
+    READ_KEYS_MAX,
+    REVISION_MAX,
+)
 from blackboard.server import freezing, provenance
-from blackboard.server.boards import Host, OpenBoard, salted
+from blackboard.server.boards import Boards, OpenBoard, salted
 from blackboard.server.checkpoints.branch import Branches
-from blackboard.server.checkpoints.reader import Past
+from blackboard.server.checkpoints.reader import HistoryReader
 from blackboard.server.checkpoints.recover import Recoveries
 from blackboard.server.checkpoints.redact import Redactions
 from blackboard.server.checkpoints.restore import Restores
@@ -105,19 +115,7 @@ from blackboard.server.pages import ArchivedSource, PresentSource, Sieve, Source
 from blackboard.server.security.audit import Audited
 from blackboard.server.security.revocations import Permit
 from blackboard.server.validation import check_commit, check_note
-from blackboard.types import (
-    CHECKPOINTS_PAGE_MAX,
-    EXPORT_ITEMS_MAX,
-    FINDINGS_MAX,
-    HISTORY_VERSIONS_MAX,
-    LIST_ENTRIES_MAX,
-    LOG_ENTRIES_MAX,
-    READ_KEYS_MAX,
-    REVISION_MAX,
-    Key,
-    Milliseconds,
-    Revision,
-)
+from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, prepare
 
 
@@ -131,10 +129,10 @@ _LIST_TRIES: Final = 8
 """How often a listing begins again, because the board changed between its pages."""
 
 
-class LocalLink:
-    """A `Link` (client/link.py) straight into the service of this process."""
+class RequestHandler:
+    """A `Transport` (client/link.py) straight into the service of this process."""
 
-    def __init__(self, host: Host, principal: Principal) -> None:
+    def __init__(self, host: Boards, principal: Principal) -> None:
         self.principal = principal
         """Whoever it is; replaced by the same one, with the same rights, under a newer token."""
         self._host = host
@@ -158,9 +156,9 @@ class LocalLink:
         """The service of this process."""
         return self._host
 
-    def acting_as(self, agent: str) -> Link:
+    def acting_as(self, agent: str) -> Transport:
         """The same way with the rights and name of `agent`. Errors: AccessDenied."""
-        return LocalLink(self._host, access.acting_as(self.principal, agent))
+        return RequestHandler(self._host, access.acting_as(self.principal, agent))
 
     async def head(self, board: str) -> Head:
         """The head of `board`, which is created by this if the principal may change anything there.
@@ -173,7 +171,7 @@ class LocalLink:
             return await self._host.head(board, self._opener)
 
     async def commit(self, board: str, commit: Commit) -> Receipt:
-        """Check and carry out one attempt of a commit. See `Link.commit`."""
+        """Check and carry out one attempt of a commit. See `Transport.commit`."""
         with self._audited("commit", board):
             self._check(board)
             check_commit(commit)
@@ -234,7 +232,7 @@ class LocalLink:
             if await self._host.find(board, self._opener) is None:
                 return _NOTHING
             if at is not None:
-                return await Past(self._host).read(board, keys, at)
+                return await HistoryReader(self._host).read(board, keys, at)
             return await self._host.store.read(board, keys)
 
     async def list(
@@ -255,7 +253,7 @@ class LocalLink:
                 return _NOTHING
             source: Source = PresentSource(self._host.store, board)
             if at is not None:
-                past = Past(self._host)
+                past = HistoryReader(self._host)
                 source = ArchivedSource(past.archive, await past.point(board, at))
             if parsed.literal:
                 return await self._list_one(source, parsed, after)
@@ -318,12 +316,14 @@ class LocalLink:
                 return _NO_LOG
             prove = self._proof if proofs else None
             gathered = history.Gathered(after, limit, show, prove)
-            return await self._log_pages(Past(self._host), board, gathered)
+            return await self._log_pages(HistoryReader(self._host), board, gathered)
 
     def _proof(self, entry: LogEntry) -> Proof | None:
         return entry_digest.proof_of(entry, self._readable, _content_of)
 
-    async def _log_pages(self, past: Past, board: str, gathered: history.Gathered) -> LogPage:
+    async def _log_pages(
+        self, past: HistoryReader, board: str, gathered: history.Gathered
+    ) -> LogPage:
         """Pages of the engine joined together, so that the size of others' commits ends none
         early."""
         after = gathered.through
@@ -347,7 +347,7 @@ class LocalLink:
             if await self._host.find(board, self._opener) is None:
                 return ()
             reading = await self._host.store.read(board, [key])
-            past = Past(self._host)
+            past = HistoryReader(self._host)
             return await provenance.causes(past, board, reading.entries, self._readable)
 
     def watch(self, board: str, request: WatchRequest) -> AbstractAsyncContextManager[Stream]:
@@ -385,15 +385,15 @@ class LocalLink:
 
     # --- history ----------------------------------------------------------------------------------
 
-    async def checkpoint(self, board: str, wish: CheckpointWish) -> Checkpoint:
+    async def checkpoint(self, board: str, spec: CheckpointRequest) -> Checkpoint:
         """Take a checkpoint."""
-        with self._audited("checkpoint", board, wish):
+        with self._audited("checkpoint", board, spec):
             await self._check_whole(board, Right.CHECKPOINT)
             await self._begin(board)
-            if wish.kind not in (NAMED, AUTOMATIC):
-                raise InvalidRequest(field="kind", reason=f"{wish.kind!r} is the service's own")
-            check_note(wish.note)
-            return await Checkpoints(self._host).take(board, wish, self._signature)
+            if spec.kind not in (NAMED, AUTOMATIC):
+                raise InvalidRequest(field="kind", reason=f"{spec.kind!r} is the service's own")
+            check_note(spec.note)
+            return await Checkpoints(self._host).take(board, spec, self._signature)
 
     async def checkpoints(
         self, board: str, *, after: Revision = 0, limit: int = CHECKPOINTS_PAGE_MAX
@@ -410,7 +410,7 @@ class LocalLink:
             ]
             return shown[:limit]
 
-    async def manifest(self, board: str, name: str) -> Shown:
+    async def manifest(self, board: str, name: str) -> CheckpointInfo:
         """A checkpoint with what its manifest says of what may be read."""
         with self._audited("manifest", board):
             self._check(board)
@@ -419,7 +419,7 @@ class LocalLink:
             checkpoint, stored = await Checkpoints(self._host).sealed(board, name)
             manifest = Manifest.read(stored.manifest)
             grants = self.principal.grants
-            return Shown(
+            return CheckpointInfo(
                 checkpoint,
                 manifest.epoch,
                 manifest.chain.hex(),
@@ -445,37 +445,37 @@ class LocalLink:
             await self._use(board, Right.CHECKPOINT)
             await Checkpoints(self._host).pin(board, name, pinned=pinned)
 
-    async def prune(self, board: str, policy: Policy, *, dry_run: bool = False) -> Pruned:
+    async def prune(self, board: str, policy: RetentionPolicy, *, dry_run: bool = False) -> Pruned:
         """Remove what `policy` does not keep."""
         with self._audited("prune", board, policy, dry_run):
             await self._use(board, Right.ADMIN)
             return await Retention(self._host).prune(board, policy, dry_run=dry_run)
 
-    async def restore(self, board: str, wish: RestoreWish) -> Restored:
+    async def restore(self, board: str, spec: RestoreRequest) -> Restored:
         """Bring back the content of a moment."""
-        with self._audited("restore", board, wish):
+        with self._audited("restore", board, spec):
             await self._use(board, Right.RESTORE)
-            check_note(wish.note)
-            return await Restores(self._host).restore(board, wish, self.principal)
+            check_note(spec.note)
+            return await Restores(self._host).restore(board, spec, self.principal)
 
-    async def recover(self, board: str, wish: RecoverWish) -> Recovered:
+    async def recover(self, board: str, spec: RecoverRequest) -> Recovered:
         """Let a board that its engine lost begin again as what the archive has."""
-        with self._audited("recover", board, wish):
+        with self._audited("recover", board, spec):
             await self._check_whole(board, Right.ADMIN)
-            check_note(wish.note)
-            return await Recoveries.of(self._host).recover(board, wish)
+            check_note(spec.note)
+            return await Recoveries.of(self._host).recover(board, spec)
 
-    async def redact(self, board: str, wish: RedactWish) -> Redaction:
+    async def redact(self, board: str, spec: RedactRequest) -> Redaction:
         """Take every value of a key out of a board, and out of all that shares its history."""
-        with self._audited("redact", board, wish):
+        with self._audited("redact", board, spec):
             await self._use(board, Right.ADMIN)
-            check_redactable(check_key(wish.key))
-            check_note(wish.why)
-            check_request(wish.request)
+            check_redactable(check_key(spec.key))
+            check_note(spec.why)
+            check_request(spec.request)
             redactions = Redactions.of(self._host)
             for name in await redactions.boards(board):
                 access.require_board(self.principal, name)
-            return await redactions.redact(board, wish, self.principal.name)
+            return await redactions.redact(board, spec, self.principal.name)
 
     async def freeze(self, board: str, note: str) -> Freeze:
         """Refuse commits from now on."""
@@ -492,24 +492,24 @@ class LocalLink:
             return await freezing.thaw(self._host, board, self.principal.name, note)
 
     async def remove(self, board: str) -> None:
-        """Remove a board for good. See `Link.remove`."""
+        """Remove a board for good. See `Transport.remove`."""
         with self._audited("remove", board):
             await self._check_whole(board, Right.ADMIN)
             await self._host.remove(board)
 
-    async def branch(self, board: str, wish: BranchWish) -> Head:
+    async def branch(self, board: str, spec: BranchRequest) -> Head:
         """Make a board that begins as this one was."""
-        with self._audited("branch", board, wish):
+        with self._audited("branch", board, spec):
             await self._use(board, Right.CHECKPOINT)
-            self._check(wish.new)
-            await self._host.check_new(wish.new)
-            if await self._host.store.removed(wish.new) is not None:
-                reason = f"a board {wish.new!r} was removed: a branch needs a name of its own"
+            self._check(spec.new)
+            await self._host.check_new(spec.new)
+            if await self._host.store.removed(spec.new) is not None:
+                reason = f"a board {spec.new!r} was removed: a branch needs a name of its own"
                 raise InvalidRequest(field="new", reason=reason)
-            check_note(wish.note)
-            await self._note_begun(wish.new)
-            head = await Branches(self._host).branch(board, wish, self._signature)
-            await self._host.use(wish.new, self._opener)
+            check_note(spec.note)
+            await self._note_begun(spec.new)
+            head = await Branches(self._host).branch(board, spec, self._signature)
+            await self._host.use(spec.new, self._opener)
             return head
 
     async def differences(self, board: str, request: DiffRequest) -> Differences:
@@ -520,7 +520,7 @@ class LocalLink:
                 await self._use(request.other)
             check_limit(request.limit, LIST_ENTRIES_MAX)
             reach = access.reach(self.principal.grants, request.pattern)
-            return await Past(self._host).differences(board, request, reach)
+            return await HistoryReader(self._host).differences(board, request, reach)
 
     async def history(
         self,
@@ -538,13 +538,13 @@ class LocalLink:
                 raise InvalidRequest(field="before", reason=f"not in 0..{REVISION_MAX}")
             access.require(self.principal, Right.READ, check_key(key))
             await self._use(board)
-            return await Past(self._host).history(board, key, before=before, limit=limit)
+            return await HistoryReader(self._host).history(board, key, before=before, limit=limit)
 
     async def verify(self, board: str, at: Moment) -> Verified:
         """Check everything that is kept up to a moment. Findings name keys: the admin's."""
         with self._audited("verify", board, at):
             await self._use(board, Right.ADMIN)
-            past = Past(self._host)
+            past = HistoryReader(self._host)
             point = await past.point(board, at)
             store = self._host.store
             keys = store.keys if isinstance(store, SealedStore) else None
@@ -561,7 +561,7 @@ class LocalLink:
         """A page of a checkpoint, every namespace of it."""
         with self._audited("export", board, name, after):
             await self._use(board, Right.ADMIN)
-            past = Past(self._host)
+            past = HistoryReader(self._host)
             checkpoint, stored = await Checkpoints(self._host).sealed(board, name)
             at = Point(board, checkpoint.revision)
             opened, next_key = await past.page(at, after)
@@ -573,16 +573,16 @@ class LocalLink:
                 at.revision, entries, next_key, stored.manifest, stored.signature, items
             )
 
-    async def import_begin(self, board: str, wish: ImportWish) -> None:
+    async def import_begin(self, board: str, spec: ImportRequest) -> None:
         """Begin to make `board` of what was exported."""
-        with self._audited("import_begin", board, wish):
+        with self._audited("import_begin", board, spec):
             await self._check_whole(board, Right.ADMIN)
-            check_note(wish.note)
+            check_note(spec.note)
             await self._host.check_new(board)
             if await self._host.exists(board):
                 raise InvalidRequest(field="board", reason=f"there is a board {board!r}")
             await self._host.finish_removal(board)
-            await self._host.imports.begin(board, wish, self._signature)
+            await self._host.imports.begin(board, spec, self._signature)
 
     async def import_page(
         self, board: str, request: str, number: int, entries: Sequence[Entry]
@@ -596,8 +596,8 @@ class LocalLink:
         """After the last page of an import."""
         with self._audited("import_end", board, request):
             await self._check_whole(board, Right.ADMIN)
-            wish, head = await self._host.imports.end(board, request)
-            await Past(self._host).begin(board, head, wish.items)
+            spec, head = await self._host.imports.end(board, request)
+            await HistoryReader(self._host).begin(board, head, spec.items)
             await self._host.use(board, self._opener)
             return head
 
@@ -612,7 +612,7 @@ class LocalLink:
             return [n for n in found if (not mine or n in mine) and not access.is_reserved(n)]
 
     async def lost_boards(self) -> Sequence[LostBoard]:
-        """See `Link.lost_boards`."""
+        """See `Transport.lost_boards`."""
         with self._audited("lost_boards"):
             self._host.check_serving()
             self._check_token()
@@ -620,12 +620,12 @@ class LocalLink:
             return await self._host.lost_boards()
 
     @property
-    def host(self) -> Host:
+    def host(self) -> Boards:
         """What this link leads to."""
         return self._host
 
     async def audit(self, *, after: Key | None, limit: int) -> Sequence[tuple[Key, AuditRecord]]:
-        """See `Link.audit`."""
+        """See `Transport.audit`."""
         with self._audited("audit", "", after, limit):
             self._host.check_serving()
             self._check_token()
@@ -640,7 +640,7 @@ class LocalLink:
             return self.principal
 
     async def erase(self, agent: str, board: str | None = None) -> int:
-        """See `Link.erase`."""
+        """See `Transport.erase`."""
         with self._audited("erase", board or "", agent):
             keys = self._data_keys()
             await self._host.revocations.confirm(self.principal)
@@ -650,7 +650,7 @@ class LocalLink:
             return await keys.destroy([f"private/{agent}", f"inbox/{agent}"], board)
 
     async def rewrap(self) -> int:
-        """See `Link.rewrap`."""
+        """See `Transport.rewrap`."""
         with self._audited("rewrap"):
             return await self._data_keys().rewrap()
 
@@ -669,7 +669,7 @@ class LocalLink:
         principal: str | None = None,
         until_ms: Milliseconds | None = None,
     ) -> int:
-        """Revoke tokens by their ids, and all that `principal` has been issued. See `Link.revoke`.
+        """Revoke tokens by id, and all that `principal` was issued. See `Transport.revoke`.
 
         Everybody may revoke the token that he came with, or all of his own.
         """

@@ -19,16 +19,16 @@ from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.engines.base import EngineFacts, Store
 from blackboard.errors import BlackboardError
-from blackboard.server.boards import Host, ServiceStatistics
+from blackboard.limits import ENGINE_CHECK_INTERVAL_MS, LOG_KEPT_REVISIONS, SWEEP_INTERVAL_MS
+from blackboard.server.boards import Boards, ServiceStatistics
 from blackboard.server.checkpoints.redact import Redactions
 from blackboard.server.checkpoints.schedule import Automatic, AutomaticCheckpoints
-from blackboard.server.documents.awareness import Whispering, whispers_of
+from blackboard.server.documents.awareness import Publishing, pubsub_of
 from blackboard.server.documents.rooms import Documents
 from blackboard.server.overload.rate_limits import Rates
-from blackboard.server.requests import LocalLink
+from blackboard.server.requests import RequestHandler
 from blackboard.server.security.kept import OwnBoards
 from blackboard.server.sweeper import Sweeper
-from blackboard.types import ENGINE_CHECK_INTERVAL_MS, LOG_KEPT_REVISIONS, SWEEP_INTERVAL_MS
 
 if TYPE_CHECKING:  # pottery is needed only where lock masters are configured
     from blackboard.engines.redis.redlock import LockMasters
@@ -56,10 +56,10 @@ class Service:
         automatic: Automatic | None = None,
         rates: Rates | None = None,
     ) -> None:
-        self.host = Host(store, lock_masters, archive=archive, rates=rates or Rates())
-        engine = whispers_of(store)
-        whispering = None if engine is None else Whispering(engine)
-        self.host.documents = Documents(self.link, whispering)
+        self.host = Boards(store, lock_masters, archive=archive, rates=rates or Rates())
+        engine = pubsub_of(store)
+        publishing = None if engine is None else Publishing(engine)
+        self.host.documents = Documents(self.link, publishing)
         self._log_kept_revisions = log_kept_revisions
         self._automatic = automatic or Automatic()
         self._checkpoints = AutomaticCheckpoints(self.host, self._automatic)
@@ -127,9 +127,9 @@ class Service:
         await self._checkpoints.at_shutdown()
         await self.host.aclose()
 
-    def link(self, principal: Principal) -> LocalLink:
+    def link(self, principal: Principal) -> RequestHandler:
         """The way of `principal` to the boards."""
-        return LocalLink(self.host, principal)
+        return RequestHandler(self.host, principal)
 
     def client(
         self, *, agent: str | None = None, close: Callable[[], Awaitable[None]] | None = None

@@ -35,21 +35,21 @@ from pydantic_settings import (
 )
 
 from blackboard.core import access
-from blackboard.core.access import Grant, operator
+from blackboard.core.access import AccessGrant, operator
 from blackboard.core.path import DECISIONS, check_name
 from blackboard.engines import disk
 from blackboard.engines.base import Store
 from blackboard.errors import InvalidRequest, Unauthenticated
 from blackboard.integrity.private_files import make_directory
 from blackboard.integrity.tokens import AUDIENCE, check_secret, issue, new_secret, verify
-from blackboard.server.checkpoints.schedule import Automatic
-from blackboard.server.overload.rate_limits import Rates
-from blackboard.types import (
+from blackboard.limits import (
     LOG_BYTES_PER_ACCOUNT_MAX,
     LOG_KEPT_REVISIONS,
     RATE_BURST_MS,
     REPLICAS_MAX,
 )
+from blackboard.server.checkpoints.schedule import Automatic
+from blackboard.server.overload.rate_limits import Rates
 
 if TYPE_CHECKING:
     from blackboard.archive.base import Archive
@@ -370,7 +370,7 @@ _BUILT_IN: Final[Mapping[str, Sequence[str]]] = {
 }
 
 
-def grants_of(role: str, name: str, path: Path | None = None) -> tuple[Grant, ...]:
+def grants_of(role: str, name: str, path: Path | None = None) -> tuple[AccessGrant, ...]:
     """The grants of `role` for `name`: a role of the file at `path`, else a built-in one.
 
     Errors: InvalidRequest when there is no such role, or the file is not as above.

@@ -27,15 +27,15 @@ from blackboard.core.commit import (
 )
 from blackboard.core.freeze import FROZEN_KEY
 from blackboard.errors import BlackboardError, NoSuchBoard
-from blackboard.server.boards import Host, SweeperStatistics
-from blackboard.server.freezing import frozen
-from blackboard.types import (
+from blackboard.limits import (
     ENGINE_CHECK_INTERVAL_MS,
     LANES_MAX,
     LOG_ENTRIES_MAX,
     REVISION_MAX,
     SWEEP_ENTRIES_MAX,
 )
+from blackboard.server.boards import Boards, SweeperStatistics
+from blackboard.server.freezing import frozen
 from blackboard.wire.codec import SYSTEM_AGENT
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ EXPIRED_NOTE = "expired"
 class Sweeper:
     """Sweeps the boards that a process has open."""
 
-    def __init__(self, host: Host, incarnation: str) -> None:
+    def __init__(self, host: Boards, incarnation: str) -> None:
         self._host = host
         self._incarnation = incarnation
         self._lane = int(incarnation, 16) % LANES_MAX

@@ -7,7 +7,7 @@ engine were not, and a malformed key or a float in an increment would stay in th
 from blackboard.core import commit as core
 from blackboard.core.path import check_holder, check_key, check_prefix
 from blackboard.errors import InvalidRequest, LimitExceeded
-from blackboard.types import (
+from blackboard.limits import (
     INTEGER_MAX,
     LANES_MAX,
     LEASE_TTL_MS_MIN,

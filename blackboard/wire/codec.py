@@ -49,7 +49,7 @@ from blackboard.core.commit import (
 )
 from blackboard.core.model import log_entry
 from blackboard.errors import Corrupt, InvalidRequest, LimitExceeded
-from blackboard.types import (
+from blackboard.limits import (
     COMMIT_BYTES_MAX,
     LARGE_BYTES_MAX,
     RESTORE_BYTES_MAX,
@@ -57,9 +57,8 @@ from blackboard.types import (
     VALUE_BYTES_MAX,
     VALUE_DEPTH_MAX,
     VALUE_INLINE_BYTES_MAX,
-    Milliseconds,
-    Revision,
 )
+from blackboard.units import Milliseconds, Revision
 
 JsonValue = Any
 """None, bool, int, float, str, bytes, list of values, dict of str to value."""

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core import commit as core
 from blackboard.core.commit import (
     Append,

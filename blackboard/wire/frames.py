@@ -23,7 +23,7 @@ import msgpack
 from msgspec.msgpack import Encoder
 
 from blackboard.errors import InvalidRequest, LimitExceeded, RemoteProtocolError
-from blackboard.types import FRAME_BYTES_MAX, MESSAGES_PER_FRAME_MAX, VALUE_BYTES_MAX
+from blackboard.limits import FRAME_BYTES_MAX, MESSAGES_PER_FRAME_MAX, VALUE_BYTES_MAX
 from blackboard.wire.codec import BYTES_KEY, decode_value, encode_value
 
 CONTAINERS_MAX: Final = 2**18
@@ -121,7 +121,7 @@ class _Msgpack:
     def split(self, frame: bytes) -> list[Any]:
         _check_size(frame)
         # A smaller frame has no room for that many containers: it goes without the count.
-        count = _Count() if len(frame) > CONTAINERS_MAX else None
+        count = _ObjectCount() if len(frame) > CONTAINERS_MAX else None
         try:
             messages = msgpack.unpackb(
                 frame,
@@ -251,7 +251,7 @@ def _packed_name(name: str) -> bytes:
     return packed
 
 
-class _Count:
+class _ObjectCount:
     """Refuses a frame that would become too many objects while it is being decoded."""
 
     def __init__(self) -> None:

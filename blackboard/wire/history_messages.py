@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from typing_extensions import TypedDict  # pydantic makes no schema of typing's before 3.12
 
 from blackboard.core.checkpoints import (
-    Barrier,
+    BarrierReport,
     Checkpoint,
+    CheckpointInfo,
     Difference,
     Differences,
     ExportPage,
@@ -22,7 +23,6 @@ from blackboard.core.checkpoints import (
     Recovered,
     Redaction,
     Restored,
-    Shown,
     Verified,
     Version,
 )
@@ -229,7 +229,7 @@ def write_checkpoint(checkpoint: Checkpoint) -> CheckpointMessage:
     return message
 
 
-def write_manifest(shown: Shown) -> ManifestMessage:
+def write_manifest(shown: CheckpointInfo) -> ManifestMessage:
     """A checkpoint with its manifest as a message."""
     message: ManifestMessage = {
         "checkpoint": write_checkpoint(shown.checkpoint),
@@ -389,9 +389,9 @@ def read_checkpoint(message: Any) -> Checkpoint:
         )
 
 
-def _barrier(message: Any) -> Barrier:
+def _barrier(message: Any) -> BarrierReport:
     names = ("delivered", "not_fresh", "left")
-    return Barrier(reading.read_int(message, "asked"), *(_names(message[n]) for n in names))
+    return BarrierReport(reading.read_int(message, "asked"), *(_names(message[n]) for n in names))
 
 
 def _names(message: Any) -> tuple[str, ...]:
@@ -400,10 +400,10 @@ def _names(message: Any) -> tuple[str, ...]:
     return tuple(message)
 
 
-def read_manifest(message: Any) -> Shown:
+def read_manifest(message: Any) -> CheckpointInfo:
     """Errors: RemoteProtocolError."""
     with from_peer("manifest"):
-        return Shown(
+        return CheckpointInfo(
             read_checkpoint(message["checkpoint"]),
             reading.read_epoch(message["epoch"]),
             reading.read_str(message, "chain"),

@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core import commit as core
 from blackboard.core.watch import Position
 from blackboard.errors import InvalidRequest, LimitExceeded, Rejected
@@ -35,13 +35,13 @@ from blackboard.wire.parts import (
     Ground,
     HeldFence,
     KeyText,
-    Model,
     Name,
     Operation,
     PatternText,
     PrefixText,
     RevisionNumber,
     Token,
+    WireModel,
     checked_by,
     checked_note,
     up_to,
@@ -54,7 +54,7 @@ WATCH_NUMBER_MAX: Final = 2**31 - 1
 # --- requests -------------------------------------------------------------------------------------
 
 
-class Params(Model):
+class Params(WireModel):
     """What every request may carry: the `agent` that it acts for, if not the connection's own."""
 
     method: ClassVar[str]
@@ -73,13 +73,13 @@ class _BoardParams(Params):
     board: Name
 
 
-class Head(_BoardParams):
+class HeadParams(_BoardParams):
     """Where the board stands."""
 
     method = "head"
 
 
-class Commit(_BoardParams):
+class CommitModel(_BoardParams):
     """One attempt of an atomic commit."""
 
     method = "commit"
@@ -109,20 +109,20 @@ class Commit(_BoardParams):
         )
 
 
-class Instant(Model):
+class InstantPart(WireModel):
     """A point in time: as a moment, the newest revision that was committed then or before."""
 
     time_ms: Annotated[int, Ge(0), Le(limits.INTEGER_MAX)]
 
 
-Moment = RevisionNumber | Name | Instant
+Moment = RevisionNumber | Name | InstantPart
 """A revision, the name of a checkpoint, "now", or a point in time."""
 RequestName = Annotated[str, StringConstraints(pattern="^[0-9a-f]{16,64}$")]
 """Random hex digits that name a request, so that a retry of it is recognised."""
 Note = Annotated[str, AfterValidator(checked_note)]
 
 
-class Read(_BoardParams):
+class ReadParams(_BoardParams):
     """Entries of some keys as of one revision; with `at`, as they were then."""
 
     method = "read"
@@ -130,7 +130,7 @@ class Read(_BoardParams):
     at: Moment | None = None
 
 
-class List(_BoardParams):
+class ListParams(_BoardParams):
     """A page of the entries that match `pattern`, in key order, after key `after`; with `at`, as
     they were then."""
 
@@ -141,7 +141,7 @@ class List(_BoardParams):
     at: Moment | None = None
 
 
-class Leases(_BoardParams):
+class LeasesParams(_BoardParams):
     """A page of the leases whose keys match `pattern`, with their queues, after key `after`."""
 
     method = "leases"
@@ -150,7 +150,7 @@ class Leases(_BoardParams):
     limit: Annotated[int, Field(ge=1, le=limits.LIST_ENTRIES_MAX)] = limits.LIST_ENTRIES_MAX
 
 
-class Log(_BoardParams):
+class LogParams(_BoardParams):
     """A page of the log after revision `after`: of `limit` revisions, those that are asked for;
     with `proofs`, one for each of them."""
 
@@ -162,39 +162,39 @@ class Log(_BoardParams):
     proofs: bool = False
 
 
-class Why(_BoardParams):
+class WhyParams(_BoardParams):
     """The commits that led to `key`."""
 
     method = "why"
     key: KeyText
 
 
-class Boards(Params):
+class BoardsParams(Params):
     """Names of the boards that you may use."""
 
     method = "boards"
 
 
-class LostBoards(Params):
+class LostBoardsParams(Params):
     """Boards of which the archive has what their engine lost, for admins of everything."""
 
     method = "lost_boards"
 
 
-class WhoAmI(Params):
+class WhoAmIParams(Params):
     """Who you are to the service."""
 
     method = "whoami"
 
 
-class Refresh(Params):
+class RefreshParams(Params):
     """Go on with a new token of the same principal, before the one in use runs out."""
 
     method = "refresh"
     token: Token = Field(repr=False)
 
 
-class Audit(Params):
+class AuditParams(Params):
     """A page of the audit, after the record with key `after`."""
 
     method = "audit"
@@ -202,7 +202,7 @@ class Audit(Params):
     limit: Annotated[int, Field(ge=1, le=limits.LIST_ENTRIES_MAX)] = limits.LIST_ENTRIES_MAX
 
 
-class Erase(Params):
+class EraseParams(Params):
     """Destroy the data keys of an agent's namespaces, on one board or on all, for good."""
 
     method = "erase"
@@ -210,13 +210,13 @@ class Erase(Params):
     board: Name | None = None
 
 
-class Rewrap(Params):
+class RewrapParams(Params):
     """Wrap every data key with the first master key."""
 
     method = "rewrap"
 
 
-class Revoke(Params):
+class RevokeParams(Params):
     """End tokens by their ids, and all that `principal` was issued until now."""
 
     method = "revoke"
@@ -228,7 +228,7 @@ class Revoke(Params):
 # --- the past -------------------------------------------------------------------------------------
 
 
-class Checkpoint(_BoardParams):
+class CheckpointParams(_BoardParams):
     """Name the present revision; with `barrier_ms`, once every agent has brought its state."""
 
     method = "checkpoint"
@@ -240,7 +240,7 @@ class Checkpoint(_BoardParams):
     automatic: bool = False
 
 
-class Checkpoints(_BoardParams):
+class CheckpointsParams(_BoardParams):
     """A page of the checkpoints above revision `after`, the oldest first."""
 
     method = "checkpoints"
@@ -248,14 +248,14 @@ class Checkpoints(_BoardParams):
     limit: Annotated[int, Ge(1), Le(limits.CHECKPOINTS_PAGE_MAX)] = limits.CHECKPOINTS_PAGE_MAX
 
 
-class Manifest(_BoardParams):
+class ManifestParams(_BoardParams):
     """A checkpoint with what its sealed manifest says."""
 
     method = "manifest"
     name: Name
 
 
-class Pin(_BoardParams):
+class PinParams(_BoardParams):
     """Keep a checkpoint from being pruned, or no longer."""
 
     method = "pin"
@@ -263,7 +263,7 @@ class Pin(_BoardParams):
     pinned: bool
 
 
-class Prune(_BoardParams):
+class PruneParams(_BoardParams):
     """Remove the checkpoints, and the history, that a policy does not keep."""
 
     method = "prune"
@@ -274,7 +274,7 @@ class Prune(_BoardParams):
     dry_run: bool = False
 
 
-class Restore(_BoardParams):
+class RestoreParams(_BoardParams):
     """Bring back the content of a moment, as one revision that begins an epoch."""
 
     method = "restore"
@@ -284,7 +284,7 @@ class Restore(_BoardParams):
     keep_calls: bool = False
 
 
-class Recover(_BoardParams):
+class RecoverParams(_BoardParams):
     """Let a board whose engine lost it begin again as what its archive has, of the newest revision
     that was lost or of the moment `at`; ask again until it is done."""
 
@@ -293,7 +293,7 @@ class Recover(_BoardParams):
     note: Note = ""
 
 
-class Redact(_BoardParams):
+class RedactParams(_BoardParams):
     """Take every value that `key` ever had out of the board, and out of all that shares its
     history; ask again, with the same `request`, until it is done."""
 
@@ -303,28 +303,28 @@ class Redact(_BoardParams):
     why: Note = ""
 
 
-class Freeze(_BoardParams):
+class FreezeParams(_BoardParams):
     """Refuse commits until the board is thawed; a board that is frozen stays as it is."""
 
     method = "freeze"
     note: Note = ""
 
 
-class Thaw(_BoardParams):
+class ThawParams(_BoardParams):
     """Take commits again."""
 
     method = "thaw"
     note: Note = ""
 
 
-class Remove(_BoardParams):
+class RemoveParams(_BoardParams):
     """Remove a board for good, with its log, its archived past and what is left of it anywhere;
     what branches share stays."""
 
     method = "remove"
 
 
-class Branch(_BoardParams):
+class BranchParams(_BoardParams):
     """Make board `new`, which begins as this one was."""
 
     method = "branch"
@@ -334,7 +334,7 @@ class Branch(_BoardParams):
     note: Note = ""
 
 
-class Differences(_BoardParams):
+class DifferencesParams(_BoardParams):
     """A page of what differs between two moments; `b` may be one of board `other`."""
 
     method = "differences"
@@ -346,7 +346,7 @@ class Differences(_BoardParams):
     limit: Annotated[int, Ge(1), Le(limits.LIST_ENTRIES_MAX)] = limits.LIST_ENTRIES_MAX
 
 
-class History(_BoardParams):
+class HistoryParams(_BoardParams):
     """Versions of `key`, the newest first; `before` continues."""
 
     method = "history"
@@ -355,14 +355,14 @@ class History(_BoardParams):
     limit: Annotated[int, Ge(1), Le(limits.HISTORY_VERSIONS_MAX)] = limits.HISTORY_VERSIONS_MAX
 
 
-class Verify(_BoardParams):
+class VerifyParams(_BoardParams):
     """Check everything that is kept up to a moment."""
 
     method = "verify"
     at: Moment
 
 
-class Export(_BoardParams):
+class ExportParams(_BoardParams):
     """A page of a checkpoint, every namespace of it."""
 
     method = "export"
@@ -374,7 +374,7 @@ Counter = Annotated[tuple[PrefixText, RevisionNumber], Field(strict=False)]
 """A list, and the index that its next item gets."""
 
 
-class ImportBegin(_BoardParams):
+class ImportBeginParams(_BoardParams):
     """Begin to make a board of what was exported; `signature` is in hexadecimal."""
 
     method = "import_begin"
@@ -385,7 +385,7 @@ class ImportBegin(_BoardParams):
     note: Note = ""
 
 
-class ImportedEntry(Model):
+class ImportedEntry(WireModel):
     """An entry as it was exported."""
 
     key: KeyText
@@ -397,7 +397,7 @@ class ImportedEntry(Model):
     expires_at_ms: Annotated[int, Ge(0), Le(limits.INTEGER_MAX)] | None = None
 
 
-class ImportPage(_BoardParams):
+class ImportPageParams(_BoardParams):
     """The next page of an import, counted from 0."""
 
     method = "import_page"
@@ -406,7 +406,7 @@ class ImportPage(_BoardParams):
     entries: Annotated[list[ImportedEntry], Field(max_length=limits.LIST_ENTRIES_MAX)]
 
 
-class ImportEnd(_BoardParams):
+class ImportEndParams(_BoardParams):
     """After the last page: the board exists, if the digests are those of the manifest."""
 
     method = "import_end"
@@ -418,7 +418,7 @@ class ImportEnd(_BoardParams):
 WatchNumber = Annotated[int, Ge(0), Le(WATCH_NUMBER_MAX)]
 
 
-class Watch(_BoardParams):
+class WatchParams(_BoardParams):
     """Begin watch number `watch`: changes of keys that match, after a resume token (null = now)."""
 
     method = "watch"
@@ -428,14 +428,14 @@ class Watch(_BoardParams):
     coalesce: bool = False
 
 
-class Unwatch(Params):
+class UnwatchParams(Params):
     """End a watch."""
 
     method = "unwatch"
     watch: WatchNumber
 
 
-class Progress(Params):
+class ProgressParams(Params):
     """Ask a watch for a progress mark."""
 
     method = "progress"
@@ -446,43 +446,43 @@ METHODS: Final[dict[str, type[Params]]] = {
     model.method: model
     for model in (
         Hello,
-        Head,
-        Commit,
-        Read,
-        List,
-        Leases,
-        Log,
-        Why,
-        Boards,
-        LostBoards,
-        WhoAmI,
-        Refresh,
-        Revoke,
-        Audit,
-        Erase,
-        Rewrap,
-        Checkpoint,
-        Checkpoints,
-        Manifest,
-        Pin,
-        Prune,
-        Restore,
-        Recover,
-        Redact,
-        Freeze,
-        Thaw,
-        Remove,
-        Branch,
-        Differences,
-        History,
-        Verify,
-        Export,
-        ImportBegin,
-        ImportPage,
-        ImportEnd,
-        Watch,
-        Unwatch,
-        Progress,
+        HeadParams,
+        CommitModel,
+        ReadParams,
+        ListParams,
+        LeasesParams,
+        LogParams,
+        WhyParams,
+        BoardsParams,
+        LostBoardsParams,
+        WhoAmIParams,
+        RefreshParams,
+        RevokeParams,
+        AuditParams,
+        EraseParams,
+        RewrapParams,
+        CheckpointParams,
+        CheckpointsParams,
+        ManifestParams,
+        PinParams,
+        PruneParams,
+        RestoreParams,
+        RecoverParams,
+        RedactParams,
+        FreezeParams,
+        ThawParams,
+        RemoveParams,
+        BranchParams,
+        DifferencesParams,
+        HistoryParams,
+        VerifyParams,
+        ExportParams,
+        ImportBeginParams,
+        ImportPageParams,
+        ImportEndParams,
+        WatchParams,
+        UnwatchParams,
+        ProgressParams,
     )
 }
 """Every method by its name."""

@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core import commit as core
 from blackboard.core.path import check_holder, check_key, check_name, check_prefix, parse_pattern
 from blackboard.errors import InvalidRequest, LimitExceeded, Rejected
@@ -148,7 +148,7 @@ ExportedValue = Annotated[
 ]
 
 
-class Model(BaseModel):
+class WireModel(BaseModel):
     """What all models share: nothing is converted, and unknown members are refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -157,7 +157,7 @@ class Model(BaseModel):
 # --- operations and conditions --------------------------------------------------------------------
 
 
-class Put(Model):
+class Put(WireModel):
     """Set `key` to `value`; with `ttl_ms` the entry expires that long after the commit."""
 
     kind: Literal["put"]
@@ -170,7 +170,7 @@ class Put(Model):
         return core.Put(self.key, self.value, self.ttl_ms)
 
 
-class Delete(Model):
+class Delete(WireModel):
     """Remove `key`; an absent key is no error."""
 
     kind: Literal["delete"]
@@ -181,7 +181,7 @@ class Delete(Model):
         return core.Delete(self.key)
 
 
-class DeletePrefix(Model):
+class DeletePrefix(WireModel):
     """Remove every key below `prefix`."""
 
     kind: Literal["delete_prefix"]
@@ -192,7 +192,7 @@ class DeletePrefix(Model):
         return core.DeletePrefix(self.prefix)
 
 
-class Append(Model):
+class Append(WireModel):
     """Add `value` as the next item below `prefix`."""
 
     kind: Literal["append"]
@@ -205,7 +205,7 @@ class Append(Model):
         return core.Append(self.prefix, self.value, self.ttl_ms)
 
 
-class Increment(Model):
+class Increment(WireModel):
     """Add `by` to the integer at `key` (absent = 0)."""
 
     kind: Literal["increment"]
@@ -217,7 +217,7 @@ class Increment(Model):
         return core.Increment(self.key, self.by)
 
 
-class Grant(Model):
+class Grant(WireModel):
     """Grant lease `key` to `holder`; its fence is the revision of the commit.
 
     With `wait`, join its queue while somebody has it.
@@ -234,7 +234,7 @@ class Grant(Model):
         return core.Grant(self.key, self.holder, self.ttl_ms, self.wait)
 
 
-class Renew(Model):
+class Renew(WireModel):
     """Prolong lease `key` to `ttl_ms` from now; with fence 0, the ticket of a waiting holder."""
 
     kind: Literal["renew"]
@@ -248,7 +248,7 @@ class Renew(Model):
         return core.Renew(self.key, self.holder, self.fence, self.ttl_ms)
 
 
-class Release(Model):
+class Release(WireModel):
     """End lease `key`, and grant it to who waits next; with fence 0, leave its queue."""
 
     kind: Literal["release"]
@@ -261,7 +261,7 @@ class Release(Model):
         return core.Release(self.key, self.holder, self.fence)
 
 
-class Expire(Model):
+class Expire(WireModel):
     """As release, by anybody, of a lease that has run out."""
 
     kind: Literal["expire"]
@@ -280,7 +280,7 @@ Operation = Annotated[
 ]
 
 
-class KeyAt(Model):
+class KeyAt(WireModel):
     """`key` was last written at `revision`; 0 = it does not exist, -1 = it exists."""
 
     kind: Literal["key_at"]
@@ -292,7 +292,7 @@ class KeyAt(Model):
         return core.KeyAt(self.key, self.revision)
 
 
-class PrefixUnchanged(Model):
+class PrefixUnchanged(WireModel):
     """No key below `prefix` was written or removed after revision `since`."""
 
     kind: Literal["prefix_unchanged"]
@@ -307,7 +307,7 @@ class PrefixUnchanged(Model):
 Condition = Annotated[KeyAt | PrefixUnchanged, Field(discriminator="kind")]
 
 
-class HeldFence(Model):
+class HeldFence(WireModel):
     """The commit relies on lease `key` as granted to `holder` at revision `fence`."""
 
     key: KeyText
@@ -315,7 +315,7 @@ class HeldFence(Model):
     fence: Fence
 
 
-class CommitName(Model):
+class CommitName(WireModel):
     """Names a commit of the agent, so that a retry is recognised."""
 
     lane: Annotated[int, Field(ge=0, lt=limits.LANES_MAX)]

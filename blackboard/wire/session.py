@@ -34,14 +34,14 @@ from blackboard.errors import (
     RemoteProtocolError,
     Unavailable,
 )
-from blackboard.types import (
+from blackboard.limits import (
     FRAME_BYTES_MAX,
     HANDSHAKE_TIMEOUT_MS,
     INTEGER_MAX,
     MESSAGES_PER_FRAME_MAX,
     REQUESTS_IN_FLIGHT_MAX,
-    Milliseconds,
 )
+from blackboard.units import Milliseconds
 from blackboard.wire import reading
 from blackboard.wire.commits import CommitParams, read_commits
 from blackboard.wire.errors import write_error
@@ -65,7 +65,7 @@ FRAGMENTS_MAX: Final = 16
 """Fragments of one delivery: four times what escaping can make of the largest commit."""
 
 
-class State(StrEnum):
+class ConnectionState(StrEnum):
     """Where a connection is."""
 
     HELLO = "hello"
@@ -74,7 +74,7 @@ class State(StrEnum):
     CLOSED = "closed"
 
 
-class Step(StrEnum):
+class Transition(StrEnum):
     """What moves a connection on."""
 
     GREETED = "greeted"
@@ -82,16 +82,16 @@ class Step(StrEnum):
     CLOSED = "closed"
 
 
-TRANSITIONS: Final[dict[tuple[State, Step], State]] = {
-    (State.HELLO, Step.GREETED): State.READY,
-    (State.HELLO, Step.DRAINED): State.DRAINING,
-    (State.HELLO, Step.CLOSED): State.CLOSED,
-    (State.READY, Step.DRAINED): State.DRAINING,
-    (State.READY, Step.CLOSED): State.CLOSED,
-    (State.DRAINING, Step.GREETED): State.DRAINING,
-    (State.DRAINING, Step.DRAINED): State.DRAINING,
-    (State.DRAINING, Step.CLOSED): State.CLOSED,
-    (State.CLOSED, Step.CLOSED): State.CLOSED,
+TRANSITIONS: Final[dict[tuple[ConnectionState, Transition], ConnectionState]] = {
+    (ConnectionState.HELLO, Transition.GREETED): ConnectionState.READY,
+    (ConnectionState.HELLO, Transition.DRAINED): ConnectionState.DRAINING,
+    (ConnectionState.HELLO, Transition.CLOSED): ConnectionState.CLOSED,
+    (ConnectionState.READY, Transition.DRAINED): ConnectionState.DRAINING,
+    (ConnectionState.READY, Transition.CLOSED): ConnectionState.CLOSED,
+    (ConnectionState.DRAINING, Transition.GREETED): ConnectionState.DRAINING,
+    (ConnectionState.DRAINING, Transition.DRAINED): ConnectionState.DRAINING,
+    (ConnectionState.DRAINING, Transition.CLOSED): ConnectionState.CLOSED,
+    (ConnectionState.CLOSED, Transition.CLOSED): ConnectionState.CLOSED,
 }
 
 RequestId = int | str
@@ -162,14 +162,14 @@ ClientEvent = Answered | Failed | Changed | Cancelled | Draining
 class _Session:
     def __init__(self, encoding: Encoding) -> None:
         self.encoding = encoding
-        self.state = State.HELLO
+        self.state = ConnectionState.HELLO
         self._outgoing: deque[bytes] = deque()
         self.outgoing_bytes = 0
         """Bytes that `bytes_to_send` would return now."""
 
     def close(self) -> None:
         """End the session: nothing is taken any more, and what waits is not sent."""
-        self._move(Step.CLOSED)
+        self._move(Transition.CLOSED)
         self._outgoing.clear()
         self.outgoing_bytes = 0
 
@@ -189,14 +189,14 @@ class _Session:
         self._outgoing.append(packed)
         self.outgoing_bytes += len(packed) + 1  # a comma, in JSON
 
-    def _move(self, step: Step) -> None:
+    def _move(self, step: Transition) -> None:
         new = TRANSITIONS.get((self.state, step))
         if new is None:
             raise LocalProtocolError(reason=f"a session that is {self.state} cannot be {step}")
         self.state = new
 
     def _split(self, frame: bytes) -> list[Any]:
-        if self.state is State.CLOSED:
+        if self.state is ConnectionState.CLOSED:
             raise LocalProtocolError(reason="the session is closed")
         try:
             return self.encoding.split(frame)
@@ -228,7 +228,7 @@ class ServerSession(_Session):
     def greeted(cls, encoding: Encoding) -> Self:
         """A session whose peer is known already: for requests that come without a connection."""
         session = cls(encoding, 0)
-        session._move(Step.GREETED)
+        session._move(Transition.GREETED)
         return session
 
     @property
@@ -241,7 +241,7 @@ class ServerSession(_Session):
 
         Errors: RemoteProtocolError when the greeting did not come in HANDSHAKE_TIMEOUT_MS.
         """
-        if self.state is not State.HELLO:
+        if self.state is not ConnectionState.HELLO:
             return None
         if now_ms >= self._deadline_ms:
             raise self._violated(f"no hello within {HANDSHAKE_TIMEOUT_MS} ms")
@@ -249,14 +249,14 @@ class ServerSession(_Session):
 
     def receive(self, frame: bytes) -> list[ServerEvent]:
         """Take one frame. Errors: RemoteProtocolError, after which the session is closed."""
-        if self.state is State.HELLO:
+        if self.state is ConnectionState.HELLO:
             return [self._receive_hello(frame)]
         commits = self._receive_commits(frame)
         return commits or [self._receive(message) for message in self._split(frame)]
 
     def _receive_commits(self, frame: bytes) -> list[ServerEvent]:
         """The events of a frame of usual commits, none for any other frame."""
-        if self.state is not State.READY or self.encoding is not MSGPACK:
+        if self.state is not ConnectionState.READY or self.encoding is not MSGPACK:
             return []
         requests = read_commits(frame)
         numbers = {request.id for request in requests}
@@ -302,14 +302,14 @@ class ServerSession(_Session):
         return number
 
     def _check_order(self, params: "messages.Params") -> None:
-        if self.state is State.DRAINING:
+        if self.state is ConnectionState.DRAINING:
             raise Unavailable(what="service", reason="it is stopping")
-        if isinstance(params, self._messages.Hello) and self.state is not State.HELLO:
+        if isinstance(params, self._messages.Hello) and self.state is not ConnectionState.HELLO:
             raise InvalidRequest(field="method", reason="hello comes once, first")
 
     def welcome(self, number: RequestId, result: Any) -> None:
         """Let the peer in."""
-        self._move(Step.GREETED)
+        self._move(Transition.GREETED)
         self.respond(number, result)
 
     def respond(self, number: RequestId, result: Any) -> None:
@@ -340,7 +340,7 @@ class ServerSession(_Session):
 
     def send_draining(self) -> None:
         """Tell the peer that this service stops; further requests are refused as Unavailable."""
-        self._move(Step.DRAINED)
+        self._move(Transition.DRAINED)
         self._send(self.encoding.pack({"method": "draining", "params": {}}))
 
     def _answer(self, number: RequestId | None, member: str, content: Any) -> None:
@@ -351,7 +351,7 @@ class ServerSession(_Session):
         self._send(packed)
 
     def _send(self, packed: bytes) -> None:
-        if self.state is State.CLOSED:
+        if self.state is ConnectionState.CLOSED:
             raise LocalProtocolError(reason="the session is closed")
         self._queue(packed)
 
@@ -391,7 +391,7 @@ class ClientSession(_Session):
 
     def send_hello(self, params: dict[str, Any]) -> int:
         """Greet the service; nothing else may be sent before its answer. Returns the id."""
-        if self.state is not State.HELLO or self._hello_id is not None:
+        if self.state is not ConnectionState.HELLO or self._hello_id is not None:
             raise LocalProtocolError(reason="hello comes once, first")
         self._hello_id = self._request("hello", params)
         return self._hello_id
@@ -402,7 +402,7 @@ class ClientSession(_Session):
         Errors: LocalProtocolError when the session is not ready or REQUESTS_IN_FLIGHT_MAX requests
         are unanswered; LimitExceeded when the request does not fit a frame.
         """
-        if self.state is not State.READY:
+        if self.state is not ConnectionState.READY:
             raise LocalProtocolError(reason=f"no requests while the session is {self.state}")
         if len(self._in_flight) >= REQUESTS_IN_FLIGHT_MAX:
             raise LocalProtocolError(reason=f"{REQUESTS_IN_FLIGHT_MAX} requests are unanswered")
@@ -435,7 +435,11 @@ class ClientSession(_Session):
 
     def _receive_news(self, frame: bytes) -> list[ClientEvent]:
         """The events of a frame of usual news, none for any other frame."""
-        if self.state is not State.READY or self.encoding is not MSGPACK or self._fragments:
+        if (
+            self.state is not ConnectionState.READY
+            or self.encoding is not MSGPACK
+            or self._fragments
+        ):
             return []
         events: list[ClientEvent] = []
         answered: set[int] = set()
@@ -467,7 +471,7 @@ class ClientSession(_Session):
                 self._fragments.pop(reading.read_int(params, "watch"), None)
                 return Cancelled(params["watch"], reading.read_error(params.get("error")))
             if method == "draining":
-                self._move(Step.DRAINED)
+                self._move(Transition.DRAINED)
                 return Draining()
         raise RemoteProtocolError(f"unknown notification {method!r:.100}")
 
@@ -481,7 +485,7 @@ class ClientSession(_Session):
         if "error" in message:
             return Failed(number, reading.read_error(message["error"]))
         if number == self._hello_id:
-            self._move(Step.GREETED)
+            self._move(Transition.GREETED)
         return Answered(number, message["result"])
 
     def _receive_changes(self, params: Any) -> Changed | None:

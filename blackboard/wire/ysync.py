@@ -14,7 +14,7 @@ from typing import Final
 
 from blackboard.core.documents.update import Reader, write_buffer, write_number, write_text
 from blackboard.errors import InvalidRequest, LimitExceeded
-from blackboard.types import (
+from blackboard.limits import (
     AWARENESS_BYTES_MAX,
     AWARENESS_STATES_MAX,
     KEY_BYTES_MAX,
@@ -54,7 +54,7 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
-class Presence:
+class AwarenessState:
     """What a client tells of itself, as JSON; None = it is gone. The greater `clock` counts."""
 
     client: int
@@ -66,7 +66,7 @@ class Presence:
 class Awareness:
     """Who is there."""
 
-    present: tuple[Presence, ...]
+    present: tuple[AwarenessState, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def _sync(reader: Reader) -> Message:
     raise reader.broken(f"holds an unknown step of sync, {step}")
 
 
-def _awareness(data: bytes) -> tuple[Presence, ...]:
+def _awareness(data: bytes) -> tuple[AwarenessState, ...]:
     reader = Reader(data, "awareness")
     count = reader.count()
     if count > AWARENESS_STATES_MAX:
@@ -145,7 +145,7 @@ def _awareness(data: bytes) -> tuple[Presence, ...]:
     return tuple(_presence(reader) for _ in range(count))
 
 
-def _presence(reader: Reader) -> Presence:
+def _presence(reader: Reader) -> AwarenessState:
     client, clock, state = reader.number(), reader.number(), reader.text()
     if len(state) > AWARENESS_BYTES_MAX:
         raise LimitExceeded("AWARENESS_BYTES_MAX", len(state), AWARENESS_BYTES_MAX)
@@ -153,7 +153,7 @@ def _presence(reader: Reader) -> Presence:
         is_gone = json.loads(state) is None
     except (ValueError, RecursionError) as error:
         raise reader.broken("holds a state that is not JSON") from error
-    return Presence(client, clock, None if is_gone else state)
+    return AwarenessState(client, clock, None if is_gone else state)
 
 
 def write_json(state: object) -> str:
@@ -188,7 +188,7 @@ def write_update(update: bytes) -> bytes:
     return b"\x00\x02" + write_buffer(update)
 
 
-def write_awareness(present: Iterable[Presence]) -> bytes:
+def write_awareness(present: Iterable[AwarenessState]) -> bytes:
     """A frame with who is there."""
     parts = [
         write_number(p.client) + write_number(p.clock) + write_text(p.state or "null")

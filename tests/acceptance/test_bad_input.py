@@ -25,7 +25,7 @@ from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.integrity.tokens import issue, new_secret
-from blackboard.types import (
+from blackboard.limits import (
     FRAME_BYTES_MAX,
     HANDSHAKE_TIMEOUT_MS,
     OPERATIONS_MAX,
@@ -357,7 +357,7 @@ async def test_a_wrong_token(target: Target, token: str) -> None:
         data = await refused(talk, {"id": 1, "method": "hello", "params": {"token": token}})
         assert data["code"] == "unauthenticated"
         assert await talk.closed() == 4401
-    with pytest.raises(blackboard.Unauthenticated):
+    with pytest.raises(blackboard.errors.Unauthenticated):
         async with blackboard.connect(target.url, token=token or " "):
             pass
     async with httpx.AsyncClient(trust_env=False) as http:

@@ -11,7 +11,7 @@ import blackboard
 from blackboard.client.board import Board
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.context import Context
-from blackboard.runtime.run import Stay, run_agent
+from blackboard.runtime.run import RunOptions, run_agent
 from blackboard.runtime.runner import Stepped
 from blackboard.runtime.state import Status
 from tests.acceptance.shell import Running, Shell
@@ -59,7 +59,7 @@ async def buyer(shell: Shell, service: Running) -> AsyncIterator[Board]:
 
 async def run(board: Board) -> Stepped:
     """A process of the agent, which ends when there is nothing to do."""
-    return await run_agent(Buyer(), board, Stay(leaves=True))
+    return await run_agent(Buyer(), board, RunOptions(leaves=True))
 
 
 def told(shell: Shell) -> Any:

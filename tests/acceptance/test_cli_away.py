@@ -12,9 +12,9 @@ from websockets.typing import Subprotocol
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.engines.redis.process import RedisProcess
+from blackboard.limits import COMMAND_PATIENCE_MS
 from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
-from blackboard.types import COMMAND_PATIENCE_MS
 from blackboard.wire.frames import MSGPACK, SUBPROTOCOLS
 from blackboard.wire.session import HelloReceived, ServerSession
 from tests.acceptance.shell import Shell

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 import blackboard
-from blackboard.client.contexts import Context, Contexts, change, config_directory
+from blackboard.client.contexts import Contexts, ServiceContext, change, config_directory
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import (
     DataDirectoryInUse,
@@ -90,7 +90,7 @@ async def test_a_remembered_token_goes_to_its_own_address_only(
 def test_a_context_that_cannot_be_used_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """A token file that is gone is Unauthenticated, with its name."""
     directory = config_directory()
-    lost = Context("http://127.0.0.1:9", token_file="/nowhere/token")
+    lost = ServiceContext("http://127.0.0.1:9", token_file="/nowhere/token")
     change(directory, lambda _: Contexts("lost", {"lost": lost}))
     try:
         for name in ("BLACKBOARD_URL", "BLACKBOARD_TOKEN"):
@@ -200,7 +200,7 @@ async def test_an_application_that_runs_a_service_uses_its_boards(tmp_path: Path
         ann = service.client(agent="ann")
         await ann.aclose()
         assert await service.client().board("b").get("private/ann/x") == 1
-        with pytest.raises(blackboard.AccessDenied):
+        with pytest.raises(blackboard.errors.AccessDenied):
             await service.client(agent="bob").board("b").get("private/ann/x")
 
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from blackboard.client.board import Board
 from blackboard.runtime.agent import Agent
-from blackboard.runtime.board_port import BoardDesk
+from blackboard.runtime.board_port import LiveBoardPort
 from blackboard.runtime.context import Context
 from blackboard.runtime.runner import Runner
 
@@ -36,7 +36,7 @@ class Actor(Agent[Notes]):
 
 def runner(board: Board, body: Body) -> Runner[Notes]:
     """A process that begins: it knows the name of the agent, and nothing else."""
-    return Runner(Actor(board.agent, body), BoardDesk(board))
+    return Runner(Actor(board.agent, body), LiveBoardPort(board))
 
 
 async def notes_of(board: Board) -> Notes:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core.commit import (
     ABSENT,
     BRANCH,
@@ -47,7 +47,8 @@ from blackboard.core.path import (
     superseding_key,
 )
 from blackboard.core.state import State
-from blackboard.types import INTEGER_MAX, Key, Revision
+from blackboard.limits import INTEGER_MAX
+from blackboard.units import Key, Revision
 from blackboard.wire.codec import encode_value
 
 LIMITS = {
@@ -70,7 +71,7 @@ LIMITS = {
     "BOARD_KEYS_MAX": 8,
     "BOARD_BYTES_MAX": 5_600,
 }
-"""Rows of blackboard/types.py as they are while a machine runs: near enough to be reached."""
+"""Rows of blackboard/limits.py as they are while a machine runs: near enough to be reached."""
 
 BARRIERS = (barrier_key("ada"), barrier_key("bob"), cut_key("ada"), cut_key("bob"))
 KEYS = (

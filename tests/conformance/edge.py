@@ -9,10 +9,10 @@ import uvicorn
 
 from blackboard.core.access import Narrowing, Principal
 from blackboard.integrity.tokens import attenuate, issue, new_secret, verify
+from blackboard.limits import FRAME_BYTES_MAX
 from blackboard.server.http.app import create_app
 from blackboard.server.http.serve import listen
 from blackboard.server.service import Service
-from blackboard.types import FRAME_BYTES_MAX
 
 HOUR_MS = 3_600_000
 

@@ -33,7 +33,7 @@ from hypothesis.stateful import (
 )
 from msgspec.structs import replace
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core.commit import (
     SERVICE,
     Commit,
@@ -64,7 +64,7 @@ from blackboard.errors import (
     LeaseHeld,
     LimitExceeded,
 )
-from blackboard.types import Milliseconds
+from blackboard.units import Milliseconds
 from blackboard.wire.codec import Prepared, encode_value, prepare
 from tests.conformance.drawing import (
     BARRIERS,
@@ -153,7 +153,7 @@ class Counts:
 
 @contextmanager
 def lowered_limits() -> Iterator[None]:
-    """Lower rows of blackboard/types.py for the rules and for every engine in this process."""
+    """Lower rows of blackboard/limits.py for the rules and for every engine in this process."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in LIMITS.items():
             patch.setattr(limits, name, value)

@@ -26,8 +26,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from blackboard import Append, Board, Client, Delete, Increment, Put, StaleEpoch, encode_value
+from blackboard import Board, Client, StaleEpoch
 from blackboard.core.path import item_key
+from blackboard.ops import Append, Delete, Increment, Put, encode_value
 
 EXAMPLES = int(os.environ.get("BLACKBOARD_PAST_EXAMPLES", "30"))
 ROUNDS_MAX = 5
@@ -180,7 +181,7 @@ class PastMachine(RuleBasedStateMachine):
         """Several operations as one revision."""
         model = self._member(which)
         state, counters = dict(model.now), dict(model.counters[model.head])
-        packed = [_apply(state, counters, *wish) for wish in wishes]
+        packed = [_apply(state, counters, *spec) for spec in wishes]
         receipt = self.call(model.board.commit(packed))
         model.note(receipt.revision, state, counters)
         self.kinds["commit"] += 1

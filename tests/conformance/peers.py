@@ -8,10 +8,10 @@ from typing import Any
 import anyio
 from pycrdt import Doc, Text
 
-from blackboard.client.link import Link, Pipe
+from blackboard.client.link import Pipe, Transport
 from blackboard.core.documents import update as crdt
 from blackboard.errors import DocumentRefused
-from blackboard.types import Key
+from blackboard.units import Key
 from blackboard.wire import ysync
 from blackboard.wire.ysync import Edit, Step1, Step2
 from tests.conformance.team import PATIENCE_S
@@ -37,7 +37,7 @@ class Peer:
         return self.doc.get_update(before)
 
     @asynccontextmanager
-    async def connected(self, link: Link, board: str, key: Key) -> AsyncIterator["Peer"]:
+    async def connected(self, link: Transport, board: str, key: Key) -> AsyncIterator["Peer"]:
         """A connection for the block. `sync` first."""
         async with link.document(board, key) as pipe:
             self.pipe = pipe

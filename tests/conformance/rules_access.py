@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from blackboard.core.commit import Commit, Committed, Delete, Put
 from blackboard.core.model import Outcome
 from blackboard.engines.base import Behind, Shared, Store
-from blackboard.types import Revision
+from blackboard.units import Revision
 from blackboard.wire.codec import prepare
 from tests.conformance.rules_restore import restored
 from tests.conformance.rules_seed import ENTRIES, a_seed, paged

@@ -10,7 +10,7 @@ from blackboard.core.checkpoints import Point
 from blackboard.core.commit import Entry, LogEntry, Put
 from blackboard.core.path import Ranges, range_below, range_of
 from blackboard.errors import Compacted, FutureRevision, InvalidRequest
-from blackboard.types import Key, Revision
+from blackboard.units import Key, Revision
 from blackboard.wire.codec import encode_value
 from tests.conformance.story import Story
 

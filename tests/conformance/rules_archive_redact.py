@@ -15,7 +15,8 @@ from blackboard.core.commit import Append, Change, Delete, Grant, Increment, Log
 from blackboard.core.entry_digest import SALT_BYTES, is_proved, leaf_of, proof_of
 from blackboard.core.history import shown
 from blackboard.core.redaction import REDACTED, record_key
-from blackboard.types import BLOB_BYTES, Key, Revision
+from blackboard.limits import BLOB_BYTES
+from blackboard.units import Key, Revision
 from blackboard.wire.codec import encode_value
 from tests.conformance.rules_archive import BOARD
 from tests.conformance.story import Story

@@ -11,7 +11,7 @@ from blackboard.core import digest
 from blackboard.core.checkpoints import Point
 from blackboard.core.commit import Put
 from blackboard.errors import Corrupt
-from blackboard.types import BLOB_BYTES
+from blackboard.limits import BLOB_BYTES
 from blackboard.wire.codec import encode_value
 from tests.conformance.rules_archive import BOARD
 from tests.conformance.story import Story

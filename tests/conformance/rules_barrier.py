@@ -19,7 +19,7 @@ from blackboard.core.commit import (
 from blackboard.core.path import barrier_key, cut_key
 from blackboard.engines.base import Store
 from blackboard.errors import LimitExceeded, SnapshotFirst
-from blackboard.types import OPERATIONS_MAX
+from blackboard.limits import OPERATIONS_MAX
 from tests.conformance.rules_restore import restored
 from tests.conformance.writer import Writer, packed
 from tests.waiting import wait_until

@@ -133,7 +133,7 @@ class AccountRules:
 
     async def test_the_services_own_records_tell_the_account(self, team: Team, ada: Board) -> None:
         """Of a checkpoint, of a restore and of what it is based on."""
-        whole = (access.Grant("**", access.ALL_RIGHTS),)
+        whole = (access.AccessGrant("**", access.ALL_RIGHTS),)
         kid, root = await team.account("ada", "ada.kid", grants=whole), await team.operator()
         await kid.put("public/a", 1)
         await kid.checkpoint("mine")

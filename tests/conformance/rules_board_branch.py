@@ -16,7 +16,7 @@ from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.client.export import seal
 from blackboard.core import access
-from blackboard.core.checkpoints import BranchWish
+from blackboard.core.checkpoints import BranchRequest
 from blackboard.errors import (
     AccessDenied,
     BlackboardError,
@@ -141,8 +141,8 @@ class BranchRules:
     async def test_the_same_request_branches_once(self, team: Team, ada: Board) -> None:
         await ada.put("public/plan", "first")
         link = (await operator_of(team)).link
-        wish = BranchWish(f"{team.name}-b", "now", secrets.token_hex(8))
-        heads = await asyncio.gather(*(link.branch(team.name, wish) for _ in range(3)))
+        spec = BranchRequest(f"{team.name}-b", "now", secrets.token_hex(8))
+        heads = await asyncio.gather(*(link.branch(team.name, spec) for _ in range(3)))
         assert len({head.epoch.id for head in heads}) == 1
 
     async def test_of_many_that_branch_to_one_name_one_does(self, team: Team, ada: Board) -> None:

@@ -12,8 +12,13 @@ import pytest
 
 from blackboard.client.board import Board
 from blackboard.core import access
-from blackboard.core.access import Grant, Principal, Right
-from blackboard.core.checkpoints import Checkpoint, CheckpointWish, Policy, checkpoint_key
+from blackboard.core.access import AccessGrant, Principal, Right
+from blackboard.core.checkpoints import (
+    Checkpoint,
+    CheckpointRequest,
+    RetentionPolicy,
+    checkpoint_key,
+)
 from blackboard.core.commit import Delete, Op, Put
 from blackboard.core.path import barrier_key
 from blackboard.errors import (
@@ -25,7 +30,7 @@ from blackboard.errors import (
     NoSuchCheckpoint,
     SnapshotFirst,
 )
-from blackboard.types import BARRIER_MS_MAX, NOTE_BYTES_MAX
+from blackboard.limits import BARRIER_MS_MAX, NOTE_BYTES_MAX
 from blackboard.wire.codec import encode_value
 from tests.conformance.team import PATIENCE_S, Team
 from tests.waiting import wait_until
@@ -39,8 +44,8 @@ DELIVERED_MS = 2_500
 def keeper_of_checkpoints(name: str = "keeper") -> Principal:
     """Somebody who may checkpoint and restore the board, and see what is public."""
     rights = frozenset({Right.CHECKPOINT, Right.RESTORE})
-    own = (Grant("**", rights), Grant("public/**", frozenset({Right.READ})))
-    return Principal(name, (*own, Grant("system/checkpoints/**", frozenset({Right.READ}))))
+    own = (AccessGrant("**", rights), AccessGrant("public/**", frozenset({Right.READ})))
+    return Principal(name, (*own, AccessGrant("system/checkpoints/**", frozenset({Right.READ}))))
 
 
 async def board_of(team: Team, principal: Principal) -> Board:
@@ -108,7 +113,7 @@ class CheckpointRules:
             await board.put(f"public/~declared/{board.agent}", {"prompt": board.agent})
         await (await team.operator()).checkpoint("plan")
         readable = (checkpoint_key("plan"), "public/~declared/ada", "private/eve/**")
-        grants = tuple(Grant(key, frozenset({Right.READ})) for key in readable)
+        grants = tuple(AccessGrant(key, frozenset({Right.READ})) for key in readable)
         eve = (await team.client(Principal("eve", grants))).board(team.name)
         shown = await eve.show("plan")
         assert shown.declared == {"ada": {"prompt": "ada"}}
@@ -132,8 +137,8 @@ class CheckpointRules:
     async def test_of_many_who_give_one_name_at_once_one_does(self, team: Team) -> None:
         """The others are told whose it is, and it stays where it was put."""
         link = (await team.client(access.operator())).link
-        wishes = [CheckpointWish("plan", secrets.token_hex(8)) for _ in range(4)]
-        asked = (link.checkpoint(team.name, wish) for wish in wishes)
+        wishes = [CheckpointRequest("plan", secrets.token_hex(8)) for _ in range(4)]
+        asked = (link.checkpoint(team.name, spec) for spec in wishes)
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
         assert sum(isinstance(outcome, Conflict) for outcome in outcomes) == 3
         [first] = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
@@ -142,12 +147,12 @@ class CheckpointRules:
     async def test_the_same_request_gets_the_same_answer(self, team: Team) -> None:
         """So a client whose connection broke asks again without fear."""
         link = (await team.client(access.operator())).link
-        wish = CheckpointWish("plan", secrets.token_hex(8), "why")
-        one = await link.checkpoint(team.name, wish)
-        two = await link.checkpoint(team.name, wish)
+        spec = CheckpointRequest("plan", secrets.token_hex(8), "why")
+        one = await link.checkpoint(team.name, spec)
+        two = await link.checkpoint(team.name, spec)
         assert one == two
         both = await asyncio.gather(
-            *(link.checkpoint(team.name, CheckpointWish("again", "ab" * 8)) for _ in range(4))
+            *(link.checkpoint(team.name, CheckpointRequest("again", "ab" * 8)) for _ in range(4))
         )
         assert len(set(both)) == 1
 
@@ -156,7 +161,7 @@ class CheckpointRules:
         board = await team.operator()
         link = (await team.client(access.operator())).link
         with pytest.raises(InvalidRequest):
-            await link.checkpoint(board.name, CheckpointWish(name, "ab" * 8))
+            await link.checkpoint(board.name, CheckpointRequest(name, "ab" * 8))
         assert await board.checkpoints() == ()
 
     async def test_what_is_too_long_is_refused(self, team: Team) -> None:
@@ -231,7 +236,7 @@ class CheckpointRules:
         await board.checkpoint("named")
         unnamed = [(await board.checkpoint()).name for _ in range(4)]
         await board.pin(unnamed[0])
-        policy = Policy(last=1, days=0)
+        policy = RetentionPolicy(last=1, days=0)
         dry = await board.prune(policy, dry_run=True)
         assert len(await board.checkpoints()) == 5
         assert dry.removed == tuple(unnamed[1:3])
@@ -241,7 +246,7 @@ class CheckpointRules:
         assert [c.name for c in left] == ["named", unnamed[0], unnamed[3]] == list(pruned.kept)
         assert [c.pinned for c in left] == [False, True, False]
         await board.unpin(unnamed[0])
-        assert (await board.prune(Policy(last=0, days=0, named=False))).kept == ()
+        assert (await board.prune(RetentionPolicy(last=0, days=0, named=False))).kept == ()
         assert await board.checkpoints() == ()
 
     async def test_what_a_branch_needs_is_not_pruned(self, team: Team, ada: Board) -> None:
@@ -251,7 +256,7 @@ class CheckpointRules:
         other = await board.branch(f"{board.name}-b", origin.name)
         for number in range(5):
             await ada.put("public/plan", number)
-        pruned = await board.prune(Policy(last=0, days=0, named=False, history_ms=0))
+        pruned = await board.prune(RetentionPolicy(last=0, days=0, named=False, history_ms=0))
         assert pruned.kept == (origin.name,)
         assert await other.get("public/plan", at=origin.revision) == "first"
         assert await other.get("public/plan") == "first"
@@ -265,7 +270,7 @@ class CheckpointRules:
         await board.checkpoint("kept")
         for number in range(5):
             await ada.put("public/plan", number)
-        await board.prune(Policy(history_ms=0))
+        await board.prune(RetentionPolicy(history_ms=0))
         assert await board.get("public/plan", at="kept") == "first"
         assert (await board.verify()).ok
         await board.restore("kept")

@@ -210,7 +210,7 @@ class TakingRules:
 
     async def test_a_claim_needs_the_right_to_lock(self, team: Team) -> None:
         await (await team.operator()).put(ONE, 1)
-        reader = Principal("reader", (access.Grant("public/**", frozenset({Right.READ})),))
+        reader = Principal("reader", (access.AccessGrant("public/**", frozenset({Right.READ})),))
         board = (await team.client(reader)).board(team.name)
         with pytest.raises(AccessDenied):
             await board.claim(TASKS).__aenter__()

@@ -10,7 +10,7 @@ from blackboard.client.board import Board
 from blackboard.client.documents.document import Document
 from blackboard.client.documents.overlap import Overlap
 from blackboard.client.documents.shared_types import EMBEDDED, Delta, MapDelta
-from blackboard.client.link import Link
+from blackboard.client.link import Transport
 from blackboard.core.documents.keys import document_prefix
 from blackboard.errors import (
     AccessDenied,
@@ -35,7 +35,7 @@ class DocumentRules:
     """Several agents edit one document at once, and all have the same in the end."""
 
     @pytest.fixture
-    async def link(self, team: Team, ada: Board) -> Link:
+    async def link(self, team: Team, ada: Board) -> Transport:
         """Ada's way to the service."""
         return (await team.client_of(ada)).link
 
@@ -76,7 +76,7 @@ class DocumentRules:
                 text.delete(3, -1)
             assert str(text) == "ne😀X"
 
-    async def test_what_is_no_character_counts_as_one(self, link: Link, ada: Board) -> None:
+    async def test_what_is_no_character_counts_as_one(self, link: Transport, ada: Board) -> None:
         async with Peer().connected(link, ada.name, MEMO) as peer:
             await peer.sync()
             before = peer.doc.get_state()

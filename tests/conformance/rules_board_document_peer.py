@@ -6,13 +6,13 @@ import pytest
 
 from blackboard.client.board import Board
 from blackboard.client.documents.document import Document
-from blackboard.client.link import Link
-from blackboard.core.access import Grant, Principal, Right
+from blackboard.client.link import Transport
+from blackboard.core.access import AccessGrant, Principal, Right
 from blackboard.core.documents.keys import document_prefix
 from blackboard.errors import DocumentRefused, Unavailable
-from blackboard.types import DOCUMENT_UPDATE_BYTES_MAX
+from blackboard.limits import DOCUMENT_UPDATE_BYTES_MAX
 from blackboard.wire import ysync
-from blackboard.wire.ysync import Presence
+from blackboard.wire.ysync import AwarenessState
 from tests.conformance.peers import Peer, state_of
 from tests.conformance.rules_board_document import MEMO, agreed
 from tests.conformance.team import PATIENCE_S, Team
@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 class DocumentPeerRules:
     """What a peer may send, and what becomes of it: the document and the others are unharmed."""
 
-    async def test_a_peer_of_another_make_is_served(self, link: Link, ada: Board) -> None:
+    async def test_a_peer_of_another_make_is_served(self, link: Transport, ada: Board) -> None:
         async with ada.document(MEMO) as doc:
             doc.text().append("world")
             await doc.synced()
@@ -35,7 +35,7 @@ class DocumentPeerRules:
                 await wait_until(lambda: _reads(doc, "so: hello world"), timeout_s=PATIENCE_S)
 
     async def test_a_hostile_update_ends_the_session_of_its_sender(
-        self, link: Link, ada: Board
+        self, link: Transport, ada: Board
     ) -> None:
         async with ada.document(MEMO) as doc:
             doc.text().append("fine")
@@ -51,7 +51,7 @@ class DocumentPeerRules:
             assert str(again.text()) == "fine, still"
 
     async def test_an_update_with_a_gap_is_refused_and_coming_back_repairs_it(
-        self, link: Link, ada: Board
+        self, link: Transport, ada: Board
     ) -> None:
         peer = Peer()
         async with peer.connected(link, ada.name, MEMO):
@@ -65,7 +65,7 @@ class DocumentPeerRules:
             assert str(doc.text()) == "lost found "
 
     async def test_nobody_writes_as_somebody_elses_client(
-        self, link: Link, ada: Board, bob: Board
+        self, link: Transport, ada: Board, bob: Board
     ) -> None:
         async with bob.document(MEMO) as doc:
             doc.text().append("bob's")
@@ -84,7 +84,7 @@ class DocumentPeerRules:
             assert str(doc.text()) == "bob's own"
 
     async def test_who_writes_under_her_number_before_her_takes_no_edit_in_silence(
-        self, link: Link, ada: Board, bob: Board
+        self, link: Transport, ada: Board, bob: Board
     ) -> None:
         ann, forger = Peer(client_id=21), Peer(client_id=21)
         async with ann.connected(link, ada.name, MEMO):
@@ -100,12 +100,12 @@ class DocumentPeerRules:
             assert str(doc.text()) == "EVE FIRST "
 
     async def test_a_number_that_somebody_announced_is_hers(
-        self, link: Link, ada: Board, bob: Board
+        self, link: Transport, ada: Board, bob: Board
     ) -> None:
         ann, forger = Peer(client_id=21), Peer(client_id=21)
         async with ann.connected(link, ada.name, MEMO):
             await ann.sync()
-            await ann.send(ysync.write_awareness([Presence(21, 1, "{}")]))
+            await ann.send(ysync.write_awareness([AwarenessState(21, 1, "{}")]))
             await ann.sync_again()
             async with Peer().connected(bob._link, bob.name, MEMO) as eve:
                 await eve.sync()
@@ -117,7 +117,7 @@ class DocumentPeerRules:
             assert str(doc.text()) == "ann "
 
     async def test_two_of_one_agent_who_use_one_number_are_told(
-        self, link: Link, ada: Board
+        self, link: Transport, ada: Board
     ) -> None:
         one, other = Peer(client_id=21), Peer(client_id=21)
         async with one.connected(link, ada.name, MEMO), other.connected(link, ada.name, MEMO):
@@ -133,7 +133,7 @@ class DocumentPeerRules:
             assert str(doc.text()) == "and on one "
 
     async def test_who_repeats_what_others_wrote_goes_on(
-        self, link: Link, ada: Board, bob: Board
+        self, link: Transport, ada: Board, bob: Board
     ) -> None:
         async with ada.document(MEMO) as doc:
             doc.text().append("ada 😀 wrote")
@@ -149,7 +149,9 @@ class DocumentPeerRules:
                 await peer.sync_again()
             await wait_until(lambda: _reads(doc, str(peer.text)), timeout_s=PATIENCE_S)
 
-    async def test_an_update_that_is_too_large_is_refused(self, link: Link, ada: Board) -> None:
+    async def test_an_update_that_is_too_large_is_refused(
+        self, link: Transport, ada: Board
+    ) -> None:
         async with ada.document(MEMO) as doc:
             doc.text().append("fine")
             await doc.synced()
@@ -161,7 +163,7 @@ class DocumentPeerRules:
             assert str(doc.text()) == "fine"
 
     async def test_a_large_update_is_cut_into_values_and_put_together(
-        self, link: Link, ada: Board
+        self, link: Transport, ada: Board
     ) -> None:
         text = "x" * (DOCUMENT_UPDATE_BYTES_MAX - 100)
         async with Peer().connected(link, ada.name, MEMO) as peer:
@@ -171,14 +173,14 @@ class DocumentPeerRules:
         async with ada.document(MEMO) as doc:
             assert str(doc.text()) == text
 
-    async def test_a_frame_that_is_none_ends_the_session(self, link: Link, ada: Board) -> None:
+    async def test_a_frame_that_is_none_ends_the_session(self, link: Transport, ada: Board) -> None:
         async with Peer().connected(link, ada.name, MEMO) as peer:
             with contextlib.suppress(DocumentRefused):
                 await peer.send(b"\x09nonsense")
             assert (await peer.refusal()).cause == "malformed"
 
     async def test_who_may_only_read_changes_nothing(self, team: Team, ada: Board) -> None:
-        reads = Grant(f"{document_prefix(MEMO)}/**", frozenset({Right.READ}))
+        reads = AccessGrant(f"{document_prefix(MEMO)}/**", frozenset({Right.READ}))
         reader = (await team.client(Principal("reader", (reads,)))).link
         async with ada.document(MEMO) as doc:
             doc.text().append("fine")
@@ -192,7 +194,7 @@ class DocumentPeerRules:
             assert str(doc.text()) == "fine"
 
     async def test_who_does_not_read_is_disconnected_and_nobody_else_notices(
-        self, link: Link, ada: Board
+        self, link: Transport, ada: Board
     ) -> None:
         async with (
             ada.document(MEMO) as doc,

@@ -11,7 +11,7 @@ from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.freeze import FROZEN_KEY
 from blackboard.errors import AccessDenied, BoardFrozen, InvalidRequest, NoSuchBoard, StaleEpoch
-from blackboard.types import FROZEN_WAIT_MS_MAX
+from blackboard.limits import FROZEN_WAIT_MS_MAX
 from tests.conformance.team import PATIENCE_S, RENEWED_MS, Team, take
 from tests.waiting import wait_until
 

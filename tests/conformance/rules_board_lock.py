@@ -17,7 +17,7 @@ from blackboard.errors import (
     LimitExceeded,
     LocalProtocolError,
 )
-from blackboard.types import FENCES_MAX
+from blackboard.limits import FENCES_MAX
 from blackboard.wire.codec import encode_value
 from tests.conformance.team import PATIENCE_S, RENEWED_MS, Team, take
 from tests.conformance.workers import Block, apart, finished, lease_of, queued, renewals

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from blackboard.client.board import Board
-from blackboard.client.link import Link
+from blackboard.client.link import Transport
 from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.core.checkpoints import DiffRequest
 from blackboard.core.commit import Append, Delete, Entry, Grant, Op, Put
 from blackboard.errors import AccessDenied
-from blackboard.types import OPERATIONS_MAX
+from blackboard.limits import OPERATIONS_MAX
 from blackboard.wire import messages
 from blackboard.wire.codec import encode_value
 from tests.conformance.team import Team
@@ -79,7 +79,7 @@ async def _write(team: Team, board: str, hidden: Sequence[list[Op]]) -> tuple[st
 
 # --- what is asked --------------------------------------------------------------------------------
 
-Walk = Callable[[Link, str, int], Awaitable[list[Any]]]
+Walk = Callable[[Transport, str, int], Awaitable[list[Any]]]
 """Everything that a method answers about a board, page by page, without what differs anyway."""
 
 
@@ -91,7 +91,7 @@ def _entry(entry: Entry | None) -> Any:
     return (entry.key, value, entry.mod_revision, entry.author)
 
 
-async def _list_at(link: Link, board: str, at: int | str | None) -> list[Any]:
+async def _list_at(link: Transport, board: str, at: int | str | None) -> list[Any]:
     told: list[Any] = []
     for pattern in PATTERNS:
         after: str | None = None
@@ -104,7 +104,7 @@ async def _list_at(link: Link, board: str, at: int | str | None) -> list[Any]:
     return told
 
 
-async def _list(link: Link, board: str, head: int) -> list[Any]:
+async def _list(link: Transport, board: str, head: int) -> list[Any]:
     found = [await _list_at(link, board, at) for at in (None, 3, "first", head)]
     for after in ("private/ada/0", "private/ada/secret-00007", "private/ada/z", "public/a"):
         page = await link.list(board, "**", after=after, limit=1)
@@ -112,7 +112,7 @@ async def _list(link: Link, board: str, head: int) -> list[Any]:
     return found
 
 
-async def _leases(link: Link, board: str, head: int) -> list[Any]:
+async def _leases(link: Transport, board: str, head: int) -> list[Any]:
     told: list[Any] = []
     for pattern in PATTERNS:
         after: str | None = None
@@ -125,7 +125,7 @@ async def _leases(link: Link, board: str, head: int) -> list[Any]:
     return told
 
 
-async def _log(link: Link, board: str, head: int) -> list[Any]:
+async def _log(link: Transport, board: str, head: int) -> list[Any]:
     told: list[Any] = []
     for limit in (1, 1_000):
         after = 0
@@ -138,7 +138,7 @@ async def _log(link: Link, board: str, head: int) -> list[Any]:
     return told
 
 
-async def _checkpoints(link: Link, board: str, head: int) -> list[Any]:
+async def _checkpoints(link: Transport, board: str, head: int) -> list[Any]:
     told: list[Any] = []
     after = 0
     while page := await link.checkpoints(board, after=after, limit=1):
@@ -147,7 +147,7 @@ async def _checkpoints(link: Link, board: str, head: int) -> list[Any]:
     return told
 
 
-async def _differences(link: Link, board: str, head: int) -> list[Any]:
+async def _differences(link: Transport, board: str, head: int) -> list[Any]:
     told: list[Any] = []
     for a, b in ((0, head), (head, 2), ("first", "second")):
         for pattern in PATTERNS:
@@ -163,7 +163,7 @@ async def _differences(link: Link, board: str, head: int) -> list[Any]:
     return told
 
 
-async def _history(link: Link, board: str, head: int) -> list[Any]:
+async def _history(link: Transport, board: str, head: int) -> list[Any]:
     told: list[Any] = []
     for key in ("public/more", "private/bob/k0", "private/ada/open", "private/ada/secret-00000"):
         before: int | None = None
@@ -182,11 +182,11 @@ async def _refused(attempt: Awaitable[object]) -> list[Any]:
     return [refused.value.fields()]
 
 
-async def _audit(link: Link, board: str, head: int) -> list[Any]:
+async def _audit(link: Transport, board: str, head: int) -> list[Any]:
     return await _refused(link.audit(after=None, limit=1))
 
 
-async def _export(link: Link, board: str, head: int) -> list[Any]:
+async def _export(link: Transport, board: str, head: int) -> list[Any]:
     return await _refused(link.export(board, "first", after=None))
 
 

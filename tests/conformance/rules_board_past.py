@@ -6,9 +6,9 @@ import pytest
 
 from blackboard.client.board import Board
 from blackboard.client.diff import KeyChange
-from blackboard.core.checkpoints import Policy
+from blackboard.core.checkpoints import RetentionPolicy
 from blackboard.errors import AccessDenied, FutureRevision, InvalidRequest
-from blackboard.types import READ_KEYS_MAX, REVISION_MAX
+from blackboard.limits import READ_KEYS_MAX, REVISION_MAX
 from tests.conformance.rules_board_checkpoint import board_of, keeper_of_checkpoints
 from tests.conformance.team import Team
 
@@ -81,7 +81,7 @@ class PastRules:
                 (ada.history("public/n", before=number), "before"),
                 (ada.history("public/n", limit=number), "limit"),
                 (ada.list("public/**", limit=number), "limit"),
-                (board.prune(Policy(history_ms=number)), "history_ms"),
+                (board.prune(RetentionPolicy(history_ms=number)), "history_ms"),
             ):
                 with pytest.raises(InvalidRequest) as refused:
                     await asked

@@ -15,7 +15,7 @@ from blackboard.errors import (
     LimitExceeded,
     NoSuchBoard,
 )
-from blackboard.types import LIST_ENTRIES_MAX, OPERATIONS_MAX, READ_KEYS_MAX, WHY_COMMITS_MAX
+from blackboard.limits import LIST_ENTRIES_MAX, OPERATIONS_MAX, READ_KEYS_MAX, WHY_COMMITS_MAX
 from blackboard.wire.codec import encode_value
 from tests.conformance.team import Team
 
@@ -56,7 +56,7 @@ class BoardReadRules:
 
     async def test_who_may_only_read_begins_no_board(self, team: Team) -> None:
         """Whatever is asked, watches and documents included."""
-        reader = Principal("reader", (access.Grant("**", frozenset({Right.READ})),))
+        reader = Principal("reader", (access.AccessGrant("**", frozenset({Right.READ})),))
         board = (await team.client(reader)).board(team.name)
         with pytest.raises(NoSuchBoard):
             await board.head()

@@ -14,7 +14,7 @@ from blackboard.client.board import Board
 from blackboard.client.step import Step
 from blackboard.client.views import Entry
 from blackboard.core import access
-from blackboard.core.checkpoints import RestoreWish
+from blackboard.core.checkpoints import RestoreRequest
 from blackboard.core.commit import Grant, Release
 from blackboard.errors import (
     BlackboardError,
@@ -25,7 +25,7 @@ from blackboard.errors import (
     Resync,
     StaleEpoch,
 )
-from blackboard.types import RESTORE_CHANGES_MAX, RESYNC_BYTES, VALUE_BYTES_MAX
+from blackboard.limits import RESTORE_CHANGES_MAX, RESYNC_BYTES, VALUE_BYTES_MAX
 from tests.conformance.team import PATIENCE_S, Team, take
 
 ROUNDS = int(os.environ.get("BLACKBOARD_TEST_RESTORES") or 12)
@@ -243,12 +243,12 @@ class RestoreRules:
         await ada.put("public/a", 1)
         await board.checkpoint("plan")
         await ada.put("public/a", 2)
-        wish = RestoreWish("plan", secrets.token_hex(8), "once")
-        found = await asyncio.gather(*(link.restore(board.name, wish) for _ in range(4)))
+        spec = RestoreRequest("plan", secrets.token_hex(8), "once")
+        found = await asyncio.gather(*(link.restore(board.name, spec) for _ in range(4)))
         assert len({each.revision for each in found}) == 1
         await ada.refresh()
         await ada.put("public/a", 3)
-        assert await link.restore(board.name, wish) == found[0]
+        assert await link.restore(board.name, spec) == found[0]
         assert await ada.get("public/a") == 3
         assert len([r for r in await board.log() if r.epoch]) == 1
 

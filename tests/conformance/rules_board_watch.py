@@ -15,7 +15,7 @@ from blackboard.errors import (
     LocalProtocolError,
     RolledBack,
 )
-from blackboard.types import (
+from blackboard.limits import (
     LIST_ENTRIES_MAX,
     OPERATIONS_MAX,
     PATTERNS_MAX,

@@ -36,7 +36,7 @@ from blackboard.errors import (
     StepSuperseded,
     TypeMismatch,
 )
-from blackboard.types import (
+from blackboard.limits import (
     LANES_MAX,
     NOTE_BYTES_MAX,
     OPERATIONS_MAX,

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core.commit import (
     ABSENT,
     PRESENT,
@@ -33,7 +33,7 @@ from blackboard.errors import (
     StepSuperseded,
     TypeMismatch,
 )
-from blackboard.types import INTEGER_MAX, KEY_BYTES_MAX, VALUE_INLINE_BYTES_MAX
+from blackboard.limits import INTEGER_MAX, KEY_BYTES_MAX, VALUE_INLINE_BYTES_MAX
 from tests.conformance.writer import Writer, packed
 
 PLAN, NOTE, COUNT = "public/plan", "private/ada/note", "public/count"
@@ -606,5 +606,5 @@ def refused_fields(outcome: object) -> dict[str, object]:
 
 
 def lower_limit(monkeypatch: pytest.MonkeyPatch, name: str, value: int) -> None:
-    """Lower a row of blackboard/types.py for this test, for the rules and for every engine."""
+    """Lower a row of blackboard/limits.py for this test, for the rules and for every engine."""
     monkeypatch.setattr(limits, name, value)

@@ -21,7 +21,7 @@ from blackboard.core.commit import (
 from blackboard.core.freeze import FROZEN_KEY, freeze_in
 from blackboard.engines.base import Store
 from blackboard.errors import BoardFrozen, Conflict, Fenced, LimitExceeded, StaleEpoch
-from blackboard.types import NOTE_BYTES_MAX, OPERATIONS_MAX, SEGMENT_BYTES_MAX
+from blackboard.limits import NOTE_BYTES_MAX, OPERATIONS_MAX, SEGMENT_BYTES_MAX
 from tests.conformance.rules_restore import restored
 from tests.conformance.writer import Writer, packed
 

@@ -5,7 +5,7 @@ import pytest
 from blackboard.core.commit import Append, Delete, DeletePrefix, Increment, Put
 from blackboard.core.path import range_below, range_of
 from blackboard.engines.base import Store
-from blackboard.types import PAGE_BYTES_MAX, VALUE_BYTES_MAX, VALUE_INLINE_BYTES_MAX
+from blackboard.limits import PAGE_BYTES_MAX, VALUE_BYTES_MAX, VALUE_INLINE_BYTES_MAX
 from tests.conformance.writer import Writer, packed
 from tests.waiting import wait_until
 

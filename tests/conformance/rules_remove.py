@@ -15,7 +15,7 @@ from blackboard.core.commit import (
 )
 from blackboard.engines.base import Store
 from blackboard.errors import Compacted, Conflict, Fenced, NoSuchBoard, StaleEpoch
-from blackboard.types import EPOCH_JUMP
+from blackboard.limits import EPOCH_JUMP
 from tests.conformance.rules_seed import ENTRIES, a_seed, paged
 from tests.conformance.writer import Writer, packed
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core.commit import (
     ENGINE,
     RESTORE,
@@ -29,7 +29,7 @@ from blackboard.core.history import check_sequence
 from blackboard.core.state import State, evolve
 from blackboard.engines.base import Store
 from blackboard.errors import Fenced, HeadMoved, InvalidRequest, LimitExceeded, StaleEpoch
-from blackboard.types import HOLD_MS_MAX, VALUE_BYTES_MAX, VALUE_INLINE_BYTES_MAX
+from blackboard.limits import HOLD_MS_MAX, VALUE_BYTES_MAX, VALUE_INLINE_BYTES_MAX
 from tests.conformance.rules_log import whole_log
 from tests.conformance.writer import Writer, packed
 

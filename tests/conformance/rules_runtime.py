@@ -16,11 +16,11 @@ from blackboard.errors import (
     LeaseHeld,
     LeaseLost,
 )
+from blackboard.limits import STEP_ATTEMPTS_MAX
 from blackboard.runtime.context import Context as Ctx
 from blackboard.runtime.context import Reference
-from blackboard.runtime.run import Stay, run_agent
+from blackboard.runtime.run import RunOptions, run_agent
 from blackboard.runtime.state import Status, declared_key, state_key
-from blackboard.types import STEP_ATTEMPTS_MAX
 from tests.conformance.acting import Actor, Notes, keys_below, notes_of, runner
 from tests.conformance.team import PATIENCE_S
 
@@ -341,13 +341,13 @@ class AgentLifeRules:
             ctx.state.seen.append(found.key)
             ctx.done()
 
-        stepped = await run_agent(Actor("ada", step), ada, Stay(leaves=True))
+        stepped = await run_agent(Actor("ada", step), ada, RunOptions(leaves=True))
         assert (stepped.status, stepped.patterns) == (Status.WAITING, ("public/offers/*",))
         head = (await ada.head()).revision
         await runner(ada, step).step()
         assert (await ada.head()).revision == head  # it is said already
         await bob.put("public/offers/b", 1)
-        stepped = await run_agent(Actor("ada", step), ada, Stay(leaves=True))
+        stepped = await run_agent(Actor("ada", step), ada, RunOptions(leaves=True))
         assert (stepped.status, (await notes_of(ada)).seen) == (Status.DONE, ["public/offers/b"])
 
     async def test_waiting_ends_after_its_time(self, ada: Board) -> None:
@@ -369,7 +369,7 @@ class AgentLifeRules:
             if ctx.state.count == 3:
                 stop.set()
 
-        await run_agent(Actor("ada", step), ada, Stay(stop=stop))
+        await run_agent(Actor("ada", step), ada, RunOptions(stop=stop))
         assert (await notes_of(ada)).count == 3
         assert await ada.leases("private/ada/**") == ()
 
@@ -381,13 +381,13 @@ class AgentLifeRules:
                 looked.set()
 
         with anyio.fail_after(PATIENCE_S):
-            running = asyncio.create_task(run_agent(Actor("ada", look), ada, Stay(stop=stop)))
+            running = asyncio.create_task(run_agent(Actor("ada", look), ada, RunOptions(stop=stop)))
             await looked.wait()
             stop.set()
             assert (await running).idle
 
     async def test_an_agent_takes_so_many_steps(self, ada: Board) -> None:
-        stepped = await run_agent(Actor("ada", count), ada, Stay(steps_max=4))
+        stepped = await run_agent(Actor("ada", count), ada, RunOptions(steps_max=4))
         assert (stepped.number, (await notes_of(ada)).count) == (4, 4)
 
     async def test_an_agent_that_was_taken_over_stops(self, ada: Board) -> None:
@@ -401,7 +401,7 @@ class AgentLifeRules:
         with anyio.fail_after(PATIENCE_S):
             old = asyncio.create_task(run_agent(Actor("ada", slow), ada))
             await begun.wait()
-            stay = Stay(if_taken="take_over", steps_max=2)
+            stay = RunOptions(if_taken="take_over", steps_max=2)
             await asyncio.create_task(run_agent(Actor("ada", count), ada, stay))
             go_on.set()
             with pytest.raises((LeaseLost, Fenced)):
@@ -410,6 +410,6 @@ class AgentLifeRules:
 
     async def test_an_agent_that_runs_elsewhere_is_not_started(self, ada: Board) -> None:
         async with ada.attach():
-            start = run_agent(Actor("ada", count), ada, Stay(if_taken="refuse"))
+            start = run_agent(Actor("ada", count), ada, RunOptions(if_taken="refuse"))
             with pytest.raises(LeaseHeld):
                 await asyncio.create_task(start, context=Context())

@@ -10,9 +10,9 @@ from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.errors import BoardFrozen
 from blackboard.runtime.context import Context
-from blackboard.runtime.run import Stay, run_agent
+from blackboard.runtime.run import RunOptions, run_agent
 from blackboard.runtime.state import Status
-from blackboard.runtime.supervisor import Ended, Life
+from blackboard.runtime.supervisor import AgentExit, Supervisor
 from blackboard.runtime.team import run_team
 from tests.conformance.acting import Actor, Notes, Tool, notes_of
 from tests.conformance.team import PATIENCE_S, RENEWED_MS, Team
@@ -52,7 +52,7 @@ class AgentFreezeRules:
             ctx.put("public/seen", ctx.state.seen)
             ctx.done()
 
-        stay = Stay(ttl_ms=RENEWED_MS)
+        stay = RunOptions(ttl_ms=RENEWED_MS)
         life = asyncio.create_task(run_agent(Actor("ada", step), ada, stay))
         with anyio.fail_after(PATIENCE_S):
             await begun.wait()
@@ -85,7 +85,7 @@ class AgentFreezeRules:
             await go_on.wait()
             ctx.done("well")
 
-        life = asyncio.create_task(Life(Actor("ada", step), ada).run())
+        life = asyncio.create_task(Supervisor(Actor("ada", step), ada).run())
         with anyio.fail_after(PATIENCE_S):
             await begun.wait()
             await admin.freeze(team.name)
@@ -93,7 +93,7 @@ class AgentFreezeRules:
             with pytest.raises(BoardFrozen):
                 await ada.put("public/a", 1)
             await admin.thaw(team.name)
-            assert await life == Ended("ada", "done", "well")
+            assert await life == AgentExit("ada", "done", "well")
 
     async def test_a_team_that_begins_on_a_frozen_board_waits(
         self, team: Team, admin: Client, ada: Board, caplog: pytest.LogCaptureFixture
@@ -112,7 +112,7 @@ class AgentFreezeRules:
             await wait_until(waits)
             assert (await ada.head()).revision == freeze.revision
             await admin.thaw(team.name)
-            assert await running == {"ada": Ended("ada", "done", "well")}
+            assert await running == {"ada": AgentExit("ada", "done", "well")}
 
     async def test_an_agent_that_waits_for_its_identity_can_be_stopped(
         self, team: Team, admin: Client, ada: Board, caplog: pytest.LogCaptureFixture
@@ -122,7 +122,7 @@ class AgentFreezeRules:
 
         await ada.put("public/a", 1)
         await admin.freeze(team.name)
-        life = Life(Actor("ada", step), ada)
+        life = Supervisor(Actor("ada", step), ada)
         running = asyncio.create_task(life.run())
 
         async def waits() -> bool:
@@ -131,7 +131,7 @@ class AgentFreezeRules:
         with anyio.fail_after(PATIENCE_S):
             await wait_until(waits)
             life.stop()
-            assert await running == Ended("ada", "stopped")
+            assert await running == AgentExit("ada", "stopped")
 
     async def test_a_restore_of_a_frozen_board_lets_the_agent_go_on_from_it(
         self, team: Team, admin: Client, ada: Board
@@ -152,7 +152,7 @@ class AgentFreezeRules:
             ctx.state.count += 1
             ctx.put("public/count", ctx.state.count)
 
-        await run_agent(Actor("ada", step), ada, Stay(steps_max=1))
+        await run_agent(Actor("ada", step), ada, RunOptions(steps_max=1))
         then = (await ada.head()).revision
         with anyio.fail_after(PATIENCE_S):
             running = asyncio.create_task(run_agent(Actor("ada", step), ada))

@@ -9,16 +9,16 @@ import pytest
 
 from blackboard.client.board import Board
 from blackboard.errors import CallFailed, CallInterrupted, LimitExceeded
-from blackboard.runtime.calls import Retry, Terms
-from blackboard.runtime.context import Context
-from blackboard.runtime.models import Prompt, ScriptedModel
-from blackboard.types import (
+from blackboard.limits import (
     CALL_INLINE_BYTES,
     LARGE_BYTES_MAX,
     LARGE_PART_BYTES,
     STEP_CALLS_MAX,
     VALUE_BYTES_MAX,
 )
+from blackboard.runtime.calls import CallOptions, Retry
+from blackboard.runtime.context import Context
+from blackboard.runtime.models import Prompt, ScriptedModel
 from tests.conformance.acting import Notes, Tool, keys_below, notes_of, runner
 from tests.conformance.team import PATIENCE_S
 
@@ -63,10 +63,10 @@ class JournalRules:
         async def step(ctx: Context[Notes]) -> None:
             named = {"company": "ACME", "currency": "EUR"}
             ctx.state.seen = [
-                await ctx.tool(price, **named, terms=Terms(name="price")),
-                await ctx.tool(price, "ACME", currency="CHF", terms=Terms(name="price")),
-                await ctx.tool(price, "ACME", terms=Terms(name="price")),
-                await ctx.tool(price, company="ACME", terms=Terms(name="price")),
+                await ctx.tool(price, **named, terms=CallOptions(name="price")),
+                await ctx.tool(price, "ACME", currency="CHF", terms=CallOptions(name="price")),
+                await ctx.tool(price, "ACME", terms=CallOptions(name="price")),
+                await ctx.tool(price, company="ACME", terms=CallOptions(name="price")),
             ]
             if not died:
                 died.append(True)
@@ -154,7 +154,7 @@ class JournalRules:
 
     async def test_an_idempotency_key_names_one_call(self, ada: Board) -> None:
         tool = Tool(failures=[OSError("down")])
-        terms = Terms(retry=Retry(attempts=2, first_pause_ms=0))
+        terms = CallOptions(retry=Retry(attempts=2, first_pause_ms=0))
 
         async def step(ctx: Context[Notes]) -> None:
             await ctx.tool(tool.look, "a", terms=terms)
@@ -200,10 +200,10 @@ class JournalRules:
 
     async def test_attempts_are_counted_over_the_death_of_a_process(self, ada: Board) -> None:
         tool = Tool(failures=[OSError(str(n)) for n in range(9)])
-        hasty = Terms(retry=Retry(attempts=3, first_pause_ms=0))
-        patient = Terms(retry=Retry(attempts=3, first_pause_ms=60_000, pause_ms_max=60_000))
+        hasty = CallOptions(retry=Retry(attempts=3, first_pause_ms=0))
+        patient = CallOptions(retry=Retry(attempts=3, first_pause_ms=60_000, pause_ms_max=60_000))
 
-        async def with_terms(ctx: Context[Notes], terms: Terms) -> None:
+        async def with_terms(ctx: Context[Notes], terms: CallOptions) -> None:
             try:
                 await ctx.tool(tool.look, "a", terms=terms)
             except CallFailed as failed:
@@ -251,7 +251,7 @@ class JournalRules:
 
         async def step(ctx: Context[Notes]) -> None:
             try:
-                await ctx.tool(pay, 7, terms=Terms(at_most_once=True, name="pay"))
+                await ctx.tool(pay, 7, terms=CallOptions(at_most_once=True, name="pay"))
             except CallInterrupted as interrupted:
                 ctx.state.seen.append(interrupted.idempotency_key)
 
@@ -277,7 +277,8 @@ class JournalRules:
 
         async def step(ctx: Context[Notes]) -> None:
             ctx.state.seen = [
-                str(len(await ctx.tool(fetch, size, terms=Terms(name="fetch")))) for size in sizes
+                str(len(await ctx.tool(fetch, size, terms=CallOptions(name="fetch"))))
+                for size in sizes
             ]
             if not died:
                 died.append(True)
@@ -300,7 +301,7 @@ class JournalRules:
             return b"xyz" * (size // 3)
 
         async def step(ctx: Context[Notes]) -> None:
-            found = [await ctx.tool(fetch, size, terms=Terms(name="fetch")) for size in sizes]
+            found = [await ctx.tool(fetch, size, terms=CallOptions(name="fetch")) for size in sizes]
             ctx.state.seen = [str(len(each)) for each in found if each == b"xyz" * (len(each) // 3)]
             if not died:
                 died.append(True)
@@ -322,7 +323,7 @@ class JournalRules:
             return b"x" * (LARGE_BYTES_MAX + 1)
 
         async def step(ctx: Context[Notes]) -> None:
-            terms = Terms(name="fetch", retry=Retry(attempts=3, first_pause_ms=0))
+            terms = CallOptions(name="fetch", retry=Retry(attempts=3, first_pause_ms=0))
             try:
                 await ctx.tool(fetch, terms=terms)
             except CallFailed as failed:
@@ -347,7 +348,7 @@ class JournalRules:
         died: list[bool] = []
 
         async def step(ctx: Context[Notes]) -> None:
-            found = await ctx.tool(quote, terms=Terms(name="quote"))
+            found = await ctx.tool(quote, terms=CallOptions(name="quote"))
             assert found == Quote(7, datetime(2026, 1, 2, tzinfo=UTC))
             if not died:
                 died.append(True)
@@ -386,7 +387,7 @@ class JournalRules:
         tool = Tool()
 
         async def step(ctx: Context[Notes]) -> None:
-            shared = Terms(shared_ms=60_000)
+            shared = CallOptions(shared_ms=60_000)
             ctx.state.seen = [await ctx.tool(tool.look, "a", terms=shared)]
 
         await runner(ada, step).step()
@@ -410,7 +411,7 @@ class JournalRules:
             return "x" * size
 
         async def step(ctx: Context[Notes]) -> None:
-            found = await ctx.tool(fetch, terms=Terms(shared_ms=60_000))
+            found = await ctx.tool(fetch, terms=CallOptions(shared_ms=60_000))
             ctx.state.seen = [str(len(found)), found[:1]]
 
         await runner(ada, step).step()
@@ -435,7 +436,7 @@ class JournalRules:
         async def step(ctx: Context[Notes]) -> None:
             calls = STEP_CALLS_MAX + ctx.state.count
             await asyncio.gather(
-                *(ctx.tool(nothing, terms=Terms(name=str(n))) for n in range(calls))
+                *(ctx.tool(nothing, terms=CallOptions(name=str(n))) for n in range(calls))
             )
             ctx.state.count += 1
 

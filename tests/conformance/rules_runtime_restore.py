@@ -6,9 +6,9 @@ import anyio
 import pytest
 
 from blackboard.client.board import Board
-from blackboard.runtime.calls import Terms
+from blackboard.runtime.calls import CallOptions
 from blackboard.runtime.context import Context, Reference
-from blackboard.runtime.run import Stay, run_agent
+from blackboard.runtime.run import RunOptions, run_agent
 from blackboard.runtime.state import Status
 from tests.conformance.acting import Actor, Notes, Tool, notes_of, runner
 from tests.conformance.team import PATIENCE_S, Team
@@ -41,7 +41,7 @@ class AgentRestoreRules:
             async with rested:
                 await rested.wait_for(lambda: len(set(rests)) == number)
 
-        await run_agent(Actor("ada", step), ada, Stay(steps_max=2))
+        await run_agent(Actor("ada", step), ada, RunOptions(steps_max=2))
         then = (await ada.head()).revision
         operator = await team.operator()
         with anyio.fail_after(PATIENCE_S):
@@ -93,7 +93,7 @@ class AgentRestoreRules:
 
         async def step(ctx: Context[Notes]) -> None:
             ctx.state.seen.append(await ctx.tool(tool.look, "a"))
-            await ctx.tool(think, terms=Terms(name="think"))
+            await ctx.tool(think, terms=CallOptions(name="think"))
             ctx.done()
 
         operator = await team.operator()
@@ -141,8 +141,8 @@ class AgentRestoreRules:
             return f"{topic} {len(large)} " + "x" * 100_000
 
         async def step(ctx: Context[Notes]) -> None:
-            found = await ctx.tool(tool.look, "a", terms=Terms(name="look"))
-            text = await ctx.tool(report, "b", terms=Terms(name="report"))
+            found = await ctx.tool(tool.look, "a", terms=CallOptions(name="look"))
+            text = await ctx.tool(report, "b", terms=CallOptions(name="report"))
             ctx.state.seen.append(f"{found} {text[:3]}")
             ctx.state.count += 1
 
@@ -212,11 +212,11 @@ class AgentRestoreRules:
         async def step(ctx: Context[Notes]) -> None:
             ctx.state.count += 1
 
-        await run_agent(Actor("ada", step), ada, Stay(steps_max=1))
+        await run_agent(Actor("ada", step), ada, RunOptions(steps_max=1))
         then = (await ada.head()).revision
-        await run_agent(Actor("ada", step), ada, Stay(steps_max=1))
+        await run_agent(Actor("ada", step), ada, RunOptions(steps_max=1))
         operator = await team.operator()
         await operator.restore(then)
         with anyio.fail_after(PATIENCE_S):
-            stepped = await run_agent(Actor("ada", step), ada, Stay(steps_max=1))
+            stepped = await run_agent(Actor("ada", step), ada, RunOptions(steps_max=1))
         assert (stepped.number, (await notes_of(ada)).count) == (2, 2)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 import anyio
 import pytest
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core.commit import (
     BRANCH,
     Append,
@@ -20,7 +20,7 @@ from blackboard.core.commit import (
 from blackboard.core.history import check_sequence
 from blackboard.engines.base import Store
 from blackboard.errors import BlackboardError, Compacted, InvalidRequest, LimitExceeded, Unavailable
-from blackboard.types import VALUE_INLINE_BYTES_MAX
+from blackboard.limits import VALUE_INLINE_BYTES_MAX
 from tests.conformance.rules_log import whole_log
 from tests.conformance.rules_restore import restored
 from tests.conformance.writer import Writer, packed

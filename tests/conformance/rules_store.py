@@ -8,7 +8,7 @@ import pytest
 from blackboard.core.commit import Append, Committed, Increment, Put
 from blackboard.engines.base import Store
 from blackboard.errors import InvalidRequest
-from blackboard.types import BATCH_COMMITS_MAX
+from blackboard.limits import BATCH_COMMITS_MAX
 from blackboard.wire.codec import prepare
 from tests.conformance.rules_log import whole_log
 from tests.conformance.writer import Writer, packed

@@ -5,7 +5,7 @@
         async def store(self, tmp_path: Path) -> AsyncIterator[Store]: ...
 
 The rules stand in `rules_*.py` beside this file, a group each. They use boards of their own, so a
-store may be shared; `small_limits` lowers the rows of blackboard/types.py that an engine must read
+store may be shared; `small_limits` lowers the rows of blackboard/limits.py that an engine must read
 at every call (as `limits.NAME`, never by `from ... import NAME`).
 """
 

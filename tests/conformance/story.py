@@ -28,7 +28,8 @@ from blackboard.core.commit import (
 from blackboard.core.path import namespace_of
 from blackboard.core.state import evolve
 from blackboard.errors import Rejected
-from blackboard.types import BLOB_BYTES, Key, Prefix, Revision
+from blackboard.limits import BLOB_BYTES
+from blackboard.units import Key, Prefix, Revision
 from blackboard.wire.codec import encode_value, marker_entry
 from tests.unit.core.trial import Trial
 

@@ -8,10 +8,10 @@ import anyio
 
 from blackboard.client.board import Board
 from blackboard.client.client import Client
-from blackboard.client.views import Revised
+from blackboard.client.views import RevisionEvent
 from blackboard.client.watch import Watch
 from blackboard.core import access
-from blackboard.core.access import Grant, Narrowing, Principal
+from blackboard.core.access import AccessGrant, Narrowing, Principal
 from blackboard.integrity.tokens import attenuate, issue, new_secret, unverified
 from blackboard.server.service import Service
 
@@ -45,7 +45,7 @@ class Team:
         return (await self.client(access.agent(agent))).board(self.name)
 
     async def account(
-        self, account: str, name: str = "", *, grants: tuple[Grant, ...] | None = None
+        self, account: str, name: str = "", *, grants: tuple[AccessGrant, ...] | None = None
     ) -> Board:
         """The board under a token of `account` that was narrowed to `name`, with those grants."""
         whole = replace(access.agent(account), grants=grants or access.agent(account).grants)
@@ -65,9 +65,9 @@ class Team:
         return (await self.client(access.operator())).board(self.name)
 
 
-async def take(watch: Watch, count: int) -> list[Revised]:
+async def take(watch: Watch, count: int) -> list[RevisionEvent]:
     """The next `count` revisions of a watch. Errors: TimeoutError when they do not come."""
-    found: list[Revised] = []
+    found: list[RevisionEvent] = []
     with anyio.fail_after(PATIENCE_S):
         while len(found) < count:
             found.append(await anext(watch))

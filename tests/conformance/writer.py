@@ -15,7 +15,7 @@ from blackboard.core.commit import (
 )
 from blackboard.core.model import Outcome
 from blackboard.engines.base import Store
-from blackboard.types import Key, Revision
+from blackboard.units import Key, Revision
 from blackboard.wire.codec import Prepared, encode_value, prepare
 
 JsonValue = object

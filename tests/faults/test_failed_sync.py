@@ -19,7 +19,7 @@ from blackboard.engines.sqlite import file as sqlite_file
 from blackboard.engines.sqlite.file import BoardFile
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import BlackboardError, OutcomeUnknown, Unavailable
-from blackboard.types import REVISION_MAX
+from blackboard.limits import REVISION_MAX
 from blackboard.wire.codec import Prepared, prepare
 from tests.conformance.machines import undated
 from tests.faults.disk import Lost, Power, Recorder, Told, recorded

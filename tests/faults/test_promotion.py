@@ -20,7 +20,7 @@ from blackboard.core.commit import Increment
 from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import Fenced, LeaseLost, RolledBack, StaleEpoch
-from blackboard.types import EPOCH_JUMP
+from blackboard.limits import EPOCH_JUMP
 from tests.conformance.writer import Writer
 from tests.faults.tcp_proxy import TcpProxy
 from tests.guarantees.processes import ServiceProcess

@@ -19,8 +19,8 @@ from blackboard.engines.redis.layout import board_keys
 from blackboard.engines.redis.process import RedisProcess, RedisSettings
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import OutcomeUnknown, StaleEpoch, Unavailable
+from blackboard.limits import EPOCH_JUMP, EPOCH_SPREAD
 from blackboard.server.service import Service
-from blackboard.types import EPOCH_JUMP, EPOCH_SPREAD
 from blackboard.wire.codec import Prepared, prepare
 from tests.conformance.rules_log import whole_log
 from tests.conformance.writer import Writer, packed

@@ -13,8 +13,8 @@ from blackboard.engines.base import REPLICA
 from blackboard.engines.redis import driver as redis_driver
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import InvalidRequest, LimitExceeded
+from blackboard.limits import ENGINE_TIMEOUT_MS, REPLICA_WAIT_MS, REPLICAS_MAX
 from blackboard.server.service import Service
-from blackboard.types import ENGINE_TIMEOUT_MS, REPLICA_WAIT_MS, REPLICAS_MAX
 from blackboard.wire.codec import decode_value
 from tests.conformance.writer import Writer
 from tests.faults.tcp_proxy import TcpProxy

@@ -22,9 +22,9 @@ from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.redlock import LockMasters
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest, LeaseHeld, StaleEpoch, Unavailable
+from blackboard.limits import LOCK_MASTER_TIMEOUT_MS
 from blackboard.server.service import Service
 from blackboard.server.settings import load
-from blackboard.types import LOCK_MASTER_TIMEOUT_MS
 from tests.lock_masters import keys_of, lock_masters, votes
 from tests.waiting import wait_until
 

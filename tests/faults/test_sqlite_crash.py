@@ -20,7 +20,7 @@ from blackboard.core.state import State, evolve
 from blackboard.engines.sqlite.file import BoardFile
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Corrupt, Unavailable
-from blackboard.types import EPOCH_JUMP, REVISION_MAX
+from blackboard.limits import EPOCH_JUMP, REVISION_MAX
 from blackboard.wire.codec import encode_value
 from tests.conformance.machines import undated
 from tests.conformance.writer import Writer

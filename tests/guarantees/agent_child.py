@@ -26,10 +26,10 @@ from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.engines.redis.store import RedisStore
 from blackboard.runtime.agent import Agent
-from blackboard.runtime.calls import Terms
+from blackboard.runtime.calls import CallOptions
 from blackboard.runtime.context import Context
-from blackboard.runtime.journal import Point
-from blackboard.runtime.run import Stay, run_agent
+from blackboard.runtime.journal import StepPoint
+from blackboard.runtime.run import RunOptions, run_agent
 from blackboard.server.service import Service
 
 BOARD = "shop"
@@ -81,7 +81,7 @@ class Shopper(Agent[Ledger]):
         number = ctx.run.number
         found = await asyncio.gather(*(ctx.tool(price, self.name, item) for item in PRICES))
         receipt = await ctx.tool(pay, self.name, number, sum(found))
-        length = await ctx.tool(mail, self.name, receipt, terms=Terms(version="2"))
+        length = await ctx.tool(mail, self.name, receipt, terms=CallOptions(version="2"))
         ctx.state.spent += sum(found) + length
         ctx.state.receipts.append(receipt)
         ctx.increment(f"public/bought/{self.name}")
@@ -106,7 +106,7 @@ async def live(engine: str, directory: Path, order: dict[str, Any]) -> None:
     """Run the agent; die at the point that is ordered."""
     left = order.get("at", 0)
 
-    def observe(point: Point, about: str) -> None:
+    def observe(point: StepPoint, about: str) -> None:
         nonlocal left
         left -= 1
         _append(points, [point.value, about])
@@ -116,7 +116,7 @@ async def live(engine: str, directory: Path, order: dict[str, Any]) -> None:
     if "microseconds" in order:
         signal.setitimer(signal.ITIMER_REAL, order["microseconds"] / 1_000_000)
     async with opened(engine, directory) as client:
-        stay = Stay(if_taken="take_over")
+        stay = RunOptions(if_taken="take_over")
         await run_agent(Shopper(order["name"]), client.board(BOARD), stay, observe=observe)
 
 

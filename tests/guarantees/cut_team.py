@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 
 from anyio.lowlevel import checkpoint
 
-from blackboard import Append, Board, Delete, Entry, Put, StaleEpoch, encode_value
+from blackboard import Board, StaleEpoch
 from blackboard.core.commit import Op
+from blackboard.ops import Append, Delete, Put, encode_value
+from blackboard.types import Entry
 from tests.guarantees.cut_history import Cut, Restored, Step, TeamHistory
 
 AGENTS = ("ada", "bob", "cyd")

@@ -10,7 +10,8 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from blackboard.core.commit import ChangeKind, Lease, Waiter
-from blackboard.types import SWEEP_INTERVAL_MS, Key, Milliseconds
+from blackboard.limits import SWEEP_INTERVAL_MS
+from blackboard.units import Key, Milliseconds
 from tests.guarantees.lease_history import LeaseHistory, Moment
 
 Checker = Callable[[LeaseHistory], list[str]]

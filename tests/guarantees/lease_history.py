@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from blackboard.core.commit import RESTORE, Change, ChangeKind, Lease, LogEntry
-from blackboard.types import Fence, Key, Milliseconds, Revision
+from blackboard.units import Fence, Key, Milliseconds, Revision
 
 
 @dataclass(frozen=True, slots=True)

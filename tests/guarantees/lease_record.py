@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from blackboard.client.board import Board
 from blackboard.core.commit import RESTORE, LogEntry
-from blackboard.types import LOG_ENTRIES_MAX
+from blackboard.limits import LOG_ENTRIES_MAX
 from blackboard.wire.codec import decode_value, encode_value
 from tests.guarantees.lease_history import Acquired, Relied
 from tests.guarantees.lease_worker import BOARD, COUNTER, LOCK

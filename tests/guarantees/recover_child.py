@@ -10,7 +10,7 @@ from blackboard.archive.sql import SqlArchive
 from blackboard.core.checkpoints import Point
 from blackboard.core.commit import Reading
 from blackboard.core.path import Ranges
-from blackboard.types import Key, Prefix
+from blackboard.units import Key, Prefix
 from tests.guarantees.losses import Site
 
 

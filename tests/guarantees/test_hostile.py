@@ -45,15 +45,15 @@ for each connection. A frame of 8 MiB that was kept for each would be found."""
 @contextlib.asynccontextmanager
 async def enemies(service: ServiceProcess, seed: int) -> AsyncIterator[Process]:
     """All of them, of every kind in turn, begun; killed when the block ends."""
-    wish: dict[str, Any] = {
+    spec: dict[str, Any] = {
         "url": service.url,
         "secret": service.secret,
         "count": CONNECTIONS,
         "seed": seed,
     }
-    wish["kinds"] = [attack.__name__ for attack in ATTACKS]
+    spec["kinds"] = [attack.__name__ for attack in ATTACKS]
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.guarantees.hostile_child", json.dumps(wish)),
+        *(sys.executable, "-m", "tests.guarantees.hostile_child", json.dumps(spec)),
         cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
     )

@@ -21,14 +21,14 @@ from typing import Any
 import pytest
 
 from blackboard.client.views import Entry
-from blackboard.runtime.journal import Point
+from blackboard.runtime.journal import StepPoint
 from tests.guarantees.agent_child import BOARD, STEPS, opened
 from tests.source_tree import ROOT
 
 KILLS = int(os.environ.get("BLACKBOARD_AGENT_KILLS", "50"))
 LIVES_MAX = 60
 CALLS = {"price": 2 * STEPS, "pay": STEPS, "mail": STEPS}
-UNRECORDED = {Point.CALL_RETURNED.value, Point.RECORDING.value}
+UNRECORDED = {StepPoint.CALL_RETURNED.value, StepPoint.RECORDING.value}
 """Points at which a tool has acted and the journal does not know."""
 
 
@@ -138,11 +138,11 @@ def _called_again(passed: list[list[str]]) -> Counter[str]:
     """The tools that acted in the step that was killed, and are not in its journal."""
     acted: Counter[str] = Counter()
     for point, about in passed:
-        if point == Point.STEP_BEGUN:
+        if point == StepPoint.STEP_BEGUN:
             acted.clear()
-        elif point == Point.CALL_RETURNED:
+        elif point == StepPoint.CALL_RETURNED:
             acted[about] += 1
-        elif point == Point.RECORDED:
+        elif point == StepPoint.RECORDED:
             acted[about] -= 1
     return +acted
 

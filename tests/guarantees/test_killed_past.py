@@ -18,9 +18,10 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint as turn
 
-from blackboard import Board, OutcomeUnknown, Put, Unavailable, encode_value
+from blackboard import Board, OutcomeUnknown, Unavailable
 from blackboard.client.client import Client
 from blackboard.engines.redis.process import RedisProcess
+from blackboard.ops import Put, encode_value
 from tests.guarantees.processes import ServiceProcess
 
 KILLS = int(os.environ.get("BLACKBOARD_TEST_KILLS", "3"))

@@ -44,7 +44,7 @@ from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Conflict, Corrupt, Unavailable
 from blackboard.integrity.envelope import APPEND, MAGIC_BEFORE, PUT, Header, header_of, seal
 from blackboard.server.assembly import sealed
-from blackboard.types import Key
+from blackboard.units import Key
 from blackboard.wire.codec import decode_value, encode_value, prepare
 
 BOARD = "main"

@@ -20,7 +20,7 @@ from anyio.to_thread import run_sync
 import blackboard
 from blackboard.client.board import Board
 from blackboard.client.client import Client
-from blackboard.client.remote.link import RemoteLink
+from blackboard.client.remote.link import RemoteTransport
 from blackboard.client.watch import Watch
 from blackboard.core import access
 from blackboard.core.access import Principal
@@ -63,7 +63,7 @@ class Visitor:
     async def ask(self, service: ServiceProcess, board: str) -> dict[str, list[Any]]:
         """Ask for everything about `board`, by every method; how each was answered."""
         link = self.client.link
-        assert isinstance(link, RemoteLink)
+        assert isinstance(link, RemoteTransport)
         token = issue(service.secret, self.principal, HOUR_MS)
         asked = secrets_of.requests(self.name.replace(" ", "-"), token, board)
         found = {

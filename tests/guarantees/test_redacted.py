@@ -13,7 +13,7 @@ from blackboard.core.commit import Put
 from blackboard.core.redaction import record_key
 from blackboard.engines.redis.process import RedisProcess, RedisSettings
 from blackboard.errors import AccessDenied, InvalidRequest
-from blackboard.types import BLOB_BYTES
+from blackboard.limits import BLOB_BYTES
 from blackboard.wire.codec import encode_value
 from tests.canary import files_with
 from tests.guarantees.losses import BOARD, Site

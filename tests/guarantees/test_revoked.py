@@ -79,8 +79,8 @@ async def test_a_frozen_process_does_nothing_under_a_revoked_token(
         two.pause()
         for number, socket in enumerate(sockets):
             wishes = [put(n, f"public/{number}/{n}", epoch) for n in range(2, COMMITS + 2)]
-            for wish in wishes:
-                await socket.send(json.dumps([wish]))
+            for spec in wishes:
+                await socket.send(json.dumps([spec]))
         credential = unverified(token).credential
         assert credential is not None
         await operator.link.revoke(tokens=[credential.ids[-1]])

@@ -19,8 +19,8 @@ from blackboard.engines.base import Store
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Compacted
+from blackboard.limits import WATCH_QUEUE_CHANGES_MAX
 from blackboard.server.service import Service
-from blackboard.types import WATCH_QUEUE_CHANGES_MAX
 from blackboard.wire.codec import encode_value
 from tests.conformance.edge import Edge, serving
 from tests.source_tree import ROOT

@@ -22,16 +22,17 @@ import pytest
 from pydantic import BaseModel
 
 import blackboard
-from blackboard import Board, Conflict, Revised, StaleEpoch
+from blackboard import Board, Conflict, StaleEpoch
 from blackboard.core import access
 from blackboard.engines.redis.process import RedisProcess
 from blackboard.integrity.tokens import issue
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.approvals import answer, pending
 from blackboard.runtime.context import Context
-from blackboard.runtime.processes import Place, ProcessLife
-from blackboard.runtime.supervisor import Care, Life
+from blackboard.runtime.processes import BoardAddress, ProcessSupervisor
+from blackboard.runtime.supervisor import RestartPolicy, Supervisor
 from blackboard.runtime.team import run_team
+from blackboard.types import RevisionEvent
 from tests.guarantees.cut_checkers import check
 from tests.guarantees.cut_history import Cut, Restored, Step, TeamHistory
 from tests.guarantees.processes import HOUR_MS, ServiceProcess
@@ -46,7 +47,7 @@ RESTORES = int(os.environ.get("BLACKBOARD_TEAM_RESTORES", "2"))
 CUTS = 20
 """Revisions at random at which the board is looked at afterwards."""
 PATIENCE_S = 500 + AGENTS * STEPS
-CARE = Care(ttl_ms=1_000, pause_ms=1, pause_ms_max=50, crashes_max=1_000)
+CARE = RestartPolicy(ttl_ms=1_000, pause_ms=1, pause_ms_max=50, crashes_max=1_000)
 NAMES = [f"worker{number}" for number in range(AGENTS)]
 LETTERS, STATES, WORDS = "inbox/*/messages/*", "private/*/~state", "public/words/*"
 
@@ -73,7 +74,7 @@ class Fate:
     """Kills and restores, at steps that were drawn before."""
 
     def __init__(self, board: Board, seed: int) -> None:
-        self.lives: dict[str, ProcessLife] = {}
+        self.lives: dict[str, ProcessSupervisor] = {}
         self.kills = 0
         self.restored: list[Back] = []
         self._board = board
@@ -174,7 +175,7 @@ class Witness:
             found.restored.append(Restored(source, back.ended, back.epoch, back.revision, cut))
         return found
 
-    def _step(self, revised: Revised) -> Step | None:
+    def _step(self, revised: RevisionEvent) -> Step | None:
         """The step that a revision is, if it is one; also what only says that an agent waits."""
         key = f"private/{revised.author}/~state"
         puts = [c.value for c in revised.changes if c.key == key and c.kind == "put"]
@@ -238,12 +239,14 @@ async def test_nobody_is_lost_by_restores(tmp_path: Path) -> None:
     """A restore ends every identity, in the middle of renewals and steps: all come back, each time,
     and nobody counts that as a crash."""
     names = [f"thinker{number}" for number in range(TEAM)]
-    care = Care(ttl_ms=1_000)
+    policy = RestartPolicy(ttl_ms=1_000)
     async with blackboard.open(tmp_path, level="memory") as client:
         board, stop = client.board("main"), asyncio.Event()
         agents = [Thinker(name) for name in names]
         team = asyncio.create_task(
-            run_team(board, agents, make_life=lambda one: Life(one, board, care), stop=stop)
+            run_team(
+                board, agents, make_supervisor=lambda one: Supervisor(one, board, policy), stop=stop
+            )
         )
         await wait_until(lambda: is_everybody_back(board, names))
         start = (await board.checkpoint("start")).revision
@@ -273,17 +276,19 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def live(service: ServiceProcess, fate: Fate, board: Board, other: Board) -> None:
     """Let the team work to its end, while fate reigns and a person answers."""
-    place = Place(service.url, lambda name: issue(service.secret, access.agent(name), HOUR_MS))
+    place = BoardAddress(
+        service.url, lambda name: issue(service.secret, access.agent(name), HOUR_MS)
+    )
 
-    def make(agent: Agent[Any]) -> ProcessLife:
-        fate.lives[agent.name] = ProcessLife(agent, board, place, CARE)
+    def make(agent: Agent[Any]) -> ProcessSupervisor:
+        fate.lives[agent.name] = ProcessSupervisor(agent, board, place, CARE)
         return fate.lives[agent.name]
 
     person = approve_all(other)
     others = [asyncio.create_task(work) for work in (fate.reign(), person)]
     try:
         with anyio.fail_after(PATIENCE_S):
-            ended = await run_team(board, [Worker(name) for name in NAMES], make_life=make)
+            ended = await run_team(board, [Worker(name) for name in NAMES], make_supervisor=make)
     finally:
         for task in others:
             task.cancel()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from blackboard.client.board import Board
-from blackboard.client.views import Revised
+from blackboard.client.views import RevisionEvent
 from blackboard.client.watch import Watch
 from blackboard.core.commit import KeyAt, Op, Put
 from blackboard.errors import Compacted, OutcomeUnknown, Rejected, Unavailable
@@ -127,7 +127,7 @@ async def whole_log(board: Board) -> list[Entry]:
     return found
 
 
-def entry_of(revised: Revised) -> Entry:
+def entry_of(revised: RevisionEvent) -> Entry:
     """A revision as a history keeps it."""
     changes = tuple((change.key, change.value) for change in revised.changes)
     from_revision = None if revised.epoch is None else revised.epoch.from_revision

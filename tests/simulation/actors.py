@@ -10,7 +10,7 @@ from typing import Final
 from blackboard.client.board import Board
 from blackboard.client.remote.channel import Channel
 from blackboard.client.remote.connect import Address
-from blackboard.client.remote.link import RemoteLink
+from blackboard.client.remote.link import RemoteTransport
 from blackboard.client.watch import Watch
 from blackboard.core.commit import HeldFence, KeyAt, Op, Put
 from blackboard.errors import (
@@ -23,7 +23,7 @@ from blackboard.errors import (
     StaleEpoch,
     Unavailable,
 )
-from blackboard.types import REQUEST_TIMEOUT_MS
+from blackboard.limits import REQUEST_TIMEOUT_MS
 from blackboard.wire.codec import encode_value
 from tests.guarantees.history import History, Mark, Read, Watched, Write
 from tests.guarantees.lease_history import Acquired, Relied
@@ -90,7 +90,7 @@ class Stage:
                 channel = Channel(address, patience_ms=REQUEST_TIMEOUT_MS, dial=self.network.dial)
                 await rest(PAUSE_S)
         try:
-            yield Board(RemoteLink(channel), BOARD)
+            yield Board(RemoteTransport(channel), BOARD)
         finally:
             await channel.aclose()
 

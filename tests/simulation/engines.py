@@ -20,8 +20,8 @@ from blackboard.engines.redis.driver import (
     Argument,
     Listening,
     NotNowError,
+    RetryBudget,
     ScriptMissingError,
-    Trial,
 )
 from blackboard.engines.redis.lua import COMMIT, COMPACT
 from blackboard.engines.redis.store import RedisStore
@@ -30,7 +30,8 @@ from blackboard.engines.sqlite.file import BoardFile, Level
 from blackboard.engines.sqlite.rows import Taken
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Corrupt, Unavailable
-from blackboard.types import ENGINE_TIMEOUT_MS, Milliseconds
+from blackboard.limits import ENGINE_TIMEOUT_MS
+from blackboard.units import Milliseconds
 from tests.simulation.fake_redis import FakeRedis
 from tests.simulation.loop import SimulatedExecutor, SimulatedLoop, rest
 from tests.simulation.nature import BEGAN_MS
@@ -161,7 +162,7 @@ class _Driver:
         self._engine = engine
         self._process = process
 
-    async def send(self, trial: Trial, key: str, *command: Argument) -> Any:
+    async def send(self, trial: RetryBudget, key: str, *command: Argument) -> Any:
         """As `OneServer.send`."""
         if self._process.is_dead:
             raise Unavailable(what="engine", reason="this process is dead")
@@ -239,7 +240,7 @@ class _Driver:
         """As `OneServer.ask_all`."""
         if command[0] == "CONFIG":
             return [[b"appendfsync", b"everysec"]]
-        return [await self.send(Trial(), "", *command)]
+        return [await self.send(RetryBudget(), "", *command)]
 
     async def aclose(self) -> None:
         """As `OneServer.aclose`."""

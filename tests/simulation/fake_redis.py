@@ -18,7 +18,7 @@ from fakeredis._socket import FakeSocket
 from lupa.lua51 import LuaError
 from redis import Redis
 
-from blackboard.types import Milliseconds
+from blackboard.units import Milliseconds
 
 VERSION: Final = (7, 2)
 _BOARD_OF: Final = 0

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from blackboard.client.views import Revised
+from blackboard.client.views import RevisionEvent
 from blackboard.core.commit import RESTORE, LogEntry
 from tests.guarantees import checkers, lease_checkers
 from tests.guarantees.history import Entry, History, Read, Watched, Write
@@ -71,7 +71,7 @@ def _entries(log: Iterable[LogEntry]) -> Iterable[Entry]:
 
 
 def _entry(entry: LogEntry) -> Entry:
-    found = entry_of(Revised.of(entry))
+    found = entry_of(RevisionEvent.of(entry))
     is_restore = entry.epoch is not None and entry.epoch.cause == RESTORE
     return replace(found, from_revision=None) if is_restore else found
 

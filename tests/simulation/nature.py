@@ -17,7 +17,7 @@ import aiosqlite.core
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from blackboard.archive.database import Database
-from blackboard.types import Milliseconds
+from blackboard.units import Milliseconds
 from tests.simulation.loop import SimulatedLoop
 
 BEGAN_MS: Final = 1_700_000_000_000

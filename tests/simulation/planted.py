@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from blackboard.client.remote.link import RemoteLink
+from blackboard.client.remote.link import RemoteTransport
 from blackboard.client.remote.stream import RemoteStream
 from blackboard.client.views import Receipt
 from blackboard.client.writer import Writer
@@ -53,15 +53,15 @@ class Planted:
 
 
 def _new_id() -> Replacement:
-    original = RemoteLink.commit
+    original = RemoteTransport.commit
 
-    async def commit(link: RemoteLink, board: str, sent: Commit) -> Receipt:
+    async def commit(link: RemoteTransport, board: str, sent: Commit) -> Receipt:
         if sent.retry_since is not None:
             name = replace(sent.id, incarnation=f"{sent.id.incarnation}again")
             sent = replace(sent, id=name, retry_since=None)
         return await original(link, board, sent)
 
-    return RemoteLink, "commit", commit
+    return RemoteTransport, "commit", commit
 
 
 def _newer_fence() -> Replacement:

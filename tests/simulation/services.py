@@ -18,7 +18,7 @@ from blackboard.core.access import Principal
 from blackboard.errors import BlackboardError
 from blackboard.integrity.signing import Seal, make_key
 from blackboard.server.assembly import archive_url
-from blackboard.server.http.handshake import Doors, Gate
+from blackboard.server.http.handshake import Handshake, OriginPolicy
 from blackboard.server.service import Service
 from tests.simulation.engines import BOARD, Engine, Process
 from tests.simulation.loop import SimulatedLoop, owner, rest
@@ -29,7 +29,7 @@ RESTART_S: Final = 0.5
 _KEY: Final = "signing_key"
 
 
-class _Gate(Gate):
+class _Gate(Handshake):
     async def ready(self) -> None:
         """Nobody has a token that could be revoked: they are not looked at twice a second."""
 
@@ -48,7 +48,7 @@ class ServiceProcess:
         self.number = number
         self.process = Process("")
         self.service: Service | None = None
-        self._gate: Gate | None = None
+        self._gate: Handshake | None = None
         self._engine = engine
         self._network = network
         self._trace = trace
@@ -69,7 +69,7 @@ class ServiceProcess:
         service = Service(store, archive=self._archive)
         await service.__aenter__()
         await service.host.use(BOARD)  # only boards that are open are swept
-        self.service, self._gate = service, _Gate(service, _let_in, Doors())
+        self.service, self._gate = service, _Gate(service, _let_in, OriginPolicy())
 
     def kill(self) -> None:
         """End it as the kernel does: nothing of it is heard of any more."""

@@ -43,7 +43,7 @@ from blackboard.core.commit import (
     Release,
     Renew,
 )
-from blackboard.core.state import Usage
+from blackboard.core.state import BoardUsage
 from blackboard.engines.redis import lua as redis_scripts
 from blackboard.engines.redis.codec import commit_arguments
 from blackboard.engines.redis.driver import Argument
@@ -54,7 +54,7 @@ from blackboard.engines.redis.layout import (
     read_epoch,
     write_entry,
 )
-from blackboard.types import EPOCH_JUMP, LEASE_TTL_MS, VALUE_INLINE_BYTES_MAX
+from blackboard.limits import EPOCH_JUMP, LEASE_TTL_MS, VALUE_INLINE_BYTES_MAX
 from blackboard.wire.codec import encode_value, prepare
 from tests.servers import server_binaries
 from tests.simulation.fake_redis import FakeRedis
@@ -155,7 +155,7 @@ class Caller:
             self.revision, self.epoch = head[0], read_epoch(head[2])
 
     def _commit(self) -> None:
-        batch = [prepare(self._wish()) for _ in range(self.dice.randint(1, 3))]
+        batch = [prepare(self._spec()) for _ in range(self.dice.randint(1, 3))]
         access = self.dice.choice((None, None, self.access, max(0, self.access - 1)))
         reply = self.pair.run("COMMIT", *commit_arguments(batch, access))
         if len(reply) > 2:
@@ -223,14 +223,14 @@ class Caller:
         entry = Entry(self.dice.choice(KEYS), value, at, at, "ada", 1_000, None)
         text, large = write_entry(entry)
         fields = [entry.key, text] if large is None else [entry.key, text, f"\0{entry.key}", large]
-        used = pack_usage(Usage(1_000, 1_000_000))
+        used = pack_usage(BoardUsage(1_000, 1_000_000))
         meta = [part for name in NAMESPACES for part in (f"u:{name}", used)]
         lists: list[list[Any]] = [fields, ["0", entry.key], [], meta]
         return [msgpack.packb(parts, use_bin_type=False) for parts in lists]
 
     # --- commits ----------------------------------------------------------------------------------
 
-    def _wish(self) -> Commit:
+    def _spec(self) -> Commit:
         agent, lane = self.dice.choice(("ada", "bob")), self.dice.randrange(2)
         step = max(1, self.steps[agent, lane] + self.dice.choice((1, 1, 1, 1, 0, -1)))
         self.steps[agent, lane] = max(self.steps[agent, lane], step)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from blackboard.core.commit import ENGINE, LogEntry
 from blackboard.engines.redis.codec import _read_log_entry
 from blackboard.engines.redis.layout import log_key
-from blackboard.types import Revision
+from blackboard.units import Revision
 from tests.simulation.engines import BOARD, Engine, RedisEngine, SqliteEngine
 
 _ALL = 2**53

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from blackboard.errors import BlackboardError
+from blackboard.limits import SWEEP_INTERVAL_MS
 from blackboard.server.sweeper import Sweeper
-from blackboard.types import SWEEP_INTERVAL_MS
 from tests.guarantees.cut_team import AGENTS
 from tests.simulation import judge
 from tests.simulation.actors import Locker, Stage, Watcher, Writer

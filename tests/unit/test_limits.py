@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core.commit import (
     RESTORE,
     Commit,

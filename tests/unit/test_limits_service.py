@@ -13,14 +13,14 @@ import pytest
 from pydantic import ValidationError
 from starlette.applications import Starlette
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.client import board, writer
 from blackboard.client.audit_record import AuditRecord
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.access import READ_ALL, Credential, Principal, Right
-from blackboard.core.checkpoints import ImportWish
+from blackboard.core.checkpoints import ImportRequest
 from blackboard.core.path import check_key, parse_patterns
 from blackboard.core.watch import Position
 from blackboard.encryption import master_key
@@ -34,7 +34,7 @@ from blackboard.errors import (
 )
 from blackboard.runtime.chat import Patience
 from blackboard.runtime.memory import Recall, Transcript
-from blackboard.runtime.supervisor import Care, Crashes
+from blackboard.runtime.supervisor import Crashes, RestartPolicy
 from blackboard.server import feed
 from blackboard.server.assembly import archive_beside
 from blackboard.server.checkpoints import imports as importing
@@ -44,13 +44,13 @@ from blackboard.server.feed import Feed, View
 from blackboard.server.http import handshake as gate
 from blackboard.server.http.documents import is_for_document
 from blackboard.server.http.serve import _config
-from blackboard.server.requests import LocalLink
+from blackboard.server.requests import RequestHandler
 from blackboard.server.security import audit
 from blackboard.server.security.audit import AUDIT_BOARD, OTHERS, Repeats
 from blackboard.server.service import Service
 from blackboard.server.settings import Settings
 from blackboard.wire import ysync
-from blackboard.wire.messages import ImportBegin
+from blackboard.wire.messages import ImportBeginParams
 from tests.serving import serving
 from tests.unit.server.http.conversation import PATIENCE_S, talking
 from tests.waiting import wait_until
@@ -82,10 +82,10 @@ DEFAULTS: list[tuple[str, Callable[..., Any], str]] = [
     ("CLAIM_TRIES_MAX", Board.claim, "tries_max"),
     ("LOG_KEPT_REVISIONS", Service, "log_kept_revisions"),
     ("DIFF_KEYS_MAX", Board.diff, "limit"),
-    ("AGENT_CRASHES_MAX", Care, "crashes_max"),
-    ("AGENT_PAUSE_MS", Care, "pause_ms"),
-    ("AGENT_PAUSE_MS_MAX", Care, "pause_ms_max"),
-    ("AGENT_GRACE_MS", Care, "grace_ms"),
+    ("AGENT_CRASHES_MAX", RestartPolicy, "crashes_max"),
+    ("AGENT_PAUSE_MS", RestartPolicy, "pause_ms"),
+    ("AGENT_PAUSE_MS_MAX", RestartPolicy, "pause_ms_max"),
+    ("AGENT_GRACE_MS", RestartPolicy, "grace_ms"),
     ("MODEL_ATTEMPTS_MAX", Patience, "attempts"),
     ("MODEL_TIMEOUT_MS", Patience, "timeout_ms"),
 ]
@@ -154,8 +154,8 @@ async def test_imports_have_an_edge(main: Board, service: Service) -> None:
     imports = Imports(service.host.store)
 
     async def begin(number: int) -> None:
-        wish = ImportWish("ab" * 7 + f"{number:02}", page.manifest or b"", page.signature or b"")
-        await imports.begin(f"made-{number}", wish, "operator")
+        spec = ImportRequest("ab" * 7 + f"{number:02}", page.manifest or b"", page.signature or b"")
+        await imports.begin(f"made-{number}", spec, "operator")
 
     for number in range(limits.IMPORTS_MAX):
         await begin(number)
@@ -178,16 +178,16 @@ async def test_a_merge_is_computed_so_often(
     monkeypatch.setattr(board, "MERGE_ATTEMPTS_MAX", 3)
     other = Client(service.link(access.agent("bob"))).board("main")
     await main.put("public/map", {"n": 0})
-    commit, tries = LocalLink.commit, 0
+    commit, tries = RequestHandler.commit, 0
 
-    async def overtaken(link: LocalLink, *args: Any) -> Any:
+    async def overtaken(link: RequestHandler, *args: Any) -> Any:
         nonlocal tries
         if link.agent == "operator":
             tries += 1
             await other.put("public/map", {"n": tries})
         return await commit(link, *args)
 
-    monkeypatch.setattr(LocalLink, "commit", overtaken)
+    monkeypatch.setattr(RequestHandler, "commit", overtaken)
     with pytest.raises(Conflict):
         await main.merge("public/map", {"mine": 1})
     assert tries == 3
@@ -213,7 +213,7 @@ async def test_a_commit_gives_way_so_often(main: Board, monkeypatch: pytest.Monk
     monkeypatch.setattr(found, "_carry_out", asked)
     monkeypatch.setattr(found, "_bring_with", bring)
     with pytest.raises(SnapshotFirst):
-        await found.commit(writer.Wish(()))
+        await found.commit(writer.CommitRequest(()))
     assert brought == 2
 
 
@@ -289,7 +289,7 @@ async def test_a_mark_comes_after_a_while(main: Board, monkeypatch: pytest.Monke
 def test_a_token_in_a_url_has_an_hour(left_ms: int, good: bool) -> None:
     """DOCUMENT_TOKEN_TTL_MS_MAX, give or take what a test takes."""
     now_ms = time.time_ns() // 1_000_000
-    grant = access.Grant("public/memo/~doc/**", frozenset({Right.READ}))
+    grant = access.AccessGrant("public/memo/~doc/**", frozenset({Right.READ}))
     ends_ms = now_ms + limits.DOCUMENT_TOKEN_TTL_MS_MAX + left_ms
     holder = Principal("ada", (grant,), frozenset({"main"}), ends_ms)
     assert is_for_document(holder, "main", "public/memo") is good
@@ -335,10 +335,10 @@ async def test_what_an_import_begins_with_has_an_edge() -> None:
         "signature": "",
         "items": [["public/l", 1]] * limits.EXPORT_ITEMS_MAX,
     }
-    ImportBegin(**good)
+    ImportBeginParams(**good)
     for field, more in (("manifest", "x"), ("items", [["public/l", 1]])):
         with pytest.raises((LimitExceeded, ValidationError)):
-            ImportBegin(**{**good, field: good[field] + more})
+            ImportBeginParams(**{**good, field: good[field] + more})
 
 
 async def test_an_import_whose_pages_do_not_come_is_given_up(
@@ -349,15 +349,15 @@ async def test_an_import_whose_pages_do_not_come_is_given_up(
     await main.checkpoint("one")
     link = service.link(access.operator())
     page = await link.export("main", "one")
-    wish = ImportWish("ab" * 8, page.manifest or b"", page.signature or b"")
-    await link.import_begin("made", wish)
+    spec = ImportRequest("ab" * 8, page.manifest or b"", page.signature or b"")
+    await link.import_begin("made", spec)
 
     async def is_over() -> bool:
         return not service.host.imports._open
 
     await wait_until(is_over)
     with pytest.raises(InvalidRequest):
-        await link.import_page("made", wish.request, 0, [])
+        await link.import_page("made", spec.request, 0, [])
     assert await link.boards() == ["main"]
 
 
@@ -382,7 +382,7 @@ async def test_findings_have_an_edge(
 
 async def test_what_is_told_of_a_crash_has_an_edge(main: Board) -> None:
     """AGENT_ERROR_BYTES_MAX, and no half of a character."""
-    crashes = Crashes("ada", main, Care())
+    crashes = Crashes("ada", main, RestartPolicy())
     for error, kept in (
         ("x" * 2_048, 2_048),
         ("x" * 2_049, 2_048),

@@ -25,7 +25,7 @@ from blackboard.client.documents.inverse import digest_of
 from blackboard.client.documents.overlap import Overlap, Overlaps
 from blackboard.client.documents.replica import DamagedError, guarded, merged
 from blackboard.client.documents.shared_types import SharedList, SharedMap, SharedText, plain
-from blackboard.client.link import Link, Pipe
+from blackboard.client.link import Pipe, Transport
 from blackboard.core import freeze
 from blackboard.core.documents import update as crdt
 from blackboard.core.documents.keys import check_document
@@ -38,9 +38,10 @@ from blackboard.errors import (
     LocalProtocolError,
     Unavailable,
 )
-from blackboard.types import AWARENESS_RENEW_MS, REQUEST_TIMEOUT_MS, Key, Milliseconds
+from blackboard.limits import AWARENESS_RENEW_MS, REQUEST_TIMEOUT_MS
+from blackboard.units import Key, Milliseconds
 from blackboard.wire import ysync
-from blackboard.wire.ysync import Awareness, Edit, Presence, QueryAwareness, Step1, Step2
+from blackboard.wire.ysync import Awareness, AwarenessState, Edit, QueryAwareness, Step1, Step2
 
 log = logging.getLogger(__name__)
 _BACKOFF_MS = (0, 50, 200, 500, 1_000, 2_000, 5_000)
@@ -60,7 +61,7 @@ class Document:
     `cause`); what was not sent is lost then, and `Board.document` gives a fresh one.
     """
 
-    def __init__(self, link: Link, board: str, key: Key) -> None:
+    def __init__(self, link: Transport, board: str, key: Key) -> None:
         self.key = check_document(key)
         self._link = link
         self._board = board
@@ -73,7 +74,7 @@ class Document:
         self._closed = False
         self._presence_clock = 0
         self._presence = ""
-        self._others: dict[int, Presence] = {}
+        self._others: dict[int, AwarenessState] = {}
         self._waiting: list[asyncio.Future[None]] = []
         self._asked: deque[tuple[int, Waiting]] = deque()
         self._is_answered = False
@@ -435,5 +436,5 @@ class Document:
     async def _send_presence(self, pipe: Pipe) -> None:
         client = self._doc.client_id
         state = self._presence or ysync.write_json({"agent": self._link.agent})
-        presence = Presence(client, self._presence_clock, state)
+        presence = AwarenessState(client, self._presence_clock, state)
         await pipe.send(ysync.write_awareness([presence]))

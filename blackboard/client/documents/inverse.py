@@ -24,7 +24,7 @@ from pycrdt import Array, Doc, Map, Text, UndoManager
 from blackboard.client.documents import layout as storage
 from blackboard.client.documents.replica import DamagedError, guarded
 from blackboard.client.documents.shared_types import plain
-from blackboard.client.link import Link
+from blackboard.client.link import Transport
 from blackboard.client.views import Entry
 from blackboard.core.checkpoints import Moment
 from blackboard.core.commit import Delete, Op, PutBack
@@ -32,7 +32,8 @@ from blackboard.core.commit import Entry as Kept
 from blackboard.core.documents.keys import document_of, document_prefix
 from blackboard.core.path import range_below
 from blackboard.errors import Corrupt, Unavailable
-from blackboard.types import LIST_ENTRIES_MAX, Key, Revision
+from blackboard.limits import LIST_ENTRIES_MAX
+from blackboard.units import Key, Revision
 from blackboard.wire.codec import decode_value
 
 _MARK_ROOT = "~restore"
@@ -152,12 +153,12 @@ _READS_MAX = 8
 often as an edit comes within one reading: eight in a row mean that it never stops."""
 
 
-async def document_at(link: Link, board: str, key: Key, at: Moment | None) -> Entry | None:
+async def document_at(link: Transport, board: str, key: Key, at: Moment | None) -> Entry | None:
     """The document at `key` as an entry whose value is its content by root; None if there was none.
 
     `at` None is the present: a document that is edited between two pages of it is read again, up to
     `_READS_MAX` times. Takes memory and time for all of it.
-    Errors: as of `Link.list`; Corrupt; Unavailable when it was edited each time.
+    Errors: as of `Transport.list`; Corrupt; Unavailable when it was edited each time.
     """
     for _ in range(_READS_MAX):
         found, revisions = await _parts_of(link, board, key, at)
@@ -169,7 +170,7 @@ async def document_at(link: Link, board: str, key: Key, at: Moment | None) -> En
 
 
 async def _parts_of(
-    link: Link, board: str, key: Key, at: Moment | None
+    link: Transport, board: str, key: Key, at: Moment | None
 ) -> tuple[dict[Key, Kept], set[Revision]]:
     """What a document consists of, and as of which revisions the pages are."""
     found: dict[Key, Kept] = {}

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from blackboard.client.views import Entry, Revised
-from blackboard.client.writer import Wish, Writer
+from blackboard.client.views import Entry, RevisionEvent
+from blackboard.client.writer import CommitRequest, Writer
 from blackboard.core.commit import (
     ABSENT,
     Append,
@@ -36,13 +36,8 @@ from blackboard.core.documents.keys import (
     updates_prefix,
 )
 from blackboard.errors import Corrupt
-from blackboard.types import (
-    DOCUMENT_TAIL_BYTES,
-    DOCUMENT_TAIL_UPDATES,
-    VALUE_BYTES_MAX,
-    Key,
-    Revision,
-)
+from blackboard.limits import DOCUMENT_TAIL_BYTES, DOCUMENT_TAIL_UPDATES, VALUE_BYTES_MAX
+from blackboard.units import Key, Revision
 from blackboard.wire.codec import encode_value
 
 PIECE_BYTES = VALUE_BYTES_MAX - 4096
@@ -75,20 +70,20 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredDocument:
     """A document as it is kept: a base, and updates to be applied to it."""
 
     base: Base
     items: tuple[Item, ...]
 
 
-def read_document(key: Key, entries: Mapping[Key, Entry]) -> Stored:
+def read_document(key: Key, entries: Mapping[Key, Entry]) -> StoredDocument:
     """The document at `key` from all entries below its prefix. Errors: Corrupt."""
     prefix = updates_prefix(key) + "/"
     updates = [entry for found, entry in entries.items() if found.startswith(prefix)]
     updates.sort(key=lambda entry: (entry.mod_revision, entry.key))
     told = [(e.key, e.value, signature(e.author, e.account)) for e in updates]
-    return Stored(_read_base(key, entries), tuple(read_items(told)))
+    return StoredDocument(_read_base(key, entries), tuple(read_items(told)))
 
 
 def _read_base(key: Key, entries: Mapping[Key, Entry]) -> Base:
@@ -213,7 +208,7 @@ _BASE_SHARE = 8
 """A tail of this part of the base at least: what is written for it is as many times as much."""
 
 
-class Tail:
+class UpdateTail:
     """The updates of the document at `key` by their own keys, oldest first."""
 
     def __init__(self, key: Key, base_bytes: int = 0) -> None:
@@ -239,7 +234,7 @@ class Tail:
         bytes_max = max(DOCUMENT_TAIL_BYTES, self.base_bytes // _BASE_SHARE)
         return len(self._found) >= DOCUMENT_TAIL_UPDATES or self._bytes >= bytes_max
 
-    def is_lost(self, revised: Revised) -> bool:
+    def is_lost(self, revised: RevisionEvent) -> bool:
         """Whether something of the document went without a new base that has it."""
         base = base_key(self._key)
         gone = any(c.kind == "delete" and c.key in self._found for c in revised.changes)
@@ -257,6 +252,6 @@ class Tail:
         generation = f"{revision:016}-{secrets.token_hex(4)}"
         made = compaction(self._key, new, generation, old=old, keys=keys)
         for ops in made.pieces:
-            await writer.commit(Wish(ops, note=_NOTE), with_held=False)
-        await writer.commit(Wish(made.ops, made.conditions, note=_NOTE), with_held=False)
+            await writer.commit(CommitRequest(ops, note=_NOTE), with_held=False)
+        await writer.commit(CommitRequest(made.ops, made.conditions, note=_NOTE), with_held=False)
         self.base_bytes = len(new.state)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from pycrdt import Array, Map, Text, XmlElement, XmlFragment, XmlText
 
 from blackboard.errors import InvalidRequest
-from blackboard.types import INTEGER_MAX
+from blackboard.limits import INTEGER_MAX
 from blackboard.wire.codec import encode_value
 
 _TEXTS = (Text, XmlFragment, XmlElement, XmlText)

@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from blackboard.client.link import Link
+from blackboard.client.link import Transport
 from blackboard.core.commit import HeldFence
 from blackboard.core.lease import holder_prefix, owner_prefix
 from blackboard.core.path import namespace_of
@@ -40,7 +40,8 @@ from blackboard.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from blackboard.types import FENCES_MAX, RENEWALS_PER_TTL, Key, Milliseconds, Revision
+from blackboard.limits import FENCES_MAX, RENEWALS_PER_TTL
+from blackboard.units import Key, Milliseconds, Revision
 
 _UNIQUE_BYTES = 8
 _holds: ContextVar[tuple["Hold", ...]] = ContextVar("blackboard_holds", default=())
@@ -83,7 +84,9 @@ def let_go(hold: Hold) -> None:
     _holds.set(tuple(other for other in _holds.get() if other is not hold))
 
 
-def fences_of(link: Link, board: str, explicit: Sequence[HeldFence] = ()) -> tuple[HeldFence, ...]:
+def fences_of(
+    link: Transport, board: str, explicit: Sequence[HeldFence] = ()
+) -> tuple[HeldFence, ...]:
     """`explicit`, then the fences that the running task holds for commits of `link` on `board`."""
     holds = _held_on(link, board)
     if not holds and not explicit:
@@ -95,14 +98,14 @@ def fences_of(link: Link, board: str, explicit: Sequence[HeldFence] = ()) -> tup
     return tuple(fences)
 
 
-def note_commit(link: Link, board: str, revision: Revision) -> None:
+def note_commit(link: Transport, board: str, revision: Revision) -> None:
     """Note that a commit with the fences of the running task took effect as `revision`."""
     for hold in _held_on(link, board):
         if hold.agent == link.agent:
             hold.committed = max(hold.committed, revision)
 
 
-def check_free(link: Link, board: str, keys: Iterable[Key]) -> None:
+def check_free(link: Transport, board: str, keys: Iterable[Key]) -> None:
     """Whether the running task may ask for `keys`.
 
     Errors: LocalProtocolError when it holds one of them: it would wait for itself. LimitExceeded
@@ -116,7 +119,7 @@ def check_free(link: Link, board: str, keys: Iterable[Key]) -> None:
         raise LimitExceeded("FENCES_MAX", len(asked | mine), FENCES_MAX, "keys")
 
 
-def _held_on(link: Link, board: str) -> list[Hold]:
+def _held_on(link: Transport, board: str) -> list[Hold]:
     holds = _holds.get()
     return [h for h in holds if h.board == board and h.origin == link.origin] if holds else []
 

@@ -34,9 +34,9 @@ import anyio
 
 from blackboard.client.cancellation import finish
 from blackboard.client.leases.ambient import Hold, Keeper, new_holder
-from blackboard.client.views import Entry, Listing, Receipt, Revised
+from blackboard.client.views import Entry, Listing, Receipt, RevisionEvent
 from blackboard.client.watch import Watch
-from blackboard.client.writer import Wish, Writer
+from blackboard.client.writer import CommitRequest, Writer
 from blackboard.core.commit import (
     ABSENT,
     Append,
@@ -62,18 +62,15 @@ from blackboard.errors import (
     LocalProtocolError,
     NothingToClaim,
 )
-from blackboard.types import (
+from blackboard.limits import (
     CLAIM_LOOK_ENTRIES,
     CLAIM_TAKE_ATTEMPTS_MAX,
     FINISH_TIMEOUT_MS,
     LEASE_TTL_MS_MIN,
     NOTE_BYTES_MAX,
     READ_KEYS_MAX,
-    Key,
-    Milliseconds,
-    Prefix,
-    Revision,
 )
+from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import encode_value
 
 TRIES = "~tries"
@@ -252,7 +249,7 @@ class ClaimBoard(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ClaimOptions:
     """How to claim: see `Board.claim`."""
 
     ttl_ms: Milliseconds
@@ -319,7 +316,9 @@ class Claim:
     cancellation before the block leaves nothing behind, not even the count.
     """
 
-    def __init__(self, board: ClaimBoard, writer: Writer, pattern: str, terms: Terms) -> None:
+    def __init__(
+        self, board: ClaimBoard, writer: Writer, pattern: str, terms: ClaimOptions
+    ) -> None:
         self._board = board
         self._writer = writer
         self._pattern = check_pattern(pattern)
@@ -436,7 +435,7 @@ class Claim:
         record = Record.of(found, entry.create_revision)
         record = replace(record, tries=record.tries + 1, delayed=False)
         holder = new_holder(self._writer.link.agent, self._writer.link.account)
-        wish = Wish(
+        spec = CommitRequest(
             (Grant(entry.key, holder, self._terms.ttl_ms), record.at(entry.key)),
             conditions=(
                 KeyAt(entry.key, entry.mod_revision),
@@ -445,13 +444,13 @@ class Claim:
             note=_CLAIMED,
         )
         sent_s = asyncio.get_running_loop().time()
-        receipt = await self._writer.commit(wish, waits=False)
+        receipt = await self._writer.commit(spec, waits=False)
         fence = HeldFence(entry.key, holder, receipt.revision)
         self._task, self._before = Task(entry, record, fence, sent_s), found
 
     async def _renew(self, fence: HeldFence) -> Receipt:
         op = Renew(fence.key, fence.holder, fence.fence, self._terms.ttl_ms)
-        return await self._writer.commit(Wish((op,)), with_held=False)
+        return await self._writer.commit(CommitRequest((op,)), with_held=False)
 
     # --- ending -----------------------------------------------------------------------------------
 
@@ -476,7 +475,7 @@ class Claim:
         ops = (*task.ops, Delete(task.key), Delete(tries_key(task.key)), _release(task.fence))
         while True:
             try:
-                await finish(self._writer.commit(Wish(ops, note=_DONE), waits=False))
+                await finish(self._writer.commit(CommitRequest(ops, note=_DONE), waits=False))
             except BoardFrozen as frozen:
                 await self._writer.thawed(frozen)
             else:
@@ -493,8 +492,8 @@ class Claim:
         if record.delayed:
             delay_ms = max(task.delay_ms, LEASE_TTL_MS_MIN)
             ends = Renew(task.key, task.fence.holder, task.fence.fence, delay_ms)
-        wish = Wish((record.at(task.key), ends), note=f"{_RETURNED}: {told}")
-        await self._writer.commit(wish, with_held=False, brings=True, waits=False)
+        spec = CommitRequest((record.at(task.key), ends), note=f"{_RETURNED}: {told}")
+        await self._writer.commit(spec, with_held=False, brings=True, waits=False)
 
     async def _lost(self, task: Task, error: BaseException) -> None:
         """As `_failed`, for a lease that seems to be lost: if the board still has it, nobody can
@@ -513,19 +512,19 @@ class Claim:
             dead = dead_key(task.key)
             ops += [Delete(task.key), Put(dead, encode_value(entry.value)), record.at(dead)]
             conditions = [KeyAt(task.key, entry.mod_revision)]
-        wish = Wish(tuple(ops), tuple(conditions), note=f"{_DEAD}: {told}")
-        await self._writer.commit(wish, with_held=False, brings=True, waits=False)
+        spec = CommitRequest(tuple(ops), tuple(conditions), note=f"{_DEAD}: {told}")
+        await self._writer.commit(spec, with_held=False, brings=True, waits=False)
 
     async def _undo(self, task: Task) -> None:
         """As if `task` had not been taken."""
         key = tries_key(task.key)
         was = Put(key, encode_value(self._before.value)) if self._before else Delete(key)
         await self._writer.commit(
-            Wish((was, _release(task.fence))), with_held=False, brings=True, waits=False
+            CommitRequest((was, _release(task.fence))), with_held=False, brings=True, waits=False
         )
 
 
-def frees(pattern: str, revised: Revised) -> bool:
+def frees(pattern: str, revised: RevisionEvent) -> bool:
     """Whether a revision may have made an entry free that `pattern` is about."""
     gone = {change.key for change in revised.changes if change.kind == "delete"}
     return any(

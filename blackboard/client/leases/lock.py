@@ -29,9 +29,9 @@ from blackboard.client.cancellation import finish
 from blackboard.client.leases import ambient as held
 from blackboard.client.leases.ambient import Hold, Keeper
 from blackboard.client.link import WatchRequest
-from blackboard.client.views import Change, Receipt, Revised
+from blackboard.client.views import Change, Receipt, RevisionEvent
 from blackboard.client.watch import Watch
-from blackboard.client.writer import Wish, Writer
+from blackboard.client.writer import CommitRequest, Writer
 from blackboard.core import lease as rules
 from blackboard.core.commit import RESTORE, Grant, HeldFence, Lease, Op, Release, Renew
 from blackboard.core.path import check_key
@@ -46,16 +46,13 @@ from blackboard.errors import (
     StaleEpoch,
     Unavailable,
 )
-from blackboard.types import (
+from blackboard.limits import (
     FINISH_TIMEOUT_MS,
     LIST_ENTRIES_MAX,
     RENEWALS_PER_TTL,
     REQUEST_TIMEOUT_MS,
-    Fence,
-    Key,
-    Milliseconds,
-    Revision,
 )
+from blackboard.units import Fence, Key, Milliseconds, Revision
 
 log = logging.getLogger(__name__)
 
@@ -194,7 +191,7 @@ class Lock:
         try:
             ops = await self._asking()
             self._sent_s = asyncio.get_running_loop().time()
-            self._take_in(ops, await self._writer.commit(Wish(tuple(ops)), waits=False))
+            self._take_in(ops, await self._writer.commit(CommitRequest(tuple(ops)), waits=False))
         except BlackboardError:
             self._places = {}
             raise
@@ -234,7 +231,7 @@ class Lock:
             else:
                 return
 
-    def _notice(self, revised: Revised) -> None:
+    def _notice(self, revised: RevisionEvent) -> None:
         """Take in what the log says of the keys."""
         for change in revised.changes:
             key, fence = change.key, self._places.get(change.key)
@@ -274,7 +271,7 @@ class Lock:
     async def _renew(self) -> None:
         """Prolong every lease and every ticket in one commit. Errors: Fenced."""
         ops, sent_s = self._renewing(), asyncio.get_running_loop().time()
-        receipt = await self._writer.commit(Wish(tuple(ops)), with_held=False, waits=False)
+        receipt = await self._writer.commit(CommitRequest(tuple(ops)), with_held=False, waits=False)
         self._sent_s = sent_s
         self._take_in(ops, receipt)
 
@@ -290,8 +287,8 @@ class Lock:
         lost: Fenced | None = None
         while self._places:
             try:
-                wish = Wish(tuple(self._leaving()))
-                await self._writer.commit(wish, with_held=False, waits=False)
+                spec = CommitRequest(tuple(self._leaving()))
+                await self._writer.commit(spec, with_held=False, waits=False)
                 self._places = {}
             except Fenced as refusal:
                 self._correct(refusal)

@@ -25,7 +25,7 @@ from blackboard.client.leases.lock import Lock
 from blackboard.client.link import WatchRequest
 from blackboard.client.views import Entry
 from blackboard.client.watch import Watch
-from blackboard.client.writer import Deliver, Wish, Writer
+from blackboard.client.writer import CommitRequest, Deliver, Writer
 from blackboard.core.commit import Delete, Lease, Op, Put, Release
 from blackboard.core.lease import is_holder_of, is_owned_by
 from blackboard.core.path import agent_identified, barrier_key, identity_key
@@ -38,14 +38,8 @@ from blackboard.errors import (
     LeaseHeld,
     SnapshotFirst,
 )
-from blackboard.types import (
-    FINISH_TIMEOUT_MS,
-    READ_KEYS_MAX,
-    TAKE_OVER_ATTEMPTS_MAX,
-    Key,
-    Milliseconds,
-    Revision,
-)
+from blackboard.limits import FINISH_TIMEOUT_MS, READ_KEYS_MAX, TAKE_OVER_ATTEMPTS_MAX
+from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import SYSTEM_AGENT, encode_value
 
 log = logging.getLogger(__name__)
@@ -129,8 +123,8 @@ class Attachment(Lock, Generic[BoardT]):
     async def _report(self, *, brings: bool) -> None:
         told = self._presence()
         put = Put(presence_key(self.agent), encode_value(told))
-        wish = Wish((put,), fences=self.fences)
-        await self._writer.commit(wish, with_held=False, brings=brings, waits=brings)
+        spec = CommitRequest((put,), fences=self.fences)
+        await self._writer.commit(spec, with_held=False, brings=brings, waits=brings)
         self._told = told
 
     async def __aenter__(self) -> Self:

@@ -30,13 +30,13 @@ from blackboard.errors import (
     RemoteProtocolError,
     Unavailable,
 )
-from blackboard.types import (
+from blackboard.limits import (
     HANDSHAKE_TIMEOUT_MS,
     REQUEST_TIMEOUT_MS,
     REQUESTS_IN_FLIGHT_MAX,
     WATCHES_PER_CONNECTION_MAX,
-    Milliseconds,
 )
+from blackboard.units import Milliseconds
 from blackboard.wire import reading
 from blackboard.wire.frames import MSGPACK
 from blackboard.wire.session import (
@@ -75,7 +75,7 @@ class LostError(Exception):
         self.written = written
 
 
-class Transport(Protocol):
+class Abortable(Protocol):
     """What carries a WebSocket."""
 
     def abort(self) -> None:
@@ -88,7 +88,7 @@ class Open(Protocol):
     take: Callable[[bytes], None] | None
 
     @property
-    def transport(self) -> Transport:
+    def transport(self) -> Abortable:
         """What carries it."""
 
     async def recv(self) -> str | bytes:

@@ -26,7 +26,7 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
 )
-from blackboard.types import FRAME_BYTES_MAX, HANDSHAKE_TIMEOUT_MS, PING_INTERVAL_MS
+from blackboard.limits import FRAME_BYTES_MAX, HANDSHAKE_TIMEOUT_MS, PING_INTERVAL_MS
 
 TokenSource = Callable[[], str | Awaitable[str]]
 """Gives a token whenever one is needed: when connecting, and before the one in use runs out."""
@@ -115,7 +115,7 @@ class Address:
         return host == "localhost"
 
 
-class Socket(ClientConnection):
+class ClientSocket(ClientConnection):
     """A WebSocket that hands a message on as it comes, to `take` if that is set.
 
     A task that waits for each message would double what it costs to read one.
@@ -133,7 +133,7 @@ class Socket(ClientConnection):
 
 
 @contextlib.asynccontextmanager
-async def connect(address: Address, token: str | None) -> AsyncIterator[Socket]:
+async def connect(address: Address, token: str | None) -> AsyncIterator[ClientSocket]:
     """A WebSocket to `address`, closed at the end. Errors: those that `translated` knows."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     connecting = connect_websocket(
@@ -148,10 +148,10 @@ async def connect(address: Address, token: str | None) -> AsyncIterator[Socket]:
         ping_interval=PING_INTERVAL_MS / 1000,
         ping_timeout=PING_INTERVAL_MS / 1000,
         max_size=FRAME_BYTES_MAX,
-        create_connection=Socket,
+        create_connection=ClientSocket,
     )
     async with connecting as socket:
-        assert isinstance(socket, Socket)
+        assert isinstance(socket, ClientSocket)
         yield socket
 
 

@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect as connect_websocket
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from blackboard.client.remote.connect import Address, reason_of
-from blackboard.core.access import Grant, Narrowing, Right
+from blackboard.core.access import AccessGrant, Narrowing, Right
 from blackboard.core.documents.keys import check_document, document_prefix
 from blackboard.errors import (
     AccessDenied,
@@ -23,14 +23,13 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
 )
-from blackboard.types import (
+from blackboard.limits import (
     DOCUMENT_TOKEN_TTL_MS_MAX,
     FRAME_BYTES_MAX,
     HANDSHAKE_TIMEOUT_MS,
     PING_INTERVAL_MS,
-    Key,
-    Milliseconds,
 )
+from blackboard.units import Key, Milliseconds
 from blackboard.wire.ysync import CLOSE_BY_CAUSE
 
 _CLOSE_TIMEOUT_S: Final = 1.0
@@ -86,7 +85,7 @@ def document_token(
     from blackboard.integrity.tokens import attenuate
 
     rights = {Right.READ, Right.APPEND} if can_edit else {Right.READ}
-    grant = Grant(f"{document_prefix(check_document(key))}/**", frozenset(rights))
+    grant = AccessGrant(f"{document_prefix(check_document(key))}/**", frozenset(rights))
     ends_ms = time.time_ns() // 1_000_000 + min(ttl_ms, DOCUMENT_TOKEN_TTL_MS_MAX)
     return attenuate(token, Narrowing(None, (grant,), frozenset({board}), ends_ms))
 

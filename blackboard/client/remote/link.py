@@ -1,4 +1,4 @@
-"""The client: a `Link` (client/link.py) over one WebSocket, which it keeps up.
+"""The client: a `Transport` (client/link.py) over one WebSocket, which it keeps up.
 
     async with blackboard.connect("ws://127.0.0.1:7420", token=token) as client:
         board = client.board("expansion")
@@ -20,33 +20,33 @@ from typing import Any, Final
 from blackboard.client.audit_record import AuditRecord
 from blackboard.client.client import DEFAULT_BOARD, Client, Opening
 from blackboard.client.contexts import Destination, config_directory, load, resolve
-from blackboard.client.link import Link, Pipe, Stream, WatchRequest
+from blackboard.client.link import Pipe, Stream, Transport, WatchRequest
 from blackboard.client.remote.channel import Channel, LostError
 from blackboard.client.remote.connect import Address, TokenSource
 from blackboard.client.remote.documents import open_document
 from blackboard.client.remote.stream import RemoteStream
 from blackboard.client.views import Cause, Receipt
-from blackboard.core.access import Grant, Principal, Right
+from blackboard.core.access import AccessGrant, Principal, Right
 from blackboard.core.checkpoints import (
     AUTOMATIC,
-    BranchWish,
+    BranchRequest,
     Checkpoint,
-    CheckpointWish,
+    CheckpointInfo,
+    CheckpointRequest,
     Differences,
     DiffRequest,
     ExportPage,
-    ImportWish,
+    ImportRequest,
     LostBoard,
     Moment,
-    Policy,
     Pruned,
     Recovered,
-    RecoverWish,
+    RecoverRequest,
     Redaction,
-    RedactWish,
+    RedactRequest,
     Restored,
-    RestoreWish,
-    Shown,
+    RestoreRequest,
+    RetentionPolicy,
     Verified,
     Version,
 )
@@ -59,13 +59,8 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
 )
-from blackboard.types import (
-    LONG_REQUEST_TIMEOUT_MS,
-    REQUEST_TIMEOUT_MS,
-    Key,
-    Milliseconds,
-    Revision,
-)
+from blackboard.limits import LONG_REQUEST_TIMEOUT_MS, REQUEST_TIMEOUT_MS
+from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire import history_messages as past
 from blackboard.wire import reading
 from blackboard.wire.commits import write_commit
@@ -116,7 +111,7 @@ def connect(
             if address.token is not None:
                 raise
             raise Unauthenticated(reason=f"{error.reason}; {_NO_TOKEN}") from error
-        return Client(RemoteLink(channel), board=board)
+        return Client(RemoteTransport(channel), board=board)
 
     return Opening(begin)
 
@@ -140,8 +135,8 @@ def _address(
     return address, found.board or DEFAULT_BOARD
 
 
-class RemoteLink:
-    """A `Link` over a `Channel`, as the agent of the connection or as `agent`.
+class RemoteTransport:
+    """A `Transport` over a `Channel`, as the agent of the connection or as `agent`.
 
     A repeated request carries the same id. The beginning and the pages of an import change nothing
     yet: the board appears only with its end.
@@ -158,7 +153,7 @@ class RemoteLink:
 
     @property
     def account(self) -> str | None:
-        """As `Link.account`; whoever acts as another acts on that one's account."""
+        """As `Transport.account`; whoever acts as another acts on that one's account."""
         account = self._channel.account
         if account is None or self._agent in (None, self._channel.agent):
             return account
@@ -169,16 +164,16 @@ class RemoteLink:
         """The URL of the service."""
         return self._channel.url
 
-    def acting_as(self, agent: str) -> Link:
+    def acting_as(self, agent: str) -> Transport:
         """The same connection with the rights and name of `agent`; AccessDenied on use."""
-        return RemoteLink(self._channel, agent)
+        return RemoteTransport(self._channel, agent)
 
     async def head(self, board: str) -> Head:
-        """As `Link.head`."""
+        """As `Transport.head`."""
         return reading.read_head(await self._ask("head", {"board": board}))
 
     async def commit(self, board: str, commit: Commit) -> Receipt:
-        """As `Link.commit`."""
+        """As `Transport.commit`."""
         params = self._own(write_commit(board, commit, MSGPACK))
         try:
             message = await self._channel.ask("commit", params, self._answer_ms)
@@ -192,7 +187,7 @@ class RemoteLink:
         return _receipt(message)
 
     async def read(self, board: str, keys: Sequence[Key], *, at: Moment | None = None) -> Reading:
-        """As `Link.read`. Errors: also LimitExceeded when the answer would not fit a frame."""
+        """As `Transport.read`. Errors: also LimitExceeded when the answer would not fit a frame."""
         params: dict[str, Any] = {"board": board, "keys": list(keys)}
         if at is not None:
             params["at"] = moment_out(at)
@@ -207,7 +202,7 @@ class RemoteLink:
         limit: int,
         at: Moment | None = None,
     ) -> Reading:
-        """As `Link.list`."""
+        """As `Transport.list`."""
         params: dict[str, Any] = {"board": board, "pattern": pattern, "limit": limit}
         params |= {"after": after, "at": None if at is None else moment_out(at)}
         return reading.read_reading(await self._ask("list", params), MSGPACK)
@@ -215,7 +210,7 @@ class RemoteLink:
     async def leases(
         self, board: str, pattern: str, *, after: Key | None = None, limit: int
     ) -> Reading:
-        """As `Link.leases`."""
+        """As `Transport.leases`."""
         params = {"board": board, "pattern": pattern, "after": after, "limit": limit}
         return reading.read_leases(await self._ask("leases", params))
 
@@ -229,7 +224,7 @@ class RemoteLink:
         author: str | None = None,
         proofs: bool = False,
     ) -> LogPage:
-        """As `Link.log`."""
+        """As `Transport.log`."""
         wanted = {"pattern": pattern, "author": author}
         params = {"board": board, "after": after, "limit": limit}
         params |= {name: text for name, text in wanted.items() if text is not None}
@@ -237,13 +232,13 @@ class RemoteLink:
         return reading.read_log(await self._ask("log", params), MSGPACK)
 
     async def why(self, board: str, key: Key) -> Sequence[Cause]:
-        """As `Link.why`."""
+        """As `Transport.why`."""
         message = await self._ask("why", {"board": board, "key": key})
         with reading.from_peer("why"):
             return [_cause(cause) for cause in message]
 
     def watch(self, board: str, request: WatchRequest) -> AbstractAsyncContextManager[Stream]:
-        """As `Link.watch`."""
+        """As `Transport.watch`."""
         return self._watch(RemoteStream(self._channel, board, request, agent=self._agent))
 
     @asynccontextmanager
@@ -255,41 +250,41 @@ class RemoteLink:
             stream.close()
 
     def document(self, board: str, key: Key) -> AbstractAsyncContextManager[Pipe]:
-        """As `Link.document`, over a separate WebSocket."""
+        """As `Transport.document`, over a separate WebSocket."""
         return open_document(self._channel.address, board, key, self._agent)
 
-    async def checkpoint(self, board: str, wish: CheckpointWish) -> Checkpoint:
-        """As `Link.checkpoint`."""
+    async def checkpoint(self, board: str, spec: CheckpointRequest) -> Checkpoint:
+        """As `Transport.checkpoint`."""
         params = {
             "board": board,
-            "name": wish.name,
-            "request": wish.request,
-            "note": wish.note,
-            "barrier_ms": wish.barrier_ms,
-            "stale_ok": wish.stale_ok,
-            "automatic": wish.kind == AUTOMATIC,
+            "name": spec.name,
+            "request": spec.request,
+            "note": spec.note,
+            "barrier_ms": spec.barrier_ms,
+            "stale_ok": spec.stale_ok,
+            "automatic": spec.kind == AUTOMATIC,
         }
-        patience_ms = REQUEST_TIMEOUT_MS + (wish.barrier_ms or 0)
+        patience_ms = REQUEST_TIMEOUT_MS + (spec.barrier_ms or 0)
         return past.read_checkpoint(await self._do("checkpoint", params, patience_ms))
 
     async def checkpoints(self, board: str, *, after: Revision, limit: int) -> Sequence[Checkpoint]:
-        """As `Link.checkpoints`."""
+        """As `Transport.checkpoints`."""
         params = {"board": board, "after": after, "limit": limit}
         message = await self._ask("checkpoints", params)
         with reading.from_peer("checkpoints"):
             return [past.read_checkpoint(checkpoint) for checkpoint in message]
 
-    async def manifest(self, board: str, name: str) -> Shown:
-        """As `Link.manifest`."""
+    async def manifest(self, board: str, name: str) -> CheckpointInfo:
+        """As `Transport.manifest`."""
         message = await self._ask("manifest", {"board": board, "name": name})
         return past.read_manifest(message)
 
     async def pin(self, board: str, name: str, *, pinned: bool) -> None:
-        """As `Link.pin`."""
+        """As `Transport.pin`."""
         await self._do("pin", {"board": board, "name": name, "pinned": pinned})
 
-    async def prune(self, board: str, policy: Policy, *, dry_run: bool) -> Pruned:
-        """As `Link.prune`."""
+    async def prune(self, board: str, policy: RetentionPolicy, *, dry_run: bool) -> Pruned:
+        """As `Transport.prune`."""
         params = {
             "board": board,
             "last": policy.last,
@@ -301,55 +296,55 @@ class RemoteLink:
         prune = self._ask if dry_run else self._do
         return past.read_pruned(await prune("prune", params, LONG_REQUEST_TIMEOUT_MS))
 
-    async def restore(self, board: str, wish: RestoreWish) -> Restored:
-        """As `Link.restore`."""
+    async def restore(self, board: str, spec: RestoreRequest) -> Restored:
+        """As `Transport.restore`."""
         params = {
             "board": board,
-            "to": moment_out(wish.to),
-            "request": wish.request,
-            "note": wish.note,
-            **({"keep_calls": True} if wish.keep_calls else {}),
+            "to": moment_out(spec.to),
+            "request": spec.request,
+            "note": spec.note,
+            **({"keep_calls": True} if spec.keep_calls else {}),
         }
         return past.read_restored(await self._do("restore", params, LONG_REQUEST_TIMEOUT_MS))
 
-    async def recover(self, board: str, wish: RecoverWish) -> Recovered:
-        """As `Link.recover`."""
-        at = None if wish.at is None else moment_out(wish.at)
-        params = {"board": board, "at": at, "note": wish.note}
+    async def recover(self, board: str, spec: RecoverRequest) -> Recovered:
+        """As `Transport.recover`."""
+        at = None if spec.at is None else moment_out(spec.at)
+        params = {"board": board, "at": at, "note": spec.note}
         return past.read_recovered(await self._ask("recover", params, LONG_REQUEST_TIMEOUT_MS))
 
-    async def redact(self, board: str, wish: RedactWish) -> Redaction:
-        """As `Link.redact`."""
-        params = {"board": board, "key": wish.key, "why": wish.why, "request": wish.request}
+    async def redact(self, board: str, spec: RedactRequest) -> Redaction:
+        """As `Transport.redact`."""
+        params = {"board": board, "key": spec.key, "why": spec.why, "request": spec.request}
         return past.read_redaction(await self._ask("redact", params, LONG_REQUEST_TIMEOUT_MS))
 
     async def freeze(self, board: str, note: str) -> Freeze:
-        """As `Link.freeze`."""
+        """As `Transport.freeze`."""
         params = {"board": board, "note": note}
         return past.read_freeze(await self._ask("freeze", params))
 
     async def thaw(self, board: str, note: str) -> Freeze | None:
-        """As `Link.thaw`."""
+        """As `Transport.thaw`."""
         message = await self._ask("thaw", {"board": board, "note": note})
         return None if message is None else past.read_freeze(message)
 
     async def remove(self, board: str) -> None:
-        """As `Link.remove`."""
+        """As `Transport.remove`."""
         await self._do("remove", {"board": board}, LONG_REQUEST_TIMEOUT_MS)
 
-    async def branch(self, board: str, wish: BranchWish) -> Head:
-        """As `Link.branch`."""
+    async def branch(self, board: str, spec: BranchRequest) -> Head:
+        """As `Transport.branch`."""
         params = {
             "board": board,
-            "new": wish.new,
-            "at": moment_out(wish.at),
-            "request": wish.request,
-            "note": wish.note,
+            "new": spec.new,
+            "at": moment_out(spec.at),
+            "request": spec.request,
+            "note": spec.note,
         }
         return reading.read_head(await self._do("branch", params, LONG_REQUEST_TIMEOUT_MS))
 
     async def differences(self, board: str, request: DiffRequest) -> Differences:
-        """As `Link.differences`."""
+        """As `Transport.differences`."""
         params = {
             "board": board,
             "a": moment_out(request.a),
@@ -364,36 +359,36 @@ class RemoteLink:
     async def history(
         self, board: str, key: Key, *, before: Revision | None, limit: int
     ) -> Sequence[Version]:
-        """As `Link.history`."""
+        """As `Transport.history`."""
         params = {"board": board, "key": key, "before": before, "limit": limit}
         return past.read_history(await self._ask("history", params), MSGPACK)
 
     async def verify(self, board: str, at: Moment) -> Verified:
-        """As `Link.verify`."""
+        """As `Transport.verify`."""
         params = {"board": board, "at": moment_out(at)}
         return past.read_verified(await self._ask("verify", params, LONG_REQUEST_TIMEOUT_MS))
 
     async def export(self, board: str, name: str, *, after: Key | None) -> ExportPage:
-        """As `Link.export`."""
+        """As `Transport.export`."""
         params = {"board": board, "name": name, "after": after}
         return past.read_export(await self._ask("export", params), MSGPACK)
 
-    async def import_begin(self, board: str, wish: ImportWish) -> None:
-        """As `Link.import_begin`."""
+    async def import_begin(self, board: str, spec: ImportRequest) -> None:
+        """As `Transport.import_begin`."""
         params = {
             "board": board,
-            "request": wish.request,
-            "manifest": wish.manifest.decode(errors="replace"),
-            "signature": wish.signature.hex(),
-            "items": [list(item) for item in wish.items],
-            "note": wish.note,
+            "request": spec.request,
+            "manifest": spec.manifest.decode(errors="replace"),
+            "signature": spec.signature.hex(),
+            "items": [list(item) for item in spec.items],
+            "note": spec.note,
         }
         await self._ask("import_begin", params)
 
     async def import_page(
         self, board: str, request: str, number: int, entries: Sequence[Entry]
     ) -> None:
-        """As `Link.import_page`."""
+        """As `Transport.import_page`."""
         params = {
             "board": board,
             "request": request,
@@ -403,35 +398,35 @@ class RemoteLink:
         await self._ask("import_page", params)
 
     async def import_end(self, board: str, request: str) -> Head:
-        """As `Link.import_end`."""
+        """As `Transport.import_end`."""
         params = {"board": board, "request": request}
         return reading.read_head(await self._do("import_end", params, LONG_REQUEST_TIMEOUT_MS))
 
     async def boards(self) -> Sequence[str]:
-        """As `Link.boards`."""
+        """As `Transport.boards`."""
         message = await self._ask("boards", {})
         with reading.from_peer("boards"):
             return [str(name) for name in message]
 
     async def lost_boards(self) -> Sequence[LostBoard]:
-        """As `Link.lost_boards`."""
+        """As `Transport.lost_boards`."""
         message = await self._ask("lost_boards", {})
         with reading.from_peer("lost_boards"):
             return [LostBoard(**found) for found in message]
 
     async def audit(self, *, after: Key | None, limit: int) -> Sequence[tuple[Key, AuditRecord]]:
-        """As `Link.audit`."""
+        """As `Transport.audit`."""
         message = await self._ask("audit", {"after": after, "limit": limit})
         with reading.from_peer("audit"):
             return [(found.pop("key"), AuditRecord(**found)) for found in message]
 
     async def erase(self, agent: str, board: str | None = None) -> int:
-        """As `Link.erase`."""
+        """As `Transport.erase`."""
         message = await self._do("erase", {"name": agent, "board": board})
         return reading.read_int(message, "keys")
 
     async def rewrap(self) -> int:
-        """As `Link.rewrap`."""
+        """As `Transport.rewrap`."""
         return reading.read_int(await self._do("rewrap", {}), "keys")
 
     async def revoke(
@@ -441,18 +436,18 @@ class RemoteLink:
         principal: str | None = None,
         until_ms: Milliseconds | None = None,
     ) -> int:
-        """As `Link.revoke`."""
+        """As `Transport.revoke`."""
         params = {"tokens": list(tokens), "principal": principal, "until_ms": until_ms}
         return reading.read_int(await self._do("revoke", params), "revoked")
 
     async def whoami(self) -> Principal:
-        """As `Link.whoami`."""
+        """As `Transport.whoami`."""
         message = await self._ask("whoami", {})
         with reading.from_peer("whoami"):
             return Principal(
                 message["principal"],
                 tuple(
-                    Grant(grant["pattern"], frozenset(map(Right, grant["rights"])))
+                    AccessGrant(grant["pattern"], frozenset(map(Right, grant["rights"])))
                     for grant in message["grants"]
                 ),
                 frozenset(message["boards"]),

@@ -18,7 +18,7 @@ from blackboard.client.remote.channel import Channel
 from blackboard.core.history import cost_of
 from blackboard.core.watch import Position
 from blackboard.errors import BlackboardError, LocalProtocolError
-from blackboard.types import WATCH_QUEUE_BYTES_MAX, WATCH_QUEUE_CHANGES_MAX
+from blackboard.limits import WATCH_QUEUE_BYTES_MAX, WATCH_QUEUE_CHANGES_MAX
 from blackboard.wire import reading
 from blackboard.wire.session import Changed
 

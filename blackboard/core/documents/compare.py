@@ -27,8 +27,8 @@ from blackboard.core.documents.update import (
     SUBDOCUMENT,
     Id,
     Reader,
-    Reading,
     Struct,
+    UpdateReader,
 )
 
 _UNIT_BYTES = 2
@@ -48,7 +48,7 @@ class _Piece:
         return self.struct.clock + self.struct.length
 
 
-class _Pieces(Reading):
+class _Pieces(UpdateReader):
     """Reads the structs of an update with their bytes."""
 
     def __init__(self, data: bytes) -> None:
@@ -56,7 +56,7 @@ class _Pieces(Reading):
         self.found: list[_Piece] = []
 
     def struct(self, client: int, clock: int) -> Struct:
-        """As `Reading.struct`, keeping its bytes."""
+        """As `UpdateReader.struct`, keeping its bytes."""
         begin = self.reader.position
         found = super().struct(client, clock)
         self.found.append(_Piece(found, self.reader.data[begin : self.reader.position]))

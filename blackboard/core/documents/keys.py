@@ -17,7 +17,7 @@ Invariants
 """
 
 from blackboard.core.path import check_key
-from blackboard.types import Key, Prefix
+from blackboard.units import Key, Prefix
 
 RESERVED = "~doc"
 """The segment below which a document lies. Only the service writes there."""

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import msgspec
 
 from blackboard.errors import InvalidRequest
-from blackboard.types import INTEGER_MAX, VALUE_DEPTH_MAX
+from blackboard.limits import INTEGER_MAX, VALUE_DEPTH_MAX
 
 _BITS_MAX = 56
 
@@ -247,7 +247,7 @@ def write_state(clocks: Mapping[int, int]) -> bytes:
 
 def read_update(data: bytes) -> Update:
     """Read an update. Errors: InvalidRequest when it is none that may be applied."""
-    reading = Reading(Reader(data))
+    reading = UpdateReader(Reader(data))
     reading.clients()
     deleted = reading.deletions()
     if not reading.reader.is_empty:
@@ -255,7 +255,7 @@ def read_update(data: bytes) -> Update:
     return Update(tuple(reading.structs), deleted, reading.needs, tuple(reading.pairs))
 
 
-class Reading:
+class UpdateReader:
     """The parts of one update, in their order. Errors of every method: InvalidRequest."""
 
     def __init__(self, reader: Reader) -> None:

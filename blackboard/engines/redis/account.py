@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from blackboard.engines.redis.driver import Driver, repeated
-from blackboard.engines.redis.layout import BOARDS, board_keys, whispers_channel
+from blackboard.engines.redis.layout import BOARDS, board_keys, pubsub_channel
 
 _BOARD: Final = "~account"  # a name that no board has
 _KEY: Final = board_keys(_BOARD)[0]
-_CHANNEL: Final = whispers_channel(_BOARD)
+_CHANNEL: Final = pubsub_channel(_BOARD)
 NEEDED: Final = (
     "EVAL - 0",
     "EVALSHA - 0",
@@ -85,14 +85,14 @@ return may
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class RedisAccount:
     """What an account may not do and should (`lacking`), and the other way round (`excess`)."""
 
     lacking: Sequence[str]
     excess: Sequence[str]
 
 
-async def read_account(driver: Driver) -> Account:
+async def read_account(driver: Driver) -> RedisAccount:
     """Ask every server; one that is too old to tell counts as right.
 
     Errors: Unavailable, also when the account may not even ask (EVAL).
@@ -107,7 +107,7 @@ async def read_account(driver: Driver) -> Account:
         excess |= dict.fromkeys(_names(line for line in _HARMFUL if may.get(line) == 1))
         if may.get(_KEYS_OF_OTHERS) == 1:
             excess["keys of others"] = None
-    return Account(tuple(lacking), tuple(excess))
+    return RedisAccount(tuple(lacking), tuple(excess))
 
 
 def _names(lines: Iterable[str]) -> Iterable[str]:

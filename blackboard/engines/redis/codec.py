@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import msgpack
 from msgspec.structs import replace
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core import freeze
 from blackboard.core.commit import (
     ENGINE,
@@ -48,7 +48,7 @@ from blackboard.errors import (
     TypeMismatch,
     Unavailable,
 )
-from blackboard.types import Milliseconds, Revision
+from blackboard.units import Milliseconds, Revision
 from blackboard.wire.codec import Prepared, decode_entry, decode_results, marker_entry, prepare
 
 _LIMITS: Final = (

@@ -1,13 +1,13 @@
 """redis-py as this floor uses it: one command, one attempt, and what became of it.
 
 The driver's own retries are off (it repeats a script whose reply was lost, ten times by default).
-`Trial` repeats instead, and remembers whether the command may have been executed.
+`RetryBudget` repeats instead, and remembers whether the command may have been executed.
 
 Invariants
 - A driver's exception never leaves this module: it becomes `NotNowError` (try again), or an error
   of blackboard/errors (trying again would not help).
 - A connection whose reply was not read to its end is closed, never used again.
-- `Trial.maybe_executed` is False only if the server surely executed nothing.
+- `RetryBudget.maybe_executed` is False only if the server surely executed nothing.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from redis.exceptions import (
 )
 
 from blackboard.errors import Corrupt, InvalidRequest, Unavailable
-from blackboard.types import ENGINE_RETRY_MS, ENGINE_TIMEOUT_MS, REPLICA_WAIT_MS
+from blackboard.limits import ENGINE_RETRY_MS, ENGINE_TIMEOUT_MS, REPLICA_WAIT_MS
 
 Argument = str | bytes | int
 Answer = TypeVar("Answer")
@@ -74,7 +74,7 @@ _CANNOT = ("MISCONF", "NOREPLICAS", "BUSY", "OOM")
 class Driver(Protocol):
     """What the engine needs of a driver: `OneServer` and `Cluster` are the two."""
 
-    async def send(self, trial: "Trial", key: str, *command: Argument) -> Any:
+    async def send(self, trial: "RetryBudget", key: str, *command: Argument) -> Any:
         """Send one command, once, and return its reply; `key` is one that the command names."""
 
     def listening(self, key: str) -> contextlib.AbstractAsyncContextManager["Listening"]:
@@ -95,7 +95,7 @@ class ScriptMissingError(Exception):
     """The server does not have the script that EVALSHA named; nothing was executed."""
 
 
-class Trial:
+class RetryBudget:
     """The attempts at one command, for at most ENGINE_RETRY_MS in all.
 
     With `replicas`, who sends it asks the server behind the reply how many replicas have it; then
@@ -204,7 +204,7 @@ class OneServer:
         self._pool.made = []
         self._closed = False
 
-    async def send(self, trial: Trial, key: str, *command: Argument) -> Any:
+    async def send(self, trial: RetryBudget, key: str, *command: Argument) -> Any:
         """Send one command and return its reply; `key` is one that the command names.
 
         Errors: NotNowError, ScriptMissingError, Unavailable, Corrupt.
@@ -249,7 +249,7 @@ class OneServer:
 
     async def ask_all(self, *command: Argument) -> list[Any]:
         """Send a command to every server there is: one reply each."""
-        return [await self.send(Trial(), "", *command)]
+        return [await self.send(RetryBudget(), "", *command)]
 
     async def aclose(self) -> None:
         """Close all connections; none is opened again, even by running calls."""
@@ -295,7 +295,7 @@ class Cluster:
     def __init__(self, url: str) -> None:
         self._client = RedisCluster.from_url(url, require_full_coverage=False, **_options())
 
-    async def send(self, trial: Trial, key: str, *command: Argument) -> Any:
+    async def send(self, trial: RetryBudget, key: str, *command: Argument) -> Any:
         """As `OneServer.send`, to the node that owns the slot of `key`."""
         target: dict[str, Any] = {}
         before, trial.maybe_executed = trial.maybe_executed, True
@@ -384,9 +384,11 @@ def _heed_cancellation() -> None:
         raise asyncio.CancelledError
 
 
-async def repeated(attempt: Callable[[], Awaitable[Answer]], trial: Trial | None = None) -> Answer:
+async def repeated(
+    attempt: Callable[[], Awaitable[Answer]], trial: RetryBudget | None = None
+) -> Answer:
     """Run `attempt()` until it answers. Errors: Unavailable when the trial has no time left."""
-    trial = trial or Trial()
+    trial = trial or RetryBudget()
     while True:
         try:
             with anyio.fail_after(trial.left_s()):

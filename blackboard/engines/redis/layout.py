@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import msgpack
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core.commit import Entry, Epoch, Head
 from blackboard.core.path import Ranges, check_name, ranges_of
-from blackboard.core.state import Usage
+from blackboard.core.state import BoardUsage
 from blackboard.errors import Corrupt
-from blackboard.types import Key, Prefix
+from blackboard.units import Key, Prefix
 
 BOARDS: Final = "blackboard:boards"
 """The set of the names of all boards; in a cluster it lies in a slot of its own."""
@@ -40,7 +40,7 @@ def log_key(board: str) -> str:
     return board_keys(board)[1]
 
 
-def whispers_channel(board: str) -> str:
+def pubsub_channel(board: str) -> str:
     """The channel, in the board's slot, for what nothing keeps."""
     check_name(board, "board")
     return f"{{{board}}}:w"
@@ -106,7 +106,7 @@ def pack_epoch(epoch: Epoch) -> bytes:
     return packed
 
 
-def pack_usage(used: Usage) -> bytes:
+def pack_usage(used: BoardUsage) -> bytes:
     """A field `u:...` of `{board}:m`."""
     return _USAGE.pack(used.keys, used.bytes)
 

@@ -16,10 +16,17 @@ from typing import Any, Final
 import anyio
 
 from blackboard.core.commit import Head
-from blackboard.engines.redis.driver import Argument, Driver, ScriptMissingError, Trial, repeated
+from blackboard.engines.redis.driver import (
+    Argument,
+    Driver,
+    RetryBudget,
+    ScriptMissingError,
+    repeated,
+)
 from blackboard.engines.redis.layout import board_keys, read_head
 from blackboard.errors import NoSuchBoard, Unavailable
-from blackboard.types import EPOCH_JUMP, EPOCH_SPREAD, LEASE_TTL_MS, Revision
+from blackboard.limits import EPOCH_JUMP, EPOCH_SPREAD, LEASE_TTL_MS
+from blackboard.units import Revision
 
 _EPOCH_ID_BYTES: Final = 12
 
@@ -81,12 +88,12 @@ class Scripts:
 
         Errors: Unavailable.
         """
-        trial = Trial()
+        trial = RetryBudget()
         return await repeated(lambda: self._open(trial, board, again=again), trial)
 
     async def remove(self, board: str, above: Revision) -> None:
         """Run remove.lua. Errors: Unavailable: perhaps removed."""
-        trial = Trial()
+        trial = RetryBudget()
         await repeated(lambda: self._once(trial, board, REMOVE, [above]), trial)
         self.forget(board)
 
@@ -95,17 +102,17 @@ class Scripts:
 
         Errors: Unavailable.
         """
-        trial = Trial()
+        trial = RetryBudget()
         stands: list[Argument] = [head.epoch.id, head.revision]
         return await repeated(lambda: self._open(trial, board, above, stands), trial)
 
     async def run(self, board: str, script: Script, arguments: Sequence[Argument]) -> Any:
         """Run `script`, which does no harm twice, until it answers. Errors: Unavailable."""
-        return await self.run_again(board, script, lambda: arguments, Trial())
+        return await self.run_again(board, script, lambda: arguments, RetryBudget())
 
     async def make(self, board: str, arguments: Sequence[Argument]) -> bytes:
         """Run one step of seed.lua, which no opened board needs. Errors: Unavailable."""
-        trial = Trial()
+        trial = RetryBudget()
         reply: bytes = await repeated(lambda: self._once(trial, board, SEED, arguments), trial)
         return reply
 
@@ -118,7 +125,7 @@ class Scripts:
         board: str,
         script: Script,
         arguments: Callable[[], Sequence[Argument]],
-        trial: Trial,
+        trial: RetryBudget,
     ) -> Any:
         """Run `script` until it answers; `arguments` is called again for each attempt.
 
@@ -133,13 +140,13 @@ class Scripts:
                 if reply:
                     await anyio.sleep(min(reply[0] / 1000, _HELD_PAUSE_S))
                 else:
-                    await self._open(Trial(), board)
+                    await self._open(RetryBudget(), board)
 
         return await repeated(attempt, trial)
 
     async def _open(
         self,
-        trial: Trial,
+        trial: RetryBudget,
         board: str,
         above: Revision = 0,
         ends: Sequence[Argument] = ("", 0),
@@ -161,7 +168,7 @@ class Scripts:
         return head
 
     async def _once(
-        self, trial: Trial, board: str, script: Script, arguments: Sequence[Argument]
+        self, trial: RetryBudget, board: str, script: Script, arguments: Sequence[Argument]
     ) -> Any:
         keys = board_keys(board)
         rest = (len(keys), *keys, *arguments)

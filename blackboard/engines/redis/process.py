@@ -29,7 +29,7 @@ from anyio import to_thread
 
 from blackboard.errors import InvalidRequest, LocalProtocolError, Unavailable
 from blackboard.integrity.private_files import UMASK, make_directory, open_anew
-from blackboard.types import DRAIN_TIMEOUT_MS, ENGINE_RETRY_MS
+from blackboard.limits import DRAIN_TIMEOUT_MS, ENGINE_RETRY_MS
 
 SERVER_VARIABLE: Final = "BLACKBOARD_REDIS_SERVER"
 """Environment variable that names the server binary and precedes everything else."""

@@ -31,7 +31,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from blackboard.engines.base import LOCK_MASTERS, VoteCounts
 from blackboard.errors import InvalidRequest, Unavailable
-from blackboard.types import LOCK_MASTER_CALLS_MAX, LOCK_MASTER_TIMEOUT_MS, Milliseconds
+from blackboard.limits import LOCK_MASTER_CALLS_MAX, LOCK_MASTER_TIMEOUT_MS
+from blackboard.units import Milliseconds
 
 _dumps = json.dumps
 from pottery import AIORedlock, QuorumIsImpossible, ReleaseUnlockedLock  # noqa: E402

@@ -19,7 +19,7 @@ import msgpack
 from blackboard.core.commit import Entry, Head, Seed, account_of
 from blackboard.core.history import check_seed
 from blackboard.core.path import namespace_of
-from blackboard.core.state import Usage, shares_of
+from blackboard.core.state import BoardUsage, shares_of
 from blackboard.engines.redis.driver import Argument
 from blackboard.engines.redis.layout import pack_epoch, pack_usage, write_entry
 from blackboard.engines.redis.lua import Scripts
@@ -84,7 +84,7 @@ class _Making:
         self._seed = seed
         self._replaces = replaces
         self._name = secrets.token_urlsafe(_NAME_BYTES)
-        self._usage: dict[str, Usage] = {}
+        self._usage: dict[str, BoardUsage] = {}
 
     async def run(self, pages: AsyncIterator[Sequence[Entry]]) -> None:
         old = self._replaces
@@ -110,8 +110,8 @@ class _Making:
         size = len(entry.key) + len(entry.value)
         namespace = namespace_of(entry.key)
         for name in (namespace, "", *shares_of(account_of(entry.author), namespace)):
-            used = self._usage.get(name, Usage())
-            self._usage[name] = Usage(used.keys + 1, used.bytes + size)
+            used = self._usage.get(name, BoardUsage())
+            self._usage[name] = BoardUsage(used.keys + 1, used.bytes + size)
 
     async def _end(self) -> None:
         counters = [(f"#{prefix}", str(item)) for prefix, item in self._seed.next_item]

@@ -23,7 +23,7 @@ from blackboard.core.model import Outcome
 from blackboard.core.path import Ranges, check_name
 from blackboard.engines.base import REPLICA, Behind, EngineFacts, check_hold
 from blackboard.engines.payer import metered
-from blackboard.engines.redis.account import Account, read_account
+from blackboard.engines.redis.account import RedisAccount, read_account
 from blackboard.engines.redis.codec import (
     as_retry,
     commit_arguments,
@@ -39,7 +39,7 @@ from blackboard.engines.redis.driver import (
     Driver,
     NotNowError,
     OneServer,
-    Trial,
+    RetryBudget,
     connect,
     repeated,
 )
@@ -49,8 +49,8 @@ from blackboard.engines.redis.layout import (
     board_keys,
     index_ranges,
     log_key,
+    pubsub_channel,
     read_head,
-    whispers_channel,
 )
 from blackboard.engines.redis.lua import (
     ACCESS,
@@ -63,8 +63,8 @@ from blackboard.engines.redis.lua import (
     Script,
     Scripts,
 )
+from blackboard.engines.redis.pubsub import received, write_message
 from blackboard.engines.redis.seed import make_board
-from blackboard.engines.redis.whispers import overheard, write_whisper
 from blackboard.errors import (
     Corrupt,
     EngineRefused,
@@ -73,16 +73,8 @@ from blackboard.errors import (
     NoSuchBoard,
     Unavailable,
 )
-from blackboard.types import (
-    ENGINE_TIMEOUT_MS,
-    FRAME_BYTES_MAX,
-    PAGE_BYTES_MAX,
-    REPLICAS_MAX,
-    Key,
-    Milliseconds,
-    Prefix,
-    Revision,
-)
+from blackboard.limits import ENGINE_TIMEOUT_MS, FRAME_BYTES_MAX, PAGE_BYTES_MAX, REPLICAS_MAX
+from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
 
 _BLOCK_MS_MAX: Final = ENGINE_TIMEOUT_MS // 2
@@ -136,7 +128,7 @@ class RedisStore:
             raise EngineRefused("ACL", value, "the account of docs/howto/deploy_redis.md")
         return await read_facts(self._driver, self._location)
 
-    async def account(self) -> Account:
+    async def account(self) -> RedisAccount:
         """What the account of this service may not do and should, and the other way round.
 
         Errors: Unavailable.
@@ -151,12 +143,14 @@ class RedisStore:
         """
         check_name(board, "board")
         keys = board_keys(board)
-        if await repeated(lambda: self._driver.send(Trial(), keys[0], "HEXISTS", keys[0], "seed")):
+        if await repeated(
+            lambda: self._driver.send(RetryBudget(), keys[0], "HEXISTS", keys[0], "seed")
+        ):
             raise Unavailable(what=f"board {board}", reason="it is being made")
         if not again and await self.removed(board) is not None:
             raise NoSuchBoard(board)
         # Listed first: a board that exists is listed, whatever happens in between.
-        await repeated(lambda: self._driver.send(Trial(), BOARDS, "SADD", BOARDS, board))
+        await repeated(lambda: self._driver.send(RetryBudget(), BOARDS, "SADD", BOARDS, board))
         return await self._scripts.open(board, again=again)
 
     async def begin_epoch(self, board: str, head: Head, *, above: Revision) -> Head:
@@ -169,7 +163,9 @@ class RedisStore:
     async def exists(self, board: str) -> bool:
         """As `Store.exists`. Errors: Unavailable."""
         key = board_keys(board)[0]
-        return bool(await repeated(lambda: self._driver.send(Trial(), key, "HEXISTS", key, "run")))
+        return bool(
+            await repeated(lambda: self._driver.send(RetryBudget(), key, "HEXISTS", key, "run"))
+        )
 
     async def commit(self, board: str, batch: Sequence[Prepared]) -> list[Outcome]:
         """Decide a batch in one script call; one outcome each, in order.
@@ -196,7 +192,7 @@ class RedisStore:
     async def _decide(
         self, board: str, batch: Sequence[Prepared], access: Revision | None
     ) -> list[Outcome | Behind]:
-        seen, trial = self._scripts.seen(board), Trial(self._replicas)
+        seen, trial = self._scripts.seen(board), RetryBudget(self._replicas)
 
         def arguments() -> list[Argument]:
             if trial.maybe_executed:
@@ -309,21 +305,23 @@ class RedisStore:
     async def drop(self, board: str) -> None:
         """Remove a board, see `Store.drop`. Errors: Unavailable: perhaps removed."""
         keys = board_keys(board)
-        await repeated(lambda: self._driver.send(Trial(), keys[0], "UNLINK", *keys))
+        await repeated(lambda: self._driver.send(RetryBudget(), keys[0], "UNLINK", *keys))
         self._scripts.forget(board)
-        await repeated(lambda: self._driver.send(Trial(), BOARDS, "SREM", BOARDS, board))
+        await repeated(lambda: self._driver.send(RetryBudget(), BOARDS, "SREM", BOARDS, board))
 
     async def remove(self, board: str, *, above: Revision = 0) -> None:
         """Remove a board for good, see `Store.remove`: atomic. Errors: Unavailable: perhaps
         removed."""
         check_name(board, "board")
         await self._scripts.remove(board, above)
-        await repeated(lambda: self._driver.send(Trial(), BOARDS, "SREM", BOARDS, board))
+        await repeated(lambda: self._driver.send(RetryBudget(), BOARDS, "SREM", BOARDS, board))
 
     async def removed(self, board: str) -> Revision | None:
         """As `Store.removed`. Errors: Unavailable."""
         key = board_keys(board)[0]
-        found = await repeated(lambda: self._driver.send(Trial(), key, "HMGET", key, "gone", "run"))
+        found = await repeated(
+            lambda: self._driver.send(RetryBudget(), key, "HMGET", key, "gone", "run")
+        )
         return None if found[0] is None or found[1] is not None else int(found[0])
 
     async def scrub(self, board: str) -> str:
@@ -333,23 +331,23 @@ class RedisStore:
 
     async def boards(self) -> Sequence[str]:
         """Names of all boards, sorted. Errors: Unavailable."""
-        names = await repeated(lambda: self._driver.send(Trial(), BOARDS, "SMEMBERS", BOARDS))
+        names = await repeated(lambda: self._driver.send(RetryBudget(), BOARDS, "SMEMBERS", BOARDS))
         return sorted(name.decode() for name in names)
 
-    async def whisper(self, board: str, key: Key, data: bytes) -> None:
-        """Publish on the board's channel, see `Whispers.whisper`. It is sent once."""
-        channel, packed = whispers_channel(board), write_whisper(key, data)
+    async def publish(self, board: str, key: Key, data: bytes) -> None:
+        """Publish on the board's channel, see `PubSub.publish`. It is sent once."""
+        channel, packed = pubsub_channel(board), write_message(key, data)
         try:
             with anyio.fail_after(_TIMEOUT_S):
-                await self._driver.send(Trial(), channel, "SPUBLISH", channel, packed)
+                await self._driver.send(RetryBudget(), channel, "SPUBLISH", channel, packed)
         except (NotNowError, Corrupt, TimeoutError) as error:
             raise Unavailable(what="whispers", reason=str(error)) from error
 
     @asynccontextmanager
-    async def overhear(self, board: str) -> AsyncIterator[AsyncIterator[tuple[Key, bytes]]]:
-        """Listen on the board's channel, see `Whispers.overhear`; on a connection of its own."""
+    async def subscribe(self, board: str) -> AsyncIterator[AsyncIterator[tuple[Key, bytes]]]:
+        """Listen on the board's channel, see `PubSub.subscribe`; on a connection of its own."""
         try:
-            async with overheard(self._driver, whispers_channel(board)) as heard:
+            async with received(self._driver, pubsub_channel(board)) as heard:
                 yield heard
         except (NotNowError, Corrupt) as error:
             raise Unavailable(what="whispers", reason=str(error)) from error
@@ -369,7 +367,7 @@ class RedisStore:
         key = log_key(board)
         command = ("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", key, f"{after}-0")
         try:
-            await self._driver.send(Trial(), key, *command)
+            await self._driver.send(RetryBudget(), key, *command)
         except NotNowError:
             return  # the read that follows finds out, and repeats within its bounds
 

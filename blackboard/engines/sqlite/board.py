@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain, islice, starmap
 from typing import Final
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core.commit import (
     Committed,
     Entry,
@@ -47,7 +47,7 @@ from blackboard.engines.payer import metered
 from blackboard.engines.sqlite.file import BoardFile, Loaded, WriteError, log_entries
 from blackboard.engines.sqlite.rows import Taken, Touched
 from blackboard.errors import Compacted, FutureRevision, OutcomeUnknown, Unavailable
-from blackboard.types import Key, Milliseconds, Prefix, Revision
+from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared, encode_results
 
 
@@ -56,7 +56,7 @@ def date_leases(state: State, now_ms: Milliseconds) -> None:
     state.leases = {key: dated(lease, now_ms) for key, lease in state.leases.items()}
 
 
-class Tail:
+class LogTail:
     """The newest log entries, without a gap, as many as WATCH_QUEUE_* allow."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ Waiting = tuple["asyncio.Future[list[Outcome]]", Sequence[Prepared], list[Outcom
 
 
 @dataclass(slots=True)
-class Group:
+class WriteGroup:
     """The commits of one transaction."""
 
     calls: list[Waiting] = field(default_factory=list)
@@ -224,8 +224,8 @@ class EmbeddedBoard:
         self._readers = threads.readers
         self._now_ms = now_ms
         self._loop = asyncio.get_running_loop()
-        self._gathering = Group()
-        self._writing: Group | None = None
+        self._gathering = WriteGroup()
+        self._writing: WriteGroup | None = None
         self._starting = False
         self._copying: asyncio.TimerHandle | None = None
         self._is_copy_due = False
@@ -238,7 +238,7 @@ class EmbeddedBoard:
         self._durable = self._head()
         # One future for each waiter, in order; a common one would need a shield.
         self._waiting: dict[asyncio.Future[None], None] = {}
-        self._tail = Tail()
+        self._tail = LogTail()
 
     @property
     def read_only(self) -> str:
@@ -300,19 +300,21 @@ class EmbeddedBoard:
     def _decide_apart(self, batch: Sequence[Prepared]) -> Awaitable[list[Outcome]]:
         """As `_decide`, in a thread: a group by itself, which counts as being written already."""
         told = self._loop.create_future()
-        group = self._writing = Group()
+        group = self._writing = WriteGroup()
         self._apart = asyncio.Event()
         work = self._loop.run_in_executor(self._readers, self._work_apart, group, batch)
         work.add_done_callback(lambda done: self._applied(group, (told, batch), done))
         return told
 
-    def _work_apart(self, group: Group, batch: Sequence[Prepared]) -> tuple[list[Outcome], Taken]:
+    def _work_apart(
+        self, group: WriteGroup, batch: Sequence[Prepared]
+    ) -> tuple[list[Outcome], Taken]:
         outcomes = group.apply(self._state, batch, self._now_ms())
         return outcomes, group.touched.taken(self._state)
 
     def _applied(
         self,
-        group: Group,
+        group: WriteGroup,
         call: "tuple[asyncio.Future[list[Outcome]], Sequence[Prepared]]",
         work: "asyncio.Future[tuple[list[Outcome], Taken]]",
     ) -> None:
@@ -401,7 +403,7 @@ class EmbeddedBoard:
             if self._writing is None and not self._starting:
                 break
             await self._next_wake()
-        self._writing = group = Group(head=self._durable)
+        self._writing = group = WriteGroup(head=self._durable)
         found = self._loop.run_in_executor(self._writers, self._file.scrub)
         found.add_done_callback(lambda _: self._written(group, None))
         return await asyncio.shield(found)
@@ -421,19 +423,19 @@ class EmbeddedBoard:
             return None  # a large restore came first; who writes it starts what waits
         if not self._gathering.calls:
             return self._copy_journal()
-        group, self._gathering = self._gathering, Group()
+        group, self._gathering = self._gathering, WriteGroup()
         self._note_head(group)
         if group.changes_nothing:
             return self._finish(group)
         self._writing = group
         return self._hand_over(group, group.touched.taken(self._state))
 
-    def _hand_over(self, group: Group, taken: Taken | None) -> None:
+    def _hand_over(self, group: WriteGroup, taken: Taken | None) -> None:
         self._writers.submit(self._write, group, taken)
         if not self._gives_way:
             self._give_way_later(group)
 
-    def _give_way_later(self, group: Group) -> None:
+    def _give_way_later(self, group: WriteGroup) -> None:
         self._gives_way = True
         self._loop.call_later(_GIVE_WAY_EVERY_S, self._give_way, group)
 
@@ -448,10 +450,10 @@ class EmbeddedBoard:
         """In place of a group: commits that arrive in the meantime wait for it."""
         if self._is_copy_due:
             self._is_copy_due = False
-            self._writing = Group(head=self._durable)
+            self._writing = WriteGroup(head=self._durable)
             self._hand_over(self._writing, None)
 
-    def _give_way(self, group: Group) -> None:
+    def _give_way(self, group: WriteGroup) -> None:
         """Let the writer thread have the interpreter for a moment.
 
         An event loop that is busy with short system calls takes the interpreter lock back before a
@@ -463,7 +465,7 @@ class EmbeddedBoard:
         if self._writing is not None:
             self._give_way_later(self._writing)
 
-    def _write(self, group: Group, taken: Taken | None) -> None:
+    def _write(self, group: WriteGroup, taken: Taken | None) -> None:
         """In a writer thread; None: copy the journal. In any case, the event loop is notified."""
         failure: WriteError | None = WriteError("the writer ended", certain=False)
         try:
@@ -480,7 +482,7 @@ class EmbeddedBoard:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 self._loop.call_soon_threadsafe(self._written, group, failure)
 
-    def _written(self, group: Group, failure: WriteError | None) -> None:
+    def _written(self, group: WriteGroup, failure: WriteError | None) -> None:
         self._writing = None
         if failure is not None:
             self._fail(failure)  # first: a caller that hears of it must not find it open
@@ -490,7 +492,7 @@ class EmbeddedBoard:
         if self._gathering.calls or self._is_copy_due:
             self._start_soon()
 
-    def _finish(self, group: Group) -> None:
+    def _finish(self, group: WriteGroup) -> None:
         """The file holds `group`: show it to everybody."""
         assert group.head is not None
         self._durable = group.head
@@ -515,7 +517,7 @@ class EmbeddedBoard:
         if self.failure is not None:
             raise Unavailable(f"board {self.name}", self.failure.reason)
 
-    def _note_head(self, group: Group) -> None:
+    def _note_head(self, group: WriteGroup) -> None:
         """The head after `group`, the last one that was decided."""
         self._epochs += group.epochs
         group.head = self._head()

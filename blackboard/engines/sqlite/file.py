@@ -34,7 +34,7 @@ from operator import ne
 from pathlib import Path
 from typing import BinaryIO, Final, Literal
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core.commit import BRANCH, CREATED, ENGINE, RECOVER, RESTORE, Epoch, LogEntry
 from blackboard.core.state import State, evolve
 from blackboard.engines.disk import is_full
@@ -58,7 +58,7 @@ from blackboard.engines.sqlite.rows import (
 )
 from blackboard.engines.sqlite.schema import distrust, foreign_object
 from blackboard.errors import Corrupt, Unavailable
-from blackboard.types import Milliseconds, Revision
+from blackboard.units import Milliseconds, Revision
 from blackboard.wire.codec import decode_entry, marker_entry
 
 _HEAD_BYTES: Final = 32

@@ -29,7 +29,7 @@ from blackboard.engines.sqlite.rows import ENTRY, NEXT_ITEM, checksum, epoch_row
 from blackboard.engines.sqlite.schema import schema_text
 from blackboard.errors import Corrupt, Unavailable
 from blackboard.integrity.private_files import make_file, open_new
-from blackboard.types import Milliseconds, Revision
+from blackboard.units import Milliseconds, Revision
 
 _DROPPED: Final = ".dropped"
 

@@ -24,7 +24,8 @@ from blackboard.core.commit import Entry
 from blackboard.core.state import State
 from blackboard.engines.sqlite.rows import ENTRY, Row, Table, supersede
 from blackboard.errors import Corrupt
-from blackboard.types import RESTORE_CHANGES_MAX, Key
+from blackboard.limits import RESTORE_CHANGES_MAX
+from blackboard.units import Key
 
 OWED: Final[Table[str, Entry]] = replace(ENTRY, name="owed")
 OWED_ROWS_MIN: Final = 256

@@ -21,8 +21,9 @@ from sortedcontainers import SortedDict, SortedSet
 from blackboard.core.commit import Entry, Epoch, Lease, LogEntry, Waiter, account_of
 from blackboard.core.lease import accounts, from_result
 from blackboard.core.path import namespace_of
-from blackboard.core.state import Answer, State, Tombstone, Usage, hold, shares_of
-from blackboard.types import LEASE_TTL_MS, Milliseconds, Revision
+from blackboard.core.state import BoardUsage, LaneAnswer, State, Tombstone, hold, shares_of
+from blackboard.limits import LEASE_TTL_MS
+from blackboard.units import Milliseconds, Revision
 from blackboard.wire.codec import Prepared, decode_results, encode_results
 
 K = TypeVar("K")
@@ -159,7 +160,7 @@ NEXT_ITEM: Final = Table[str, int](
     live=lambda state: state.next_item,
     row=lambda prefix, item: (prefix, item),
 )
-ANSWER: Final = Table[tuple[str, int], Answer](
+ANSWER: Final = Table[tuple[str, int], LaneAnswer](
     "answer",
     (
         "agent",
@@ -226,9 +227,9 @@ def supersede(state: State, rows: Sequence[Row]) -> None:
         _index(state)
 
 
-def _answer(row: Row) -> Answer:
+def _answer(row: Row) -> LaneAnswer:
     _, _, incarnation, step, revision, time_ms, results, overwritten = row
-    return Answer(incarnation, step, revision, time_ms, decode_results(results), overwritten)
+    return LaneAnswer(incarnation, step, revision, time_ms, decode_results(results), overwritten)
 
 
 def _index(state: State) -> None:
@@ -240,7 +241,7 @@ def _index(state: State) -> None:
             used = sums.setdefault(name, [0, 0])
             used[0] += 1
             used[1] += len(key) + len(entry.value)
-    state.usage = {name: Usage(keys, size) for name, (keys, size) in sums.items() if keys}
+    state.usage = {name: BoardUsage(keys, size) for name, (keys, size) in sums.items() if keys}
     state.expiring = SortedSet(
         (entry.expires_at_ms, key)
         for key, entry in state.entries.items()

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from blackboard.types import RESTORE_BYTES_MAX
+from blackboard.limits import RESTORE_BYTES_MAX
 
 _LENGTH_MAX: Final = 8 * RESTORE_BYTES_MAX
 """Bytes of a row: the largest is the log entry of a restore, with its keys. What claims more is not

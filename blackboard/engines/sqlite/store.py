@@ -28,7 +28,7 @@ import anyio
 from filelock import FileLock, Timeout
 from msgspec.structs import replace
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core.commit import ENGINE, Entry, Epoch, Head, LogPage, Reading, Seed
 from blackboard.core.history import check_seed
 from blackboard.core.model import Outcome
@@ -72,7 +72,7 @@ from blackboard.integrity.private_files import (
     make_directory,
     open_anew,
 )
-from blackboard.types import Key, Milliseconds, Prefix, Revision
+from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
 
 log = logging.getLogger(__name__)

@@ -27,14 +27,15 @@ from typing import Self
 from blackboard.client.cancellation import finish
 from blackboard.client.leases.presence import agent_of
 from blackboard.core.access import READ_ALL
-from blackboard.core.checkpoints import Barrier as Answers
+from blackboard.core.checkpoints import BarrierReport as Answers
 from blackboard.core.commit import ABSENT, ChangeKind, Condition, Delete, KeyAt, LogEntry, Op, Put
 from blackboard.core.path import barrier_key, cut_key, identity_key, parse_patterns
 from blackboard.core.watch import Position
 from blackboard.errors import BlackboardError, Conflict
-from blackboard.server.boards import Host, commit_as_system
+from blackboard.limits import BARRIER_GRACE_MS, OPERATIONS_MAX
+from blackboard.server.boards import Boards, commit_as_system
 from blackboard.server.feed import View, Watcher
-from blackboard.types import BARRIER_GRACE_MS, OPERATIONS_MAX, Milliseconds, Revision
+from blackboard.units import Milliseconds, Revision
 from blackboard.wire.codec import decode_value, encode_value
 
 _VIEW = View(
@@ -52,7 +53,7 @@ class Barrier:
     for the old entries.
     """
 
-    def __init__(self, host: Host, board: str, request: str, timeout_ms: Milliseconds) -> None:
+    def __init__(self, host: Boards, board: str, request: str, timeout_ms: Milliseconds) -> None:
         self._host = host
         self._board = board
         self._request = request

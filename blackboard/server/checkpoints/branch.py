@@ -19,14 +19,14 @@ from typing import Final
 
 from blackboard.archive.base import Archive
 from blackboard.client.cancellation import finish
-from blackboard.core.checkpoints import ORIGIN_KEY, BranchWish, Mark, Point, check_request
+from blackboard.core.checkpoints import ORIGIN_KEY, BranchRequest, Mark, Point, check_request
 from blackboard.core.commit import BRANCH, Entry, Epoch, Head, Seed
 from blackboard.core.path import check_name
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
 from blackboard.integrity.digest_check import Sums
-from blackboard.server.boards import Host
+from blackboard.server.boards import Boards
 from blackboard.server.checkpoints.imports import origin_entry
-from blackboard.server.checkpoints.reader import Past
+from blackboard.server.checkpoints.reader import HistoryReader
 from blackboard.wire.codec import decode_value
 
 _SLOT: Final = "~branches.{}"
@@ -73,36 +73,36 @@ async def _keep(archive: Archive, slot: str, owner: str) -> None:
 class Branches:
     """Makes branches of the boards of a host."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Boards) -> None:
         self._host = host
-        self._past = Past(host)
+        self._past = HistoryReader(host)
 
-    async def branch(self, board: str, wish: BranchWish, by: str) -> Head:
-        """Make `wish.new` of `board` as it was; the same request again changes nothing.
+    async def branch(self, board: str, spec: BranchRequest, by: str) -> Head:
+        """Make `spec.new` of `board` as it was; the same request again changes nothing.
 
         Errors: InvalidRequest when there is a board of that name, or nothing at the moment; Corrupt
         when what the archive has of it is not what was sealed; what resolving it raises.
         A failure leaves nothing. Cancellation: the branch is made, or it is not.
         """
-        check_name(wish.new, "board")
-        check_request(wish.request)
-        if await self._exists(wish.new):
-            return await self._asked_before(wish)
-        origin = await self._past.point(board, wish.at)
+        check_name(spec.new, "board")
+        check_request(spec.request)
+        if await self._exists(spec.new):
+            return await self._asked_before(spec)
+        origin = await self._past.point(board, spec.at)
         if not origin.revision:
             raise InvalidRequest(field="at", reason="nothing was before revision 1")
-        return await finish(self._make_alone(wish, origin, by))
+        return await finish(self._make_alone(spec, origin, by))
 
-    async def _make_alone(self, wish: BranchWish, origin: Point, by: str) -> Head:
+    async def _make_alone(self, spec: BranchRequest, origin: Point, by: str) -> Head:
         """Make the branch while nobody else makes one of that name, in whichever process."""
-        async with alone(self._past.archive, wish.new):
-            if await self._exists(wish.new):
-                return await self._asked_before(wish)
-            return await self._make(wish, origin, by)
+        async with alone(self._past.archive, spec.new):
+            if await self._exists(spec.new):
+                return await self._asked_before(spec)
+            return await self._make(spec, origin, by)
 
-    async def _make(self, wish: BranchWish, origin: Point, by: str) -> Head:
+    async def _make(self, spec: BranchRequest, origin: Point, by: str) -> Head:
         store = self._host.store
-        await self._past.archive.branch(wish.new, origin)
+        await self._past.archive.branch(spec.new, origin)
         last = await self._past.archive.mark_at(origin)
         now_ms = (await store.open(origin.board)).time_ms
         epoch = Epoch(
@@ -113,13 +113,13 @@ class Branches:
             origin.revision + 1,
         )
         seed = Seed(epoch, now_ms, tuple(await self._past.archive.items(origin)))
-        told = origin_entry(origin, by=by, note=wish.note, request=wish.request, time_ms=now_ms)
+        told = origin_entry(origin, by=by, note=spec.note, request=spec.request, time_ms=now_ms)
         try:
-            head = await store.seed(wish.new, seed, self._pages(origin, last, told))
+            head = await store.seed(spec.new, seed, self._pages(origin, last, told))
         except InvalidRequest:
-            await self._settle(wish.new)
-            return await self._asked_before(wish)
-        await self._settle(wish.new)
+            await self._settle(spec.new)
+            return await self._asked_before(spec)
+        await self._settle(spec.new)
         return head
 
     async def _pages(
@@ -145,13 +145,13 @@ class Branches:
     async def _exists(self, board: str) -> bool:
         return await self._host.exists(board)
 
-    async def _asked_before(self, wish: BranchWish) -> Head:
+    async def _asked_before(self, spec: BranchRequest) -> Head:
         """The board's head, if this very request made it. Errors: InvalidRequest."""
-        reading = await self._host.store.read(wish.new, [ORIGIN_KEY])
+        reading = await self._host.store.read(spec.new, [ORIGIN_KEY])
         told = decode_value(reading.entries[0].value) if reading.entries else {}
-        if told.get("request") != wish.request:
-            raise InvalidRequest(field="new", reason=f"there is a board {wish.new!r}")
-        return await self._host.store.open(wish.new)
+        if told.get("request") != spec.request:
+            raise InvalidRequest(field="new", reason=f"there is a board {spec.new!r}")
+        return await self._host.store.open(spec.new)
 
     async def _settle(self, board: str) -> None:
         """Make sure that the archive has the origin that the board records."""

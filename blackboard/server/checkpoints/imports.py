@@ -16,7 +16,7 @@ import secrets
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from blackboard.core.checkpoints import ORIGIN_KEY, ImportWish, Point, check_request
+from blackboard.core.checkpoints import ORIGIN_KEY, ImportRequest, Point, check_request
 from blackboard.core.commit import BRANCH, Entry, Epoch, Head, Seed, name_of
 from blackboard.core.path import SYSTEM, check_key, check_name, check_prefix, namespace_of
 from blackboard.encryption.store import SealedStore
@@ -24,16 +24,15 @@ from blackboard.engines.base import Store
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, LimitExceeded, Unavailable
 from blackboard.integrity.digest_check import Sums
 from blackboard.integrity.signing import Manifest
-from blackboard.types import (
+from blackboard.limits import (
     EPOCH_JUMP,
     IMPORT_IDLE_MS,
     IMPORTS_MAX,
     INTEGER_MAX,
     REVISION_MAX,
     VALUE_BYTES_MAX,
-    Key,
-    Milliseconds,
 )
+from blackboard.units import Key, Milliseconds
 from blackboard.wire.codec import SYSTEM_AGENT, encode_value
 from blackboard.wire.frames import SEALED, SEALED_BYTES_MAX
 
@@ -66,16 +65,16 @@ class Imports:
         self._store = store
         self._open: dict[tuple[str, str], _Import] = {}
 
-    async def begin(self, board: str, wish: ImportWish, by: str) -> None:
+    async def begin(self, board: str, spec: ImportRequest, by: str) -> None:
         """Begin. Errors: InvalidRequest when there is a board of that name; LimitExceeded;
         Corrupt when the manifest is none."""
-        check_request(wish.request)
+        check_request(spec.request)
         if board in await self._store.boards():
             raise InvalidRequest(field="board", reason=f"there is a board {board!r}")
         if len(self._open) >= IMPORTS_MAX:
             raise LimitExceeded("IMPORTS_MAX", len(self._open) + 1, IMPORTS_MAX)
-        name = (board, wish.request)
-        running = _Import(self._store, board, wish, by)
+        name = (board, spec.request)
+        running = _Import(self._store, board, spec, by)
         self._open[name] = running
         running.task.add_done_callback(lambda _: self._open.pop(name, None))
 
@@ -83,13 +82,13 @@ class Imports:
         """The next page. Errors: InvalidRequest for one that is not; why the import ended."""
         await self._find(board, request).put(number, entries)
 
-    async def end(self, board: str, request: str) -> tuple[ImportWish, Head]:
+    async def end(self, board: str, request: str) -> tuple[ImportRequest, Head]:
         """After the last page: what was asked for, and what it became.
 
         Errors: Corrupt; nothing was imported then.
         """
         running = self._find(board, request)
-        return running.wish, await running.end()
+        return running.spec, await running.end()
 
     def _find(self, board: str, request: str) -> "_Import":
         found = self._open.get((board, request))
@@ -107,12 +106,12 @@ class Imports:
 class _Import:
     """One import: a task that seeds, and a slot for the page that it takes next."""
 
-    def __init__(self, store: Store, board: str, wish: ImportWish, by: str) -> None:
+    def __init__(self, store: Store, board: str, spec: ImportRequest, by: str) -> None:
         self._store = store
         self._board = board
-        self.wish = wish
+        self.spec = spec
         self._by = by
-        self._manifest = Manifest.read_signed(wish.manifest, wish.signature)
+        self._manifest = Manifest.read_signed(spec.manifest, spec.signature)
         self._pages: asyncio.Queue[Sequence[Entry]] = asyncio.Queue(1)
         self._next = 0
         self._last: Key = ""
@@ -147,7 +146,7 @@ class _Import:
         first = revision + 1 if removed is None else max(revision, removed + EPOCH_JUMP) + 1
         number = self._manifest.epoch.number + 1
         epoch = Epoch(number, secrets.token_hex(8), BRANCH, revision, first)
-        seed = Seed(epoch, self._manifest.time_ms, tuple(_checked_items(self.wish)))
+        seed = Seed(epoch, self._manifest.time_ms, tuple(_checked_items(self.spec)))
         return await self._store.seed(self._board, seed, self._checked())
 
     async def _checked(self) -> AsyncIterator[Sequence[Entry]]:
@@ -158,13 +157,13 @@ class _Import:
             await self._sums.add_all(page)
             yield page
         await self._sums.check(self._manifest.digests, self._what)
-        manifest, wish = self._manifest, self.wish
+        manifest, spec = self._manifest, self.spec
         yield (
             origin_entry(
                 Point(manifest.board, manifest.revision),
                 by=self._by,
-                note=wish.note,
-                request=wish.request,
+                note=spec.note,
+                request=spec.request,
                 time_ms=manifest.time_ms,
                 shares=False,
             ),
@@ -208,9 +207,9 @@ def _check_entry(entry: Entry, manifest: Manifest) -> None:
         raise LimitExceeded("VALUE_BYTES_MAX", len(entry.value), VALUE_BYTES_MAX, entry.key)
 
 
-def _checked_items(wish: ImportWish) -> Sequence[tuple[str, int]]:
-    for prefix, item in wish.items:
+def _checked_items(spec: ImportRequest) -> Sequence[tuple[str, int]]:
+    for prefix, item in spec.items:
         check_prefix(prefix)
         if not 0 <= item <= REVISION_MAX:
             raise InvalidRequest(field="items", reason=f"{item} is no index")
-    return wish.items
+    return spec.items

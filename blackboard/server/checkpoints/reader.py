@@ -20,7 +20,7 @@ from blackboard.core.checkpoints import (
     Mark,
     Moment,
     Point,
-    Stored,
+    StoredCheckpoint,
     Version,
     check_checkpoint,
     checkpoint_key,
@@ -34,25 +34,19 @@ from blackboard.errors import (
     NoSuchCheckpoint,
     Unavailable,
 )
+from blackboard.limits import ARCHIVE_LEASE_MS, LIST_ENTRIES_MAX, PAGE_BYTES_MAX
 from blackboard.server.archiver import check_archived
-from blackboard.server.boards import Host
-from blackboard.types import (
-    ARCHIVE_LEASE_MS,
-    LIST_ENTRIES_MAX,
-    PAGE_BYTES_MAX,
-    Key,
-    Prefix,
-    Revision,
-)
+from blackboard.server.boards import Boards
+from blackboard.units import Key, Prefix, Revision
 
 _DIFF_PAGES_MAX: Final = 16
 """How many times as many keys as were asked for one request looks through for matches."""
 
 
-class Past:
+class HistoryReader:
     """The past of the boards of a host."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Boards) -> None:
         self._host = host
 
     @property
@@ -94,11 +88,11 @@ class Past:
                 raise NoSuchCheckpoint(board, name)
             place, below = mark.origin.board, mark.origin.revision
 
-    async def lost_checkpoint(self, board: str, name: str) -> Stored | None:
+    async def lost_checkpoint(self, board: str, name: str) -> StoredCheckpoint | None:
         """The newest checkpoint of that name that the board's engine lost and its archive has."""
         return next((c for c in await self.lost_checkpoints(board) if c.name == name), None)
 
-    async def lost_checkpoints(self, board: str) -> Sequence[Stored]:
+    async def lost_checkpoints(self, board: str) -> Sequence[StoredCheckpoint]:
         """Those that the board's engine lost and its archive has, the newest first."""
         archive = self._host.archive
         found = [] if archive is None else await archive.checkpoints(board)

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Final, Self
 
 from blackboard.client.cancellation import finish
-from blackboard.core.checkpoints import Instant, Moment, Point, Recovered, RecoverWish
+from blackboard.core.checkpoints import Instant, Moment, Point, Recovered, RecoverRequest
 from blackboard.core.commit import RECOVER, Entry, Epoch, Head, Seed
 from blackboard.core.path import barrier_key
 from blackboard.errors import (
@@ -32,17 +32,11 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.integrity.digest_check import Sums
+from blackboard.limits import ARCHIVE_LEASE_MS, HOLD_MS_MAX, LIST_ENTRIES_MAX, RECOVER_WAIT_MS
 from blackboard.server.archiver import check_archived
-from blackboard.server.boards import Host
+from blackboard.server.boards import Boards
 from blackboard.server.checkpoints.branch import alone
-from blackboard.types import (
-    ARCHIVE_LEASE_MS,
-    HOLD_MS_MAX,
-    LIST_ENTRIES_MAX,
-    RECOVER_WAIT_MS,
-    Key,
-    Prefix,
-)
+from blackboard.units import Key, Prefix
 
 _BARRIERS: Final = barrier_key("")
 _ARCHIVED_MS: Final = 3 * ARCHIVE_LEASE_MS
@@ -54,19 +48,19 @@ _TRIES: Final = 5
 class Recoveries:
     """The recoveries of one process."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Boards) -> None:
         self._host = host
         self._running: dict[str, _Recovery] = {}
 
     @classmethod
-    def of(cls, host: Host) -> Self:
+    def of(cls, host: Boards) -> Self:
         """Those of a host."""
         if host.recoveries is None:
             host.recoveries = cls(host)
         assert isinstance(host.recoveries, cls)
         return host.recoveries
 
-    async def recover(self, board: str, wish: RecoverWish) -> Recovered:
+    async def recover(self, board: str, spec: RecoverRequest) -> Recovered:
         """Begin to recover a board, or look how far it is; waits RECOVER_WAIT_MS for the end.
 
         A board that was recovered already, and nothing was lost since, gets the same answer.
@@ -77,7 +71,7 @@ class Recoveries:
         """
         running = self._running.get(board)
         if running is None:
-            running = self._running[board] = _Recovery(self._host, board, wish)
+            running = self._running[board] = _Recovery(self._host, board, spec)
             running.task.add_done_callback(lambda _: self._running.pop(board, None))
         await asyncio.wait([running.task], timeout=RECOVER_WAIT_MS / 1000)
         return running.task.result() if running.task.done() else running.so_far
@@ -93,10 +87,10 @@ class Recoveries:
 class _Recovery:
     """One recovery, and how far it is."""
 
-    def __init__(self, host: Host, board: str, wish: RecoverWish) -> None:
+    def __init__(self, host: Boards, board: str, spec: RecoverRequest) -> None:
         self._host = host
         self._board = board
-        self._wish = wish
+        self._spec = spec
         self._archiver = check_archived(host.archiver)
         self._archive = self._archiver.archive
         self.so_far = Recovered(False, 0, 0, 0, "")
@@ -154,7 +148,7 @@ class _Recovery:
     async def _target(self, head: Head | None) -> Point | None:
         """To which moment; None when it was recovered before. Errors: InvalidRequest."""
         lost = await self._archive.lost(self._board)
-        wanted = None if self._wish.at is None else await self._resolve(self._wish.at)
+        wanted = None if self._spec.at is None else await self._resolve(self._spec.at)
         if lost is None and head is not None:
             if head.epoch.cause == RECOVER and wanted in (None, head.epoch.from_revision):
                 return None

@@ -21,25 +21,24 @@ from typing import Any, Final, Self
 from blackboard.archive.base import Archive
 from blackboard.client.cancellation import heed_cancellation
 from blackboard.core.access import is_reserved
-from blackboard.core.checkpoints import RedactedRows, Redaction, RedactWish
+from blackboard.core.checkpoints import RedactedRows, Redaction, RedactRequest
 from blackboard.core.commit import Delete, DeletePrefix, Entry, Op, Put
 from blackboard.core.documents.keys import document_prefix
 from blackboard.core.redaction import NOTE, RECORDS, record_key
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Scrubs
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
-from blackboard.server.boards import Host, commit_as_system
-from blackboard.server.checkpoints.branch import alone
-from blackboard.types import (
+from blackboard.limits import (
     ARCHIVE_LEASE_MS,
     ENGINE_CHECK_INTERVAL_MS,
     HOLD_MS_MAX,
     LIST_ENTRIES_MAX,
     OPERATIONS_MAX,
     RECOVER_WAIT_MS,
-    Key,
-    Revision,
 )
+from blackboard.server.boards import Boards, commit_as_system
+from blackboard.server.checkpoints.branch import alone
+from blackboard.units import Key, Revision
 from blackboard.wire.codec import decode_value, encode_value
 
 log = logging.getLogger(__name__)
@@ -64,13 +63,13 @@ _NO_ARCHIVE: Final = "this service keeps no archive: the log was cut, and nobody
 class Redactions:
     """The redactions of one process."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Boards) -> None:
         self._host = host
         self._running: dict[str, _Running] = {}
         self._resuming: asyncio.Task[None] | None = None
 
     @classmethod
-    def of(cls, host: Host) -> Self:
+    def of(cls, host: Boards) -> Self:
         """Those of a host."""
         if host.redactions is None:
             host.redactions = cls(host)
@@ -81,24 +80,24 @@ class Redactions:
         """The boards that a redaction on `board` reaches, as far as they have a name."""
         return await _family(self._host, board)
 
-    async def redact(self, board: str, wish: RedactWish, by: str) -> Redaction:
+    async def redact(self, board: str, spec: RedactRequest, by: str) -> Redaction:
         """Begin a redaction, or look how far it is; waits RECOVER_WAIT_MS for the end.
 
         The same request gets the same answer, for as long as it is among the newest
         _KEPT of this process. Errors: InvalidRequest, Unavailable, Corrupt: asked again,
         it goes on. Cancellation: it goes on.
         """
-        running = self._running.get(wish.request)
+        running = self._running.get(spec.request)
         if running is None or running.has_failed:
-            running = self._begin(board, wish, by)
+            running = self._begin(board, spec, by)
         await asyncio.wait([running.task], timeout=RECOVER_WAIT_MS / 1000)
         return running.task.result() if running.task.done() else running.so_far
 
-    def _begin(self, board: str, wish: RedactWish, by: str) -> "_Running":
+    def _begin(self, board: str, spec: RedactRequest, by: str) -> "_Running":
         old = [name for name, each in self._running.items() if each.task.done()]
         for name in old[: max(0, len(old) - _KEPT + 1)]:
             del self._running[name]
-        running = self._running[wish.request] = _Running(self._host, board, wish, by)
+        running = self._running[spec.request] = _Running(self._host, board, spec, by)
         return running
 
     def resume(self) -> None:
@@ -122,8 +121,8 @@ class Redactions:
         async for entry in _listed(self._host, board, RECORDS):
             said = _read(entry)
             if said.get("state") == _BEGUN:
-                wish = RedactWish(said["key"], said["why"], secrets.token_hex(8))
-                running = self._begin(board, wish, said["by"])
+                spec = RedactRequest(said["key"], said["why"], secrets.token_hex(8))
+                running = self._begin(board, spec, said["by"])
                 await asyncio.wait([running.task])
                 running.task.result()
 
@@ -139,10 +138,10 @@ class Redactions:
 class _Running:
     """One redaction, and how far it is."""
 
-    def __init__(self, host: Host, board: str, wish: RedactWish, by: str) -> None:
+    def __init__(self, host: Boards, board: str, spec: RedactRequest, by: str) -> None:
         self._host = host
         self._board = board
-        self._wish = wish
+        self._spec = spec
         self._by = by
         self._removed: dict[str, Revision] = {}
         self._epochs: dict[str, str] = {}
@@ -171,7 +170,7 @@ class _Running:
         boards = tuple(sorted(self._removed))
         done = Redaction(True, _DONE, boards, rows.versions, rows.guessable, left)
         await self._record(self._board, _DONE)
-        told = f"{self._wish.key} by {self._by}: {self._wish.why}".removesuffix(": ")
+        told = f"{self._spec.key} by {self._by}: {self._spec.why}".removesuffix(": ")
         self._host.audit.note_service("redact", self._board, told)
         return done
 
@@ -191,7 +190,7 @@ class _Running:
         if archive is None:
             return RedactedRows(0, 0)
         self._tell("the archive is rewritten")
-        return await archive.redact(self._board, self._wish.key, self._removed)
+        return await archive.redact(self._board, self._spec.key, self._removed)
 
     async def _is_stable(self) -> bool:
         """Whether nothing brought the values back meanwhile."""
@@ -204,7 +203,7 @@ class _Running:
 
     async def _remove(self, board: str) -> None:
         """Remove the key from a board, and record why: in one commit, but for a large document."""
-        key = self._wish.key
+        key = self._spec.key
         await self._host.use(board)
         ops: list[Op] = []
         async for entry in _listed(self._host, board, document_prefix(key)):
@@ -222,9 +221,9 @@ class _Running:
         await commit_as_system(self._host, board, [self._put_record(state)], note=_NOTE_DONE)
 
     def _put_record(self, state: str) -> Op:
-        wish = self._wish
-        said = {"key": wish.key, "why": wish.why, "by": self._by, "state": state}
-        return Put(record_key(wish.key), encode_value(said | {"board": self._board}))
+        spec = self._spec
+        said = {"key": spec.key, "why": spec.why, "by": self._by, "state": state}
+        return Put(record_key(spec.key), encode_value(said | {"board": self._board}))
 
     # --- the engine's log -------------------------------------------------------------------------
 
@@ -273,7 +272,7 @@ class _Running:
         return [_NO_ARCHIVE] if self._host.archive is None else []
 
 
-async def _family(host: Host, board: str) -> Sequence[str]:
+async def _family(host: Boards, board: str) -> Sequence[str]:
     """The boards that share history with `board` and are in the engine."""
     archive = host.archive
     if archive is None:
@@ -285,7 +284,7 @@ async def _family(host: Host, board: str) -> Sequence[str]:
     return found
 
 
-async def _is_there(host: Host, archive: Archive, board: str) -> bool:
+async def _is_there(host: Boards, archive: Archive, board: str) -> bool:
     """Whether the engine has a board, once nobody makes one of that name any more."""
     if await host.store.exists(board):
         return True
@@ -293,7 +292,7 @@ async def _is_there(host: Host, archive: Archive, board: str) -> bool:
         return await host.store.exists(board)
 
 
-async def _listed(host: Host, board: str, prefix: str) -> AsyncIterator[Entry]:
+async def _listed(host: Boards, board: str, prefix: str) -> AsyncIterator[Entry]:
     after: Key | None = None
     while True:
         page = await host.store.list(board, prefix, after=after, limit=LIST_ENTRIES_MAX)

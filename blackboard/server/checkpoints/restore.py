@@ -36,10 +36,10 @@ from blackboard.core.checkpoints import (
     BEFORE_RESTORE,
     KEPT_CALLS,
     RESTORES,
-    CheckpointWish,
+    CheckpointRequest,
     Point,
     Restored,
-    RestoreWish,
+    RestoreRequest,
     check_request,
 )
 from blackboard.core.commit import (
@@ -72,12 +72,7 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.integrity.digest_check import ENTRIES_AT_ONCE, Sums
-from blackboard.server.archiver import check_archived
-from blackboard.server.boards import Host, salted, system_id
-from blackboard.server.checkpoints.reader import Past
-from blackboard.server.checkpoints.take import Checkpoints
-from blackboard.server.security.revocations import Permit
-from blackboard.types import (
+from blackboard.limits import (
     HOLD_MS_MAX,
     LIST_ENTRIES_MAX,
     LOG_ENTRIES_MAX,
@@ -87,11 +82,13 @@ from blackboard.types import (
     RESTORE_CHANGES_MAX,
     RESTORE_HOLDS_MAX,
     RESTORE_KEPT_MS,
-    Key,
-    Milliseconds,
-    Prefix,
-    Revision,
 )
+from blackboard.server.archiver import check_archived
+from blackboard.server.boards import Boards, salted, system_id
+from blackboard.server.checkpoints.reader import HistoryReader
+from blackboard.server.checkpoints.take import Checkpoints
+from blackboard.server.security.revocations import Permit
+from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import decode_value, encode_value, prepare
 
 Content = tuple[bytes, Milliseconds | None]
@@ -105,43 +102,43 @@ _FEW_CHANGES: Final = 4_096
 class Restores:
     """Restores boards of a host."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Boards) -> None:
         self._host = host
-        self._past = Past(host)
+        self._past = HistoryReader(host)
         self._checkpoints = Checkpoints(host)
 
-    async def restore(self, board: str, wish: RestoreWish, who: Principal) -> Restored:
+    async def restore(self, board: str, spec: RestoreRequest, who: Principal) -> Restored:
         """Restore `board`, in the name of `who`; the same request again gets the same answer.
 
         Errors: what resolving the moment raises; LimitExceeded; Corrupt: the archive does not hold
         what was sealed, and nothing changed; Unavailable: certainly not done; OutcomeUnknown: ask
         again to find out.
         """
-        check_request(wish.request)
+        check_request(spec.request)
         self._host.revocations.check(who)
         by = signature(who.name, narrowed_from(who))
         permit = self._host.revocations.permit(who)
-        done = await self._asked_before(board, wish.request)
+        done = await self._asked_before(board, spec.request)
         if done is not None:
             return done
-        target = await self._past.point(board, wish.to)
+        target = await self._past.point(board, spec.to)
         await self._past.archive.mark_at(target)  # refused before anything is changed
-        before = await self._checkpoint_before(board, wish, by)
-        told = {"by": by, "note": wish.note, "to": target.revision, "before": before}
-        attempt = _Attempt(self._host, self._past, target, wish, told, permit)
+        before = await self._checkpoint_before(board, spec, by)
+        told = {"by": by, "note": spec.note, "to": target.revision, "before": before}
+        attempt = _Attempt(self._host, self._past, target, spec, told, permit)
         try:
             with check_archived(self._host.archiver).resting(board):
                 return await self._insist(attempt)
         except HeadMoved as error:
-            done = await self._asked_before(board, wish.request)
+            done = await self._asked_before(board, spec.request)
             if done is not None:
                 return done
             raise Unavailable(what=f"board {board}", reason=f"not restored: {error}") from error
         except (OutcomeUnknown, Conflict) as error:
-            return await self._find_out(board, wish, by, error)
+            return await self._find_out(board, spec, by, error)
 
     async def _find_out(
-        self, board: str, wish: RestoreWish, by: str, failure: OutcomeUnknown | Conflict
+        self, board: str, spec: RestoreRequest, by: str, failure: OutcomeUnknown | Conflict
     ) -> Restored:
         """What came of a restore whose commit ended with `failure`.
 
@@ -150,12 +147,12 @@ class Restores:
         """
         cause: BlackboardError = failure
         try:
-            done = await self._asked_before(board, wish.request)
+            done = await self._asked_before(board, spec.request)
             if done is not None:
                 return done
         except Unavailable as error:
             cause = error
-        raise OutcomeUnknown.of("restore", by, str(cause), request=wish.request) from cause
+        raise OutcomeUnknown.of("restore", by, str(cause), request=spec.request) from cause
 
     async def _insist(self, attempt: "_Attempt") -> Restored:
         """Try while others commit; then make them wait."""
@@ -178,9 +175,9 @@ class Restores:
             with contextlib.suppress(Unavailable):
                 await store.hold(board, 0)
 
-    async def _checkpoint_before(self, board: str, wish: RestoreWish, by: str) -> str:
-        name = f"before-restore-{wish.request}"
-        asked = CheckpointWish(name, wish.request, wish.note, kind=BEFORE_RESTORE)
+    async def _checkpoint_before(self, board: str, spec: RestoreRequest, by: str) -> str:
+        name = f"before-restore-{spec.request}"
+        asked = CheckpointRequest(name, spec.request, spec.note, kind=BEFORE_RESTORE)
         await self._checkpoints.take(board, asked, by)
         return name
 
@@ -210,10 +207,10 @@ def _restored(told: dict[str, Any], revision: Revision, time_ms: Milliseconds) -
 class _Attempt:
     """One restore on its way: what differs from the target, kept up with the head."""
 
-    host: Host
-    past: Past
+    host: Boards
+    past: HistoryReader
     target: Point
-    wish: RestoreWish
+    spec: RestoreRequest
     told: dict[str, Any]
     permit: Permit | None
     _through: Revision = 0
@@ -269,13 +266,13 @@ class _Attempt:
             "removed": len(deletes),
         }
         until_ms = head.time_ms + RESTORE_KEPT_MS
-        answer = PutBack(restore_key(self.wish.request), encode_value(told), until_ms)
+        answer = PutBack(restore_key(self.spec.request), encode_value(told), until_ms)
         commit = Commit(
             system_id(),
             head.epoch.id,
             (*deletes, *puts, *self._counted(), *documents, *await self._kept_calls(head), answer),
-            (KeyAt(restore_key(self.wish.request), ABSENT),),
-            note=self.wish.note,
+            (KeyAt(restore_key(self.spec.request), ABSENT),),
+            note=self.spec.note,
             begins=epoch,
             known=head.revision,
         )
@@ -291,7 +288,7 @@ class _Attempt:
     async def _kept_calls(self, head: Head) -> list[Op]:
         """The operation which records that agents get the results of calls of the abandoned future,
         or which removes that record of an earlier restore."""
-        if self.wish.keep_calls:
+        if self.spec.keep_calls:
             kept = {"after": self.target.revision, "through": head.revision}
             return [PutBack(KEPT_CALLS, encode_value(kept), None)]
         reading = await self.host.store.read(self.board, [KEPT_CALLS])
@@ -308,7 +305,7 @@ class _Attempt:
         raise outcome
 
     def _check_limits(self) -> None:
-        count = len(self._puts) + len(self._deletes) + len(self._items) + 1 + self.wish.keep_calls
+        count = len(self._puts) + len(self._deletes) + len(self._items) + 1 + self.spec.keep_calls
         if count > RESTORE_CHANGES_MAX:
             raise LimitExceeded("RESTORE_CHANGES_MAX", count, RESTORE_CHANGES_MAX)
         if self._size > RESTORE_BYTES_MAX:

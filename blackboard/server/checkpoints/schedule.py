@@ -9,7 +9,8 @@ Invariants
 Which checkpoints are kept, and the pruning of the others.
 
 Invariants
-- what is pinned, and what a board branched off at, is never pruned; nor is, with `Policy.named`,
+- what is pinned, and what a board branched off at, is never pruned; nor, with
+  `RetentionPolicy.named`, is
   what people named.
 - a checkpoint that is kept can be read, restored and branched as before.
 """
@@ -28,25 +29,26 @@ from blackboard.core.checkpoints import (
     NAMED,
     SHUTDOWN,
     Checkpoint,
-    CheckpointWish,
-    Policy,
+    CheckpointRequest,
     Pruned,
+    RetentionPolicy,
     checkpoint_key,
     named_by_time,
 )
 from blackboard.core.commit import Delete, Head
 from blackboard.errors import BlackboardError, Conflict, InvalidRequest
-from blackboard.server.boards import Host, commit_as_system
-from blackboard.server.checkpoints.reader import Past
+from blackboard.limits import INTEGER_MAX, OPERATIONS_MAX
+from blackboard.server.boards import Boards, commit_as_system
+from blackboard.server.checkpoints.reader import HistoryReader
 from blackboard.server.checkpoints.take import Checkpoints
-from blackboard.types import INTEGER_MAX, OPERATIONS_MAX, Milliseconds, Revision
+from blackboard.units import Milliseconds, Revision
 from blackboard.wire.codec import SYSTEM_AGENT
 
 _DAY_MS: Final = 24 * 3600 * 1000
 _NOTE: Final = "pruned"
 
 
-def check_policy(policy: Policy) -> None:
+def check_policy(policy: RetentionPolicy) -> None:
     """Errors: InvalidRequest for a number that is negative, or larger than any time."""
     for name in ("last", "days", "history_ms"):
         number = getattr(policy, name)
@@ -56,7 +58,9 @@ def check_policy(policy: Policy) -> None:
             raise InvalidRequest(field=name, reason=f"it is more than {INTEGER_MAX}")
 
 
-def kept_by(policy: Policy, checkpoints: Sequence[Checkpoint], now_ms: Milliseconds) -> set[str]:
+def kept_by(
+    policy: RetentionPolicy, checkpoints: Sequence[Checkpoint], now_ms: Milliseconds
+) -> set[str]:
     """Names of those of `checkpoints` (the oldest first) that `policy` keeps."""
     kept = {c.name for c in checkpoints if c.pinned or (policy.named and c.kind == NAMED)}
     kept |= {c.name for c in checkpoints[len(checkpoints) - policy.last :]}
@@ -69,12 +73,12 @@ def kept_by(policy: Policy, checkpoints: Sequence[Checkpoint], now_ms: Milliseco
 class Retention:
     """Prunes boards of a host."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Boards) -> None:
         self._host = host
-        self._past = Past(host)
+        self._past = HistoryReader(host)
         self._checkpoints = Checkpoints(host)
 
-    async def prune(self, board: str, policy: Policy, *, dry_run: bool = False) -> Pruned:
+    async def prune(self, board: str, policy: RetentionPolicy, *, dry_run: bool = False) -> Pruned:
         """Remove what `policy` does not keep; with `dry_run`, only say which checkpoints.
 
         Errors: InvalidRequest; Unavailable while the archive is behind. Whatever is raised, each
@@ -134,7 +138,7 @@ class Automatic:
     every_revisions: int | None = None
     every_ms: Milliseconds | None = None
     at_shutdown: bool = False
-    keep: Policy = field(default_factory=lambda: Policy(last=100, days=30))
+    keep: RetentionPolicy = field(default_factory=lambda: RetentionPolicy(last=100, days=30))
 
     @property
     def repeats(self) -> bool:
@@ -145,7 +149,7 @@ class Automatic:
 class AutomaticCheckpoints:
     """Takes them on the boards that a process has open."""
 
-    def __init__(self, host: Host, settings: Automatic) -> None:
+    def __init__(self, host: Boards, settings: Automatic) -> None:
         self._host = host
         self._settings = settings
         self._checkpoints = Checkpoints(host)
@@ -202,10 +206,10 @@ class AutomaticCheckpoints:
         return None
 
     async def _take(self, board: str, name: str, head: Head, kind: str) -> None:
-        wish = CheckpointWish(name, secrets.token_hex(8), kind=kind)
+        spec = CheckpointRequest(name, secrets.token_hex(8), kind=kind)
         revision = head.revision
         try:
-            revision = (await self._checkpoints.take(board, wish, SYSTEM_AGENT)).revision
+            revision = (await self._checkpoints.take(board, spec, SYSTEM_AGENT)).revision
             self._taken.add(board)
         except Conflict:
             pass  # another service was faster

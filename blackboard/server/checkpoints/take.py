@@ -23,15 +23,15 @@ from blackboard.core.checkpoints import (
     BEFORE_RESTORE,
     CHECKPOINTS,
     Checkpoint,
-    CheckpointWish,
+    CheckpointRequest,
     Cut,
     Facts,
     Point,
-    Stored,
+    StoredCheckpoint,
     check_checkpoint,
     checkpoint_key,
 )
-from blackboard.core.checkpoints import Barrier as Answers
+from blackboard.core.checkpoints import BarrierReport as Answers
 from blackboard.core.commit import ABSENT, Committed, Entry, Epoch, KeyAt, Put
 from blackboard.engines.base import Store
 from blackboard.errors import (
@@ -45,10 +45,11 @@ from blackboard.errors import (
 )
 from blackboard.integrity.envelope import sealed_form
 from blackboard.integrity.signing import KEY_BYTES, manifest_of, read_manifest
-from blackboard.server.boards import Host, commit_as_system
+from blackboard.limits import CHECKPOINTS_MAX, LIST_ENTRIES_MAX, MANIFEST_BYTES_MAX
+from blackboard.server.boards import Boards, commit_as_system
 from blackboard.server.checkpoints.barrier import Barrier
-from blackboard.server.checkpoints.reader import Past
-from blackboard.types import CHECKPOINTS_MAX, LIST_ENTRIES_MAX, MANIFEST_BYTES_MAX, Key
+from blackboard.server.checkpoints.reader import HistoryReader
+from blackboard.units import Key
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value
 
 ROOM_BYTES: Final = 64 * 1024
@@ -119,65 +120,65 @@ async def _declared(store: Store, board: str) -> dict[str, bytes]:
 class Checkpoints:
     """The checkpoints of the boards of a host."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Boards) -> None:
         self._host = host
-        self._past = Past(host)
+        self._past = HistoryReader(host)
 
-    async def take(self, board: str, wish: CheckpointWish, by: str) -> Checkpoint:
+    async def take(self, board: str, spec: CheckpointRequest, by: str) -> Checkpoint:
         """Take a checkpoint in the name of `by`; the same request again gets the same answer.
 
         Errors: Conflict when the name is taken; BarrierMissed; LimitExceeded when there are
         CHECKPOINTS_MAX, or its manifest would be too large.
         """
-        wish.check()
-        found = await self._asked_before(board, wish)
+        spec.check()
+        found = await self._asked_before(board, spec)
         if found is not None:
             return found
         await self._check_room(board)
-        if wish.barrier_ms is None:
-            return await self._put(board, wish, by, None)
-        async with Barrier(self._host, board, wish.request, wish.barrier_ms) as barrier:
+        if spec.barrier_ms is None:
+            return await self._put(board, spec, by, None)
+        async with Barrier(self._host, board, spec.request, spec.barrier_ms) as barrier:
             answers = await barrier.answers()
-            if answers.not_fresh and not wish.stale_ok:
-                raise BarrierMissed(list(answers.not_fresh), wish.barrier_ms)
-            return await self._put(board, wish, by, answers)
+            if answers.not_fresh and not spec.stale_ok:
+                raise BarrierMissed(list(answers.not_fresh), spec.barrier_ms)
+            return await self._put(board, spec, by, answers)
 
     async def _put(
-        self, board: str, wish: CheckpointWish, by: str, answers: Answers | None
+        self, board: str, spec: CheckpointRequest, by: str, answers: Answers | None
     ) -> Checkpoint:
-        key = checkpoint_key(wish.name)
-        record = encode_value(_record(wish, by, answers))
+        key = checkpoint_key(spec.name)
+        record = encode_value(_record(spec, by, answers))
         archive = self._host.archive
-        if archive is not None and wish.kind != BEFORE_RESTORE:  # nothing shall prevent a restore
-            await check_manifest(self._host.store, archive, board, wish.name, record)
+        if archive is not None and spec.kind != BEFORE_RESTORE:  # nothing shall prevent a restore
+            await check_manifest(self._host.store, archive, board, spec.name, record)
         try:
             committed: Committed = await commit_as_system(
-                self._host, board, [Put(key, record)], [KeyAt(key, ABSENT)], wish.note
+                self._host, board, [Put(key, record)], [KeyAt(key, ABSENT)], spec.note
             )
         except (Conflict, OutcomeUnknown):
-            found = await self._asked_before(board, wish)
+            found = await self._asked_before(board, spec)
             if found is None:
                 raise
             return found
         return Checkpoint(
             board,
-            wish.name,
+            spec.name,
             committed.revision,
             committed.time_ms,
-            wish.kind,
+            spec.kind,
             by,
-            wish.note,
+            spec.note,
             answers,
         )
 
-    async def _asked_before(self, board: str, wish: CheckpointWish) -> Checkpoint | None:
+    async def _asked_before(self, board: str, spec: CheckpointRequest) -> Checkpoint | None:
         """The checkpoint that this very request took. Errors: Conflict if another one did."""
-        key = checkpoint_key(wish.name)
+        key = checkpoint_key(spec.name)
         reading = await self._host.store.read(board, [key])
         if not reading.entries:
             return None
         found = checkpoint_of(board, reading.entries[0])
-        if _request_of(reading.entries[0]) != wish.request:
+        if _request_of(reading.entries[0]) != spec.request:
             revision = found.revision
             raise Conflict(
                 key, ABSENT, revision, by=found.by, at_revision=revision, head=reading.revision
@@ -222,12 +223,12 @@ class Checkpoints:
             for entry in await self.entries(board)
         ]
 
-    async def stored(self, board: str) -> Sequence[Stored]:
+    async def stored(self, board: str) -> Sequence[StoredCheckpoint]:
         """The archived checkpoints; none without an archive."""
         archive = self._host.archive
         return () if archive is None else await archive.checkpoints(board)
 
-    async def sealed(self, board: str, name: str) -> tuple[Checkpoint, Stored]:
+    async def sealed(self, board: str, name: str) -> tuple[Checkpoint, StoredCheckpoint]:
         """A checkpoint with its manifest, once the archive has sealed it.
 
         Errors: NoSuchCheckpoint; Unavailable while the archive is behind.
@@ -251,7 +252,7 @@ class Checkpoints:
         await self._past.archive.pin(board, name, pinned=pinned)
 
 
-def _record(wish: CheckpointWish, by: str, answers: Answers | None) -> dict[str, Any]:
+def _record(spec: CheckpointRequest, by: str, answers: Answers | None) -> dict[str, Any]:
     barrier = answers and {
         "asked": answers.asked,
         "delivered": list(answers.delivered),
@@ -260,15 +261,15 @@ def _record(wish: CheckpointWish, by: str, answers: Answers | None) -> dict[str,
         "until_cut": True,  # from delivering to the cut each commit brought the memory with it
     }
     return {
-        "kind": wish.kind,
+        "kind": spec.kind,
         "by": by,
-        "note": wish.note,
-        "request": wish.request,
+        "note": spec.note,
+        "request": spec.request,
         "barrier": barrier,
     }
 
 
-def _lost(stored: Stored) -> Checkpoint:
+def _lost(stored: StoredCheckpoint) -> Checkpoint:
     """A checkpoint that only the archive has, from its manifest. Errors: Corrupt."""
     record = encode_value(read_manifest(stored.manifest).get("record"))
     revision, time_ms = stored.revision, stored.time_ms

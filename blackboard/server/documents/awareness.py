@@ -14,7 +14,7 @@ Source: y-protocols/awareness.js.
 
 Exchange of awareness with the other processes that serve a board.
 
-It does not go into the log, because it is worth nothing later, but over pub/sub (`Whispers` in
+It does not go into the log, because it is worth nothing later, but over pub/sub (`PubSub` in
 engines/base.py), if the engine has it. A message may be lost: periodic repetition repairs that. A
 new listener asks, and everybody answers.
 
@@ -37,20 +37,20 @@ from typing import Protocol, cast
 from blackboard.client.cancellation import heed_cancellation
 from blackboard.core.documents.update import Reader, write_text
 from blackboard.encryption.store import SealedStore
-from blackboard.engines.base import Store, Whispers
+from blackboard.engines.base import PubSub, Store
 from blackboard.errors import BlackboardError, InvalidRequest, LimitExceeded
-from blackboard.types import (
+from blackboard.limits import (
     AWARENESS_PER_SESSION_MAX,
     AWARENESS_STATES_MAX,
     AWARENESS_TTL_MS,
     FINISH_TIMEOUT_MS,
-    Key,
 )
+from blackboard.units import Key
 from blackboard.wire import ysync
-from blackboard.wire.ysync import Awareness, Presence, QueryAwareness
+from blackboard.wire.ysync import Awareness, AwarenessState, QueryAwareness
 
 
-class Member(Protocol):
+class RoomPeer(Protocol):
     """Somebody connected, as a room sees it."""
 
     @property
@@ -79,8 +79,8 @@ class Member(Protocol):
 class _There:
     """A client that is there; `member` brought it, None: another process did."""
 
-    presence: Presence
-    member: Member | None
+    presence: AwarenessState
+    member: RoomPeer | None
     heard_at: float
 
 
@@ -93,7 +93,7 @@ class Presences:
         self._gone: dict[int, tuple[int, float]] = {}
         """By client: its clock when it left, and when that was."""
 
-    def known(self) -> list[Presence]:
+    def known(self) -> list[AwarenessState]:
         """Everybody."""
         return [there.presence for there in self._there.values()]
 
@@ -102,16 +102,16 @@ class Presences:
         there = self._there.get(client)
         return None if there is None or there.member is None else there.member.signed
 
-    def brought_here(self) -> list[Presence]:
+    def brought_here(self) -> list[AwarenessState]:
         """Clients announced by members of this process."""
         return [there.presence for there in self._there.values() if there.member is not None]
 
-    def note(self, member: Member, told: Iterable[Presence]) -> list[Presence]:
+    def note(self, member: RoomPeer, told: Iterable[AwarenessState]) -> list[AwarenessState]:
         """A member announces itself; what it repeats of others is left out."""
         own = (_named(p, member) for p in told if self._is_its_own(member, p))
         return [p for p in own if self._take(p, member)]
 
-    def hear(self, told: Iterable[Presence]) -> list[Presence]:
+    def hear(self, told: Iterable[AwarenessState]) -> list[AwarenessState]:
         """Another process announces its members; messages about members of this process are
         ignored."""
         news = []
@@ -125,11 +125,11 @@ class Presences:
                 news.append(presence)
         return news
 
-    def leave(self, member: Member) -> list[Presence]:
+    def leave(self, member: RoomPeer) -> list[AwarenessState]:
         """A member left, and with it the clients that it announced."""
         return [self._drop(there) for there in self._all() if there.member is member]
 
-    def expire(self) -> list[Presence]:
+    def expire(self) -> list[AwarenessState]:
         """Forget clients that another process has not announced for too long: it may be dead."""
         since = _now() - AWARENESS_TTL_MS / 1000
         self._gone = {c: gone for c, gone in self._gone.items() if gone[1] > since}
@@ -142,7 +142,7 @@ class Presences:
     def _all(self) -> list[_There]:
         return list(self._there.values())
 
-    def _is_its_own(self, member: Member, presence: Presence) -> bool:
+    def _is_its_own(self, member: RoomPeer, presence: AwarenessState) -> bool:
         owner = self._owner(presence.client)
         if owner is not None and owner != member.signed:
             return False
@@ -154,7 +154,7 @@ class Presences:
         came = there.member is None and presence.clock > there.presence.clock
         return there.member is member or came
 
-    def _take(self, presence: Presence, member: Member | None) -> bool:
+    def _take(self, presence: AwarenessState, member: RoomPeer | None) -> bool:
         """Take in what a client says; False when it is nothing new."""
         there = self._there.get(presence.client)
         if there is None:
@@ -173,17 +173,17 @@ class Presences:
         self._there[presence.client] = _There(presence, member, _now())
         return True
 
-    def _drop(self, there: _There) -> Presence:
+    def _drop(self, there: _There) -> AwarenessState:
         """Forget a client; returns the message for others, with the client's clock."""
         client, clock = there.presence.client, there.presence.clock
         del self._there[client]
         self._gone[client] = clock, _now()
         if len(self._gone) > AWARENESS_STATES_MAX:
             del self._gone[next(iter(self._gone))]
-        return Presence(client, clock, None)
+        return AwarenessState(client, clock, None)
 
 
-def _named(told: Presence, member: Member) -> Presence:
+def _named(told: AwarenessState, member: RoomPeer) -> AwarenessState:
     """What a client tells, with the name and the account that it has, should it tell of either."""
     try:
         state = None if told.state is None else ysync.read_json(told.state)
@@ -196,9 +196,9 @@ def _named(told: Presence, member: Member) -> Presence:
         name["account"] = member.account
     rest = {key: value for key, value in state.items() if key not in ("agent", "account")}
     try:
-        return Presence(told.client, told.clock, ysync.write_json({**name, **rest}))
+        return AwarenessState(told.client, told.clock, ysync.write_json({**name, **rest}))
     except (InvalidRequest, LimitExceeded):  # its own words leave no room for its name
-        return Presence(told.client, told.clock, ysync.write_json(name))
+        return AwarenessState(told.client, told.clock, ysync.write_json(name))
 
 
 def _now() -> float:
@@ -213,34 +213,34 @@ _EXPIRY_S = AWARENESS_TTL_MS / 6000
 class Listener(Protocol):
     """A document that is open here."""
 
-    def hear(self, told: Iterable[Presence]) -> None:
+    def hear(self, told: Iterable[AwarenessState]) -> None:
         """Another process announces its peers."""
 
-    def present(self) -> list[Presence]:
+    def present(self) -> list[AwarenessState]:
         """The peers that are connected here."""
 
     def expire(self) -> None:
         """Forget clients that were not announced for too long."""
 
 
-def whispers_of(store: Store) -> Whispers | None:
+def pubsub_of(store: Store) -> PubSub | None:
     """The engine's pub/sub port, if it has one."""
-    found = store.whispers if isinstance(store, SealedStore) else isinstance(store, Whispers)
-    return cast("Whispers", store) if found else None
+    found = store.pubsub if isinstance(store, SealedStore) else isinstance(store, PubSub)
+    return cast("PubSub", store) if found else None
 
 
-class Whispering:
+class Publishing:
     """The awareness exchange of this process: `join` open documents, `tell` new states."""
 
-    def __init__(self, engine: Whispers) -> None:
+    def __init__(self, engine: PubSub) -> None:
         self._engine = engine
-        self._boards: dict[str, _Board] = {}
+        self._boards: dict[str, _BoardAwareness] = {}
 
     def join(self, board: str, key: Key, listener: Listener) -> None:
         """Listen for a document, and ask for the present states."""
         found = self._boards.get(board)
         if found is None:
-            found = self._boards[board] = _Board(self._engine, board)
+            found = self._boards[board] = _BoardAwareness(self._engine, board)
             found.start()
         found.listeners[key] = listener
         found.ask(key)
@@ -255,22 +255,22 @@ class Whispering:
             del self._boards[board]
             await found.aclose()
 
-    def tell(self, board: str, key: Key, news: Iterable[Presence]) -> None:
+    def tell(self, board: str, key: Key, news: Iterable[AwarenessState]) -> None:
         """Say what is new of the peers here, soon."""
         found = self._boards.get(board)
         if found is not None:
             found.tell(key, news)
 
 
-class _Board:
+class _BoardAwareness:
     """The exchange of one board: tasks for listening, publishing and expiry."""
 
-    def __init__(self, engine: Whispers, board: str) -> None:
+    def __init__(self, engine: PubSub, board: str) -> None:
         self.listeners: dict[Key, Listener] = {}
         self._engine = engine
         self._board = board
         self._name = secrets.token_hex(8)
-        self._news: dict[Key, dict[int, Presence]] = {}
+        self._news: dict[Key, dict[int, AwarenessState]] = {}
         self._asked: set[Key] = set()
         self._came = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -288,8 +288,8 @@ class _Board:
         self._asked.add(key)
         self._came.set()
 
-    def tell(self, key: Key, news: Iterable[Presence]) -> None:
-        """See `Whispering.tell`."""
+    def tell(self, key: Key, news: Iterable[AwarenessState]) -> None:
+        """See `Publishing.tell`."""
         waiting = self._news.setdefault(key, {})
         for presence in news:
             if presence.client in waiting or len(waiting) < AWARENESS_STATES_MAX:
@@ -309,7 +309,7 @@ class _Board:
     async def _listen(self) -> None:
         while True:
             try:
-                async with self._engine.overhear(self._board) as heard:
+                async with self._engine.subscribe(self._board) as heard:
                     self._greet()
                     async for key, data in heard:
                         self._hear(key, data)
@@ -367,7 +367,7 @@ class _Board:
                 await self._say(key, ysync.write_awareness(news.values()))
 
     async def _say(self, key: Key, frame: bytes) -> None:
-        await self._engine.whisper(self._board, key, write_text(self._name) + frame)
+        await self._engine.publish(self._board, key, write_text(self._name) + frame)
 
     async def _watch_time(self) -> None:
         while True:

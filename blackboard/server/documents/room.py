@@ -30,13 +30,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from blackboard.client.documents import layout as storage
-from blackboard.client.documents.layout import Base, Item, Stored, Tail
+from blackboard.client.documents.layout import Base, Item, StoredDocument, UpdateTail
 from blackboard.client.documents.replica import DamagedError, Replica, merged
-from blackboard.client.link import Link, WatchRequest
-from blackboard.client.views import Revised
+from blackboard.client.link import Transport, WatchRequest
+from blackboard.client.views import RevisionEvent
 from blackboard.client.watch import Watch
-from blackboard.client.writer import Wish, Writer
-from blackboard.core.access import ALL_RIGHTS, Grant, Principal
+from blackboard.client.writer import CommitRequest, Writer
+from blackboard.core.access import ALL_RIGHTS, AccessGrant, Principal
 from blackboard.core.commit import RESTORE, Append, Op, name_of, signature
 from blackboard.core.documents import update as crdt
 from blackboard.core.documents.keys import base_key, document_prefix, overlaps_prefix
@@ -47,23 +47,20 @@ from blackboard.errors import (
     InvalidRequest,
     Unavailable,
 )
-from blackboard.server.documents.awareness import Member, Presences, Whispering
-from blackboard.server.documents.trial import Trial
-from blackboard.types import (
-    OVERLAP_TTL_MS,
-    Key,
-    Revision,
-)
+from blackboard.limits import OVERLAP_TTL_MS
+from blackboard.server.documents.awareness import Presences, Publishing, RoomPeer
+from blackboard.server.documents.trial import EditStaging
+from blackboard.units import Key, Revision
 from blackboard.wire import ysync
 from blackboard.wire.codec import SYSTEM_AGENT, encode_value
-from blackboard.wire.ysync import Met, Presence
+from blackboard.wire.ysync import AwarenessState, Met
 
 
 @dataclass(slots=True)
 class Flight:
     """An edit of `member`, read as `update`; `is_told` once everybody here has it."""
 
-    member: Member
+    member: RoomPeer
     update: Update
     is_told: bool = False
 
@@ -103,7 +100,7 @@ class Flights:
         self._flights[data] = edit
         self._flying += 1
         try:
-            await writer.commit(Wish(ops), with_held=False)
+            await writer.commit(CommitRequest(ops), with_held=False)
         except BaseException:
             if self._flights.pop(data, None) is not None:
                 self._failed()
@@ -140,26 +137,26 @@ class Room:
 
     def __init__(
         self,
-        link: Callable[[Principal], Link],
+        link: Callable[[Principal], Transport],
         board: str,
         key: Key,
-        whispering: Whispering | None = None,
+        publishing: Publishing | None = None,
     ) -> None:
         self.board, self.key = board, key
         self.live = Replica()
         self.revision: Revision = 0
         self.mark: int | None = None
-        self.members: set[Member] = set()
+        self.members: set[RoomPeer] = set()
         self.users = 0
         """The users of the room: it may be closed when there are none."""
         self._link = link
-        self._whispering = whispering
+        self._publishing = publishing
         self._owners: dict[int, str] = {}
-        self._base, self._tail = Base(), Tail(key)
+        self._base, self._tail = Base(), UpdateTail(key)
         self._late: list[Item] = []
         self._flights = Flights(self._tell_acknowledged, self.forget)
-        self._trial = Trial(key, lambda: self.live, self._flights)
-        self._listening: set[Member] = set()
+        self._trial = EditStaging(key, lambda: self.live, self._flights)
+        self._listening: set[RoomPeer] = set()
         self._presences = Presences(lambda client: self._owners.get(client))
         self._writers: dict[str, Writer] = {}
         self._watch: Watch | None = None
@@ -197,7 +194,7 @@ class Room:
     def _let_go(self) -> None:
         """Drop the document. This object is part of a reference cycle, and the oldest generation of
         the garbage collector is collected rarely, while a document may take a hundred megabytes."""
-        self.live, self._base, self._tail = Replica(), Base(), Tail(self.key)
+        self.live, self._base, self._tail = Replica(), Base(), UpdateTail(self.key)
         self._task = self._compacting = self._watch = None
         self._writers.clear()
 
@@ -212,8 +209,8 @@ class Room:
                 self._opened.set_exception(error)
         finally:
             self._end(reason)
-            if self._whispering is not None:
-                await self._whispering.leave(self.board, self.key, self)
+            if self._publishing is not None:
+                await self._publishing.leave(self.board, self.key, self)
 
     def _end(self, reason: str) -> None:
         failure = Unavailable(what=f"document {self.key}", reason=reason)
@@ -247,13 +244,13 @@ class Room:
             self._reached()
             self._compact_soon()
             self._opened.set_result(None)
-            if self._whispering is not None:
-                self._whispering.join(self.board, self.key, self)
+            if self._publishing is not None:
+                self._publishing.join(self.board, self.key, self)
             async for revised in watch:
                 if not self._follow([revised, *watch.take_received()]):
                     return
 
-    def _load(self, stored: Stored) -> None:
+    def _load(self, stored: StoredDocument) -> None:
         """Errors: Corrupt when the base is not what was written."""
         self._base, self.mark = stored.base, stored.base.mark
         self._tail.base_bytes = len(stored.base.state)
@@ -274,7 +271,7 @@ class Room:
 
     # --- the log ----------------------------------------------------------------------------------
 
-    def _follow(self, revisions: list[Revised]) -> bool:
+    def _follow(self, revisions: list[RevisionEvent]) -> bool:
         """Apply committed updates; False when the document must be loaded again."""
         fresh: list[Item] = []
         for revised in revisions:
@@ -292,7 +289,7 @@ class Room:
         self._compact_soon()
         return True
 
-    def _take(self, revised: Revised) -> list[Item]:
+    def _take(self, revised: RevisionEvent) -> list[Item]:
         """The updates of one revision; also note what is compacted by now."""
         told = []
         for change in revised.changes:
@@ -428,7 +425,7 @@ class Room:
             self._owners.update(dict.fromkeys(clients, signed))
         return news, update
 
-    def check_known(self, data: bytes, member: Member) -> None:
+    def check_known(self, data: bytes, member: RoomPeer) -> None:
         """Units that an edit repeats must equal the known ones: otherwise its author, whose client
         id somebody else has used, would lose the edit silently.
 
@@ -465,21 +462,21 @@ class Room:
         """The edit that was just admitted will not be committed."""
         self._trial.forget()
 
-    async def commit(self, news: tuple[bytes, Update], member: Member) -> None:
+    async def commit(self, news: tuple[bytes, Update], member: RoomPeer) -> None:
         """Commit what was admitted. Errors: those of `Board.commit`; it is not tried any more."""
         data, update = news
         ops, writer = storage.append_update(self.key, data), self._writer(member)
         await self._flights.commit(writer, ops, data, Flight(member, update))
 
-    async def report(self, met: Met, member: Member) -> None:
+    async def report(self, met: Met, member: RoomPeer) -> None:
         """Record that an edit of a member overlaps with others. Errors: as of `commit`."""
         others = {owner for c in met.clients if (owner := self._owners.get(c)) is not None}
         agents = sorted({member.agent, *map(name_of, others)})
         value = {"text": met.text, "start": met.start, "end": met.end, "agents": agents}
         op = Append(overlaps_prefix(self.key), encode_value(value), OVERLAP_TTL_MS)
-        await self._writer(member).commit(Wish((op,)), with_held=False)
+        await self._writer(member).commit(CommitRequest((op,)), with_held=False)
 
-    def _writer(self, member: Member) -> Writer:
+    def _writer(self, member: RoomPeer) -> Writer:
         writer = self._writers.get(member.signed)
         if writer is None:
             link = self._link(_keeper(member.agent, self.key, member.account))
@@ -488,17 +485,17 @@ class Room:
 
     # --- members ----------------------------------------------------------------------------------
 
-    def join(self, member: Member) -> None:
+    def join(self, member: RoomPeer) -> None:
         """Let a member in; nothing is sent to it until `tell` has sent it everything."""
         self.members.add(member)
 
-    def leave(self, member: Member) -> None:
+    def leave(self, member: RoomPeer) -> None:
         """A member left; its awareness states are removed."""
         self.members.discard(member)
         self._listening.discard(member)
         self._spread(self._presences.leave(member))
 
-    def tell(self, member: Member, state: bytes) -> None:
+    def tell(self, member: RoomPeer, state: bytes) -> None:
         """Send what a member with `state` lacks; from now on, it gets every update.
 
         Errors: DamagedError.
@@ -508,21 +505,21 @@ class Room:
             self._listening.add(member)
             self.tell_present(member)
 
-    def tell_present(self, member: Member) -> None:
+    def tell_present(self, member: RoomPeer) -> None:
         """Send the awareness states."""
         known = self._presences.known()
         if known:
             member.deliver(ysync.write_awareness(known))
 
-    def note_present(self, member: Member, told: Iterable[Presence]) -> None:
+    def note_present(self, member: RoomPeer, told: Iterable[AwarenessState]) -> None:
         """A member announces itself; what it repeats of others is left out."""
         self._spread(self._presences.note(member, told))
 
-    def hear(self, told: Iterable[Presence]) -> None:
+    def hear(self, told: Iterable[AwarenessState]) -> None:
         """As `Listener.hear`."""
         self._announce(self._presences.hear(told))
 
-    def present(self) -> list[Presence]:
+    def present(self) -> list[AwarenessState]:
         """As `Listener.present`."""
         return self._presences.brought_here()
 
@@ -530,13 +527,13 @@ class Room:
         """As `Listener.expire`."""
         self._announce(self._presences.expire())
 
-    def _spread(self, news: list[Presence]) -> None:
+    def _spread(self, news: list[AwarenessState]) -> None:
         """Tell everybody, here and elsewhere."""
         self._announce(news)
-        if news and self._whispering is not None:
-            self._whispering.tell(self.board, self.key, news)
+        if news and self._publishing is not None:
+            self._publishing.tell(self.board, self.key, news)
 
-    def _announce(self, news: list[Presence]) -> None:
+    def _announce(self, news: list[AwarenessState]) -> None:
         """Tell everybody here, also whom it comes from: a stock client that hears nothing for 30 s
         takes the line for dead."""
         if news:
@@ -570,5 +567,5 @@ class Room:
 def _keeper(agent: str, key: Key, account: str = "") -> Principal:
     """The principal that writes a document's entries for `agent`; the content was checked
     before."""
-    grants = (Grant(f"{document_prefix(key)}/**", ALL_RIGHTS),)
+    grants = (AccessGrant(f"{document_prefix(key)}/**", ALL_RIGHTS),)
     return Principal(agent, grants, on_account=account)

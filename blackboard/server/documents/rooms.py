@@ -5,25 +5,26 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from blackboard.client.link import Link
+from blackboard.client.link import Transport
 from blackboard.core import access
 from blackboard.core.access import Principal, Right
 from blackboard.core.documents.keys import check_document, document_prefix, updates_prefix
 from blackboard.errors import LimitExceeded
-from blackboard.server.documents.awareness import Whispering
+from blackboard.limits import DOCUMENT_SESSIONS_MAX, DOCUMENTS_MAX
+from blackboard.server.documents.awareness import Publishing
 from blackboard.server.documents.room import Room
 from blackboard.server.documents.session import Session
-from blackboard.types import DOCUMENT_SESSIONS_MAX, DOCUMENTS_MAX, Key
+from blackboard.units import Key
 
 
 class Documents:
     """Opens a room when its first peer comes, and closes it when the last one is gone."""
 
     def __init__(
-        self, link: Callable[[Principal], Link], whispering: Whispering | None = None
+        self, link: Callable[[Principal], Transport], publishing: Publishing | None = None
     ) -> None:
         self._link = link
-        self._whispering = whispering
+        self._publishing = publishing
         self._rooms: dict[tuple[str, Key], Room] = {}
 
     @asynccontextmanager
@@ -71,7 +72,7 @@ class Documents:
             return room
         if len(self._rooms) >= DOCUMENTS_MAX:
             raise LimitExceeded("DOCUMENTS_MAX", len(self._rooms) + 1, DOCUMENTS_MAX)
-        room = self._rooms[board, key] = Room(self._link, board, key, self._whispering)
+        room = self._rooms[board, key] = Room(self._link, board, key, self._publishing)
         room.start(self._forget)
         return room
 

@@ -31,14 +31,14 @@ from blackboard.errors import (
     SnapshotFirst,
     StaleEpoch,
 )
-from blackboard.server.documents.room import Room
-from blackboard.types import (
+from blackboard.limits import (
     BARRIER_GRACE_MS,
     BARRIER_MS_MAX,
     DOCUMENT_UPDATE_BYTES_MAX,
     FINISH_TIMEOUT_MS,
     OUTGOING_BYTES_MAX,
 )
+from blackboard.server.documents.room import Room
 from blackboard.wire import ysync
 from blackboard.wire.ysync import Awareness, Edit, Message, Met, QueryAwareness, Step1, Step2
 

@@ -10,19 +10,20 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from blackboard.client.documents.layout import Stored
+from blackboard.client.documents.layout import StoredDocument
 from blackboard.client.documents.replica import DamagedError, Replica, check_harmless
 from blackboard.core.documents import update as crdt
 from blackboard.core.documents.compare import differing, known_from
 from blackboard.core.documents.update import Id, Pairs, Update
 from blackboard.errors import DocumentRefused, InvalidRequest
-from blackboard.types import DOCUMENT_BYTES_MAX, DOCUMENT_UPDATE_BYTES_MAX, Key
+from blackboard.limits import DOCUMENT_BYTES_MAX, DOCUMENT_UPDATE_BYTES_MAX
+from blackboard.units import Key
 
 _FOUR_BYTES: Final = re.compile(rb"[\xf0-\xf4][\x80-\xbf]{3}")
 """A character of two units in UTF-8, or something that looks like one."""
 
 
-class Trial:
+class EditStaging:
     """Tries edits of the document at `key`, which is `live()` and what `flying` yields."""
 
     def __init__(self, key: Key, live: Callable[[], Replica], flying: Iterable[bytes]) -> None:
@@ -34,7 +35,7 @@ class Trial:
         self.bytes = 0
         """What the document has, or a little more."""
 
-    async def begin(self, stored: Stored) -> None:
+    async def begin(self, stored: StoredDocument) -> None:
         """Learn of a document that was loaded. What has characters of two units is read, in a
         thread: 6 us for each insertion."""
         updates = [stored.base.state, *(item.update for item in stored.items)]

@@ -27,15 +27,21 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
 )
+from blackboard.limits import FRAME_BYTES_MAX, REQUEST_TIMEOUT_MS
 from blackboard.server.http.dispatch import call, describe, is_read
 from blackboard.server.http.documents import DocumentDoor
-from blackboard.server.http.handshake import Authenticator, Doors, Gate, bearer_token, trust_of
+from blackboard.server.http.handshake import (
+    Authenticator,
+    Handshake,
+    OriginPolicy,
+    bearer_token,
+    trust_of,
+)
 from blackboard.server.http.metrics import Metrics
 from blackboard.server.http.schema import asyncapi
 from blackboard.server.overload.admission import Admission
 from blackboard.server.overload.fair_share import READ_US
 from blackboard.server.service import Service
-from blackboard.types import FRAME_BYTES_MAX, REQUEST_TIMEOUT_MS
 from blackboard.wire import messages
 from blackboard.wire.errors import write_error
 from blackboard.wire.frames import CLOSE_TOO_BIG, JSON
@@ -46,14 +52,14 @@ _READY_S: Final = 1.0  # an engine is asked at most that often, however often we
 
 
 def create_app(
-    service: Service, authenticator: Authenticator, *, doors: Doors | None = None
+    service: Service, authenticator: Authenticator, *, doors: OriginPolicy | None = None
 ) -> Starlette:
-    """The application of a running `service`; `app.state.gate` is its `Gate`, to be drained.
+    """The application of a running `service`; `app.state.gate` is its `Handshake`, to be drained.
 
     `authenticator` turns a bearer token into a principal or raises Unauthenticated. `doors` are the
     hosts and origins that are let in: by default any host, and no web page.
     """
-    gate = Gate(service, authenticator, doors or Doors())
+    gate = Handshake(service, authenticator, doors or OriginPolicy())
     routes = _Routes(gate)
     app = Starlette(
         routes=[
@@ -73,7 +79,7 @@ def create_app(
 class _Routes:
     """What answers plain HTTP."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Handshake) -> None:
         self._gate = gate
         self._metrics = Metrics(
             gate.traffic,
@@ -184,7 +190,7 @@ class _Routes:
     ) -> None:
         params = event.params
         link = self._gate.link(access.acting_as(principal, params.agent))
-        if isinstance(params, messages.WhoAmI):
+        if isinstance(params, messages.WhoAmIParams):
             session.respond(event.id, describe(principal, link.agent))
         else:
             session.respond(event.id, await call(link, params, JSON))

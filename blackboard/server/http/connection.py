@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from blackboard.client.link import Link
+from blackboard.client.link import Transport
 from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.core.model import Outcome
@@ -50,6 +50,14 @@ from blackboard.errors import (
     RemoteProtocolError,
     Unauthenticated,
     Unavailable,
+)
+from blackboard.limits import (
+    OUTGOING_BYTES_MAX,
+    PAGE_BYTES_MAX,
+    READS_WAITING_MAX,
+    REQUESTS_IN_FLIGHT_MAX,
+    SEND_TIMEOUT_MS,
+    WATCH_BATCH_BYTES_MAX,
 )
 from blackboard.server.http.dispatch import DEEDS, call, call_deed, describe, is_read, write_receipt
 from blackboard.server.http.metrics import Traffic
@@ -63,28 +71,20 @@ from blackboard.server.overload.fair_share import (
     Shares,
     frame_us,
 )
-from blackboard.server.requests import LocalLink
-from blackboard.types import (
-    OUTGOING_BYTES_MAX,
-    PAGE_BYTES_MAX,
-    READS_WAITING_MAX,
-    REQUESTS_IN_FLIGHT_MAX,
-    SEND_TIMEOUT_MS,
-    WATCH_BATCH_BYTES_MAX,
-    Milliseconds,
-)
+from blackboard.server.requests import RequestHandler
+from blackboard.units import Milliseconds
 from blackboard.wire import messages
 from blackboard.wire.answers import WelcomeMessage
 from blackboard.wire.commits import CommitParams
 from blackboard.wire.frames import CLOSE_WRONG_TYPE
 from blackboard.wire.session import (
+    ConnectionState,
     HelloReceived,
     RequestId,
     RequestReceived,
     RequestRefused,
     ServerEvent,
     ServerSession,
-    State,
 )
 
 CLOSE_INTERNAL_ERROR: Final = 1011
@@ -95,7 +95,7 @@ CLOSE_FORBIDDEN: Final = 4403
 CLOSE_TOO_SLOW: Final = 4408
 
 
-class Socket(Protocol):
+class ServerSocket(Protocol):
     """An accepted WebSocket."""
 
     async def receive(self) -> str | bytes | None:
@@ -225,7 +225,7 @@ _CLOSE_TIMEOUT_S: Final = 5.0
 _REASON_BYTES_MAX: Final = 123  # RFC 6455, section 5.5: a control frame has 125 bytes
 
 
-class House(Protocol):
+class ConnectionOwner(Protocol):
     """What a connection needs of the server around it."""
 
     traffic: Traffic
@@ -235,7 +235,7 @@ class House(Protocol):
     def authenticate(self, token: str) -> Principal:
         """The principal that a token names. Errors: Unauthenticated."""
 
-    def link(self, principal: Principal) -> Link:
+    def link(self, principal: Principal) -> Transport:
         """The way of a principal to the boards."""
 
     def welcome(self, principal: Principal, agent: str) -> WelcomeMessage:
@@ -252,14 +252,18 @@ class Connection:
     """One peer. `run` serves it until it ends; `drain` lets it finish."""
 
     def __init__(
-        self, socket: Socket, session: ServerSession, house: House, principal: Principal | None
+        self,
+        socket: ServerSocket,
+        session: ServerSession,
+        owner: ConnectionOwner,
+        principal: Principal | None,
     ) -> None:
         self._socket = socket
         self._session = session
-        self._house = house
+        self._owner = owner
         self._principal = principal
-        self._link: Link | None = None
-        self._links: dict[str, Link] = {}
+        self._link: Transport | None = None
+        self._links: dict[str, Transport] = {}
         self._admission: Admission | None = None  # set with hello
         self._serving = 0
         self._loop = asyncio.get_running_loop()
@@ -278,7 +282,7 @@ class Connection:
             wake=self._wake.set,
             room=self._room,
             share=self._share,
-            payer=lambda: Subscription(house.charges, self._account),
+            payer=lambda: Subscription(owner.charges, self._account),
         )
 
     @property
@@ -313,9 +317,9 @@ class Connection:
 
     def drain(self) -> None:
         """Take no new requests, answer those in flight, end the watches, close."""
-        if self._session.state is State.HELLO:
+        if self._session.state is ConnectionState.HELLO:
             self._end(CLOSE_RESTART, "the service stops")
-        elif self._session.state is State.READY:
+        elif self._session.state is ConnectionState.READY:
             self._session.send_draining()
             self._wake.set()
             self._spawn(self._drain())
@@ -334,7 +338,7 @@ class Connection:
         if error is None:
             return
         if isinstance(error, RemoteProtocolError):
-            self._house.traffic.protocol_errors += 1
+            self._owner.traffic.protocol_errors += 1
             self._end(error.close_code, error.reason)
         elif isinstance(error, OSError):
             self._end(None)
@@ -409,7 +413,7 @@ class Connection:
         message = await self._socket.receive()
         if message is None:
             return False
-        binary, traffic = self._session.encoding.binary, self._house.traffic
+        binary, traffic = self._session.encoding.binary, self._owner.traffic
         if isinstance(message, bytes) is not binary:
             wanted = "binary" if binary else "text"
             raise RemoteProtocolError(f"{wanted} messages only", CLOSE_WRONG_TYPE)
@@ -426,7 +430,7 @@ class Connection:
                 meter.start()
             self._take(event, over)
             meter.commits += isinstance(event, RequestReceived) and event.params.method == _COMMIT
-        self._house.charges.charge(self._account, meter.total_us())
+        self._owner.charges.charge(self._account, meter.total_us())
         if self._admission is not None and self._admission.pause_ms:
             await self._admission.pause()
         return True
@@ -440,11 +444,11 @@ class Connection:
 
     @property
     def _is_in_debt(self) -> bool:
-        return self._house.charges.debt_s(self._account) > 0
+        return self._owner.charges.debt_s(self._account) > 0
 
     async def _share(self, cost_us: float) -> None:
         """Wait until work may be done for this peer; see server/overload/fair_share.py."""
-        await self._house.shares.wait(self._account, cost_us)
+        await self._owner.shares.wait(self._account, cost_us)
 
     @property
     def _account(self) -> str:
@@ -464,7 +468,7 @@ class Connection:
             await self._until(lambda: self.waiting < WATCH_BATCH_BYTES_MAX)
 
     async def _write(self) -> None:
-        traffic = self._house.traffic
+        traffic = self._owner.traffic
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -505,7 +509,7 @@ class Connection:
             case HelloReceived():
                 self._greet(event)
             case RequestRefused():
-                self._house.traffic.count("", event.error.code)
+                self._owner.traffic.count("", event.error.code)
                 self._wake.set()
 
     def _refusal_of_read(self) -> Overloaded | None:
@@ -513,14 +517,14 @@ class Connection:
         are read on, for a renewal may be behind its reads: so no more of these can be kept."""
         if len(self._reads) < READS_WAITING_MAX:
             return None
-        return self._house.charges.refusal(self._account)
+        return self._owner.charges.refusal(self._account)
 
     def _greet(self, hello: HelloReceived) -> None:
         try:
             principal = self._identify(hello.params)
-            link = self._house.link(access.acting_as(principal, hello.params.agent))
-            self._admission = self._house.admission(principal)
-            self._house.count_in(self, principal)
+            link = self._owner.link(access.acting_as(principal, hello.params.agent))
+            self._admission = self._owner.admission(principal)
+            self._owner.count_in(self, principal)
         except BlackboardError as error:
             self._session.respond_error(hello.id, error)
             self._end(close_code(error), str(error), flush=True)
@@ -528,23 +532,23 @@ class Connection:
         self._socket.trust(principal.account)
         self._principal, self._link = principal, link
         self._expire_at(principal.expires_at_ms)
-        self._session.welcome(hello.id, self._house.welcome(principal, link.agent))
+        self._session.welcome(hello.id, self._owner.welcome(principal, link.agent))
         self._wake.set()
 
     def _identify(self, hello: messages.Hello) -> Principal:
         """Errors: Unauthenticated."""
         if hello.token is not None:
-            return self._house.authenticate(hello.token)
+            return self._owner.authenticate(hello.token)
         if self._principal is None:
             raise Unauthenticated(reason="a token is needed, in a header or in hello")
         return self._principal
 
-    def _refresh(self, token: str, link: Link) -> Any:
+    def _refresh(self, token: str, link: Transport) -> Any:
         """Go on with a new token. If it has other rights, the watches are resumed with those.
 
         Errors: Unauthenticated; AccessDenied for somebody else's token.
         """
-        principal, before = self._house.authenticate(token), self._principal
+        principal, before = self._owner.authenticate(token), self._principal
         assert self._link is not None
         assert before is not None
         if (principal.name, principal.account) != (before.name, before.account):
@@ -553,14 +557,14 @@ class Connection:
         now = {name: access.acting_as(principal, name) for name in links}
         if access.same_rights(principal, before):
             for name, own in links.items():
-                if isinstance(own, LocalLink):
+                if isinstance(own, RequestHandler):
                     own.principal = now[name]
         else:
             self._watches.end_all(Unavailable(what="watch", reason="the token's rights changed"))
-            self._link = self._house.link(now[self._link.agent])
+            self._link = self._owner.link(now[self._link.agent])
             self._links.clear()
         self._principal = principal
-        self._admission = self._house.admission(principal)
+        self._admission = self._owner.admission(principal)
         self._expire_at(principal.expires_at_ms)
         return describe(principal, link.agent)
 
@@ -576,7 +580,7 @@ class Connection:
     def _expire(self) -> None:
         self._end(CLOSE_UNAUTHENTICATED, "the token has expired")
 
-    def _link_of(self, agent: str | None) -> Link:
+    def _link_of(self, agent: str | None) -> Transport:
         """Errors: AccessDenied."""
         assert self._link is not None, "requests come after hello"
         assert self._principal is not None
@@ -584,7 +588,7 @@ class Connection:
             return self._link
         found = self._links.get(agent)
         if found is None:
-            found = self._house.link(access.acting_as(self._principal, agent))
+            found = self._owner.link(access.acting_as(self._principal, agent))
             if len(self._links) >= _LINKS_MAX:
                 self._links.clear()
             self._links[agent] = found
@@ -592,11 +596,11 @@ class Connection:
 
     def _commit_at_once(self, number: RequestId, params: Params) -> bool:
         """Carry out a commit without a task of its own, which would cost a tenth of it."""
-        if not isinstance(params, messages.Commit | CommitParams):
+        if not isinstance(params, messages.CommitModel | CommitParams):
             return False
         try:
             link = self._link_of(params.agent)
-            if not isinstance(link, LocalLink) or not link.can_start(params.board):
+            if not isinstance(link, RequestHandler) or not link.can_start(params.board):
                 return False
             outcome = link.start(params.board, params.to_core(link.agent))
         except BlackboardError as error:
@@ -609,7 +613,7 @@ class Connection:
         self,
         number: RequestId,
         method: str,
-        link: LocalLink,
+        link: RequestHandler,
         outcome: "asyncio.Future[Outcome | BlackboardError]",
     ) -> None:
         try:
@@ -620,24 +624,24 @@ class Connection:
     def _answer(self, number: RequestId, method: str, result: Any) -> None:
         """Answer a request, with an error if `result` is one, unless the peer is gone."""
         is_error = isinstance(result, BlackboardError)
-        if self._session.state is not State.CLOSED:
+        if self._session.state is not ConnectionState.CLOSED:
             (self._session.respond_error if is_error else self._session.respond)(number, result)
         self._serving -= 1
         self._wake.set()
-        self._house.traffic.count(method, result.code if is_error else "ok")
+        self._owner.traffic.count(method, result.code if is_error else "ok")
 
     async def _serve(self, number: RequestId, params: Params) -> None:
-        bill = self._house.charges.bill(self._account, params.method)
+        bill = self._owner.charges.bill(self._account, params.method)
         await bill.run(partial(self._carry_out, number, params, bill))
 
     async def _carry_out(self, number: RequestId, params: Params, bill: Bill) -> None:
         try:
             link = self._link_of(params.agent)
-            if isinstance(params, messages.Watch):
+            if isinstance(params, messages.WatchParams):
                 self._watches.open(number, params, link)
                 self._serving -= 1
                 self._wake.set()
-                self._house.traffic.count(params.method, "ok")
+                self._owner.traffic.count(params.method, "ok")
             else:
                 self._answer(number, params.method, await self._result(params, link, bill))
         except BlackboardError as error:
@@ -646,20 +650,20 @@ class Connection:
             self._serving -= 1
             raise
 
-    async def _result(self, params: Params, link: Link, bill: Bill) -> Any:
+    async def _result(self, params: Params, link: Transport, bill: Bill) -> Any:
         match params:
-            case messages.Commit() | CommitParams():
+            case messages.CommitModel() | CommitParams():
                 return await call(link, params, self._session.encoding)
             case _ if isinstance(params, DEEDS):
                 return await call_deed(link, params)
-            case messages.Unwatch():
+            case messages.UnwatchParams():
                 return self._watches.close(params.watch)
-            case messages.Progress():
+            case messages.ProgressParams():
                 return await self._watches.request_progress(params.watch)
-            case messages.WhoAmI():
+            case messages.WhoAmIParams():
                 assert self._principal is not None
                 return describe(access.acting_as(self._principal, link.agent), link.agent)
-            case messages.Refresh():
+            case messages.RefreshParams():
                 return self._refresh(params.token, link)
         if self._is_in_debt:
             self._progressed()  # the reader may have stopped before it was

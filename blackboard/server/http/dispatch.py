@@ -6,22 +6,22 @@ Requests about the past, carried out on a link: the second half of `server/http/
 from dataclasses import asdict
 from typing import Any, Final
 
-from blackboard.client.link import Link
+from blackboard.client.link import Transport
 from blackboard.client.views import Cause, Receipt
 from blackboard.core.access import Principal
 from blackboard.core.checkpoints import (
     AUTOMATIC,
     NAMED,
-    BranchWish,
-    CheckpointWish,
+    BranchRequest,
+    CheckpointRequest,
     DiffRequest,
-    ImportWish,
+    ImportRequest,
     Instant,
     Moment,
-    Policy,
-    RecoverWish,
-    RedactWish,
-    RestoreWish,
+    RecoverRequest,
+    RedactRequest,
+    RestoreRequest,
+    RetentionPolicy,
 )
 from blackboard.core.commit import Entry
 from blackboard.errors import InvalidRequest
@@ -37,107 +37,107 @@ UNKNOWN = object()
 
 def moment_in(moment: messages.Moment) -> Moment:
     """A moment as the service knows it."""
-    return Instant(moment.time_ms) if isinstance(moment, messages.Instant) else moment
+    return Instant(moment.time_ms) if isinstance(moment, messages.InstantPart) else moment
 
 
-async def call_past(link: Link, params: messages.Params, encoding: Encoding) -> Any:
+async def call_past(link: Transport, params: messages.Params, encoding: Encoding) -> Any:
     """Carry out a request about the past; returns its result as a message, or UNKNOWN.
 
     Errors: whatever the link raises.
     """
     match params:
-        case messages.Checkpoints():
+        case messages.CheckpointsParams():
             found = await link.checkpoints(params.board, after=params.after, limit=params.limit)
             return [past.write_checkpoint(checkpoint) for checkpoint in found]
-        case messages.Manifest():
+        case messages.ManifestParams():
             return past.write_manifest(await link.manifest(params.board, params.name))
-        case messages.Differences():
+        case messages.DifferencesParams():
             page = await link.differences(params.board, _diff_request(params))
             return past.write_differences(page, encoding)
-        case messages.History():
+        case messages.HistoryParams():
             versions = await link.history(
                 params.board, params.key, before=params.before, limit=params.limit
             )
             return [past.write_version(version, encoding) for version in versions]
-        case messages.Export():
+        case messages.ExportParams():
             exported = await link.export(params.board, params.name, after=params.after)
             return past.write_export(exported, encoding)
     return await call_deed(link, params)
 
 
 DEEDS = (
-    messages.Checkpoint,
-    messages.Pin,
-    messages.Prune,
-    messages.Restore,
-    messages.Recover,
-    messages.Redact,
-    messages.Freeze,
-    messages.Thaw,
-    messages.Remove,
-    messages.Branch,
-    messages.Verify,
-    messages.ImportBegin,
-    messages.ImportPage,
-    messages.ImportEnd,
+    messages.CheckpointParams,
+    messages.PinParams,
+    messages.PruneParams,
+    messages.RestoreParams,
+    messages.RecoverParams,
+    messages.RedactParams,
+    messages.FreezeParams,
+    messages.ThawParams,
+    messages.RemoveParams,
+    messages.BranchParams,
+    messages.VerifyParams,
+    messages.ImportBeginParams,
+    messages.ImportPageParams,
+    messages.ImportEndParams,
 )
 """Those that take their time, or change something: they do not wait their turn as reads do."""
 
 
-async def call_deed(link: Link, params: messages.Params) -> Any:
+async def call_deed(link: Transport, params: messages.Params) -> Any:
     """Carry out one of DEEDS; UNKNOWN for another one."""
     match params:
-        case messages.Checkpoint():
-            return past.write_checkpoint(await link.checkpoint(params.board, _wish(params)))
-        case messages.Pin():
+        case messages.CheckpointParams():
+            return past.write_checkpoint(await link.checkpoint(params.board, _spec(params)))
+        case messages.PinParams():
             return await link.pin(params.board, params.name, pinned=params.pinned)
-        case messages.Prune():
-            policy = Policy(params.last, params.days, params.named, params.history_ms)
+        case messages.PruneParams():
+            policy = RetentionPolicy(params.last, params.days, params.named, params.history_ms)
             pruned = await link.prune(params.board, policy, dry_run=params.dry_run)
             return past.write_pruned(pruned)
-        case messages.Restore():
+        case messages.RestoreParams():
             to = moment_in(params.to)
-            wish = RestoreWish(to, params.request, params.note, params.keep_calls)
-            return past.write_restored(await link.restore(params.board, wish))
-        case messages.Recover():
+            spec = RestoreRequest(to, params.request, params.note, params.keep_calls)
+            return past.write_restored(await link.restore(params.board, spec))
+        case messages.RecoverParams():
             at = None if params.at is None else moment_in(params.at)
-            recovered = await link.recover(params.board, RecoverWish(at, params.note))
+            recovered = await link.recover(params.board, RecoverRequest(at, params.note))
             return past.write_recovered(recovered)
-        case messages.Redact():
-            redact = RedactWish(params.key, params.why, params.request)
+        case messages.RedactParams():
+            redact = RedactRequest(params.key, params.why, params.request)
             return past.write_redaction(await link.redact(params.board, redact))
-        case messages.Freeze():
+        case messages.FreezeParams():
             return past.write_freeze(await link.freeze(params.board, params.note))
-        case messages.Thaw():
+        case messages.ThawParams():
             ended = await link.thaw(params.board, params.note)
             return None if ended is None else past.write_freeze(ended)
-        case messages.Remove():
+        case messages.RemoveParams():
             return await link.remove(params.board)
-        case messages.Branch():
-            branch = BranchWish(params.new, moment_in(params.at), params.request, params.note)
+        case messages.BranchParams():
+            branch = BranchRequest(params.new, moment_in(params.at), params.request, params.note)
             return answers.write_head(await link.branch(params.board, branch))
-        case messages.Verify():
+        case messages.VerifyParams():
             return past.write_verified(await link.verify(params.board, moment_in(params.at)))
     return await _call_import(link, params)
 
 
-async def _call_import(link: Link, params: messages.Params) -> Any:
+async def _call_import(link: Transport, params: messages.Params) -> Any:
     match params:
-        case messages.ImportBegin():
+        case messages.ImportBeginParams():
             manifest, signature = params.manifest.encode(), bytes.fromhex(params.signature)
             items = tuple(params.items)
-            wish = ImportWish(params.request, manifest, signature, items, params.note)
-            return await link.import_begin(params.board, wish)
-        case messages.ImportPage():
+            spec = ImportRequest(params.request, manifest, signature, items, params.note)
+            return await link.import_begin(params.board, spec)
+        case messages.ImportPageParams():
             entries = [_entry(entry) for entry in params.entries]
             return await link.import_page(params.board, params.request, params.number, entries)
-        case messages.ImportEnd():
+        case messages.ImportEndParams():
             return answers.write_head(await link.import_end(params.board, params.request))
     return UNKNOWN
 
 
-def _wish(params: messages.Checkpoint) -> CheckpointWish:
-    return CheckpointWish(
+def _spec(params: messages.CheckpointParams) -> CheckpointRequest:
+    return CheckpointRequest(
         params.name,
         params.request,
         params.note,
@@ -147,7 +147,7 @@ def _wish(params: messages.Checkpoint) -> CheckpointWish:
     )
 
 
-def _diff_request(params: messages.Differences) -> DiffRequest:
+def _diff_request(params: messages.DifferencesParams) -> DiffRequest:
     return DiffRequest(
         moment_in(params.a),
         moment_in(params.b),
@@ -176,37 +176,43 @@ def is_read(params: messages.Params | CommitParams) -> bool:
 
 
 _OTHERS: Final = (
-    *(messages.Commit, CommitParams, messages.Watch, messages.Unwatch, messages.Progress),
-    *(messages.WhoAmI, messages.Refresh, *DEEDS),
+    *(
+        messages.CommitModel,
+        CommitParams,
+        messages.WatchParams,
+        messages.UnwatchParams,
+        messages.ProgressParams,
+    ),
+    *(messages.WhoAmIParams, messages.RefreshParams, *DEEDS),
 )
 
 
-async def call(link: Link, params: messages.Params | CommitParams, encoding: Encoding) -> Any:
+async def call(link: Transport, params: messages.Params | CommitParams, encoding: Encoding) -> Any:
     """Carry out a request other than those about watches; returns its result as a message.
 
     Errors: whatever the link raises; InvalidRequest for a method that is not of this kind.
     """
     match params:
-        case messages.Commit() | CommitParams():
+        case messages.CommitModel() | CommitParams():
             return write_receipt(await link.commit(params.board, params.to_core(link.agent)))
-        case messages.Read():
+        case messages.ReadParams():
             at = None if params.at is None else moment_in(params.at)
             found = await link.read(params.board, params.keys, at=at)
             return answers.write_reading(found, encoding)
-        case messages.Head():
+        case messages.HeadParams():
             return answers.write_head(await link.head(params.board))
-        case messages.List():
+        case messages.ListParams():
             at = None if params.at is None else moment_in(params.at)
             reading = await link.list(
                 params.board, params.pattern, after=params.after, limit=params.limit, at=at
             )
             return answers.write_reading(reading, encoding)
-        case messages.Leases():
+        case messages.LeasesParams():
             found = await link.leases(
                 params.board, params.pattern, after=params.after, limit=params.limit
             )
             return answers.write_leases(found)
-        case messages.Log():
+        case messages.LogParams():
             page = await link.log(
                 params.board,
                 params.after,
@@ -216,20 +222,20 @@ async def call(link: Link, params: messages.Params | CommitParams, encoding: Enc
                 proofs=params.proofs,
             )
             return answers.write_log(page, encoding)
-        case messages.Why():
+        case messages.WhyParams():
             return [write_cause(cause) for cause in await link.why(params.board, params.key)]
-        case messages.Boards():
+        case messages.BoardsParams():
             return list(await link.boards())
-        case messages.LostBoards():
+        case messages.LostBoardsParams():
             return [asdict(found) for found in await link.lost_boards()]
-        case messages.Audit():
+        case messages.AuditParams():
             records = await link.audit(after=params.after, limit=params.limit)
             return [{"key": key, **asdict(record)} for key, record in records]
-        case messages.Erase():
+        case messages.EraseParams():
             return answers.KeysMessage(keys=await link.erase(params.name, params.board))
-        case messages.Rewrap():
+        case messages.RewrapParams():
             return answers.KeysMessage(keys=await link.rewrap())
-        case messages.Revoke():
+        case messages.RevokeParams():
             count = await link.revoke(
                 tokens=params.tokens, principal=params.principal, until_ms=params.until_ms
             )

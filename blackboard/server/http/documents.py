@@ -30,6 +30,7 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
 )
+from blackboard.limits import DOCUMENT_TOKEN_TTL_MS_MAX
 from blackboard.server.http.connection import (
     CLOSE_FORBIDDEN,
     CLOSE_INTERNAL_ERROR,
@@ -37,7 +38,7 @@ from blackboard.server.http.connection import (
     date_ms,
 )
 from blackboard.server.http.handshake import (
-    Gate,
+    Handshake,
     Receive,
     Scope,
     Send,
@@ -48,7 +49,7 @@ from blackboard.server.http.handshake import (
 from blackboard.server.http.uvicorn_protocol import DIRECT
 from blackboard.server.overload.admission import Admission
 from blackboard.server.overload.fair_share import HANDSHAKE_US
-from blackboard.types import DOCUMENT_TOKEN_TTL_MS_MAX, Key
+from blackboard.units import Key
 from blackboard.wire.ysync import CLOSE_BY_CAUSE, CLOSE_RESTART, CLOSE_TRY_LATER
 
 Query = dict[str, list[str]]
@@ -59,9 +60,9 @@ _CLOSE_WRONG_TYPE: Final = 1003
 
 
 class DocumentDoor:
-    """An ASGI application for the WebSockets of documents, beside a `Gate`."""
+    """An ASGI application for the WebSockets of documents, beside a `Handshake`."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Handshake) -> None:
         self._gate = gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -20,10 +20,17 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Final, Protocol
 
-from blackboard import types as limits
-from blackboard.client.link import Link
+from blackboard import limits
+from blackboard.client.link import Transport
 from blackboard.core.access import Principal
 from blackboard.errors import LimitExceeded, Unauthenticated, Unavailable
+from blackboard.limits import (
+    CONNECTIONS_MAX,
+    CONNECTIONS_PER_PRINCIPAL_MAX,
+    DRAIN_TIMEOUT_MS,
+    UNGREETED_MAX,
+    UNGREETED_PER_PEER_MAX,
+)
 from blackboard.server.http.connection import Connection, clock_ms
 from blackboard.server.http.metrics import Traffic
 from blackboard.server.http.uvicorn_protocol import DIRECT, Trust
@@ -31,13 +38,6 @@ from blackboard.server.overload.admission import Admission
 from blackboard.server.overload.fair_share import HANDSHAKE_US, STRANGERS
 from blackboard.server.overload.strangers import Strangers, peer_of
 from blackboard.server.service import Service
-from blackboard.types import (
-    CONNECTIONS_MAX,
-    CONNECTIONS_PER_PRINCIPAL_MAX,
-    DRAIN_TIMEOUT_MS,
-    UNGREETED_MAX,
-    UNGREETED_PER_PEER_MAX,
-)
 from blackboard.wire.answers import WelcomeMessage
 from blackboard.wire.frames import SUBPROTOCOLS
 from blackboard.wire.session import ServerSession
@@ -67,7 +67,7 @@ _TOLD_LIMITS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class OriginPolicy:
     """Under which names the service may be called (empty = any), and by which web pages."""
 
     hosts: Collection[str] = ()
@@ -95,10 +95,10 @@ class Refusal:
     reason: str
 
 
-class Gate:
+class Handshake:
     """An ASGI application for the WebSocket, and the house that its connections live in."""
 
-    def __init__(self, service: Service, authenticator: Authenticator, doors: Doors) -> None:
+    def __init__(self, service: Service, authenticator: Authenticator, doors: OriginPolicy) -> None:
         self.service = service
         self._authenticator = authenticator
         self.shares = service.host.shares
@@ -239,7 +239,7 @@ class Gate:
 
     # --- the house --------------------------------------------------------------------------------
 
-    def link(self, principal: Principal) -> Link:
+    def link(self, principal: Principal) -> Transport:
         """The way of `principal` to the boards."""
         return self.service.link(principal)
 

@@ -23,14 +23,14 @@ import h11
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from blackboard.server.http.uvicorn_protocol import DIRECT
-from blackboard.server.overload.strangers import Strangers, peer_of
-from blackboard.types import (
+from blackboard.limits import (
     FRAME_BYTES_MAX,
     REQUEST_HEAD_BYTES_MAX,
     REQUEST_HEADERS_MAX,
     STRANGER_BYTES_MAX,
 )
+from blackboard.server.http.uvicorn_protocol import DIRECT
+from blackboard.server.overload.strangers import Strangers, peer_of
 
 _END: Final = re.compile(rb"\n\r?\n")
 _OVERLAP: Final = 2  # bytes of the end of a head that may have come before the others
@@ -42,7 +42,7 @@ _TOO_LARGE: Final = (
 )
 
 
-class Head:
+class HeadScanner:
     """Where the head of a request ends, found in the bytes as they come."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
 
     strangers: Strangers
     """Those that it counts with."""
-    _head: Head | None = None
+    _head: HeadScanner | None = None
     """Set while the head of a request comes, or is waited for."""
     _rest: bytes | None = None
     """What came after a head, while nobody has asked for it."""
@@ -106,7 +106,7 @@ class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
     def connection_made(self, transport: Any) -> None:
         """As uvicorn does."""
         super().connection_made(transport)
-        self._head = Head()
+        self._head = HeadScanner()
         self.flow: Any = _Flow(transport, self._on_wanted)
         self.strangers.enter(self, peer_of(transport.get_extra_info("peername")))
 
@@ -133,7 +133,7 @@ class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
         else:
             self._take_body(data)
 
-    def _take_head(self, head: Head, data: bytes) -> None:
+    def _take_head(self, head: HeadScanner, data: bytes) -> None:
         try:
             end = head.take(data)
         except OverflowError:
@@ -195,7 +195,7 @@ class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
         if is_last:
             self._linger()
         else:
-            self._head = Head()
+            self._head = HeadScanner()
             super().on_response_complete()
 
     def _linger(self) -> None:

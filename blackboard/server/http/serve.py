@@ -36,9 +36,17 @@ from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest
 from blackboard.integrity.private_files import UMASK
 from blackboard.integrity.tokens import verify
+from blackboard.limits import (
+    DRAIN_TIMEOUT_MS,
+    FRAME_BYTES_MAX,
+    HANDSHAKE_TIMEOUT_MS,
+    OPEN_FILES_MAX,
+    PING_INTERVAL_MS,
+    SEND_TIMEOUT_MS,
+)
 from blackboard.server.assembly import sealed
 from blackboard.server.http.app import create_app
-from blackboard.server.http.handshake import Doors
+from blackboard.server.http.handshake import OriginPolicy
 from blackboard.server.http.http_protocol import bounded
 from blackboard.server.http.uvicorn_protocol import counting
 from blackboard.server.overload.inbound_budget import Intake
@@ -55,14 +63,6 @@ from blackboard.server.settings import (
     secret_of,
     wrapper_of,
     write_operator_token,
-)
-from blackboard.types import (
-    DRAIN_TIMEOUT_MS,
-    FRAME_BYTES_MAX,
-    HANDSHAKE_TIMEOUT_MS,
-    OPEN_FILES_MAX,
-    PING_INTERVAL_MS,
-    SEND_TIMEOUT_MS,
 )
 
 _BOTH: Final = (x509.DNSName, x509.IPAddress)
@@ -220,7 +220,7 @@ async def serve(
             serving = Serving(_url(settings, port), service.facts(), token, archived)
             if isinstance(store, SqliteStore):
                 store.announce(serving.url)
-            doors = Doors(settings.hosts, settings.allowed_origins)
+            doors = OriginPolicy(settings.hosts, settings.allowed_origins)
             app = create_app(
                 service, partial(verify, secret, audience=settings.audience), doors=doors
             )

@@ -18,10 +18,10 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import CloseCode, Frame
 from websockets.protocol import State
 
+from blackboard.limits import MESSAGE_FRAGMENTS_MAX, STRANGER_BYTES_MAX
 from blackboard.server.overload.fair_share import STRANGERS
 from blackboard.server.overload.inbound_budget import PIECE_BYTES, Held, Intake
 from blackboard.server.overload.strangers import Strangers, peer_of
-from blackboard.types import MESSAGE_FRAGMENTS_MAX, STRANGER_BYTES_MAX
 
 Trust = Callable[[str], None]
 """Take in what a connection sends on an account."""

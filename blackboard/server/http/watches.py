@@ -14,18 +14,18 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
-from blackboard.client.link import Delivery, Link, Stream, WatchRequest
+from blackboard.client.link import Delivery, Stream, Transport, WatchRequest
 from blackboard.core.watch import Position
 from blackboard.engines.payer import charged, paid_by
 from blackboard.errors import BlackboardError, InvalidRequest, LimitExceeded, Unavailable
+from blackboard.limits import WATCHES_PER_CONNECTION_MAX
 from blackboard.server.overload.charges import Subscription, measured
 from blackboard.server.overload.fair_share import DELIVERY_US
-from blackboard.types import WATCHES_PER_CONNECTION_MAX
 from blackboard.wire import messages
 from blackboard.wire.answers import pack_revisions
 from blackboard.wire.frames import Encoding
 from blackboard.wire.reading import pack_changes
-from blackboard.wire.session import RequestId, ServerSession, State
+from blackboard.wire.session import ConnectionState, RequestId, ServerSession
 
 Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
@@ -71,7 +71,7 @@ class Watches:
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, number: RequestId, params: messages.Watch, link: Link) -> None:
+    def open(self, number: RequestId, params: messages.WatchParams, link: Transport) -> None:
         """Begin a watch; request `number` is answered when it is live, or refused.
 
         Errors: InvalidRequest for a number in use; LimitExceeded.
@@ -119,7 +119,7 @@ class Watches:
         return watch
 
     async def _pump(
-        self, request: RequestId, params: messages.Watch, link: Link, watch: _Watch
+        self, request: RequestId, params: messages.WatchParams, link: Transport, watch: _Watch
     ) -> None:
         payer, number = self._payer(), params.watch
         try:
@@ -162,7 +162,7 @@ class Watches:
     def _refuse(
         self, request: RequestId, number: int, watch: _Watch, error: BlackboardError
     ) -> None:
-        if self._session.state is State.CLOSED:
+        if self._session.state is ConnectionState.CLOSED:
             return
         if watch.stream is None:
             self._session.respond_error(request, error)
@@ -171,7 +171,7 @@ class Watches:
         self._wake()
 
 
-async def _opened(stack: AsyncExitStack, params: messages.Watch, link: Link) -> Stream:
+async def _opened(stack: AsyncExitStack, params: messages.WatchParams, link: Transport) -> Stream:
     after = None if params.after is None else Position.parse(params.after)
     request = WatchRequest(tuple(params.patterns), after, params.coalesce)
     return await stack.enter_async_context(link.watch(params.board, request))

@@ -35,7 +35,7 @@ from typing import Any, Final, TypeVar
 
 from blackboard.engines.payer import paid_by
 from blackboard.errors import Overloaded
-from blackboard.types import (
+from blackboard.limits import (
     ACCOUNTS_TOLD_MAX,
     AUDIT_WINDOW_MS,
     CREDIT_MS_MAX,

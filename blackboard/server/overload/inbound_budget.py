@@ -20,7 +20,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from blackboard.types import (
+from blackboard.limits import (
     FRAME_BYTES_MAX,
     INTAKE_ACCOUNT_BYTES_MAX,
     INTAKE_BYTES_MAX,

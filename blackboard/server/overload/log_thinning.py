@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from typing import Final
 
-from blackboard.types import AUDIT_ALIKE_MAX, AUDIT_KINDS_MAX, AUDIT_WINDOW_MS
+from blackboard.limits import AUDIT_ALIKE_MAX, AUDIT_KINDS_MAX, AUDIT_WINDOW_MS
 
 _OTHERS: Final = "(several)"
 
@@ -35,7 +35,7 @@ class Thinned(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the line is written. An exception with its traceback always is."""
-        if record.exc_info or isinstance(record.msg, _Count):
+        if record.exc_info or isinstance(record.msg, _SuppressedCount):
             return True
         kind = str(record.msg)  # before its arguments are put in: they are the sender's
         if kind not in self._seen and len(self._seen) >= AUDIT_KINDS_MAX:
@@ -53,10 +53,10 @@ class Thinned(logging.Filter):
         for kind, count in seen.items():
             more = count if kind == _OTHERS else count - AUDIT_ALIKE_MAX
             if more > 0:
-                self._logger.warning(_Count("%d more in a minute: %s"), more, kind)
+                self._logger.warning(_SuppressedCount("%d more in a minute: %s"), more, kind)
 
 
-class _Count(str):
+class _SuppressedCount(str):
     """The text of a line of our own, which is not counted."""
 
     __slots__ = ()

@@ -24,7 +24,8 @@ from weakref import WeakValueDictionary
 from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.errors import Overloaded, RateLimited
-from blackboard.types import METERS_MAX, OVERLOAD_RETRY_MS, RATE_BURST_MS, Milliseconds
+from blackboard.limits import METERS_MAX, OVERLOAD_RETRY_MS, RATE_BURST_MS
+from blackboard.units import Milliseconds
 
 _CLOSE_ENOUGH_MS: Final = 1e-3  # sums of fractions; no clock of a service is as exact
 

@@ -13,7 +13,7 @@ Invariants
 from ipaddress import IPv6Address, ip_address
 from typing import Final, Protocol
 
-from blackboard.types import STRANGERS_MAX, STRANGERS_PER_PEER_MAX
+from blackboard.limits import STRANGERS_MAX, STRANGERS_PER_PEER_MAX
 
 _NETWORK_BITS: Final = 64
 """Of an IPv6 address: the rest its owner chooses freely."""

@@ -65,7 +65,7 @@ from blackboard.errors import (
     OutcomeUnknown,
     Unauthenticated,
 )
-from blackboard.types import (
+from blackboard.limits import (
     AUDIT_ALIKE_MAX,
     AUDIT_BATCH_MAX,
     AUDIT_KEPT_MS,
@@ -75,10 +75,8 @@ from blackboard.types import (
     AUDIT_WINDOW_MS,
     LANES_MAX,
     LIST_ENTRIES_MAX,
-    Key,
-    Milliseconds,
-    Revision,
 )
+from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
 
 OTHERS: Final = "(several)"

@@ -33,19 +33,18 @@ from blackboard.core.commit import (
 )
 from blackboard.core.path import item_key
 from blackboard.errors import BlackboardError, Compacted, HeadMoved, StaleEpoch, Unavailable
-from blackboard.server.archiver import Archiver
-from blackboard.server.boards import Host, salted, system_id
-from blackboard.server.continuity import go_above
-from blackboard.server.security.audit import AUDIT_BOARD
-from blackboard.server.security.revocations import ACCESS_BOARD, is_over
-from blackboard.types import (
+from blackboard.limits import (
     ENGINE_CHECK_INTERVAL_MS,
     LIST_ENTRIES_MAX,
     LOG_ENTRIES_MAX,
     RESTORE_CHANGES_MAX,
-    Key,
-    Milliseconds,
 )
+from blackboard.server.archiver import Archiver
+from blackboard.server.boards import Boards, salted, system_id
+from blackboard.server.continuity import go_above
+from blackboard.server.security.audit import AUDIT_BOARD
+from blackboard.server.security.revocations import ACCESS_BOARD, is_over
+from blackboard.units import Key, Milliseconds
 from blackboard.wire.codec import prepare
 
 log = logging.getLogger(__name__)
@@ -61,7 +60,7 @@ Entries = Mapping[Key, Entry]
 class OwnBoards:
     """Sees to the own boards of a service with an archive."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Boards) -> None:
         self._host = host
         self._looked_s = float("-inf")
 

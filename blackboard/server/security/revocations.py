@@ -56,18 +56,16 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
 )
-from blackboard.server.feed import Feed, View, Watcher
-from blackboard.types import (
+from blackboard.limits import (
     ACCESS_STALE_MS,
     LIST_ENTRIES_MAX,
     LOG_ENTRIES_MAX,
     OPERATIONS_MAX,
     REVOCATIONS_MAX,
     REVOKED_TTL_MS,
-    Key,
-    Milliseconds,
-    Revision,
 )
+from blackboard.server.feed import Feed, View, Watcher
+from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import SYSTEM_AGENT, Prepared, decode_value, encode_value, prepare
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from blackboard.agents.architect import Architect, Colleague, Planning, answer_t
 from blackboard.agents.researcher import Researcher
 
 import blackboard
-from blackboard import Board, BoardDesk, Inputs, Runner, Status, run_agent, run_step
+from blackboard import Board, Inputs, LiveBoardPort, Runner, Status, run_agent, try_step
 
 GDP = {"China": 15.0, "Japan": 5.0}
 PATIENCE_S = 60.0
@@ -41,7 +41,7 @@ async def board(tmp_path: Path) -> AsyncIterator[Board]:
 async def test_it_rests_until_there_is_a_valuation() -> None:
     """And asks nobody."""
     colleague = Told()
-    trial = await run_step(Architect("architect", colleague=colleague), Planning())
+    trial = await try_step(Architect("architect", colleague=colleague), Planning())
     assert (trial.stepped.idle, trial.stepped.patterns, colleague.asked) == (
         True,
         ("public/valuation",),
@@ -52,7 +52,7 @@ async def test_it_rests_until_there_is_a_valuation() -> None:
 async def test_the_plan_is_on_the_valuation_that_was_read() -> None:
     """A hundredth of it, by the size of the markets."""
     inputs = Inputs({"public/valuation": {"usd_bn": 2000.0}})
-    trial = await run_step(Architect("architect", colleague=Told()), Planning(), inputs)
+    trial = await try_step(Architect("architect", colleague=Told()), Planning(), inputs)
     plan = {"on_valuation_usd_bn": 2000.0, "budget_usd_bn": {"China": 15.0, "Japan": 5.0}}
     assert trial.written == {"public/plan": plan}
     assert (trial.stepped.status, trial.state.refused) == (Status.DONE, [])
@@ -64,8 +64,8 @@ async def test_a_plan_on_a_stale_valuation_is_made_again_and_nobody_asked_twice(
     """It remembers who had changed what."""
     await board.put("public/valuation", {"usd_bn": 2000.0})
     colleague = Told(board.as_agent("researcher"), {"usd_bn": 1000.0})
-    desk = BoardDesk(board.as_agent("architect"))
-    stepped = await Runner(Architect("architect", colleague=colleague), desk).step()
+    port = LiveBoardPort(board.as_agent("architect"))
+    stepped = await Runner(Architect("architect", colleague=colleague), port).step()
     assert (stepped.attempts, colleague.asked) == (2, 1)
     assert (await board.get("public/plan"))["on_valuation_usd_bn"] == 1000.0
     [refused] = (await board.get("private/architect/~state"))["state"]["refused"]

@@ -10,14 +10,14 @@ from blackboard.agents.researcher import (
     valuation,
 )
 
-from blackboard import Inputs, Status, run_step
+from blackboard import Inputs, Status, try_step
 
 KNOWN = Research(free_cash_flow={2021: 92_953, 2022: 111_443})
 
 
 async def test_the_first_step_publishes_what_the_filings_say() -> None:
     """In public the figure, in private how it got there; each filing is read by a call."""
-    trial = await run_step(Researcher("researcher"))
+    trial = await try_step(Researcher("researcher"))
     assert trial.written == {
         "public/valuation": {"usd_bn": 2682.7, "company": "Apple Inc.", "years": [2021, 2022]}
     }
@@ -30,13 +30,13 @@ async def test_the_first_step_publishes_what_the_filings_say() -> None:
 
 async def test_it_rests_until_it_is_asked() -> None:
     """With its valuation published there is nothing to do."""
-    assert (await run_step(Researcher("researcher"), KNOWN)).stepped.idle
+    assert (await try_step(Researcher("researcher"), KNOWN)).stepped.idle
 
 
 async def test_a_letter_is_answered_in_the_commit_that_revises_the_valuation() -> None:
     """So that nobody gets the answer without the revision."""
     letter = ("architect", {"question": "largest markets", "count": 2, "id": "7"})
-    trial = await run_step(Researcher("researcher"), KNOWN, Inputs(inbox=[letter]))
+    trial = await try_step(Researcher("researcher"), KNOWN, Inputs(inbox=[letter]))
     assert trial.written["public/valuation"]["years"] == [2021, 2022, 2023]
     assert trial.sent == (
         ("architect", {"about": "7", "gdp_usd_tn": {"China": 17.88, "Japan": 4.26}}),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from blackboard.agents.reviewer import Reviewer, audit
 
-from blackboard import Inputs, Status, run_step
+from blackboard import Inputs, Status, try_step
 
 VALUATION = {"usd_bn": 1000.0}
 GOOD: dict[str, Any] = {"on_valuation_usd_bn": 1000.0, "budget_usd_bn": {"A": 6.0, "B": 4.0}}
@@ -19,10 +19,10 @@ def inputs(plan: dict[str, Any], valuation: Any = None, answers: Any = None) -> 
 
 async def test_a_good_plan_is_accepted_once() -> None:
     """Seen again, it changes nothing."""
-    trial = await run_step(Reviewer("reviewer"), None, inputs(GOOD))
+    trial = await try_step(Reviewer("reviewer"), None, inputs(GOOD))
     assert trial.written["public/review"]["verdict"] == "accepted"
     assert trial.state.reviews == 1
-    again = await run_step(Reviewer("reviewer"), trial.state, inputs(GOOD))
+    again = await try_step(Reviewer("reviewer"), trial.state, inputs(GOOD))
     assert again.stepped.idle
 
 
@@ -36,7 +36,7 @@ async def test_a_good_plan_is_accepted_once() -> None:
 )
 async def test_faults_go_to_the_author(plan: dict[str, Any], finding: str) -> None:
     """By recomputing what the plan says."""
-    trial = await run_step(Reviewer("reviewer"), None, inputs(plan))
+    trial = await try_step(Reviewer("reviewer"), None, inputs(plan))
     [(to, message)] = trial.sent
     assert (to, message["review"]) == ("world", "faulty")
     assert finding in message["findings"][0]
@@ -47,9 +47,9 @@ async def test_much_money_needs_a_person() -> None:
     plan = {"on_valuation_usd_bn": 2000.0, "budget_usd_bn": {"A": 30.0}}
     much, question = {"usd_bn": 2000.0}, "spend 30.00 bn USD?"
     for answer, verdict in ((True, "approved"), (False, "rejected")):
-        trial = await run_step(Reviewer("reviewer"), None, inputs(plan, much, {question: answer}))
+        trial = await try_step(Reviewer("reviewer"), None, inputs(plan, much, {question: answer}))
         assert trial.written["public/review"]["verdict"] == verdict
-    waiting = await run_step(Reviewer("reviewer"), None, inputs(plan, much))
+    waiting = await try_step(Reviewer("reviewer"), None, inputs(plan, much))
     assert waiting.stepped.status is Status.WAITING_FOR_APPROVAL
     assert "public/review" not in waiting.written
 

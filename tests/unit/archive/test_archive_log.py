@@ -12,7 +12,7 @@ from blackboard.archive.history import alike
 from blackboard.archive.rows import content_of
 from blackboard.archive.tables import ABSENT
 from blackboard.core.commit import Put
-from blackboard.types import BLOB_BYTES
+from blackboard.limits import BLOB_BYTES
 from blackboard.wire.codec import encode_value
 from tests.conformance.archive_suite import Place
 from tests.conformance.story import Story

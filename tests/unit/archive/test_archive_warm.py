@@ -9,7 +9,7 @@ from blackboard.archive.append import Warm, Warmth, left_out
 from blackboard.archive.fold import Known
 from blackboard.core.checkpoints import Mark
 from blackboard.core.commit import Epoch
-from blackboard.types import ARCHIVE_WARM_BOARDS, ARCHIVE_WARM_KEYS, ARCHIVE_WARM_NAMESPACES
+from blackboard.limits import ARCHIVE_WARM_BOARDS, ARCHIVE_WARM_KEYS, ARCHIVE_WARM_NAMESPACES
 
 CHAIN = bytes(32)
 

@@ -8,7 +8,7 @@ from sqlalchemy import event
 
 from blackboard.archive import history as archive_past
 from blackboard.archive.database import Database
-from blackboard.archive.history import Past, Segment, changed_keys
+from blackboard.archive.history import ArchivedHistory, Segment, changed_keys
 from blackboard.core.checkpoints import Point
 from blackboard.core.commit import Delete, Put
 from blackboard.wire.codec import encode_value
@@ -66,7 +66,7 @@ async def test_keys_that_are_alike_again_stay_in_the_database(place: Place) -> N
     try:
         async with database.reading() as connection:
             then, middle, now = [
-                await Past.at(database, connection, Point("main", revision))
+                await ArchivedHistory.at(database, connection, Point("main", revision))
                 for revision in (target, target + 1, target + 2)
             ]
             assert [keys async for keys in changed_keys(then, now)] == [["public/k8"]]

@@ -6,7 +6,7 @@ import pytest
 
 from blackboard.archive import blobs
 from blackboard.core.commit import Put
-from blackboard.types import BLOB_BYTES
+from blackboard.limits import BLOB_BYTES
 from blackboard.wire.codec import encode_value
 from tests.conformance.archive_suite import Place
 from tests.conformance.story import Story

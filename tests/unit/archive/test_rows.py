@@ -21,7 +21,7 @@ from blackboard.core.commit import (
     Waiter,
 )
 from blackboard.errors import Corrupt
-from blackboard.types import BLOB_BYTES, VALUE_BYTES_MAX
+from blackboard.limits import BLOB_BYTES, VALUE_BYTES_MAX
 
 LEASE = Lease("public/l", "ada", 3, 99, (Waiter("bo", 5, 6),))
 ENTRY = LogEntry(

@@ -29,12 +29,12 @@ def test_a_terminal_gets_heads_and_its_width(
     for name, value in {"FORCE_COLOR": "1", "NO_COLOR": "1", "COLUMNS": "100"}.items():
         monkeypatch.setenv(name, value)
     print_records(RECORDS)
-    heads, look, refused, wish = STYLE.sub("", capsys.readouterr().out).splitlines()
+    heads, look, refused, spec = STYLE.sub("", capsys.readouterr().out).splitlines()
     assert heads.split() == ["time", "principal", "verb", "board", "what", "outcome", "count"]
     assert re.search(r" read +main +private/ada/x+\u2026 +private +1$", look.rstrip())
     assert refused.split()[-2:] == ["access_denied", "112"]
-    assert r"note=\u001b[2J" in wish
-    assert max(map(len, (heads, look, refused, wish))) <= 100
+    assert r"note=\u001b[2J" in spec
+    assert max(map(len, (heads, look, refused, spec))) <= 100
 
 
 def test_a_pipe_gets_one_record_a_line(capsys: pytest.CaptureFixture[str]) -> None:

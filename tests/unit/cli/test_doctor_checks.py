@@ -9,13 +9,13 @@ import pytest
 
 import blackboard
 from blackboard.cli import doctor as checks
-from blackboard.cli.doctor import Status
+from blackboard.cli.doctor import FindingStatus
 from blackboard.cli.target import Target
 from blackboard.core.access import agent
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.integrity.tokens import issue, new_secret
+from blackboard.limits import ARCHIVE_LAG_MS_MAX
 from blackboard.server.settings import Settings
-from blackboard.types import ARCHIVE_LAG_MS_MAX
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000
@@ -26,7 +26,7 @@ def test_a_private_directory_is_fine(tmp_path: Path) -> None:
     directory = tmp_path / "boards"
     directory.mkdir(mode=0o700)
     found = {finding.check: finding for finding in checks.directory(directory)}
-    assert found["data"].status is Status.OK
+    assert found["data"].status is FindingStatus.OK
     assert found["fsync"].text.split()[1] == "ms"
     assert list(directory.iterdir()) == []
 
@@ -39,11 +39,11 @@ def test_what_others_can_open_is_a_warning(tmp_path: Path, name: str) -> None:
     directory.chmod(0o700)
     for file in ("archive.db", "blobs/ab"):
         (directory / file).touch(0o600)
-    assert next(iter(checks.directory(directory))).status is Status.OK
+    assert next(iter(checks.directory(directory))).status is FindingStatus.OK
     open_one = directory / name
     open_one.chmod(0o755)
     finding = next(iter(checks.directory(directory)))
-    assert (finding.status, finding.text.split()[0]) == (Status.WARN, str(open_one))
+    assert (finding.status, finding.text.split()[0]) == (FindingStatus.WARN, str(open_one))
     assert finding.fix.startswith(f"chmod -R go-rwx {directory}")
     assert stat.S_IMODE(open_one.stat().st_mode) == 0o755
 
@@ -65,14 +65,14 @@ async def test_doctor_looks_before_the_engine_mends(tmp_path: Path) -> None:
     settings = Settings(data=tmp_path)
     found = await asyncio.to_thread(checks._of_this_machine, settings)
     [data] = [finding for finding in found if finding.check == "data"]
-    assert (data.status, "main.db" in data.text) == (Status.WARN, True)
+    assert (data.status, "main.db" in data.text) == (FindingStatus.WARN, True)
 
 
 def test_a_missing_directory_is_not_made(tmp_path: Path) -> None:
     """Doctor looks at where it would be."""
     directory = tmp_path / "not" / "yet"
     findings = list(checks.directory(directory))
-    assert findings[0].status is Status.OK
+    assert findings[0].status is FindingStatus.OK
     assert "not made yet" in findings[0].text
     assert list(tmp_path.iterdir()) == []
 
@@ -84,7 +84,7 @@ async def test_an_engine_that_somebody_uses_is_fine(tmp_path: Path) -> None:
     assert "when it is first used" in new.text
     store = await SqliteStore.at(tmp_path)
     [used] = await checks.engine(settings)
-    assert (used.status, "in use by process" in used.text) == (Status.OK, True)
+    assert (used.status, "in use by process" in used.text) == (FindingStatus.OK, True)
     await store.aclose()
     engine, durability = await checks.engine(settings)
     assert engine.text.startswith("sqlite 3.")
@@ -94,14 +94,14 @@ async def test_an_engine_that_somebody_uses_is_fine(tmp_path: Path) -> None:
 async def test_an_unknown_engine_fails() -> None:
     """With the words of the error."""
     [finding] = await checks.engine(Settings(engine="mysql://x"))
-    assert finding.status is Status.FAIL
+    assert finding.status is FindingStatus.FAIL
 
 
 @pytest.mark.parametrize(
     ("ttl_ms", "status"),
-    [(HOUR_MS, Status.OK), (HOUR_MS // 6, Status.WARN)],
+    [(HOUR_MS, FindingStatus.OK), (HOUR_MS // 6, FindingStatus.WARN)],
 )
-def test_a_token_that_ends_soon_is_a_warning(ttl_ms: int, status: Status) -> None:
+def test_a_token_that_ends_soon_is_a_warning(ttl_ms: int, status: FindingStatus) -> None:
     """There is time to ask for another one."""
     import time
 
@@ -110,45 +110,54 @@ def test_a_token_that_ends_soon_is_a_warning(ttl_ms: int, status: Status) -> Non
     assert checks.token(Target("b", url="ws://x", token=token), now_ms).status is status
     later_ms = now_ms + ttl_ms + 1000
     expired = checks.token(Target("b", url="ws://x", token=token), later_ms)
-    assert (expired.status, expired.text) == (Status.FAIL, "bob's has expired")
+    assert (expired.status, expired.text) == (FindingStatus.FAIL, "bob's has expired")
 
 
 @pytest.mark.parametrize("token", [None, "nonsense"])
 def test_no_token_fails(token: str | None) -> None:
     """Nothing works without one."""
-    assert checks.token(Target("b", url="ws://x", token=token), NOW_MS).status is Status.FAIL
+    assert checks.token(Target("b", url="ws://x", token=token), NOW_MS).status is FindingStatus.FAIL
 
 
 @pytest.mark.parametrize(
     ("url", "status"),
     [
-        ("ws://127.0.0.1:7420", Status.OK),
-        ("ws://[::1]:7420", Status.OK),
-        ("ws://localhost", Status.OK),
-        ("wss://boards.example.org", Status.OK),
-        ("ws://boards.example.org", Status.WARN),
-        ("ws://localhost.example.org", Status.WARN),
+        ("ws://127.0.0.1:7420", FindingStatus.OK),
+        ("ws://[::1]:7420", FindingStatus.OK),
+        ("ws://localhost", FindingStatus.OK),
+        ("wss://boards.example.org", FindingStatus.OK),
+        ("ws://boards.example.org", FindingStatus.WARN),
+        ("ws://localhost.example.org", FindingStatus.WARN),
     ],
 )
-def test_an_open_wire_is_a_warning(url: str, status: Status) -> None:
+def test_an_open_wire_is_a_warning(url: str, status: FindingStatus) -> None:
     """Loopback needs no encryption, everything else does."""
     assert checks.transport(url).status is status
 
 
 @pytest.mark.parametrize(
     ("theirs", "status"),
-    [("0.1.0", Status.OK), ("0.1.9", Status.OK), ("0.2.0", Status.WARN), ("", Status.WARN)],
+    [
+        ("0.1.0", FindingStatus.OK),
+        ("0.1.9", FindingStatus.OK),
+        ("0.2.0", FindingStatus.WARN),
+        ("", FindingStatus.WARN),
+    ],
 )
-def test_versions_are_compared(theirs: str, status: Status) -> None:
+def test_versions_are_compared(theirs: str, status: FindingStatus) -> None:
     """A minor version may change the protocol."""
     assert checks.versions(theirs, "0.1.0").status is status
 
 
 @pytest.mark.parametrize(
     ("ahead_s", "status", "words"),
-    [(0, Status.OK, "agrees"), (90, Status.WARN, "ahead of"), (-90, Status.WARN, "behind")],
+    [
+        (0, FindingStatus.OK, "agrees"),
+        (90, FindingStatus.WARN, "ahead of"),
+        (-90, FindingStatus.WARN, "behind"),
+    ],
 )
-def test_clocks_are_compared(ahead_s: int, status: Status, words: str) -> None:
+def test_clocks_are_compared(ahead_s: int, status: FindingStatus, words: str) -> None:
     """Both directions are told."""
     now_s = NOW_MS / 1000
     finding = checks.clock(formatdate(now_s - ahead_s, usegmt=True), now_s)
@@ -158,15 +167,19 @@ def test_clocks_are_compared(ahead_s: int, status: Status, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("lag_ms", "status"),
-    [(0, Status.OK), (ARCHIVE_LAG_MS_MAX, Status.OK), (ARCHIVE_LAG_MS_MAX + 1, Status.WARN)],
+    [
+        (0, FindingStatus.OK),
+        (ARCHIVE_LAG_MS_MAX, FindingStatus.OK),
+        (ARCHIVE_LAG_MS_MAX + 1, FindingStatus.WARN),
+    ],
 )
-def test_an_archive_that_does_not_keep_up_is_told(lag_ms: int, status: Status) -> None:
+def test_an_archive_that_does_not_keep_up_is_told(lag_ms: int, status: FindingStatus) -> None:
     """By the age of what it misses; the boards that fail are counted."""
     told = {"status": "ready", "archive": {"behind": 7, "lag_ms": lag_ms, "failing": 2}}
     [finding] = checks.archive(told)
     assert (finding.check, finding.status) == ("archive", status)
     assert "7 revisions" in finding.text
-    assert ("2 boards" in finding.text) is (status is Status.WARN)
+    assert ("2 boards" in finding.text) is (status is FindingStatus.WARN)
 
 
 def test_one_revision_behind_is_not_many() -> None:

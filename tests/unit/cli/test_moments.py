@@ -8,7 +8,7 @@ import pytest
 
 from blackboard.cli.errors import CommandError, Exit
 from blackboard.cli.values import parse_moment, time_of
-from blackboard.types import REVISION_MAX
+from blackboard.limits import REVISION_MAX
 
 PARIS = timezone(timedelta(hours=1))
 

@@ -7,7 +7,7 @@ import pytest
 
 from blackboard.cli import render as show
 from blackboard.cli import screen
-from blackboard.client.views import Cause, Change, Entry, Revised
+from blackboard.client.views import Cause, Change, Entry, RevisionEvent
 from blackboard.core.commit import Epoch, Lease
 
 NOON = int(datetime(2026, 11, 21, 12, 0, 0).astimezone().timestamp() * 1000)
@@ -85,7 +85,7 @@ def test_a_change_is_one_tabbed_line(capsys: pytest.CaptureFixture[str]) -> None
     """Revision, time, author, kind, key, value, note."""
     changes = (Change("put", "public/a", "line\nbreak"), Change("delete", "public/b"))
     printer = show.LogPrinter(as_json=False)
-    printer.revision(Revised(9, NOON, "planner", changes, note="why"))
+    printer.revision(RevisionEvent(9, NOON, "planner", changes, note="why"))
     first, second = (line.split("\t") for line in capsys.readouterr().out.splitlines())
     assert (first[0], first[2:]) == ("9", ["planner", "put", "public/a", '"line\\nbreak"', "why"])
     assert second[3:] == ["delete", "public/b", "", "why"]
@@ -95,9 +95,11 @@ def test_leases_and_epochs_are_lines_too(capsys: pytest.CaptureFixture[str]) -> 
     """Who holds what under which fence; why a new epoch began."""
     lease = Lease("public/lock", "planner", 4, NOON)
     printer = show.LogPrinter(as_json=False)
-    printer.revision(Revised(4, NOON, "planner", (Change("grant", "public/lock", lease=lease),)))
+    printer.revision(
+        RevisionEvent(4, NOON, "planner", (Change("grant", "public/lock", lease=lease),))
+    )
     epoch = Epoch(2, "e", "engine", from_revision=4, revision=99)
-    printer.revision(Revised(99, NOON, "~engine", (), epoch=epoch))
+    printer.revision(RevisionEvent(99, NOON, "~engine", (), epoch=epoch))
     out = capsys.readouterr().out
     assert "grant\tpublic/lock\tplanner fence 4" in out
     assert "epoch\tepoch 2 begins (engine) after 4" in out
@@ -107,7 +109,9 @@ def test_leases_and_epochs_are_lines_too(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_change_on_a_terminal_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """However long its value and its note are."""
     changes = (Change("put", "public/a", "v" * 500),)
-    show.LogPrinter(as_json=False).revision(Revised(9, NOON, "planner", changes, note="n" * 500))
+    show.LogPrinter(as_json=False).revision(
+        RevisionEvent(9, NOON, "planner", changes, note="n" * 500)
+    )
     [line] = STYLE.sub("", capsys.readouterr().out).splitlines()
     assert len(line) <= 80
     assert "planner" in line
@@ -119,7 +123,7 @@ def test_a_control_sequence_in_a_note_does_not_reach_the_terminal(
     """What an agent wrote cannot move the cursor, nor forge a line or a column."""
     changes = (Change("put", "public/a", "\x1b[2J"),)
     printer = show.LogPrinter(as_json=False)
-    printer.revision(Revised(9, NOON, "planner", changes, note="a\x1b[2J\tb\nc"))
+    printer.revision(RevisionEvent(9, NOON, "planner", changes, note="a\x1b[2J\tb\nc"))
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert out.count("\n") == 1

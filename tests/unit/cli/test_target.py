@@ -8,10 +8,18 @@ import pytest
 
 from blackboard.cli.errors import CommandError, Exit
 from blackboard.cli.options import Flags
-from blackboard.cli.target import Context, Contexts, Target, change, data_directory, load, resolve
+from blackboard.cli.target import (
+    Contexts,
+    ServiceContext,
+    Target,
+    change,
+    data_directory,
+    load,
+    resolve,
+)
 
-LOCAL = Context("ws://127.0.0.1:7420", token="local-token")
-PROD = Context("wss://boards.example.org", token="prod-token", board="expansion")
+LOCAL = ServiceContext("ws://127.0.0.1:7420", token="local-token")
+PROD = ServiceContext("wss://boards.example.org", token="prod-token", board="expansion")
 KNOWN = Contexts(None, {"local": LOCAL, "prod": PROD})
 ENVIRON = {
     "BLACKBOARD_URL": "ws://environ",
@@ -113,7 +121,7 @@ def test_a_token_file_is_read_when_it_is_needed(tmp_path: Path) -> None:
     """White space around it does not count; a missing file is told, not ignored."""
     path = tmp_path / "token"
     path.write_text("secret\n")
-    known = Contexts(None, {"local": Context("ws://x", token_file=str(path))})
+    known = Contexts(None, {"local": ServiceContext("ws://x", token_file=str(path))})
     assert resolve(Flags(), {}, known).token == "secret"
     path.unlink()
     with pytest.raises(CommandError) as refused:
@@ -124,7 +132,7 @@ def test_a_token_file_is_read_when_it_is_needed(tmp_path: Path) -> None:
 
 def test_the_data_directory_is_that_of_the_service_in_use() -> None:
     """So that `token create` signs with the right secret; flag and environment precede."""
-    known = Contexts(None, {"local": Context("ws://x", data="here"), "prod": PROD})
+    known = Contexts(None, {"local": ServiceContext("ws://x", data="here"), "prod": PROD})
     assert data_directory(Flags(), {}, known) == "here"
     assert data_directory(Flags(data="there"), {"BLACKBOARD_DATA": "x"}, known) == "there"
     assert data_directory(Flags(), {"BLACKBOARD_DATA": "x"}, known) is None
@@ -168,14 +176,18 @@ def test_a_broken_file_is_told(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("context", "url", "is_here"),
     [
-        (Context("wss://board.example.org"), None, False),
-        (Context("wss://board.example.org", data="/var/lib/b"), None, True),
-        (Context("wss://board.example.org", data="/var/lib/b"), "wss://other.example.org", False),
-        (Context("wss://board.example.org"), "ws://[::1]:7420", True),
+        (ServiceContext("wss://board.example.org"), None, False),
+        (ServiceContext("wss://board.example.org", data="/var/lib/b"), None, True),
+        (
+            ServiceContext("wss://board.example.org", data="/var/lib/b"),
+            "wss://other.example.org",
+            False,
+        ),
+        (ServiceContext("wss://board.example.org"), "ws://[::1]:7420", True),
     ],
 )
 def test_a_service_is_here_by_its_address_or_by_its_data(
-    context: Context, url: str | None, is_here: bool
+    context: ServiceContext, url: str | None, is_here: bool
 ) -> None:
     """`serve` remembers the directory; whoever adds a context of another machine has none."""
     known = Contexts().adding("team", context).using("team")

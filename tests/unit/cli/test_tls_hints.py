@@ -8,7 +8,7 @@ import pytest
 
 import blackboard
 from blackboard.cli import doctor as checks
-from blackboard.cli.doctor import Finding, Status
+from blackboard.cli.doctor import Finding, FindingStatus
 from blackboard.cli.errors import explain
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Unavailable
@@ -47,7 +47,7 @@ async def hint_of_a_command(url: str, ca: Path) -> str:
 async def finding_of_doctor(url: str, ca: Path) -> Finding:
     """The one finding of doctor, which looks no further."""
     [finding] = await asyncio.to_thread(lambda: list(checks.service(url, str(ca))))
-    assert (finding.check, finding.status) == ("/healthz", Status.FAIL)
+    assert (finding.check, finding.status) == ("/healthz", FindingStatus.FAIL)
     return finding
 
 

@@ -4,15 +4,15 @@ import pytest
 
 from blackboard.cli.errors import CommandError, Exit
 from blackboard.cli.token import checked_id, claims_of, parse_grant
-from blackboard.core.access import ALL_RIGHTS, Grant, Right, agent
+from blackboard.core.access import ALL_RIGHTS, AccessGrant, Right, agent
 from blackboard.integrity.tokens import issue, new_secret
 
 
 def test_a_grant_is_a_pattern_and_rights() -> None:
     """`all` stands for every right there is."""
     both = frozenset({Right.READ, Right.WRITE})
-    assert parse_grant("public/**=read,write") == Grant("public/**", both)
-    assert parse_grant("**=all") == Grant("**", ALL_RIGHTS)
+    assert parse_grant("public/**=read,write") == AccessGrant("public/**", both)
+    assert parse_grant("**=all") == AccessGrant("**", ALL_RIGHTS)
 
 
 @pytest.mark.parametrize("text", ["public/**", "public/**=", "public/**=rite", "a=read,,write"])

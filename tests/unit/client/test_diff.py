@@ -6,7 +6,7 @@ import pytest
 
 from blackboard.client.diff import Diff, KeyChange
 from blackboard.client.views import Entry
-from blackboard.types import TEXT_DIFF_LINES_MAX
+from blackboard.limits import TEXT_DIFF_LINES_MAX
 
 
 def entry(value: Any, key: str = "public/a", expires_at_ms: int | None = None) -> Entry:

@@ -14,15 +14,16 @@ from blackboard.core import access
 from blackboard.core.checkpoints import ExportPage
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest, Unavailable
+from blackboard.limits import LIST_ENTRIES_MAX, OPERATIONS_MAX
 from blackboard.server.assembly import archive_beside
-from blackboard.server.requests import LocalLink
+from blackboard.server.requests import RequestHandler
 from blackboard.server.service import Service
-from blackboard.types import LIST_ENTRIES_MAX, OPERATIONS_MAX, Key
+from blackboard.units import Key
 
 GOOD = b"an export of last week"
 
 
-class HookedLink(LocalLink):
+class HookedLink(RequestHandler):
     """A way to the service on which `hook` is awaited before each page, with its number."""
 
     hook: Callable[[int], Awaitable[None]]

@@ -18,7 +18,8 @@ from blackboard.core.commit import (
     Put,
 )
 from blackboard.errors import Conflict
-from blackboard.types import BASED_ON_MAX, Key, Revision
+from blackboard.limits import BASED_ON_MAX
+from blackboard.units import Key, Revision
 from blackboard.wire.codec import encode_value
 from tests.unit.server.hooked import client_of, service_over
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from blackboard.client.views import Receipt
-from blackboard.client.writer import Wish, Writer
+from blackboard.client.writer import CommitRequest, Writer
 from blackboard.core.access import operator
 from blackboard.core.commit import (
     ABSENT,
@@ -31,19 +31,19 @@ from blackboard.errors import (
     StepSuperseded,
     Unavailable,
 )
-from blackboard.server.requests import LocalLink
+from blackboard.limits import LANES_MAX, REQUEST_TIMEOUT_MS
+from blackboard.server.requests import RequestHandler
 from blackboard.server.service import Service
-from blackboard.types import LANES_MAX, REQUEST_TIMEOUT_MS
 from blackboard.wire.codec import encode_value
 from tests.unit.server.hooked import service_over
 
 PATIENCE_S = 60.0
-ADD_ONE = Wish((Increment("public/n", 1),))
+ADD_ONE = CommitRequest((Increment("public/n", 1),))
 Deliver = Callable[[Commit], Awaitable[Receipt]]
 Fault = Callable[[Commit, Deliver], Awaitable[Receipt]]
 
 
-class LossyLink(LocalLink):
+class LossyLink(RequestHandler):
     """The way to a real service on which each attempt at a commit meets the next of `faults`."""
 
     def prepare(self, *faults: Fault) -> "LossyLink":
@@ -208,7 +208,7 @@ async def test_what_nobody_can_tell_any_more_is_not_asked_again(
 
 async def test_a_refusal_is_not_sent_again(writer: Writer, link: LossyLink) -> None:
     with pytest.raises(InvalidRequest):
-        await writer.commit(Wish(()))
+        await writer.commit(CommitRequest(()))
     assert len(link.attempts) == 1
 
 
@@ -405,7 +405,7 @@ async def test_a_cancelled_commit_gives_its_lane_back_and_its_number_is_not_used
 async def test_a_conflict_uses_up_a_number_and_costs_nothing(
     writer: Writer, link: LossyLink
 ) -> None:
-    refused = Wish(ADD_ONE.ops, conditions=(KeyAt("public/n", 7),))
+    refused = CommitRequest(ADD_ONE.ops, conditions=(KeyAt("public/n", 7),))
     with pytest.raises(Conflict):
         await writer.commit(refused)
     assert (await writer.commit(ADD_ONE)).revision == 1
@@ -431,13 +431,13 @@ async def test_an_attempt_that_arrives_after_its_retry_was_refused_does_nothing(
     link.prepare(stalled)
 
     async def in_the_way(commit: Commit, deliver: Deliver) -> Receipt:
-        await other.commit(Wish((Put("public/n", encode_value(7)),)))
+        await other.commit(CommitRequest((Put("public/n", encode_value(7)),)))
         return await deliver(commit)
 
     link.faults.append(in_the_way)
     with anyio.fail_after(PATIENCE_S), pytest.raises(Conflict):
-        await writer.commit(Wish(ADD_ONE.ops, conditions=(KeyAt("public/n", ABSENT),)))
-    await other.commit(Wish((Delete("public/n"),)))
+        await writer.commit(CommitRequest(ADD_ONE.ops, conditions=(KeyAt("public/n", ABSENT),)))
+    await other.commit(CommitRequest((Delete("public/n"),)))
     with pytest.raises(StepSuperseded):
         await stalled.arrive()
     assert (await writer.commit(ADD_ONE)).results == (1,)
@@ -454,7 +454,7 @@ async def test_a_refusal_of_a_retry_is_unknown_while_the_first_attempt_may_get_i
 
     link.prepare(lost_request, delivered, not_reached, time_is_up)
     with anyio.fail_after(PATIENCE_S), pytest.raises(OutcomeUnknown):
-        await writer.commit(Wish(ADD_ONE.ops, conditions=(KeyAt("public/n", ABSENT),)))
+        await writer.commit(CommitRequest(ADD_ONE.ops, conditions=(KeyAt("public/n", ABSENT),)))
     link.prepare()
     assert (await writer.commit(ADD_ONE)).results == (2,)
 
@@ -471,6 +471,6 @@ async def test_what_makes_a_refusal_certain_is_sent_until_it_is_answered(
 
     link.prepare(lost_request, delivered, fault)
     with anyio.fail_after(PATIENCE_S), pytest.raises(Conflict):
-        await writer.commit(Wish(ADD_ONE.ops, conditions=(KeyAt("public/n", ABSENT),)))
+        await writer.commit(CommitRequest(ADD_ONE.ops, conditions=(KeyAt("public/n", ABSENT),)))
     assert [commit.id.step for commit in link.attempts] == [2, 2, 3, 3]
     assert (await writer.commit(ADD_ONE)).results == (2,)

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from blackboard.client.client import Client
-from blackboard.client.link import Link, WatchRequest
+from blackboard.client.link import Transport, WatchRequest
 from blackboard.core import access
 from blackboard.core.access import METHODS, Checked, Principal, Right
 from blackboard.core.commit import (
@@ -35,10 +35,10 @@ from blackboard.core.path import parse_pattern
 from blackboard.core.watch import Position
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import AccessDenied, Conflict, InvalidRequest, LimitExceeded
+from blackboard.limits import PATTERNS_MAX
 from blackboard.server.assembly import archive_beside
-from blackboard.server.requests import LocalLink
+from blackboard.server.requests import RequestHandler
 from blackboard.server.service import Service
-from blackboard.types import PATTERNS_MAX
 from blackboard.wire.codec import encode_value
 from tests.unit.server.past_attempts import PAST
 
@@ -67,7 +67,8 @@ PATHS = st.lists(st.sampled_from(["public", "private", "inbox", "*", "ada", "a"]
 )
 PATTERNS = st.just("**") | PATHS | PATHS.map(lambda path: path + "/**")
 GRANTS = st.lists(
-    st.builds(access.Grant, PATTERNS, st.sets(st.sampled_from(Right)).map(frozenset)), max_size=4
+    st.builds(access.AccessGrant, PATTERNS, st.sets(st.sampled_from(Right)).map(frozenset)),
+    max_size=4,
 ).map(tuple)
 
 
@@ -76,8 +77,8 @@ GRANTS = st.lists(
     [
         (OPERATOR, True),
         (NO_BOARDS, False),
-        (Principal("half", (access.Grant("public/**", frozenset({Right.ADMIN})),)), False),
-        (Principal("reader", (access.Grant("**", frozenset({Right.READ})),)), False),
+        (Principal("half", (access.AccessGrant("public/**", frozenset({Right.ADMIN})),)), False),
+        (Principal("reader", (access.AccessGrant("**", frozenset({Right.READ})),)), False),
     ],
     ids=["operator", "of-one-board", "of-public", "reader"],
 )
@@ -87,10 +88,10 @@ def test_an_admin_has_everything_on_every_board(principal: Principal, is_admin: 
 
 
 @given(GRANTS, st.sampled_from(Right), PREFIXES, BELOW)
-@example((access.Grant("public/*", access.ALL_RIGHTS),), Right.READ, "public", "a/b")
-@example((access.Grant("*/*", access.ALL_RIGHTS),), Right.WRITE, "private/ada", "a")
+@example((access.AccessGrant("public/*", access.ALL_RIGHTS),), Right.READ, "public", "a/b")
+@example((access.AccessGrant("*/*", access.ALL_RIGHTS),), Right.WRITE, "private/ada", "a")
 def test_a_right_below_a_prefix_is_a_right_on_every_key_there(
-    grants: tuple[access.Grant, ...], right: Right, prefix: str, below: str
+    grants: tuple[access.AccessGrant, ...], right: Right, prefix: str, below: str
 ) -> None:
     if access.allows_below(grants, right, prefix):
         assert access.allows(grants, right, f"{prefix}/{below}")
@@ -104,25 +105,30 @@ def test_a_pattern_with_an_open_end_covers_what_lies_below_its_matches(
     pattern: str, prefix: str
 ) -> None:
     """The other direction, so that nobody is refused without a reason."""
-    grants = (access.Grant(pattern, frozenset({Right.READ})),)
+    grants = (access.AccessGrant(pattern, frozenset({Right.READ})),)
     deep = all(access.allows(grants, Right.READ, f"{prefix}/{x}") for x in ("zz", "zz/zz", "z/z/z"))
     assert access.allows_below(grants, Right.READ, prefix) == deep
 
 
 @given(GRANTS, GRANTS, st.sampled_from(Right), KEYS)
 def test_grants_only_add_up(
-    some: tuple[access.Grant, ...], more: tuple[access.Grant, ...], right: Right, key: str
+    some: tuple[access.AccessGrant, ...],
+    more: tuple[access.AccessGrant, ...],
+    right: Right,
+    key: str,
 ) -> None:
     either = access.allows(some, right, key) or access.allows(more, right, key)
     assert access.allows(some + more, right, key) == either
 
 
 @given(GRANTS, PATTERNS, KEYS)
-@example((access.Grant("**", frozenset({Right.READ})),), "**", SECRET)
-@example((access.Grant("private/*/a", frozenset({Right.READ})),), "private/**", "private/ada/a")
-@example((access.Grant("private/*/a", frozenset({Right.READ})),), "*/ada/**", "private/ada/a")
+@example((access.AccessGrant("**", frozenset({Right.READ})),), "**", SECRET)
+@example(
+    (access.AccessGrant("private/*/a", frozenset({Right.READ})),), "private/**", "private/ada/a"
+)
+@example((access.AccessGrant("private/*/a", frozenset({Right.READ})),), "*/ada/**", "private/ada/a")
 def test_what_is_reached_holds_all_that_may_be_read(
-    grants: tuple[access.Grant, ...], pattern: str, key: str
+    grants: tuple[access.AccessGrant, ...], pattern: str, key: str
 ) -> None:
     """And nothing else, unless it says so."""
     reach = access.reach(grants, pattern)
@@ -137,7 +143,7 @@ def test_what_is_reached_holds_all_that_may_be_read(
 
 @given(GRANTS, PATTERNS)
 def test_what_is_reached_is_in_order_and_apart(
-    grants: tuple[access.Grant, ...], pattern: str
+    grants: tuple[access.AccessGrant, ...], pattern: str
 ) -> None:
     bounds = [bound for pair in access.reach(grants, pattern).ranges for bound in pair]
     assert bounds == sorted(set(bounds))
@@ -195,12 +201,12 @@ def test_names_that_no_agent_may_have(name: str) -> None:
 
 
 def test_grants_are_checked_when_they_are_made() -> None:
-    good = access.Grant("public/**", frozenset())
+    good = access.AccessGrant("public/**", frozenset())
     assert access.check_grants([good] * PATTERNS_MAX) == (good,) * PATTERNS_MAX
     with pytest.raises(LimitExceeded):
         access.check_grants([good] * (PATTERNS_MAX + 1))
     with pytest.raises(InvalidRequest):
-        access.check_grants([access.Grant("public/**/x", frozenset())])
+        access.check_grants([access.AccessGrant("public/**/x", frozenset())])
 
 
 def test_only_an_operator_acts_for_others_and_then_with_their_rights_and_its_own_limits() -> None:
@@ -284,17 +290,19 @@ ELSEWHERE = {"refresh"}  # answered by the edge (net/), which knows the connecti
 
 def link_methods() -> set[str]:
     """The requests that the Link protocol knows."""
-    return {name for name, _ in inspect.getmembers(Link) if not name.startswith("_")} - NOT_REQUESTS
+    return {
+        name for name, _ in inspect.getmembers(Transport) if not name.startswith("_")
+    } - NOT_REQUESTS
 
 
 def test_every_method_of_the_service_stands_in_the_table() -> None:
     assert link_methods() | ELSEWHERE == set(METHODS)
 
 
-Attempt = Callable[[LocalLink], Awaitable[list[str]]]
+Attempt = Callable[[RequestHandler], Awaitable[list[str]]]
 
 
-async def _commit(link: LocalLink) -> list[str]:
+async def _commit(link: RequestHandler) -> list[str]:
     """Write the secret."""
     head = await link.head("main")
     commit = a_commit(Put(SECRET, ONE), agent=link.agent)
@@ -302,7 +310,7 @@ async def _commit(link: LocalLink) -> list[str]:
     return [SECRET]
 
 
-async def _watch(link: LocalLink) -> list[str]:
+async def _watch(link: RequestHandler) -> list[str]:
     """Keys that a watch from the beginning tells of."""
     head = await link.head("main")
     found: list[str] = []
@@ -316,88 +324,88 @@ async def _watch(link: LocalLink) -> list[str]:
     return found
 
 
-async def _log(link: LocalLink) -> list[str]:
+async def _log(link: RequestHandler) -> list[str]:
     page = await link.log("main", 0)
     return [change.key for entry in page.entries for change in entry.changes]
 
 
-async def _read(link: LocalLink) -> list[str]:
+async def _read(link: RequestHandler) -> list[str]:
     return [entry.key for entry in (await link.read("main", [SECRET])).entries]
 
 
-async def _list(link: LocalLink) -> list[str]:
+async def _list(link: RequestHandler) -> list[str]:
     found = (await link.list("main", "**")).entries + (await link.list("main", SECRET)).entries
     return [entry.key for entry in found]
 
 
-async def _leases(link: LocalLink) -> list[str]:
+async def _leases(link: RequestHandler) -> list[str]:
     found = (await link.leases("main", "**")).leases
     return [lease.key for lease in (*found, *(await link.leases("main", SECRET)).leases)]
 
 
-async def _why(link: LocalLink) -> list[str]:
+async def _why(link: RequestHandler) -> list[str]:
     """Keys in the reasons for the plan, which was based on the secret, and for the secret."""
     causes = [*await link.why("main", PUBLIC), *await link.why("main", SECRET)]
     return [c.key for c in causes] + [key for c in causes for key, _ in c.based_on]
 
 
-async def _why_public(link: LocalLink) -> list[str]:
+async def _why_public(link: RequestHandler) -> list[str]:
     causes = await link.why("main", PUBLIC)
     return [c.key for c in causes] + [key for c in causes for key, _ in c.based_on]
 
 
-async def _head(link: LocalLink) -> list[str]:
+async def _head(link: RequestHandler) -> list[str]:
     await link.head("main")
     return []
 
 
-async def _boards(link: LocalLink) -> list[str]:
+async def _boards(link: RequestHandler) -> list[str]:
     return list(await link.boards())
 
 
-async def _lost_boards(link: LocalLink) -> list[str]:
+async def _lost_boards(link: RequestHandler) -> list[str]:
     await link.head("main")
     return [found.board for found in await link.lost_boards()] + [SECRET]
 
 
-async def _whoami(link: LocalLink) -> list[str]:
+async def _whoami(link: RequestHandler) -> list[str]:
     await link.head("main")  # which boards one may use is not asked here
     return [grant.pattern for grant in (await link.whoami()).grants]
 
 
-async def _revoke(link: LocalLink) -> list[str]:
+async def _revoke(link: RequestHandler) -> list[str]:
     """Take away all that ada was issued."""
     await link.head("main")
     await link.revoke(principal="ada")
     return [SECRET]
 
 
-async def _document(link: LocalLink) -> list[str]:
+async def _document(link: RequestHandler) -> list[str]:
     async with link.document("main", SECRET):
         return [SECRET]
 
 
-async def _audit(link: LocalLink) -> list[str]:
+async def _audit(link: RequestHandler) -> list[str]:
     await link.head("main")
     await link.audit(after=None, limit=1)
     return [SECRET]
 
 
-async def _erase(link: LocalLink) -> list[str]:
+async def _erase(link: RequestHandler) -> list[str]:
     await link.head("main")
     with contextlib.suppress(InvalidRequest):  # nothing is encrypted here
         await link.erase("ada", "main")
     return [SECRET]
 
 
-async def _rewrap(link: LocalLink) -> list[str]:
+async def _rewrap(link: RequestHandler) -> list[str]:
     await link.head("main")
     with contextlib.suppress(InvalidRequest):
         await link.rewrap()
     return [SECRET]
 
 
-async def _remove(link: LocalLink) -> list[str]:
+async def _remove(link: RequestHandler) -> list[str]:
     await link.remove("main")
     return [SECRET]
 

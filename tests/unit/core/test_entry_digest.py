@@ -19,7 +19,7 @@ from blackboard.core.entry_digest import (
     is_proved,
     proof_of,
 )
-from blackboard.types import PROOF_LEAVES_MAX
+from blackboard.limits import PROOF_LEAVES_MAX
 
 LEASE = Lease("public/l", "ada", 3, 99, (Waiter("bo", 5, 6),))
 ENTRY = LogEntry(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blackboard.core.model import kind_of, read_integer, write_integer
-from blackboard.types import INTEGER_MAX
+from blackboard.limits import INTEGER_MAX
 
 
 @pytest.mark.parametrize(

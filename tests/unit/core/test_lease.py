@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core import lease as rules
 from blackboard.core.commit import Expire, Grant, HeldFence, Lease, Release, Renew, Waiter
 from blackboard.errors import BlackboardError, Fenced, LeaseHeld, LimitExceeded

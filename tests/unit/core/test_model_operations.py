@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core.commit import (
     ABSENT,
     Append,

@@ -21,7 +21,7 @@ from blackboard.core.path import (
     range_watched,
 )
 from blackboard.errors import InvalidRequest, LimitExceeded
-from blackboard.types import KEY_BYTES_MAX, PATTERNS_MAX, SEGMENT_BYTES_MAX
+from blackboard.limits import KEY_BYTES_MAX, PATTERNS_MAX, SEGMENT_BYTES_MAX
 
 segments = st.text("ab.~-_09", min_size=1, max_size=3).filter(lambda s: s not in (".", ".."))
 paths = st.lists(segments, min_size=1, max_size=4).map("/".join)

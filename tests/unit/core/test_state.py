@@ -27,7 +27,7 @@ from blackboard.core.commit import (
 )
 from blackboard.core.model import decide
 from blackboard.core.path import range_below
-from blackboard.core.state import Answer, State, Tombstone, Usage, evolve, size_of
+from blackboard.core.state import BoardUsage, LaneAnswer, State, Tombstone, evolve, size_of
 from blackboard.wire.codec import marker_entry
 from tests.conformance.drawing import Drawing
 from tests.conformance.machines import lowered_limits, undated
@@ -137,11 +137,11 @@ def test_each_lane_keeps_its_last_answer() -> None:
     """With the results; another process on the same lane notes whose answer it pushed out."""
     trial = Trial()
     trial.commit(Increment("public/n", 5))
-    first = Answer("ada-1", 1, 1, 1_000, (5,), overwritten=0)
+    first = LaneAnswer("ada-1", 1, 1, 1_000, (5,), overwritten=0)
     assert trial.state.answers == {("ada", 0): first}
     other = Commit(CommitId("ada", 0, "ada-2", 1), "first", (Increment("public/n", 1),))
     trial.send(other)
-    assert trial.state.answers["ada", 0] == Answer("ada-2", 1, 2, 1_000, (6,), overwritten=1)
+    assert trial.state.answers["ada", 0] == LaneAnswer("ada-2", 1, 2, 1_000, (6,), overwritten=1)
     trial.send(replace(other, id=CommitId("ada", 0, "ada-2", 2)))
     assert trial.state.answers["ada", 0].overwritten == 1
 
@@ -240,7 +240,7 @@ BREAKS: list[tuple[Callable[[State], object], str]] = [
     ),
     (lambda state: setattr(state, "oldest", 3), "a trace of a removal is older than the log"),
     (lambda state: setattr(state, "revision", 2), "a revision is in the future"),
-    (lambda state: state.usage.update(public=Usage(1, 9)), "the sums are wrong"),
+    (lambda state: state.usage.update(public=BoardUsage(1, 9)), "the sums are wrong"),
     (lambda state: state.usage.pop(""), "the sums are wrong"),
     (lambda state: state.expiring.clear(), "the order of expiry is wrong"),
 ]

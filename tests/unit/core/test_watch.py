@@ -18,7 +18,7 @@ from blackboard.core.watch import (
     check_start,
 )
 from blackboard.errors import Compacted, FutureRevision, InvalidRequest, RolledBack
-from blackboard.types import REVISION_MAX
+from blackboard.limits import REVISION_MAX
 
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=40)
 FIRST = Epoch(1, "first")

@@ -18,9 +18,9 @@ from blackboard.core.commit import (
 )
 from blackboard.core.model import Outcome, decide, log_entry, prolong
 from blackboard.core.path import namespace_of
-from blackboard.core.state import State, Usage, evolve, hold, shares_of
+from blackboard.core.state import BoardUsage, State, evolve, hold, shares_of
 from blackboard.errors import BlackboardError
-from blackboard.types import Key, Milliseconds
+from blackboard.units import Key, Milliseconds
 from blackboard.wire.codec import encode_value, prepare
 
 EPOCH = Epoch(1, "first")
@@ -125,7 +125,7 @@ def faults(state: State) -> list[str]:
             1 <= e.create_revision <= e.mod_revision <= head for e in entries.values()
         )
         and all(1 <= lease.fence <= head for lease in leases),
-        "the sums are wrong": {k: u for k, u in state.usage.items() if u != Usage()}
+        "the sums are wrong": {k: u for k, u in state.usage.items() if u != BoardUsage()}
         == sums(entries.values()),
         "the leases are counted wrong": state.held == holders(leases),
         "the order of expiry is wrong": list(state.expiring) == expiry(entries.values()),
@@ -133,15 +133,15 @@ def faults(state: State) -> list[str]:
     return [fault for fault, holds in checks.items() if not holds]
 
 
-def sums(entries: Iterable[Entry]) -> dict[str, Usage]:
+def sums(entries: Iterable[Entry]) -> dict[str, BoardUsage]:
     """What `State.usage` should be, computed from nothing."""
-    used: dict[str, Usage] = {}
+    used: dict[str, BoardUsage] = {}
     for entry in entries:
         namespace = namespace_of(entry.key)
         for name in (namespace, "", *shares_of(account_of(entry.author), namespace)):
-            old = used.get(name, Usage())
+            old = used.get(name, BoardUsage())
             size = len(entry.key) + len(entry.value)
-            used[name] = Usage(old.keys + 1, old.bytes + size)
+            used[name] = BoardUsage(old.keys + 1, old.bytes + size)
     return used
 
 

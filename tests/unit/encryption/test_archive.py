@@ -36,6 +36,6 @@ async def test_without_its_key_nothing_is_opened(tmp_path: Path, other: str | No
     """Neither without one nor with another: it is said at once."""
     async with blackboard.open(tmp_path, master_key=new_master_key()) as client:
         await client.board("main").put(SECRET, "canary")
-    with pytest.raises((blackboard.EngineRefused, blackboard.Corrupt)):
+    with pytest.raises((blackboard.errors.EngineRefused, blackboard.errors.Corrupt)):
         async with blackboard.open(tmp_path, master_key=other):
             pass

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core.commit import Commit, CommitId, Put
 from blackboard.encryption.data_keys import KEYS_BOARD, DataKeys
 from blackboard.encryption.master_key import LocalWrapper, new_master_key

@@ -5,7 +5,7 @@ import pytest
 from blackboard.core.commit import ABSENT, Commit, CommitId, Entry, Increment, KeyAt
 from blackboard.encryption.store import Counters, Plan
 from blackboard.errors import LimitExceeded, TypeMismatch
-from blackboard.types import INTEGER_MAX
+from blackboard.limits import INTEGER_MAX
 from blackboard.wire.codec import encode_value, prepare
 
 KEY = "private/ada/n"

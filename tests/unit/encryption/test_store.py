@@ -34,7 +34,8 @@ from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Conflict, Corrupt, LimitExceeded, StaleEpoch, TypeMismatch
 from blackboard.integrity.envelope import is_sealed
-from blackboard.types import INTEGER_MAX, Key, Revision
+from blackboard.limits import INTEGER_MAX
+from blackboard.units import Key, Revision
 from blackboard.wire.codec import Prepared, decode_value, encode_value, prepare
 
 BOARD = "main"

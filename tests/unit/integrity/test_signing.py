@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blackboard.core.checkpoints import Cut, Facts, Stored
+from blackboard.core.checkpoints import Cut, Facts, StoredCheckpoint
 from blackboard.core.commit import Epoch
 from blackboard.errors import Corrupt, InvalidRequest
 from blackboard.integrity.signing import (
@@ -34,10 +34,12 @@ CUT = Cut(
 )
 
 
-def stored(seal: Seal, cut: Cut = CUT) -> Stored:
+def stored(seal: Seal, cut: Cut = CUT) -> StoredCheckpoint:
     """A checkpoint as it is kept."""
     manifest, signature = seal.seal(cut)
-    return Stored("main", cut.name, cut.revision, cut.time_ms, "named", manifest, signature)
+    return StoredCheckpoint(
+        "main", cut.name, cut.revision, cut.time_ms, "named", manifest, signature
+    )
 
 
 def test_a_manifest_is_the_same_bytes_every_time() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blackboard.core.access import (
-    Grant,
+    AccessGrant,
     Narrowing,
     Principal,
     Right,
@@ -32,7 +32,7 @@ from blackboard.integrity.tokens import (
     unverified,
     verify,
 )
-from blackboard.types import NARROWINGS_MAX
+from blackboard.limits import NARROWINGS_MAX
 from blackboard.wire.parts import TOKEN_BYTES_MAX
 
 SECRET = new_secret()
@@ -45,7 +45,9 @@ HOUR_MS = 3_600_000
         operator(),
         agent("ada"),
         Principal("guest", ()),
-        Principal("one", (Grant("public/**", frozenset({Right.READ})),), frozenset({"a", "b"})),
+        Principal(
+            "one", (AccessGrant("public/**", frozenset({Right.READ})),), frozenset({"a", "b"})
+        ),
     ],
     ids=lambda principal: principal.name,
 )
@@ -179,7 +181,9 @@ def test_a_secret_is_long_enough_or_refused_without_being_shown() -> None:
 
 def test_a_token_that_would_be_too_long_is_not_issued() -> None:
     """It would not pass as a header."""
-    grants = tuple(Grant(f"public/{'x' * 120}/{n}/**", frozenset({Right.READ})) for n in range(60))
+    grants = tuple(
+        AccessGrant(f"public/{'x' * 120}/{n}/**", frozenset({Right.READ})) for n in range(60)
+    )
     with pytest.raises(LimitExceeded) as caught:
         issue(SECRET, Principal("ada", grants), HOUR_MS)
     assert caught.value.maximum == TOKEN_BYTES_MAX
@@ -241,7 +245,7 @@ PATTERN = st.builds(
     st.sampled_from([[], ["**"]]),
 )
 GRANTS = st.lists(
-    st.builds(Grant, PATTERN, st.sets(st.sampled_from(Right)).map(frozenset)), max_size=4
+    st.builds(AccessGrant, PATTERN, st.sets(st.sampled_from(Right)).map(frozenset)), max_size=4
 ).map(tuple)
 KEY = st.lists(st.sampled_from(["public", "private", "ada", "a", "b"]), min_size=1, max_size=4).map(
     "/".join
@@ -263,7 +267,7 @@ def may(principal: Principal) -> dict[str, object]:
 
 @given(GRANTS, BOARDS, st.lists(NARROWINGS, min_size=1, max_size=3), st.lists(KEY, min_size=5))
 def test_a_token_can_only_be_narrowed(
-    grants: tuple[Grant, ...], boards: frozenset[str], steps: list[Narrowing], keys: list[str]
+    grants: tuple[AccessGrant, ...], boards: frozenset[str], steps: list[Narrowing], keys: list[str]
 ) -> None:
     """Whatever is asked for: it is refused, or what comes out allows nothing more, link by link."""
     token = issue(SECRET, Principal("ada", grants, boards, acts_for_any=True), HOUR_MS)
@@ -292,8 +296,8 @@ def test_a_pattern_that_covers_another_matches_all_that_it_matches(
     read = frozenset({Right.READ})
     if covers(outer, inner):
         for key in keys:
-            narrow = allows((Grant(inner, read),), Right.READ, key)
-            assert narrow <= allows((Grant(outer, read),), Right.READ, key)
+            narrow = allows((AccessGrant(inner, read),), Right.READ, key)
+            assert narrow <= allows((AccessGrant(outer, read),), Right.READ, key)
 
 
 @pytest.mark.parametrize(
@@ -314,7 +318,7 @@ def test_what_covers_what(outer: str, inner: str, covered: bool) -> None:
     assert covers(outer, inner) is covered
 
 
-READ_NOTES = (Grant("public/notes/**", frozenset({Right.READ})),)
+READ_NOTES = (AccessGrant("public/notes/**", frozenset({Right.READ})),)
 
 
 def narrow_token() -> str:

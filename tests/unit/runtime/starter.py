@@ -7,7 +7,7 @@ import asyncio
 import sys
 
 import blackboard
-from blackboard.runtime.processes import Place, in_processes
+from blackboard.runtime.processes import BoardAddress, in_processes
 from blackboard.runtime.team import run_team
 from tests.unit.runtime.crew import Patient
 
@@ -16,7 +16,9 @@ async def main(url: str, token: str) -> None:
     """Run a team of one."""
     async with blackboard.connect(url, token=token) as client:
         board = client.board("main")
-        await run_team(board, [Patient("ada")], make_life=in_processes(board, Place(url, token)))
+        await run_team(
+            board, [Patient("ada")], make_supervisor=in_processes(board, BoardAddress(url, token))
+        )
 
 
 if __name__ == "__main__":

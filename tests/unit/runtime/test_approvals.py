@@ -9,12 +9,13 @@ from blackboard.client.views import Entry
 from blackboard.core.commit import Put
 from blackboard.core.path import DECISIONS
 from blackboard.errors import Corrupt, InvalidRequest
+from blackboard.limits import APPROVAL_FACTS_MAX, INBOX_TAKE_MAX
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.approvals import REQUESTS, Answer, Fact, Request
 from blackboard.runtime.context import Context, Reference
 from blackboard.runtime.runner import Runner
-from blackboard.runtime.trial import Inputs, MemoryDesk, run_step
-from blackboard.types import APPROVAL_FACTS_MAX, INBOX_TAKE_MAX, Key
+from blackboard.runtime.trial import Inputs, MemoryBoardPort, try_step
+from blackboard.units import Key
 from blackboard.wire.codec import encode_value
 
 FACT = "public/0"
@@ -54,16 +55,16 @@ async def test_a_request_is_based_on_so_many_facts() -> None:
     """One more is refused."""
     asker = Asker("ada")
     asker.facts = APPROVAL_FACTS_MAX
-    assert (await run_step(asker)).stepped.rests
+    assert (await try_step(asker)).stepped.rests
     asker.facts += 1
     with pytest.raises(InvalidRequest, match="facts"):
-        await run_step(asker)
+        await try_step(asker)
 
 
 async def test_a_step_takes_so_many_letters_at_once() -> None:
     """Whatever it asks for."""
     letters = [("bob", n) for n in range(INBOX_TAKE_MAX + 1)]
-    assert (await run_step(Reader("ada"), None, Inputs(inbox=letters))).written == {
+    assert (await try_step(Reader("ada"), None, Inputs(inbox=letters))).written == {
         "public/taken": INBOX_TAKE_MAX
     }
 
@@ -71,7 +72,7 @@ async def test_a_step_takes_so_many_letters_at_once() -> None:
 async def test_what_was_never_kept_cannot_be_read() -> None:
     """And is not taken for None."""
     with pytest.raises(Corrupt):
-        await run_step(Forgetful("ada"))
+        await try_step(Forgetful("ada"))
 
 
 @pytest.mark.parametrize(
@@ -85,32 +86,32 @@ async def test_what_was_never_kept_cannot_be_read() -> None:
 )
 async def test_what_is_no_answer_does_not_count(written: object) -> None:
     """Nor one to another revision than that of the request."""
-    desk = MemoryDesk("ada")
-    runner = Runner(Asker("ada"), desk)
-    desk.seed("bob", Put("public/0", encode_value(1)))
+    port = MemoryBoardPort("ada")
+    runner = Runner(Asker("ada"), port)
+    port.seed("bob", Put("public/0", encode_value(1)))
     waiting = await runner.step()
     (decision, _) = waiting.patterns
-    desk.seed("bob", Put(decision, encode_value(written)))
+    port.seed("bob", Put(decision, encode_value(written)))
     assert (await runner.step()).status is waiting.status
 
 
 async def test_a_request_that_somebody_else_wrote_is_none() -> None:
     """It is made by the agent itself, over that."""
-    desk = MemoryDesk("ada")
-    runner = Runner(Asker("ada"), desk)
+    port = MemoryBoardPort("ada")
+    runner = Runner(Asker("ada"), port)
     waiting = await runner.step()
     key = waiting.patterns[0].replace("~decisions", "~approvals")
     request = Request(question="go on", facts=(Fact(key="public/0", revision=0, digest="x"),))
-    desk.seed("eve", Put(key, encode_value(request.model_dump(mode="json"))))
-    answer = Answer(approved=True, request=desk.log[-1].revision)
-    desk.seed("bob", Put(waiting.patterns[0], encode_value(answer.model_dump())))
+    port.seed("eve", Put(key, encode_value(request.model_dump(mode="json"))))
+    answer = Answer(approved=True, request=port.log[-1].revision)
+    port.seed("bob", Put(waiting.patterns[0], encode_value(answer.model_dump())))
     assert (await runner.step()).status is waiting.status
-    entry = await desk.entry(key)
+    entry = await port.entry(key)
     assert entry is not None
     assert entry.author == "ada"
 
 
-class Changing(MemoryDesk):
+class Changing(MemoryBoardPort):
     """A board on which the fact changes once right after it was read with an answer."""
 
     async def entries(self, keys: Sequence[Key]) -> Mapping[Key, Entry]:
@@ -121,16 +122,16 @@ class Changing(MemoryDesk):
         return found
 
 
-async def approve(desk: MemoryDesk) -> None:
+async def approve(port: MemoryBoardPort) -> None:
     """Approve the first thing that was asked, as it stands."""
-    [asked] = (await desk.list(f"{REQUESTS}/**")).entries
+    [asked] = (await port.list(f"{REQUESTS}/**")).entries
     answer = Answer(approved=True, request=asked.mod_revision)
-    desk.seed("bob", Put(asked.key.replace(REQUESTS, DECISIONS), encode_value(answer.model_dump())))
+    port.seed("bob", Put(asked.key.replace(REQUESTS, DECISIONS), encode_value(answer.model_dump())))
 
 
-async def asked_again(desk: MemoryDesk) -> Request:
+async def asked_again(port: MemoryBoardPort) -> Request:
     """What is asked the second time."""
-    [asked] = (await desk.list(f"{REQUESTS}/**")).entries
+    [asked] = (await port.list(f"{REQUESTS}/**")).entries
     request = Request.model_validate(asked.value)
     assert request.asked == 2
     return request
@@ -138,23 +139,23 @@ async def asked_again(desk: MemoryDesk) -> Request:
 
 async def test_a_fact_that_changes_while_the_answer_is_taken_in_asks_again() -> None:
     """The answer is recorded in a commit in which the fact is what was shown, or not at all."""
-    desk = Changing("ada")
-    desk.seed("bob", Put(FACT, encode_value(1)))
-    runner = Runner(Asker("ada"), desk)
+    port = Changing("ada")
+    port.seed("bob", Put(FACT, encode_value(1)))
+    runner = Runner(Asker("ada"), port)
     waiting = await runner.step()
-    await approve(desk)
+    await approve(port)
     assert (await runner.step()).status is waiting.status
-    [change] = (await asked_again(desk)).changed
+    [change] = (await asked_again(port)).changed
     assert (change.key, change.was, change.now) == (FACT, 1, 2)
 
 
 async def test_a_fact_that_is_too_large_to_be_shown_is_compared_all_the_same() -> None:
     """By its digest: a person may have looked at it elsewhere."""
-    desk = MemoryDesk("ada")
-    desk.seed("bob", Put(FACT, encode_value("a" * 5_000)))
-    runner = Runner(Asker("ada"), desk)
+    port = MemoryBoardPort("ada")
+    port.seed("bob", Put(FACT, encode_value("a" * 5_000)))
+    runner = Runner(Asker("ada"), port)
     waiting = await runner.step()
-    await approve(desk)
-    desk.seed("bob", Put(FACT, encode_value("b" * 5_000)))
+    await approve(port)
+    port.seed("bob", Put(FACT, encode_value("b" * 5_000)))
     assert (await runner.step()).status is waiting.status
-    assert [change.key for change in (await asked_again(desk)).changed] == [FACT]
+    assert [change.key for change in (await asked_again(port)).changed] == [FACT]

@@ -10,8 +10,8 @@ from blackboard.client.board import Board
 from blackboard.core.commit import Delete, Put
 from blackboard.core.path import barrier_key
 from blackboard.errors import StaleEpoch
-from blackboard.runtime.board_port import BoardDesk, Desk
-from blackboard.runtime.trial import MemoryDesk
+from blackboard.runtime.board_port import BoardPort, LiveBoardPort
+from blackboard.runtime.trial import MemoryBoardPort
 from blackboard.server.boards import commit_as_system
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
@@ -35,8 +35,8 @@ def board(service: Service) -> Board:
 
 async def test_both_desks_answer_alike(board: Board) -> None:
     """The one in memory, for tests and replays, and the one on a board."""
-    for desk in (BoardDesk(board.as_agent("ada")), MemoryDesk("ada", "main")):
-        mine: Desk = desk
+    for port in (LiveBoardPort(board.as_agent("ada")), MemoryBoardPort("ada", "main")):
+        mine: BoardPort = port
         assert (mine.agent, mine.name) == ("ada", "main")
         for number in range(3):
             await mine.commit([Put(f"public/{number}", encode_value(number))], note="put")
@@ -56,7 +56,7 @@ async def test_a_checkpoint_is_answered_by_the_commit(service: Service, board: B
     """By deleting what asks for it, at once with all that the agent has to bring."""
     ada = board.as_agent("ada")
     await commit_as_system(service.host, "main", [Put(barrier_key("ada"), ONE)])
-    await BoardDesk(ada).commit([Put("public/a", ONE)])
+    await LiveBoardPort(ada).commit([Put("public/a", ONE)])
     assert await board.entry(barrier_key("ada")) is None
     [only] = await board.log(after=1)
     assert {change.key for change in only.changes} == {"public/a", barrier_key("ada")}
@@ -66,12 +66,12 @@ async def test_a_desk_goes_on_after_a_restore_when_it_is_renewed(tmp_path: Path)
     """Not before: what it wants to write is of another past."""
     async with blackboard.open(tmp_path, level="memory") as client:
         board = client.board("main")
-        desk = BoardDesk(board.as_agent("ada"))
-        await desk.commit([Put("public/a", ONE)])
+        port = LiveBoardPort(board.as_agent("ada"))
+        await port.commit([Put("public/a", ONE)])
         await board.restore(1)
         with pytest.raises(StaleEpoch) as refused:
-            await desk.commit([Put("public/b", ONE)])
-        await desk.renew(refused.value)
-        await desk.commit([Put("public/b", ONE)])
+            await port.commit([Put("public/b", ONE)])
+        await port.renew(refused.value)
+        await port.commit([Put("public/b", ONE)])
     with pytest.raises(StaleEpoch):
-        await MemoryDesk("ada").renew(refused.value)
+        await MemoryBoardPort("ada").renew(refused.value)

@@ -10,24 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blackboard.errors import InvalidRequest, LimitExceeded
+from blackboard.limits import (
+    CALL_ATTEMPTS_MAX,
+    CALL_PAUSE_MS_MAX,
+    CALL_REASON_BYTES_MAX,
+    LARGE_BYTES_MAX,
+)
 from blackboard.runtime.calls import (
     Call,
+    CallOptions,
     CallRecord,
     Failure,
     Retry,
-    Terms,
     adapter_of,
     canonical,
     name_of,
     plain_result,
     reason_of,
     takes_key,
-)
-from blackboard.types import (
-    CALL_ATTEMPTS_MAX,
-    CALL_PAUSE_MS_MAX,
-    CALL_REASON_BYTES_MAX,
-    LARGE_BYTES_MAX,
 )
 from blackboard.wire.codec import decode_value
 
@@ -96,13 +96,13 @@ def test_models_dataclasses_times_and_bytes_can_be_arguments() -> None:
 
 def test_a_call_is_named_by_its_function_or_by_its_terms() -> None:
     """What has no name of its own needs one: two lambdas are not one tool."""
-    assert name_of(quote, Terms()) == "quote"
-    assert name_of(Shop().price, Terms()) == "Shop.price"
-    assert name_of(quote, Terms(name="quotes")) == "quotes"
+    assert name_of(quote, CallOptions()) == "quote"
+    assert name_of(Shop().price, CallOptions()) == "Shop.price"
+    assert name_of(quote, CallOptions(name="quotes")) == "quotes"
     for nameless in (lambda: 1, partial(quote)):
         with pytest.raises(InvalidRequest):
-            name_of(nameless, Terms())
-        assert name_of(nameless, Terms(name="named")) == "named"
+            name_of(nameless, CallOptions())
+        assert name_of(nameless, CallOptions(name="named")) == "named"
 
 
 def test_a_tool_gets_its_key_if_it_asks_for_it() -> None:

@@ -22,12 +22,12 @@ from blackboard import InvalidRequest
 from blackboard.errors import ModelFailed
 from blackboard.runtime.chat import ChatModel, Endpoint, Patience, model_from_environment
 from blackboard.runtime.models import (
-    Message,
+    ChatMessage,
+    ModelUsage,
     Prices,
     Prompt,
     Reply,
     Tool,
-    Usage,
 )
 
 KEY = "secret-key-1"
@@ -127,7 +127,7 @@ async def test_a_reply_says_how_it_came_about() -> None:
         )
     assert (reply.text, reply.model, reply.version) == ("42", "teller", "teller-2026-10/fp_1")
     assert (reply.temperature, reply.seed, reply.finish, reply.attempts) == (0.0, 7, "stop", 1)
-    assert reply.usage == Usage(prompt_tokens=12, completion_tokens=3, cost_microusd=60)
+    assert reply.usage == ModelUsage(prompt_tokens=12, completion_tokens=3, cost_microusd=60)
     assert reply.usage.tokens == 15
     messages = [
         {"role": "system", "content": "Be brief."},
@@ -145,10 +145,10 @@ async def test_tools_go_out_and_calls_come_back() -> None:
     calling = GOOD | {"choices": [{"message": said, "finish_reason": "tool_calls"}]}
     tool = Tool(name="gdp", description="Gross domestic product.")
     async with serving(lambda: JSONResponse(calling)) as teller, model_at(teller) as model:
-        asked = Message(role="user", content="GDP?")
+        asked = ChatMessage(role="user", content="GDP?")
         reply = await model.complete(Prompt(messages=(asked,), tools=(tool,)))
         [wanted] = reply.tool_calls
-        result = Message(role="tool", content="17.88", answers=wanted.id)
+        result = ChatMessage(role="tool", content="17.88", answers=wanted.id)
         await model.complete(Prompt(messages=(asked, reply.message, result)))
     assert (reply.finish, reply.text, wanted.parsed()) == ("tool_calls", "", {"of": "x"})
     assert teller.asked[0]["tools"][0]["function"]["name"] == "gdp"

@@ -10,7 +10,7 @@ from tests.unit.runtime.crew import Counter
 
 def order(target: str, name: str = "ada") -> Order:
     """What a starter tells."""
-    return Order(target=target, name=name, url="http://127.0.0.1:1", board="main", care={})
+    return Order(target=target, name=name, url="http://127.0.0.1:1", board="main", policy={})
 
 
 def test_the_class_that_was_named_is_made() -> None:

@@ -3,8 +3,7 @@
 import pytest
 
 from blackboard.errors import Corrupt, LimitExceeded
-from blackboard.runtime import chunks as large
-from blackboard.types import (
+from blackboard.limits import (
     KEY_BYTES_MAX,
     LARGE_BYTES_MAX,
     LARGE_PART_BYTES,
@@ -14,6 +13,7 @@ from blackboard.types import (
     STEP_PARTS_MAX,
     VALUE_BYTES_MAX,
 )
+from blackboard.runtime import chunks as large
 from blackboard.wire.codec import decode_value, encode_large, encode_value
 
 HEAD_BYTES = 5

@@ -4,17 +4,17 @@ import pytest
 
 from blackboard.core.commit import Put
 from blackboard.errors import Corrupt, LimitExceeded
+from blackboard.limits import INBOX_TAKE_MAX, LARGE_PART_BYTES, STEP_PARTS_MAX
 from blackboard.runtime.context import Context, Reference
 from blackboard.runtime.runner import Runner
-from blackboard.runtime.trial import Inputs, MemoryDesk, run_step
-from blackboard.types import INBOX_TAKE_MAX, LARGE_PART_BYTES, STEP_PARTS_MAX
+from blackboard.runtime.trial import Inputs, MemoryBoardPort, try_step
 from blackboard.wire.codec import encode_value
 from tests.conformance.acting import Actor, Body, Notes
 
 
 async def seen_by(body: Body, inputs: Inputs | None = None) -> list[str]:
     """What a step noted in its state."""
-    return (await run_step(Actor("ada", body), None, inputs)).state.seen
+    return (await try_step(Actor("ada", body), None, inputs)).state.seen
 
 
 async def test_entries_are_counted_with_those_that_the_step_puts() -> None:
@@ -30,13 +30,13 @@ async def test_entries_are_counted_with_those_that_the_step_puts() -> None:
 
 async def test_a_count_is_no_condition() -> None:
     """The step is taken, whatever becomes of what it counted."""
-    desk = MemoryDesk("ada")
+    port = MemoryBoardPort("ada")
 
     async def step(ctx: Context[Notes]) -> None:
         ctx.state.count += 1 + await ctx.count("public/*")
-        desk.seed("bob", Put(f"public/{ctx.run.attempt}", encode_value(1)))
+        port.seed("bob", Put(f"public/{ctx.run.attempt}", encode_value(1)))
 
-    stepped = await Runner(Actor("ada", step), desk).step()
+    stepped = await Runner(Actor("ada", step), port).step()
     assert (stepped.attempts, stepped.patterns) == (1, ())
 
 
@@ -73,18 +73,18 @@ async def test_a_reference_to_what_is_not_there_is_corrupt(size_bytes: int) -> N
         await ctx.load(Reference(digest="0" * 64, size_bytes=size_bytes))
 
     with pytest.raises(Corrupt) as found:
-        await run_step(Actor("ada", step))
+        await try_step(Actor("ada", step))
     assert found.value.what == f"private/ada/~kept/{'0' * 64}"
 
 
 async def test_an_outcome_and_a_note_are_told() -> None:
     """In the stored state, and in the log."""
-    desk = MemoryDesk("ada")
+    port = MemoryBoardPort("ada")
 
     async def step(ctx: Context[Notes]) -> None:
         assert (ctx.agent, ctx.refused, ctx.run.number) == ("ada", None, 1)
         ctx.note("that was it")
         ctx.done("well")
 
-    stepped = await Runner(Actor("ada", step), desk).step()
-    assert (stepped.outcome, [entry.note for entry in desk.log]) == ("well", ["that was it"])
+    stepped = await Runner(Actor("ada", step), port).step()
+    assert (stepped.outcome, [entry.note for entry in port.log]) == ("well", ["that was it"])

@@ -7,13 +7,14 @@ import anyio
 import pytest
 
 import blackboard
-from blackboard import Board, InvalidRequest, LimitExceeded
+from blackboard import Board, InvalidRequest
 from blackboard.client.views import Entry, Listing, Receipt
 from blackboard.core.commit import Condition, Op, Put
-from blackboard.errors import Corrupt
+from blackboard.errors import Corrupt, LimitExceeded
+from blackboard.limits import TRANSCRIPT_PAGE_BYTES_MAX, TRANSCRIPT_TURN_BYTES_MAX
 from blackboard.runtime import memory
 from blackboard.runtime.memory import Recall, Transcript, Turn, tokens_of
-from blackboard.types import TRANSCRIPT_PAGE_BYTES_MAX, TRANSCRIPT_TURN_BYTES_MAX, Key
+from blackboard.units import Key
 from blackboard.wire.codec import encode_value
 
 TALK = Transcript("ada", count_tokens=lambda text: len(text.split()))
@@ -76,8 +77,8 @@ async def test_account_is_kept(board: Board) -> None:
     """Turns, tokens, bytes; of what is archived too."""
     await say(board, "one", "two words", "grün")
     await TALK.archive(board, shorten, every=1, keep=1)
-    assert await TALK.account(board) == memory.Account(3, 1, 4, 17)
-    assert await Transcript("ada", "other").account(board) == memory.Account(0, 0, 0, 0)
+    assert await TALK.account(board) == memory.TranscriptSize(3, 1, 4, 17)
+    assert await Transcript("ada", "other").account(board) == memory.TranscriptSize(0, 0, 0, 0)
 
 
 # --- archiving ------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ import blackboard
 from blackboard.client.board import Board
 from blackboard.errors import InvalidRequest
 from blackboard.runtime.agent import Agent
-from blackboard.runtime.board_port import BoardDesk
+from blackboard.runtime.board_port import LiveBoardPort
 from blackboard.runtime.context import Context
-from blackboard.runtime.migrations import Finding, kinds_in, migrate
+from blackboard.runtime.migrations import MigrationFinding, kinds_in, migrate
 from blackboard.runtime.runner import Runner
 from blackboard.runtime.state import state_key
 from tests.unit.server.hooked import client_of, service_over
@@ -61,7 +61,7 @@ async def board(tmp_path: Path) -> AsyncIterator[Board]:
         found = client.board("shop")
         for name, amount in (("ada", "7"), ("bob", "seven")):
             await found.put("public/amount", amount)
-            await Runner(OldClerk(name), BoardDesk(found.as_agent(name))).step()
+            await Runner(OldClerk(name), LiveBoardPort(found.as_agent(name))).step()
         yield found
 
 
@@ -76,7 +76,7 @@ async def test_a_check_tells_what_would_become_of_each_state(board: Board) -> No
     """And writes nothing."""
     head = await board.head()
     good, bad = await migrate(board, kinds_in(module(Clerk=NewClerk)), write=False)
-    assert good == Finding("ada", "Clerk", 1, 2, "migrates")
+    assert good == MigrationFinding("ada", "Clerk", 1, 2, "migrates")
     assert (bad.agent, bad.verdict, bad.good) == ("bob", "fails", False)
     assert "seven" in bad.reason
     assert (await board.head()).revision == head.revision
@@ -100,7 +100,7 @@ async def test_what_can_be_migrated_is_written_as_its_agent(board: Board) -> Non
 
 async def test_an_agent_migrates_its_state_with_its_next_step(board: Board) -> None:
     """Until then the old one stands."""
-    runner = Runner(NewClerk("ada"), BoardDesk(board.as_agent("ada")))
+    runner = Runner(NewClerk("ada"), LiveBoardPort(board.as_agent("ada")))
     state, stored = await runner.hydrate()
     assert (state.amount, stored.version) == (7, 1)
     await runner.step()
@@ -122,7 +122,7 @@ async def test_a_step_that_was_taken_meanwhile_stands(tmp_path: Path) -> None:
     """Its agent is told as busy: the migration is run again."""
     async with service_over(tmp_path) as (service, store):
         ada = client_of(service, "ada").board("shop")
-        runner = Runner(OldClerk("ada"), BoardDesk(ada))
+        runner = Runner(OldClerk("ada"), LiveBoardPort(ada))
         await runner.step()
         await ada.put("public/amount", "8")
 

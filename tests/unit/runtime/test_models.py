@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from blackboard.errors import ModelFailed
-from blackboard.runtime.models import Prices, Prompt, ScriptedModel, ToolCall, Usage
+from blackboard.runtime.models import ModelUsage, Prices, Prompt, ScriptedModel, ToolCall
 
 
 def test_a_prompt_is_checked() -> None:
@@ -41,5 +41,5 @@ def test_arguments_that_are_no_object_are_refused(arguments: str) -> None:
 
 def test_prices_round_up() -> None:
     """A millionth of a dollar is the smallest that is spent."""
-    usage = Usage(prompt_tokens=1, completion_tokens=0)
+    usage = ModelUsage(prompt_tokens=1, completion_tokens=0)
     assert Prices(0.1, 0.1).cost_microusd(usage) == 1

@@ -3,15 +3,15 @@
 import pytest
 
 from blackboard.runtime.context import Context
-from blackboard.runtime.journal import Point, unobserved
+from blackboard.runtime.journal import StepPoint, unobserved
 from blackboard.runtime.runner import Runner
-from blackboard.runtime.trial import MemoryDesk
+from blackboard.runtime.trial import MemoryBoardPort
 from tests.conformance.acting import Actor, Notes
 
-STEP = [Point.HYDRATED, Point.STEP_BEGUN]
-CALL = [Point.CALL_BEGUN, Point.CALL_RETURNED, Point.RECORDING, Point.RECORDED]
-COMMIT = [Point.COMMITTING, Point.COMMITTED]
-WAIT = [Point.SUSPENDING, Point.SUSPENDED]
+STEP = [StepPoint.HYDRATED, StepPoint.STEP_BEGUN]
+CALL = [StepPoint.CALL_BEGUN, StepPoint.CALL_RETURNED, StepPoint.RECORDING, StepPoint.RECORDED]
+COMMIT = [StepPoint.COMMITTING, StepPoint.COMMITTED]
+WAIT = [StepPoint.SUSPENDING, StepPoint.SUSPENDED]
 
 
 @pytest.mark.parametrize(
@@ -23,10 +23,10 @@ WAIT = [Point.SUSPENDING, Point.SUSPENDED]
     ],
 )
 async def test_an_observer_is_told_where_a_step_is(
-    expected: list[Point], *, calls: bool, waits: bool
+    expected: list[StepPoint], *, calls: bool, waits: bool
 ) -> None:
     """Also of one that ends by waiting."""
-    told: list[tuple[Point, str]] = []
+    told: list[tuple[StepPoint, str]] = []
 
     async def step(ctx: Context[Notes]) -> None:
         ctx.state.count += 1
@@ -35,17 +35,17 @@ async def test_an_observer_is_told_where_a_step_is(
         if waits:
             await ctx.wait("public/a")
 
-    def observe(point: Point, about: str) -> None:
+    def observe(point: StepPoint, about: str) -> None:
         told.append((point, about))
 
-    await Runner(Actor("ada", step), MemoryDesk("ada"), observe=observe).step()
+    await Runner(Actor("ada", step), MemoryBoardPort("ada"), observe=observe).step()
     assert [point for point, _ in told] == expected
     abouts = dict(told)
-    assert (abouts[Point.HYDRATED], abouts[Point.STEP_BEGUN]) == ("ada", "1")
-    assert abouts.get(Point.RECORDED, "len") == "len"
+    assert (abouts[StepPoint.HYDRATED], abouts[StepPoint.STEP_BEGUN]) == ("ada", "1")
+    assert abouts.get(StepPoint.RECORDED, "len") == "len"
     unobserved(*told[0])
 
 
 def test_all_points_are_known_here() -> None:
     """One that is added is to be tested."""
-    assert set(Point) == {*STEP, *CALL, *COMMIT, *WAIT}
+    assert set(StepPoint) == {*STEP, *CALL, *COMMIT, *WAIT}

@@ -15,15 +15,15 @@ import pytest
 from blackboard import Board, InvalidRequest
 from blackboard.core import access
 from blackboard.integrity.tokens import issue
-from blackboard.runtime.processes import Place, ProcessLife, in_processes, target_of
-from blackboard.runtime.supervisor import Care, supervision_key
+from blackboard.runtime.processes import BoardAddress, ProcessSupervisor, in_processes, target_of
+from blackboard.runtime.supervisor import RestartPolicy, supervision_key
 from blackboard.runtime.team import run_team
 from tests.guarantees.processes import HOUR_MS, ServiceProcess
 from tests.source_tree import ROOT
 from tests.unit.runtime.crew import Counter, Hopeless, Mortal, Parent, Patient, Slow
 from tests.waiting import wait_until
 
-CALM = Care(grace_ms=200, pause_ms=1, pause_ms_max=10, crashes_max=3)
+CALM = RestartPolicy(grace_ms=200, pause_ms=1, pause_ms_max=10, crashes_max=3)
 QUICK = replace(CALM, ttl_ms=1_000)
 """For those who die without giving anything back: somebody waits until their lease has run out."""
 PATIENCE_S = 60.0
@@ -45,9 +45,11 @@ async def board(service: ServiceProcess) -> AsyncIterator[Board]:
         yield client.board("main")
 
 
-def place(service: ServiceProcess) -> Place:
+def place(service: ServiceProcess) -> BoardAddress:
     """Each agent has a token of its own."""
-    return Place(service.url, lambda name: issue(service.secret, access.agent(name), HOUR_MS))
+    return BoardAddress(
+        service.url, lambda name: issue(service.secret, access.agent(name), HOUR_MS)
+    )
 
 
 async def test_a_team_of_processes_ends_when_all_have(
@@ -58,7 +60,7 @@ async def test_a_team_of_processes_ends_when_all_have(
         board,
         [Parent("ada"), Hopeless("eve")],
         kinds=[Counter],
-        make_life=in_processes(board, place(service), CALM),
+        make_supervisor=in_processes(board, place(service), CALM),
     )
     told = {name: (life.how, life.outcome or life.error) for name, life in ended.items()}
     assert told == {
@@ -77,7 +79,7 @@ async def test_a_killed_process_is_started_again(
 
     It dies until somebody lets it live, which is a crash loop; then a new life goes on.
     """
-    ended = await ProcessLife(Mortal("mortal"), board, place(service), QUICK).run()
+    ended = await ProcessSupervisor(Mortal("mortal"), board, place(service), QUICK).run()
     assert (ended.how, ended.crashes) == ("crash_loop", QUICK.crashes_max)
     assert ended.error == "killed by signal 9"
     told = await board.get(supervision_key("mortal"))
@@ -85,7 +87,7 @@ async def test_a_killed_process_is_started_again(
     assert await board.get("public/counts/mortal") == 2
     assert (tmp_path / "trace").read_text() == "called\n"
     await board.as_agent("mortal").put("private/mortal/died", True)
-    ended = await ProcessLife(Mortal("mortal"), board, place(service), QUICK).run()
+    ended = await ProcessSupervisor(Mortal("mortal"), board, place(service), QUICK).run()
     assert (ended.how, ended.crashes) == ("done", 0)
     assert await board.get("public/counts/mortal") == 5
 
@@ -94,8 +96,10 @@ async def test_another_host_takes_over_when_one_is_gone(
     service: ServiceProcess, board: Board
 ) -> None:
     """Killed, it cannot give its identity back: it runs out, and the next in turn goes on."""
-    first = ProcessLife(Patient("ada"), board, place(service), Care(ttl_ms=1_000, pause_ms=60_000))
-    second = ProcessLife(Patient("ada"), board, place(service), QUICK)
+    first = ProcessSupervisor(
+        Patient("ada"), board, place(service), RestartPolicy(ttl_ms=1_000, pause_ms=60_000)
+    )
+    second = ProcessSupervisor(Patient("ada"), board, place(service), QUICK)
     living = asyncio.create_task(first.run())
     await wait_until(lambda: _reports(board, "ada", "idle"))
     waiting = asyncio.create_task(second.run())
@@ -124,7 +128,7 @@ async def test_a_signal_ends_a_process_in_order(
     service: ServiceProcess, board: Board, number: signal.Signals
 ) -> None:
     """Exit code 0 within the grace period; the step is abandoned, the identity given back."""
-    life = ProcessLife(Slow("ada"), board, place(service), CALM)
+    life = ProcessSupervisor(Slow("ada"), board, place(service), CALM)
     living = asyncio.create_task(life.run())
     await wait_until(lambda: _is_attached(board))
     assert life.pid is not None
@@ -181,7 +185,7 @@ async def _nobody_is_there(board: Board) -> bool:
 
 async def test_a_token_is_among_no_arguments(service: ServiceProcess, board: Board) -> None:
     """Which everybody on the machine may see."""
-    life = ProcessLife(Patient("ada"), board, place(service), CALM)
+    life = ProcessSupervisor(Patient("ada"), board, place(service), CALM)
     living = asyncio.create_task(life.run())
     await wait_until(lambda: _is_attached(board))
     arguments = await anyio.Path(f"/proc/{life.pid}/cmdline").read_text()

@@ -11,11 +11,11 @@ import blackboard
 from blackboard import Board
 from blackboard.core.commit import Epoch
 from blackboard.errors import LeaseHeld
+from blackboard.limits import PATTERNS_MAX
 from blackboard.runtime.context import Context
-from blackboard.runtime.run import Rest, Stay, over, run_agent
+from blackboard.runtime.run import Rest, RunOptions, over, run_agent
 from blackboard.runtime.runner import Stepped
 from blackboard.runtime.state import Status, state_key
-from blackboard.types import PATTERNS_MAX
 from tests.conformance.acting import Actor, Notes, notes_of
 
 PATIENCE_S = 60.0
@@ -40,7 +40,7 @@ async def test_it_stays_as_it_is_told(
 ) -> None:
     """For so many steps, or until there is nothing to do; then it is nobody any more."""
     with anyio.fail_after(PATIENCE_S):
-        stay = Stay(leaves=leaves, steps_max=steps_max)
+        stay = RunOptions(leaves=leaves, steps_max=steps_max)
         stepped = await run_agent(Actor("ada", count), board, stay)
     assert (await notes_of(board.as_agent("ada"))).count == expected
     assert (stepped.agent, stepped.number, stepped.idle) == ("ada", expected, leaves)
@@ -51,7 +51,7 @@ async def test_it_is_stopped_while_it_rests(board: Board) -> None:
     """At once, with all that it did on the board."""
     stop = asyncio.Event()
     with anyio.fail_after(PATIENCE_S):
-        running = asyncio.create_task(run_agent(Actor("ada", count), board, Stay(stop=stop)))
+        running = asyncio.create_task(run_agent(Actor("ada", count), board, RunOptions(stop=stop)))
         async with board.watch(state_key("ada"), after=0) as watch:
             while (await anext(watch)).changes[0].value["step"] < 3:
                 pass
@@ -72,9 +72,9 @@ async def test_an_identity_that_is_taken_is_refused_or_waited_for(board: Board) 
         other = asyncio.create_task(somebody())
         await attached.wait()
         with pytest.raises(LeaseHeld):
-            await run_agent(Actor("ada", count), board, Stay("refuse"))
+            await run_agent(Actor("ada", count), board, RunOptions("refuse"))
         waiting = asyncio.create_task(
-            run_agent(Actor("ada", count), board, Stay("wait", leaves=True))
+            run_agent(Actor("ada", count), board, RunOptions("wait", leaves=True))
         )
         assert await board.get(state_key("ada")) is None
         leave.set()

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 import blackboard
+from blackboard.limits import LARGE_BYTES_MAX, LARGE_PART_BYTES, VALUE_BYTES_MAX
 from blackboard.runtime import chunks as large
 from blackboard.runtime import journal as shared
-from blackboard.runtime.board_port import BoardDesk
-from blackboard.types import LARGE_BYTES_MAX, LARGE_PART_BYTES, VALUE_BYTES_MAX
+from blackboard.runtime.board_port import LiveBoardPort
 from blackboard.wire.codec import encode_large, encode_value
 
 CALL = "d" * 64
@@ -31,13 +31,13 @@ async def test_what_is_shared_is_found(tmp_path: Path, size_bytes: int, puts: in
     assert {op.ttl_ms for op in ops} == {60_000}
     assert ops[-1].key == f"{shared.CACHE}/{CALL}"
     async with blackboard.open(tmp_path) as client:
-        desk = BoardDesk(client.board("main").as_agent("bob"))
+        port = LiveBoardPort(client.board("main").as_agent("bob"))
         *parts, answer = ops
         for some in large.batches(parts):
-            await desk.commit(some)
-        assert await shared.find(desk, CALL) is None
-        await desk.commit([answer])
-        assert await shared.find(desk, CALL) == encoded
+            await port.commit(some)
+        assert await shared.find(port, CALL) is None
+        await port.commit([answer])
+        assert await shared.find(port, CALL) == encoded
 
 
 @pytest.mark.parametrize(
@@ -57,16 +57,16 @@ async def test_what_is_no_answer_is_as_good_as_none(tmp_path: Path, told: Any) -
     async with blackboard.open(tmp_path) as client:
         board = client.board("main").as_agent("bob")
         await board.put(f"{shared.CACHE}/{CALL}", told)
-        assert await shared.find(BoardDesk(board), CALL) is None
+        assert await shared.find(LiveBoardPort(board), CALL) is None
 
 
 async def test_parts_of_something_else_are_as_good_as_none(tmp_path: Path) -> None:
     *parts, answer = shared.answer(CALL, "fetch", encode_large("x" * VALUE_BYTES_MAX), 60_000)
     async with blackboard.open(tmp_path) as client:
-        desk = BoardDesk(client.board("main").as_agent("bob"))
-        await desk.commit([answer, *parts[:-1]])
-        assert await shared.find(desk, CALL) is None
-        await desk.commit([blackboard.Put(parts[-1].key, encode_value(b"y"))])
-        assert await shared.find(desk, CALL) is None
-        await desk.commit([parts[-1]])
-        assert await shared.find(desk, CALL) is not None
+        port = LiveBoardPort(client.board("main").as_agent("bob"))
+        await port.commit([answer, *parts[:-1]])
+        assert await shared.find(port, CALL) is None
+        await port.commit([blackboard.ops.Put(parts[-1].key, encode_value(b"y"))])
+        assert await shared.find(port, CALL) is None
+        await port.commit([parts[-1]])
+        assert await shared.find(port, CALL) is not None

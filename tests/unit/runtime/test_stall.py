@@ -14,8 +14,8 @@ from blackboard.runtime.approvals import answer, pending
 from blackboard.runtime.context import Context
 from blackboard.runtime.run import Rest
 from blackboard.runtime.stall import STALLED, Lookout
-from blackboard.runtime.supervisor import Ended, Life
-from blackboard.runtime.team import MakeLife, run_team
+from blackboard.runtime.supervisor import AgentExit, Supervisor
+from blackboard.runtime.team import MakeSupervisor, run_team
 from tests.unit.runtime.crew import Count, Counter, Hopeless
 from tests.unit.runtime.test_supervisor import QUICK
 from tests.waiting import wait_until
@@ -60,9 +60,9 @@ async def board(tmp_path: Path) -> AsyncIterator[Board]:
         yield client.board("main")
 
 
-def quick(board: Board) -> MakeLife:
+def quick(board: Board) -> MakeSupervisor:
     """Lives with short pauses."""
-    return lambda agent: Life(agent, board, QUICK)
+    return lambda agent: Supervisor(agent, board, QUICK)
 
 
 async def is_told(board: Board) -> bool:
@@ -75,7 +75,7 @@ async def test_it_is_told_who_is_gone_and_who_waits_for_what(
 ) -> None:
     """The team waits on; when somebody goes on, that is taken back."""
     agents = [Hopeless("ada"), Waiting("bob")]
-    running = asyncio.create_task(run_team(board, agents, make_life=quick(board)))
+    running = asyncio.create_task(run_team(board, agents, make_supervisor=quick(board)))
     await wait_until(lambda: is_told(board))
     told = await board.get(STALLED)
     assert told == {
@@ -93,7 +93,7 @@ async def test_what_was_told_is_taken_back(board: Board) -> None:
     await board.put(STALLED, {"gone": {}, "waits": {}})
     stop = asyncio.Event()
     agents = [Hopeless("ada"), Waiting("bob"), Waiting("eve")]
-    running = asyncio.create_task(run_team(board, agents, make_life=quick(board), stop=stop))
+    running = asyncio.create_task(run_team(board, agents, make_supervisor=quick(board), stop=stop))
     await wait_until(lambda: _waits(board, "bob", "eve"))
     await board.put("public/repaired", True)
     await board.as_agent("ada").put("private/ada/~state", _state(1))
@@ -123,7 +123,7 @@ async def test_those_who_are_left_are_stopped_if_that_was_asked_for(board: Board
     """And the board says why."""
     agents = [Hopeless("ada"), Waiting("bob"), Counter("eve")]
     with anyio.fail_after(PATIENCE_S):
-        ended = await run_team(board, agents, make_life=quick(board), on_dead="stop")
+        ended = await run_team(board, agents, make_supervisor=quick(board), on_dead="stop")
     assert {name: life.how for name, life in ended.items()} == {
         "ada": "crash_loop",
         "bob": "stopped",
@@ -136,14 +136,16 @@ async def test_nobody_is_stopped_while_somebody_is_at_work_or_has_a_timer(board:
     """Its time will be over by itself."""
     with anyio.fail_after(PATIENCE_S):
         agents = [Hopeless("ada"), Hurried("bob")]
-        ended = await run_team(board, agents, make_life=quick(board), on_dead="stop")
+        ended = await run_team(board, agents, make_supervisor=quick(board), on_dead="stop")
     assert (ended["bob"].how, ended["bob"].outcome) == ("done", "nothing came")
 
 
 async def test_nobody_is_stopped_while_a_person_is_asked(board: Board) -> None:
     """The team ends once that was answered, and not before."""
     agents = [Hopeless("ada"), Asking("bob"), Waiting("eve")]
-    running = asyncio.create_task(run_team(board, agents, make_life=quick(board), on_dead="stop"))
+    running = asyncio.create_task(
+        run_team(board, agents, make_supervisor=quick(board), on_dead="stop")
+    )
     await wait_until(lambda: is_told(board))
     [asked] = await pending(board)
     await board.put("public/unrelated", 1)
@@ -162,7 +164,7 @@ async def test_a_team_without_dead_waits_in_silence(board: Board) -> None:
     """Nobody is gone: somebody else may write what it waits for."""
     stop = asyncio.Event()
     running = asyncio.create_task(
-        run_team(board, [Waiting("bob")], make_life=quick(board), stop=stop, on_dead="stop")
+        run_team(board, [Waiting("bob")], make_supervisor=quick(board), stop=stop, on_dead="stop")
     )
     await wait_until(lambda: _rests(board, "bob"))
     assert not await is_told(board)
@@ -183,7 +185,7 @@ async def test_another_way_to_end_is_refused(board: Board) -> None:
 async def test_what_has_come_already_ends_a_rest(board: Board) -> None:
     """Its agent is on its way: the team is not stalled, nor told to be."""
     lookout = Lookout(board)
-    ended = {"ada": Ended("ada", "crash_loop", error="it is broken")}
+    ended = {"ada": AgentExit("ada", "crash_loop", error="it is broken")}
     rest = Rest("bob", ("public/gdp",), (await board.head()).revision)
     await board.put("public/unrelated", 1)
     assert await lookout.look(ended, {"bob": rest}) is not None

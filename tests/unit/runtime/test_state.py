@@ -9,7 +9,7 @@ from blackboard.client.views import Entry
 from blackboard.errors import Corrupt, InvalidState, MigrationFailed, SchemaTooNew
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.context import Context
-from blackboard.runtime.state import Schema, Stored, stored_in
+from blackboard.runtime.state import Schema, StoredState, stored_in
 
 
 class Notes(BaseModel):
@@ -38,9 +38,9 @@ def to_3(state: dict[str, Any]) -> dict[str, Any]:
 SCHEMA = Schema("Clerk", 3, Notes, {1: to_2, 2: to_3})
 
 
-def stored(version: int, kind: str = "Clerk", **state: Any) -> Stored:
+def stored(version: int, kind: str = "Clerk", **state: Any) -> StoredState:
     """What is on a board."""
-    return Stored(kind=kind, version=version, state=state)
+    return StoredState(kind=kind, version=version, state=state)
 
 
 def test_an_old_state_is_brought_through_every_version() -> None:
@@ -116,7 +116,7 @@ def test_strict_models_and_bytes_survive_the_way() -> None:
 
     schema = Schema("Strict", 1, Strict)
     state = Strict(data=b"\xff\x00", pair=(1, "a"))
-    kept = Stored(kind="Strict", version=1, state=schema.dump("ada", state))
+    kept = StoredState(kind="Strict", version=1, state=schema.dump("ada", state))
     assert schema.revive("ada", kept) == state
 
 

@@ -15,16 +15,23 @@ import blackboard
 from blackboard import Board
 from blackboard.core.path import check_name
 from blackboard.errors import AgentInterrupted, InvalidRequest
+from blackboard.limits import AGENT_CRASHES_MAX
 from blackboard.runtime import run
 from blackboard.runtime.context import Context
-from blackboard.runtime.run import Stay, run_agent
-from blackboard.runtime.supervisor import Care, Ended, Life, last_frame, live, supervision_key
-from blackboard.types import AGENT_CRASHES_MAX
+from blackboard.runtime.run import RunOptions, run_agent
+from blackboard.runtime.supervisor import (
+    AgentExit,
+    RestartPolicy,
+    Supervisor,
+    last_frame,
+    supervise,
+    supervision_key,
+)
 from tests.unit.runtime.crew import Count, Counter, Hopeless, Patient, Slow, Stumbling
 from tests.waiting import wait_until
 
 PATIENCE_S = 60.0
-QUICK = Care(ttl_ms=60_000, grace_ms=50, pause_ms=1, pause_ms_max=4)
+QUICK = RestartPolicy(ttl_ms=60_000, grace_ms=50, pause_ms=1, pause_ms_max=4)
 
 
 @pytest.fixture
@@ -49,14 +56,16 @@ async def told(board: Board, agent: str) -> Any:
 
 async def test_a_life_ends_with_what_the_agent_said(board: Board) -> None:
     """And every step was taken once."""
-    assert await Life(Counter("ada"), board, QUICK).run() == Ended("ada", "done", "counted to 5")
+    assert await Supervisor(Counter("ada"), board, QUICK).run() == AgentExit(
+        "ada", "done", "counted to 5"
+    )
     assert await count_of(board, "ada") == 5
     assert await board.agents() == ()
 
 
 async def test_a_crashed_agent_goes_on_from_its_last_commit(board: Board) -> None:
     """However often, as long as there is a step in between; what was told is taken back."""
-    ended = await Life(Stumbling("ada"), board, replace(QUICK, crashes_max=2)).run()
+    ended = await Supervisor(Stumbling("ada"), board, replace(QUICK, crashes_max=2)).run()
     assert (ended.how, ended.crashes) == ("done", 2)
     assert ended.error == "RuntimeError: stumbled at 3"
     assert await count_of(board, "ada") == 5
@@ -64,7 +73,7 @@ async def test_a_crashed_agent_goes_on_from_its_last_commit(board: Board) -> Non
 
 async def test_a_crash_loop_is_told_and_not_hidden(board: Board) -> None:
     """It is stopped; the state is that of the last commit."""
-    ended = await Life(Hopeless("ada"), board, QUICK).run()
+    ended = await Supervisor(Hopeless("ada"), board, QUICK).run()
     assert (ended.how, ended.crashes) == ("crash_loop", QUICK.crashes_max)
     wanted = {"state": "crash_loop", "crashes": QUICK.crashes_max}
     found = await told(board, "ada")
@@ -80,7 +89,7 @@ async def test_the_log_shows_where_a_step_is_broken(
     board: Board, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the traceback of each crash; and that nobody tries any more."""
-    await Life(Hopeless("ada"), board, QUICK).run()
+    await Supervisor(Hopeless("ada"), board, QUICK).run()
     assert caplog.text.count("raise RuntimeError") == QUICK.crashes_max
     assert "agent ada is given up after 5 crashes in a row" in caplog.text
 
@@ -115,7 +124,7 @@ async def test_a_crash_after_a_restore_is_told(board: Board) -> None:
     await board.put("public/plan", 1)
     await board.checkpoint("before")
     ada = Torn("ada")
-    living = asyncio.create_task(Life(ada, board, QUICK).run())
+    living = asyncio.create_task(Supervisor(ada, board, QUICK).run())
     with anyio.fail_after(PATIENCE_S):
         await ada.begun.wait()
         restored = await board.restore("before")
@@ -167,7 +176,7 @@ async def test_a_cancellation_that_nobody_asked_for_is_a_crash(
     board: Board, kind: type[Counter]
 ) -> None:
     """The agent goes on from its last commit, and nobody takes it for stopped."""
-    ended = await Life(kind("ada"), board, QUICK).run()
+    ended = await Supervisor(kind("ada"), board, QUICK).run()
     assert ended.how == "done"
     assert "agent_interrupted" in ended.error
     assert await count_of(board, "ada") == 5
@@ -191,9 +200,11 @@ async def test_an_agent_that_runs_alone_goes_on_after_it_too(
 
 async def test_a_repaired_agent_is_told_well(board: Board) -> None:
     """The next life goes on, and takes back what was told of the last one."""
-    life = Life(Hopeless("ada"), board, Care(pause_ms=1, pause_ms_max=1, crashes_max=10_000))
+    life = Supervisor(
+        Hopeless("ada"), board, RestartPolicy(pause_ms=1, pause_ms_max=1, crashes_max=10_000)
+    )
     async with anyio.create_task_group() as tasks:
-        ended: list[Ended] = []
+        ended: list[AgentExit] = []
 
         async def live() -> None:
             ended.append(await life.run())
@@ -214,7 +225,7 @@ async def test_what_no_restart_changes_is_not_tried_again(board: Board) -> None:
     """The state is of a newer schema: one crash is a loop."""
     state = {"kind": "Counter", "version": 9, "state": {}}
     await board.as_agent("ada").put("private/ada/~state", state)
-    ended = await Life(Counter("ada"), board, QUICK).run()
+    ended = await Supervisor(Counter("ada"), board, QUICK).run()
     assert (ended.how, ended.crashes) == ("crash_loop", 1)
     assert ended.error.startswith("SchemaTooNew")
     assert await board.as_agent("ada").get("private/ada/~state") == state
@@ -222,9 +233,9 @@ async def test_what_no_restart_changes_is_not_tried_again(board: Board) -> None:
 
 def test_pauses_grow_up_to_a_limit() -> None:
     """Each is shortened at random by half at most."""
-    care = Care(pause_ms=100, pause_ms_max=1_000)
+    policy = RestartPolicy(pause_ms=100, pause_ms_max=1_000)
     for crashes, longest_s in ((1, 0.1), (2, 0.2), (4, 0.8), (5, 1.0), (5_000, 1.0)):
-        assert longest_s / 2 <= care.pause_s(crashes) <= longest_s
+        assert longest_s / 2 <= policy.pause_s(crashes) <= longest_s
 
 
 # --- stopping -------------------------------------------------------------------------------------
@@ -233,7 +244,7 @@ def test_pauses_grow_up_to_a_limit() -> None:
 async def test_a_step_under_way_is_ended_when_told_to_stop(board: Board) -> None:
     """It commits, and the identity is given back."""
     agent = Slow("ada")
-    life = Life(agent, board, Care(grace_ms=10_000))
+    life = Supervisor(agent, board, RestartPolicy(grace_ms=10_000))
     running = asyncio.create_task(life.run())
     await agent.begun.wait()
     life.stop()
@@ -246,7 +257,7 @@ async def test_a_step_under_way_is_ended_when_told_to_stop(board: Board) -> None
 async def test_a_step_that_does_not_end_is_abandoned(board: Board) -> None:
     """After the grace period nothing of it is there, and the identity is given back."""
     agent = Slow("ada")
-    life = Life(agent, board, QUICK)
+    life = Supervisor(agent, board, QUICK)
     running = asyncio.create_task(life.run())
     await agent.begun.wait()
     life.stop()
@@ -257,7 +268,7 @@ async def test_a_step_that_does_not_end_is_abandoned(board: Board) -> None:
 
 async def test_a_resting_agent_stops_at_once(board: Board) -> None:
     """There is nothing to wait for."""
-    life = Life(Patient("ada"), board, Care(grace_ms=60_000))
+    life = Supervisor(Patient("ada"), board, RestartPolicy(grace_ms=60_000))
     running = asyncio.create_task(life.run())
     await wait_until(lambda: _reports(board, "ada", "idle"))
     life.stop()
@@ -271,7 +282,7 @@ async def _reports(board: Board, agent: str, state: str) -> bool:
 
 async def test_a_letter_wakes_a_resting_agent(board: Board) -> None:
     """It is alive for all to see meanwhile."""
-    life = Life(Patient("ada"), board, QUICK)
+    life = Supervisor(Patient("ada"), board, QUICK)
     running = asyncio.create_task(life.run())
     for _ in range(5):
         await wait_until(lambda: _reports(board, "ada", "idle"))
@@ -290,10 +301,10 @@ async def _inbox_is_empty(board: Board) -> bool:
 async def test_a_second_life_waits_and_goes_on(board: Board) -> None:
     """Two hosts run the same agent: one lives, the other one is there when it is gone."""
     first, second = Slow("ada"), Slow("ada")
-    one = Life(first, board, QUICK)
+    one = Supervisor(first, board, QUICK)
     living = asyncio.create_task(one.run())
     await first.begun.wait()
-    waiting = asyncio.create_task(Life(second, board, QUICK).run())
+    waiting = asyncio.create_task(Supervisor(second, board, QUICK).run())
     await wait_until(lambda: _is_queued(board))
     assert not second.begun.is_set()
     one.stop()
@@ -309,9 +320,9 @@ async def _is_queued(board: Board) -> bool:
 
 async def test_a_life_that_waits_for_its_identity_can_be_stopped(board: Board) -> None:
     """It leaves the queue."""
-    holder = asyncio.create_task(run_agent(Patient("ada"), board, Stay()))
+    holder = asyncio.create_task(run_agent(Patient("ada"), board, RunOptions()))
     await wait_until(lambda: _reports(board, "ada", "idle"))
-    life = Life(Patient("ada"), board, Care(grace_ms=60_000))
+    life = Supervisor(Patient("ada"), board, RestartPolicy(grace_ms=60_000))
     waiting = asyncio.create_task(life.run())
     await wait_until(lambda: _is_queued(board))
     life.stop()
@@ -326,7 +337,7 @@ async def test_who_is_taken_over_waits_in_turn(board: Board) -> None:
     """To lose the identity is no crash; what it had not committed did not happen."""
     agent = Slow("ada")
     # It finds out when it renews, after a third of the time.
-    living = asyncio.create_task(Life(agent, board, replace(QUICK, ttl_ms=3_000)).run())
+    living = asyncio.create_task(Supervisor(agent, board, replace(QUICK, ttl_ms=3_000)).run())
     await agent.begun.wait()
     async with board.attach("ada", if_taken="take_over"):
         agent.begun.clear()
@@ -342,14 +353,14 @@ async def test_who_is_taken_over_waits_in_turn(board: Board) -> None:
 )
 def test_only_a_crash_loop_is_a_failure_of_the_process(how: Any, code: int) -> None:
     """So that who looks after processes starts it again, or not."""
-    assert Ended("ada", how).exit_code == code
+    assert AgentExit("ada", how).exit_code == code
 
 
 async def test_a_signal_ends_a_life_that_is_lived_alone(board: Board) -> None:
     """And signals are as before, afterwards."""
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     with anyio.fail_after(PATIENCE_S):
-        living = asyncio.create_task(live(Patient("ada"), board, QUICK))
+        living = asyncio.create_task(supervise(Patient("ada"), board, QUICK))
         await wait_until(lambda: _rests(board))
         os.kill(os.getpid(), signal.SIGTERM)
         assert (await living).how == "stopped"

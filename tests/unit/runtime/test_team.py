@@ -13,8 +13,8 @@ from blackboard import Board, InvalidRequest
 from blackboard.errors import LimitExceeded
 from blackboard.runtime import team
 from blackboard.runtime.state import state_key
-from blackboard.runtime.supervisor import Ended, Life
-from blackboard.runtime.team import MakeLife, roster_key, run_team
+from blackboard.runtime.supervisor import AgentExit, Supervisor
+from blackboard.runtime.team import MakeSupervisor, roster_key, run_team
 from tests.unit.runtime.crew import Counter, Hopeless, Parent, Patient, Prolific, Slow
 from tests.unit.runtime.test_supervisor import QUICK
 from tests.waiting import wait_until
@@ -27,21 +27,21 @@ async def board(tmp_path: Path) -> AsyncIterator[Board]:
         yield client.board("main")
 
 
-def quick(board: Board) -> MakeLife:
+def quick(board: Board) -> MakeSupervisor:
     """Lives with short pauses."""
-    return lambda agent: Life(agent, board, QUICK)
+    return lambda agent: Supervisor(agent, board, QUICK)
 
 
 async def test_a_team_ends_when_all_have(board: Board) -> None:
     """And tells how each ended; the roster does, too."""
     agents = [Counter("ada"), Counter("bob"), Hopeless("eve")]
-    ended = await run_team(board, agents, make_life=quick(board))
+    ended = await run_team(board, agents, make_supervisor=quick(board))
     assert {name: life.how for name, life in ended.items()} == {
         "ada": "done",
         "bob": "done",
         "eve": "crash_loop",
     }
-    assert ended["ada"] == Ended("ada", "done", "counted to 5")
+    assert ended["ada"] == AgentExit("ada", "done", "counted to 5")
     told = await board.get(roster_key("ada"))
     assert (told["kind"], told["parent"], told["outcome"]) == ("Counter", None, "counted to 5")
     assert (await board.get(roster_key("eve")))["how"] == "crash_loop"
@@ -49,7 +49,7 @@ async def test_a_team_ends_when_all_have(board: Board) -> None:
 
 async def test_children_live_with_the_state_they_were_given(board: Board) -> None:
     """They know their place: the parent stands in the roster."""
-    ended = await run_team(board, [Parent("ada")], kinds=[Counter], make_life=quick(board))
+    ended = await run_team(board, [Parent("ada")], kinds=[Counter], make_supervisor=quick(board))
     assert {name: life.outcome for name, life in ended.items()} == {
         "ada": "all are grown up",
         "ada.1": "counted to 2",
@@ -62,7 +62,7 @@ async def test_a_kind_that_nobody_knows_is_left_alone(board: Board) -> None:
     """Nothing is imported by a name from the board."""
     await board.put(roster_key("mallory"), {"kind": "os.system"})
     await board.put(roster_key("nobody"), "no line of a roster")
-    ended = await run_team(board, [Counter("ada")], make_life=quick(board))
+    ended = await run_team(board, [Counter("ada")], make_supervisor=quick(board))
     assert ended.keys() == {"ada"}
 
 
@@ -80,7 +80,7 @@ async def test_a_second_run_goes_on_where_the_first_stopped(board: Board) -> Non
 
 
 async def _run(board: Board, stop: asyncio.Event) -> Any:
-    return await run_team(board, [Patient("ada")], make_life=quick(board), stop=stop)
+    return await run_team(board, [Patient("ada")], make_supervisor=quick(board), stop=stop)
 
 
 async def _is_at_rest(board: Board, agent: str) -> bool:
@@ -91,7 +91,7 @@ async def test_who_is_taken_out_of_the_roster_stops_at_once(board: Board) -> Non
     """As a restore does with those that were born after the cut."""
     stop = asyncio.Event()
     await board.put(roster_key("bob"), {"kind": "Slow", "parent": "ada"})
-    team = run_team(board, [Patient("ada")], kinds=[Slow], make_life=quick(board), stop=stop)
+    team = run_team(board, [Patient("ada")], kinds=[Slow], make_supervisor=quick(board), stop=stop)
     running = asyncio.create_task(team)
     await wait_until(lambda: _lives(board, "bob"))
     await board.delete(roster_key("bob"))
@@ -109,7 +109,7 @@ async def test_who_has_ended_goes_on_from_another_state(board: Board) -> None:
     """As a restore does with those that ended after the cut."""
     stop = asyncio.Event()
     agents = [Counter("ada"), Patient("bob")]
-    running = asyncio.create_task(run_team(board, agents, make_life=quick(board), stop=stop))
+    running = asyncio.create_task(run_team(board, agents, make_supervisor=quick(board), stop=stop))
     await wait_until(lambda: _has_ended(board, "ada"))
     key = state_key("ada")
     earlier = {"kind": "Counter", "version": 1, "step": 1, "state": {"n": 1, "goal": 3}}
@@ -141,7 +141,7 @@ async def test_a_cancelled_team_leaves_nothing_behind(board: Board) -> None:
         async with anyio.create_task_group() as tasks:
 
             async def run() -> None:
-                await run_team(board, [agent], make_life=quick(board))
+                await run_team(board, [agent], make_supervisor=quick(board))
 
             tasks.start_soon(run)
             await agent.begun.wait()
@@ -156,7 +156,7 @@ async def test_a_restore_takes_births_and_deaths_back(board: Board) -> None:
     """In place: nobody is started by hand. The board is what it was, and everybody goes on."""
     stop = asyncio.Event()
     agents = [Patient("ada"), Counter("bob")]
-    team = run_team(board, agents, kinds=[Slow], make_life=quick(board), stop=stop)
+    team = run_team(board, agents, kinds=[Slow], make_supervisor=quick(board), stop=stop)
     running = asyncio.create_task(team)
     await wait_until(lambda: _is_at_rest(board, "ada"))
     cut = await _revision_of_step(board, "bob", 2)
@@ -204,10 +204,10 @@ async def test_a_team_has_room_for_so_many(
     monkeypatch.setattr(team, "TEAM_AGENTS_MAX", 2)
     agents = [Counter(f"ada.{number}") for number in range(2 + more)]
     if not more:
-        assert len(await run_team(board, agents, make_life=quick(board))) == len(agents)
+        assert len(await run_team(board, agents, make_supervisor=quick(board))) == len(agents)
         return
     with pytest.raises(LimitExceeded) as refused:
-        await run_team(board, agents, make_life=quick(board))
+        await run_team(board, agents, make_supervisor=quick(board))
     assert (refused.value.limit, refused.value.value) == ("TEAM_AGENTS_MAX", 3)
 
 
@@ -216,7 +216,7 @@ async def test_who_has_children_is_told_when_there_is_no_room(
 ) -> None:
     """In the step, by an error with a name; the team goes on."""
     monkeypatch.setattr(team, "TEAM_AGENTS_MAX", 3)
-    ended = await run_team(board, [Prolific("eve")], kinds=[Counter], make_life=quick(board))
+    ended = await run_team(board, [Prolific("eve")], kinds=[Counter], make_supervisor=quick(board))
     assert ended["eve"].outcome == "TEAM_AGENTS_MAX 4 eve.2"
     assert {life.how for life in ended.values()} == {"done"}
     assert sorted(ended) == ["eve", "eve.0", "eve.1"]
@@ -229,7 +229,7 @@ async def test_of_those_born_at_once_some_find_no_room(
     monkeypatch.setattr(team, "TEAM_AGENTS_MAX", 2)
     for name in ("ada", "bob", "cyd"):
         await board.put(roster_key(name), {"kind": "Counter"})
-    ended = await run_team(board, [Counter("ada")], make_life=quick(board))
+    ended = await run_team(board, [Counter("ada")], make_supervisor=quick(board))
     assert sorted(life.how for life in ended.values()) == ["done", "done", "refused"]
     [refused] = [life for life in ended.values() if life.how == "refused"]
     assert "TEAM_AGENTS_MAX" in refused.outcome

@@ -16,7 +16,7 @@ from blackboard.core import access
 from blackboard.core.commit import Put
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.runtime.agent import Agent
-from blackboard.runtime.calls import Terms
+from blackboard.runtime.calls import CallOptions
 from blackboard.runtime.context import Context, Reference
 from blackboard.runtime.models import Prices, Prompt, ScriptedModel
 from blackboard.runtime.run import run_agent
@@ -63,7 +63,7 @@ class Clerk(Agent[Notes]):
             return
         if not ctx.state.advice:
             factor = await ctx.get("public/factor")
-            text = await ctx.tool(read_all, "x", terms=Terms(version="2"))
+            text = await ctx.tool(read_all, "x", terms=CallOptions(version="2"))
             reply = await ctx.model(self.model, Prompt.of(f"{factor} {len(text)}", seed=7))
             ctx.state.advice = reply.text
             ctx.delete("public/price")

@@ -7,7 +7,7 @@ from blackboard.errors import Diverged, InvalidRequest
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.context import Context
 from blackboard.runtime.state import Status
-from blackboard.runtime.trial import Inputs, run_step
+from blackboard.runtime.trial import Inputs, try_step
 
 called: list[str] = []
 
@@ -46,8 +46,8 @@ INPUTS = Inputs({"public/price": 7}, inbox=[("bob", "the tip")], answers={"buy":
 
 async def test_a_step_is_a_function_of_state_and_inputs() -> None:
     """Twice the same."""
-    one = await run_step(Buyer("ada"), Notes(spent=3), INPUTS)
-    other = await run_step(Buyer("ada"), Notes(spent=3), INPUTS)
+    one = await try_step(Buyer("ada"), Notes(spent=3), INPUTS)
+    other = await try_step(Buyer("ada"), Notes(spent=3), INPUTS)
     assert (one.state, one.written, one.sent) == (other.state, other.written, other.sent)
     assert one.state == Notes(spent=10)
     assert one.written == {"public/receipt": "paid 7"}
@@ -59,17 +59,17 @@ async def test_a_step_is_a_function_of_state_and_inputs() -> None:
 
 async def test_a_step_that_waits_for_an_answer_has_done_nothing() -> None:
     """Without the answer among its inputs."""
-    trial = await run_step(Buyer("ada"), None, Inputs({"public/price": 7}))
+    trial = await try_step(Buyer("ada"), None, Inputs({"public/price": 7}))
     assert trial.stepped.status is Status.WAITING_FOR_APPROVAL
     assert (trial.state, trial.written, trial.sent) == (Notes(), {}, ())
 
 
 async def test_a_replay_calls_nothing() -> None:
     """Every call is answered from what was recorded."""
-    first = await run_step(Buyer("ada"), None, INPUTS)
+    first = await try_step(Buyer("ada"), None, INPUTS)
     called.clear()
     inputs = Inputs(INPUTS.entries, INPUTS.inbox, calls=first.calls, step=4)
-    replayed = await run_step(Buyer("ada"), None, inputs)
+    replayed = await try_step(Buyer("ada"), None, inputs)
     assert (called, replayed.state, replayed.written) == ([], first.state, first.written)
 
 
@@ -80,12 +80,12 @@ async def test_a_replay_tells_the_first_call_that_is_another_one() -> None:
         kind = "Buyer"
         factor = 2
 
-    first = await run_step(Buyer("ada"), None, INPUTS)
+    first = await try_step(Buyer("ada"), None, INPUTS)
     inputs = Inputs(INPUTS.entries, INPUTS.inbox, calls=first.calls, step=4)
     with pytest.raises(Diverged) as diverged:
-        await run_step(Greedy("ada"), None, inputs)
+        await try_step(Greedy("ada"), None, inputs)
     expected, found = diverged.value.expected, diverged.value.found
     assert (diverged.value.number, expected, found) == (1, "pay [7]", "pay [14]")
     apart = first.calls[1].model_copy(update={"apart": True})
     with pytest.raises(InvalidRequest):
-        await run_step(Buyer("ada"), None, Inputs(INPUTS.entries, calls=[apart]))
+        await try_step(Buyer("ada"), None, Inputs(INPUTS.entries, calls=[apart]))

@@ -15,7 +15,7 @@ from blackboard.engines.base import EngineFacts
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.server import service as service_module
 from blackboard.server.service import Service
-from blackboard.types import Key, Milliseconds, Prefix, Revision
+from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
 
 Hook = Callable[[], Awaitable[None]]

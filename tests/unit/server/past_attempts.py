@@ -8,120 +8,120 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from blackboard.core.checkpoints import (
-    BranchWish,
-    CheckpointWish,
+    BranchRequest,
+    CheckpointRequest,
     DiffRequest,
-    ImportWish,
-    Policy,
-    RecoverWish,
-    RedactWish,
-    RestoreWish,
+    ImportRequest,
+    RecoverRequest,
+    RedactRequest,
+    RestoreRequest,
+    RetentionPolicy,
 )
 from blackboard.errors import Corrupt, InvalidRequest, NoSuchBoard
-from blackboard.server.requests import LocalLink
+from blackboard.server.requests import RequestHandler
 
 SECRET = "private/ada/secret"
 REQUEST = "ab" * 8
 
 
-async def _checkpoint(link: LocalLink) -> list[str]:
-    await link.checkpoint("main", CheckpointWish("mine", REQUEST))
+async def _checkpoint(link: RequestHandler) -> list[str]:
+    await link.checkpoint("main", CheckpointRequest("mine", REQUEST))
     return [SECRET]
 
 
-async def _checkpoints(link: LocalLink) -> list[str]:
+async def _checkpoints(link: RequestHandler) -> list[str]:
     return [checkpoint.name for checkpoint in await link.checkpoints("main")]
 
 
-async def _manifest(link: LocalLink) -> list[str]:
+async def _manifest(link: RequestHandler) -> list[str]:
     shown = await link.manifest("main", "plan")
     return [SECRET] if "private/ada" in shown.digests else []
 
 
-async def _pin(link: LocalLink) -> list[str]:
+async def _pin(link: RequestHandler) -> list[str]:
     await link.pin("main", "plan", pinned=True)
     return [SECRET]
 
 
-async def _prune(link: LocalLink) -> list[str]:
-    return [SECRET for _ in (await link.prune("main", Policy(), dry_run=True)).kept]
+async def _prune(link: RequestHandler) -> list[str]:
+    return [SECRET for _ in (await link.prune("main", RetentionPolicy(), dry_run=True)).kept]
 
 
-async def _restore(link: LocalLink) -> list[str]:
-    await link.restore("main", RestoreWish("plan", REQUEST))
+async def _restore(link: RequestHandler) -> list[str]:
+    await link.restore("main", RestoreRequest("plan", REQUEST))
     return [SECRET]
 
 
-async def _branch(link: LocalLink) -> list[str]:
-    await link.branch("main", BranchWish("other", "plan", REQUEST))
+async def _branch(link: RequestHandler) -> list[str]:
+    await link.branch("main", BranchRequest("other", "plan", REQUEST))
     return [SECRET]
 
 
-async def _differences(link: LocalLink) -> list[str]:
+async def _differences(link: RequestHandler) -> list[str]:
     page = await link.differences("main", DiffRequest(0, "plan"))
     return [difference.key for difference in page.differences]
 
 
-async def _history(link: LocalLink) -> list[str]:
+async def _history(link: RequestHandler) -> list[str]:
     return [version.key for version in await link.history("main", SECRET)]
 
 
-async def _verify(link: LocalLink) -> list[str]:
+async def _verify(link: RequestHandler) -> list[str]:
     assert (await link.verify("main", "plan")).ok
     return [SECRET]
 
 
-async def _export(link: LocalLink) -> list[str]:
+async def _export(link: RequestHandler) -> list[str]:
     return [entry.key for entry in (await link.export("main", "plan")).entries]
 
 
-async def _import_begin(link: LocalLink) -> list[str]:
-    wish = ImportWish(REQUEST, b"no manifest", b"")
+async def _import_begin(link: RequestHandler) -> list[str]:
+    spec = ImportRequest(REQUEST, b"no manifest", b"")
     with contextlib.suppress(InvalidRequest, Corrupt):
-        await link.import_begin("main", wish)
+        await link.import_begin("main", spec)
     return [SECRET]
 
 
-async def _import_page(link: LocalLink) -> list[str]:
+async def _import_page(link: RequestHandler) -> list[str]:
     with contextlib.suppress(InvalidRequest):
         await link.import_page("main", REQUEST, 0, [])
     return [SECRET]
 
 
-async def _recover(link: LocalLink) -> list[str]:
+async def _recover(link: RequestHandler) -> list[str]:
     with contextlib.suppress(InvalidRequest, NoSuchBoard):  # its engine has everything
-        await link.recover("main", RecoverWish())
+        await link.recover("main", RecoverRequest())
     return [SECRET]
 
 
-async def _redact(link: LocalLink) -> list[str]:
-    await link.redact("main", RedactWish("public/nothing", "", REQUEST))
+async def _redact(link: RequestHandler) -> list[str]:
+    await link.redact("main", RedactRequest("public/nothing", "", REQUEST))
     return [SECRET]
 
 
-async def _remove(link: LocalLink) -> list[str]:
+async def _remove(link: RequestHandler) -> list[str]:
     with contextlib.suppress(NoSuchBoard):
         await link.remove("nothing")
     return [SECRET]
 
 
-async def _freeze(link: LocalLink) -> list[str]:
+async def _freeze(link: RequestHandler) -> list[str]:
     await link.freeze("main", "")
     return [SECRET]
 
 
-async def _thaw(link: LocalLink) -> list[str]:
+async def _thaw(link: RequestHandler) -> list[str]:
     await link.thaw("main", "")
     return [SECRET]
 
 
-async def _import_end(link: LocalLink) -> list[str]:
+async def _import_end(link: RequestHandler) -> list[str]:
     with contextlib.suppress(InvalidRequest):
         await link.import_end("main", REQUEST)
     return [SECRET]
 
 
-PAST: dict[str, Callable[[LocalLink], Awaitable[list[str]]]] = {
+PAST: dict[str, Callable[[RequestHandler], Awaitable[list[str]]]] = {
     "checkpoint": _checkpoint,
     "checkpoints": _checkpoints,
     "manifest": _manifest,

@@ -23,10 +23,10 @@ from blackboard.server import archiver as archiver_module
 from blackboard.server import sweeper as sweeper_module
 from blackboard.server.archiver import _LOOK_MS, Archiver
 from blackboard.server.assembly import archive_beside
-from blackboard.server.boards import Host
-from blackboard.server.requests import LocalLink
+from blackboard.server.boards import Boards
+from blackboard.server.requests import RequestHandler
 from blackboard.server.sweeper import Sweeper
-from blackboard.types import Key, Revision
+from blackboard.units import Key, Revision
 from blackboard.wire.codec import encode_value
 from tests.conformance.archive_suite import Place
 from tests.conformance.rules_archive import state_at, whole_log
@@ -58,10 +58,10 @@ async def archive(tmp_path: Path) -> AsyncIterator[Archive]:
 
 
 @pytest.fixture
-async def host(tmp_path: Path) -> AsyncIterator[Host]:
+async def host(tmp_path: Path) -> AsyncIterator[Boards]:
     """What a service has, with an archive."""
     store = await SqliteStore.at(tmp_path / "data", "memory")
-    host = Host(store, archive=await archive_beside(tmp_path / "past"))
+    host = Boards(store, archive=await archive_beside(tmp_path / "past"))
     await host.look()
     yield host
     await host.aclose()
@@ -82,12 +82,12 @@ async def content_of(store: SqliteStore, board: str = BOARD) -> dict[Key, Entry]
     return {entry.key: entry for entry in page.entries}
 
 
-def client(host: Host) -> Board:
+def client(host: Boards) -> Board:
     """The board as its operator."""
-    return Client(LocalLink(host, access.operator())).board(BOARD)
+    return Client(RequestHandler(host, access.operator())).board(BOARD)
 
 
-async def test_what_is_committed_is_archived(host: Host) -> None:
+async def test_what_is_committed_is_archived(host: Boards) -> None:
     """By the service itself, soon, and equal to the log."""
     board = client(host)
     for number in range(50):
@@ -106,7 +106,7 @@ async def test_what_is_committed_is_archived(host: Host) -> None:
 async def test_closing_archives_to_the_end(tmp_path: Path) -> None:
     """Whoever stops leaves nothing behind, and lets go of its lease."""
     store = await SqliteStore.at(tmp_path / "data", "memory")
-    host = Host(store, archive=await archive_beside(tmp_path))
+    host = Boards(store, archive=await archive_beside(tmp_path))
     await host.look()
     for number in range(20):
         await client(host).put("public/a", number)
@@ -215,7 +215,7 @@ async def test_a_board_that_was_made_again_is_archived_beside_the_old_one(
         assert await whole_log(archive, f"{BOARD}~{number}") == log
 
 
-async def test_the_log_is_cut_only_behind_the_archive(host: Host) -> None:
+async def test_the_log_is_cut_only_behind_the_archive(host: Boards) -> None:
     """While somebody else has the archive and does nothing, the log grows."""
     board = client(host)
     assert host.archive is not None
@@ -235,7 +235,9 @@ async def test_the_log_is_cut_only_behind_the_archive(host: Host) -> None:
     assert [entry.revision for entry in log] == list(range(1, 61))
 
 
-async def test_a_log_is_cut_at_the_first_look(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_is_cut_at_the_first_look(
+    host: Boards, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A service that is started again more often than once a minute trims, too; then once each."""
     board, sweeper = client(host), Sweeper(host, "ab")
     assert host.archiver is not None
@@ -255,7 +257,7 @@ async def test_a_log_is_cut_at_the_first_look(host: Host, monkeypatch: pytest.Mo
 
 
 async def test_an_error_that_nobody_foresaw_does_not_end_it(
-    host: Host, monkeypatch: pytest.MonkeyPatch
+    host: Boards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody else would begin again; the next try goes on where it was."""
     assert host.archiver is not None
@@ -272,7 +274,7 @@ async def test_an_error_that_nobody_foresaw_does_not_end_it(
     assert not failures
 
 
-async def test_waiting_for_the_archive_is_bounded(host: Host) -> None:
+async def test_waiting_for_the_archive_is_bounded(host: Boards) -> None:
     """Unavailable, saying how far it is."""
     assert host.archive is not None
     assert host.archiver is not None
@@ -283,7 +285,7 @@ async def test_waiting_for_the_archive_is_bounded(host: Host) -> None:
 
 
 async def test_it_rests_while_a_restore_is_on_its_way(
-    host: Host, monkeypatch: pytest.MonkeyPatch
+    host: Boards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No append is begun but the one that may be under way; afterwards it goes on."""
     archiver, board, begun = host.archiver, client(host), 0
@@ -307,7 +309,7 @@ async def test_it_rests_while_a_restore_is_on_its_way(
 
 
 async def test_a_rest_of_the_archiver_has_an_end(
-    host: Host, monkeypatch: pytest.MonkeyPatch
+    host: Boards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ARCHIVE_REST_MS, then it does one thing: a restore may take long, or hang."""
     monkeypatch.setattr(archiver_module, "ARCHIVE_REST_MS", 5)
@@ -345,7 +347,7 @@ async def test_a_full_page_is_followed_by_the_next_one(
 
 
 async def test_an_append_leaves_time_for_others_unless_somebody_waits(
-    host: Host, monkeypatch: pytest.MonkeyPatch
+    host: Boards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ARCHIVE_STEP_PAUSE_MS between the steps of a large commit; none for who waits for it."""
     archiver, board, pauses = host.archiver, client(host), asyncio.Queue[Pause]()
@@ -403,7 +405,7 @@ async def test_who_waits_for_another_archiver_asks_with_pauses(
     assert 0 < asked <= wait_ms // _LOOK_MS + 2
 
 
-async def test_the_lag_is_the_age_of_what_is_not_archived(tmp_path: Path, host: Host) -> None:
+async def test_the_lag_is_the_age_of_what_is_not_archived(tmp_path: Path, host: Boards) -> None:
     """It grows while somebody else holds the archive's file, and is gone afterwards."""
     board = client(host)
     await board.put("public/a", 1)
@@ -432,7 +434,7 @@ async def test_commits_go_on_while_the_database_is_away(tmp_path: Path) -> None:
         pytest.skip("no PostgreSQL server on this machine: run tools/get_postgres.sh")
     async with Postgres() as server, Place(server.url, tmp_path / "blobs") as place:
         store = await SqliteStore.at(tmp_path / "data", "memory")
-        host = Host(store, archive=await place.open())
+        host = Boards(store, archive=await place.open())
         await host.look()
         board = client(host)
         await board.put("public/a", 0)

@@ -10,9 +10,9 @@ import pytest
 from blackboard.core.commit import Commit, CommitId, Committed, Increment, KeyAt, Op, Put
 from blackboard.core.model import Outcome
 from blackboard.errors import BlackboardError, Conflict, OutcomeUnknown, Unavailable
+from blackboard.limits import BATCH_COMMITS_MAX
 from blackboard.server import commit_queue as commits
 from blackboard.server.commit_queue import CommitQueue
-from blackboard.types import BATCH_COMMITS_MAX
 from blackboard.wire.codec import Prepared, encode_value, prepare
 from tests.unit.server.hooked import HookedStore
 

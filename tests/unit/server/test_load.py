@@ -5,9 +5,9 @@ import time
 import pytest
 
 from blackboard.errors import Overloaded
+from blackboard.limits import BACKLOG_BYTES_MAX, LOOP_LAG_MS_MAX, OVERLOAD_RETRY_MS
 from blackboard.server import commit_queue as load
 from blackboard.server.commit_queue import Load
-from blackboard.types import BACKLOG_BYTES_MAX, LOOP_LAG_MS_MAX, OVERLOAD_RETRY_MS
 from tests.waiting import wait_until
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from blackboard.client.client import Client
 from blackboard.client.link import WatchRequest
-from blackboard.client.writer import Wish, Writer
+from blackboard.client.writer import CommitRequest, Writer
 from blackboard.core import access
 from blackboard.core.access import METHODS, Principal
 from blackboard.core.checkpoints import DiffRequest
@@ -30,7 +30,7 @@ from blackboard.core.watch import Position
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import AccessDenied, BlackboardError
 from blackboard.server.assembly import archive_beside
-from blackboard.server.requests import LocalLink
+from blackboard.server.requests import RequestHandler
 from blackboard.server.service import Service
 from blackboard.server.settings import grants_of
 from blackboard.wire.codec import encode_value
@@ -71,15 +71,15 @@ def key_in(namespace: str) -> str:
 
 # --- methods about a key --------------------------------------------------------------------------
 
-Try = Callable[[LocalLink, str], Awaitable[bool]]
+Try = Callable[[RequestHandler, str], Awaitable[bool]]
 """Whether it was done, or shown; AccessDenied counts as "no"."""
 
 
-async def _read(link: LocalLink, name: str) -> bool:
+async def _read(link: RequestHandler, name: str) -> bool:
     return bool((await link.read(BOARD, [key_in(name)])).entries)
 
 
-async def _list(link: LocalLink, name: str) -> bool:
+async def _list(link: RequestHandler, name: str) -> bool:
     whole = await link.list(BOARD, "**")
     one = await link.list(BOARD, key_in(name))
     found = [key_in(name) in [entry.key for entry in page.entries] for page in (whole, one)]
@@ -87,21 +87,21 @@ async def _list(link: LocalLink, name: str) -> bool:
     return found[0]
 
 
-async def _leases(link: LocalLink, name: str) -> bool:
+async def _leases(link: RequestHandler, name: str) -> bool:
     found = (await link.leases(BOARD, "**")).leases
     return f"{name}/lease" in [lease.key for lease in found]
 
 
-async def _log(link: LocalLink, name: str) -> bool:
+async def _log(link: RequestHandler, name: str) -> bool:
     page = await link.log(BOARD, 0)
     return key_in(name) in [change.key for entry in page.entries for change in entry.changes]
 
 
-async def _why(link: LocalLink, name: str) -> bool:
+async def _why(link: RequestHandler, name: str) -> bool:
     return bool(await link.why(BOARD, key_in(name)))
 
 
-async def _watch(link: LocalLink, name: str) -> bool:
+async def _watch(link: RequestHandler, name: str) -> bool:
     epoch = (await link.head(BOARD)).epoch.id
     head = await link.head(BOARD)
     request = WatchRequest(("**",), Position(epoch, 0))
@@ -115,30 +115,30 @@ async def _watch(link: LocalLink, name: str) -> bool:
     return key_in(name) in keys
 
 
-async def _document(link: LocalLink, name: str) -> bool:
+async def _document(link: RequestHandler, name: str) -> bool:
     async with link.document(BOARD, f"{name}/memo"):
         return True
 
 
-async def _history(link: LocalLink, name: str) -> bool:
+async def _history(link: RequestHandler, name: str) -> bool:
     return bool(await link.history(BOARD, key_in(name)))
 
 
-COMMITS: dict[str, tuple[str, Callable[[str, str], Wish]]] = {
-    "put": (W, lambda who, name: Wish((Put(f"{name}/new", ONE),))),
-    "delete": (W, lambda who, name: Wish((Delete(f"{name}/new"),))),
-    "increment": (W, lambda who, name: Wish((Increment(f"{name}/count", 1),))),
-    "delete prefix": (W, lambda who, name: Wish((DeletePrefix(f"{name}/nothing"),))),
-    "append": (A, lambda who, name: Wish((Append(f"{name}/list", ONE),))),
-    "grant": (L, lambda who, name: Wish((Grant(f"{name}/of-{who}", who, 60_000),))),
+COMMITS: dict[str, tuple[str, Callable[[str, str], CommitRequest]]] = {
+    "put": (W, lambda who, name: CommitRequest((Put(f"{name}/new", ONE),))),
+    "delete": (W, lambda who, name: CommitRequest((Delete(f"{name}/new"),))),
+    "increment": (W, lambda who, name: CommitRequest((Increment(f"{name}/count", 1),))),
+    "delete prefix": (W, lambda who, name: CommitRequest((DeletePrefix(f"{name}/nothing"),))),
+    "append": (A, lambda who, name: CommitRequest((Append(f"{name}/list", ONE),))),
+    "grant": (L, lambda who, name: CommitRequest((Grant(f"{name}/of-{who}", who, 60_000),))),
 }
 """Commits of one operation, and the right that each needs."""
 
-LOOKS: dict[str, Callable[[str], Wish]] = {
-    "condition": lambda name: Wish((), (KeyAt(f"{name}/absent", 0),)),
-    "prefix": lambda name: Wish((), (PrefixUnchanged(f"{name}/absent", 10**6),)),
-    "ground": lambda name: Wish((), based_on=((key_in(name), 1),)),
-    "fence": lambda name: Wish((), fences=(HeldFence(f"{name}/lease", "root", 1),)),
+LOOKS: dict[str, Callable[[str], CommitRequest]] = {
+    "condition": lambda name: CommitRequest((), (KeyAt(f"{name}/absent", 0),)),
+    "prefix": lambda name: CommitRequest((), (PrefixUnchanged(f"{name}/absent", 10**6),)),
+    "ground": lambda name: CommitRequest((), based_on=((key_in(name), 1),)),
+    "fence": lambda name: CommitRequest((), fences=(HeldFence(f"{name}/lease", "root", 1),)),
 }
 """What a commit rests on: it has to be readable."""
 
@@ -235,9 +235,9 @@ async def test_commits(service: Service, role: str) -> None:
     who = principal.name
     allowed = {
         (kind, name)
-        for kind, (_, wish) in COMMITS.items()
+        for kind, (_, spec) in COMMITS.items()
         for name in NAMESPACES
-        if await _commits(writer, wish(who, name))
+        if await _commits(writer, spec(who, name))
     }
     expected = {
         (kind, name)
@@ -248,11 +248,11 @@ async def test_commits(service: Service, role: str) -> None:
     assert allowed == expected
 
 
-ANSWERS: dict[str, Wish] = {
-    "answer": Wish((Put("public/~decisions/ada/x", ONE),)),
-    "count": Wish((Increment("public/~decisions/ada/x", 1),)),
-    "list": Wish((Append("public/~decisions/ada", ONE),)),
-    "list of all": Wish((Append("public/~decisions", ONE),)),
+ANSWERS: dict[str, CommitRequest] = {
+    "answer": CommitRequest((Put("public/~decisions/ada/x", ONE),)),
+    "count": CommitRequest((Increment("public/~decisions/ada/x", 1),)),
+    "list": CommitRequest((Append("public/~decisions/ada", ONE),)),
+    "list of all": CommitRequest((Append("public/~decisions", ONE),)),
 }
 """Ways to write where the answers to agents' requests stand."""
 
@@ -262,7 +262,7 @@ async def test_answers(service: Service, role: str) -> None:
     """Who may write everywhere in public may not approve: that is a right of its own."""
     principal, _ = ROLES[role]
     writer = Writer(service.link(principal), BOARD)
-    allowed = {kind for kind, wish in ANSWERS.items() if await _commits(writer, wish)}
+    allowed = {kind for kind, spec in ANSWERS.items() if await _commits(writer, spec)}
     assert allowed == {"operator": set(ANSWERS), "approver": {"answer"}}.get(role, set())
 
 
@@ -280,15 +280,17 @@ async def test_what_commits_rest_on(service: Service, role: str, look: str) -> N
     principal, rights = ROLES[role]
     writer = Writer(service.link(principal), BOARD)
     for name in NAMESPACES[:-1]:
-        wish = LOOKS[look](name)
-        whole = Wish((Put("public/rests", ONE),), wish.conditions, wish.fences, wish.based_on)
+        spec = LOOKS[look](name)
+        whole = CommitRequest(
+            (Put("public/rests", ONE),), spec.conditions, spec.fences, spec.based_on
+        )
         assert await _commits(writer, whole) is (R in rights.get(name, set())), name
 
 
-async def _commits(writer: Writer, wish: Wish) -> bool:
+async def _commits(writer: Writer, spec: CommitRequest) -> bool:
     """Whether it was let do it; what the board then says of it is another matter."""
     try:
-        await writer.commit(wish)
+        await writer.commit(spec)
     except AccessDenied:
         return False
     except BlackboardError:
@@ -304,7 +306,7 @@ async def test_methods_about_everything(service: Service, role: str) -> None:
     assert let == {method for method, roles in WHOLE.items() if role in roles}
 
 
-async def _asked(link: LocalLink, method: str) -> bool:
+async def _asked(link: RequestHandler, method: str) -> bool:
     """Errors: AccessDenied; anything else means that it was let, and found nothing to do."""
     try:
         await ABOUT_ALL[method](link)
@@ -315,7 +317,7 @@ async def _asked(link: LocalLink, method: str) -> bool:
     return True
 
 
-ABOUT_ALL: dict[str, Callable[[LocalLink], Awaitable[object]]] = {
+ABOUT_ALL: dict[str, Callable[[RequestHandler], Awaitable[object]]] = {
     **{method: PAST[method] for method in WHOLE if method in PAST},
     "audit": lambda link: link.audit(after=None, limit=1),
     "erase": lambda link: link.erase("bob", BOARD),

@@ -10,10 +10,10 @@ from blackboard.client.link import WatchRequest
 from blackboard.core.access import operator
 from blackboard.core.commit import Put
 from blackboard.errors import EngineRefused, InvalidRequest, LimitExceeded, Unavailable
+from blackboard.limits import LIST_ENTRIES_MAX, LOG_ENTRIES_MAX, PAGE_BYTES_MAX, READ_KEYS_MAX
 from blackboard.server import pages
-from blackboard.server.requests import LocalLink
+from blackboard.server.requests import RequestHandler
 from blackboard.server.service import Service
-from blackboard.types import LIST_ENTRIES_MAX, LOG_ENTRIES_MAX, PAGE_BYTES_MAX, READ_KEYS_MAX
 from blackboard.wire.codec import encode_value
 from tests.unit.server.hooked import HookedStore, client_of, service_over
 
@@ -29,7 +29,7 @@ async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
 
 
 @pytest.fixture
-def link(parts: Parts) -> LocalLink:
+def link(parts: Parts) -> RequestHandler:
     """The operator's way."""
     return parts[0].link(operator())
 
@@ -41,7 +41,7 @@ def board(parts: Parts) -> Board:
 
 
 async def test_a_listing_never_mixes_two_revisions(
-    parts: Parts, link: LocalLink, board: Board
+    parts: Parts, link: RequestHandler, board: Board
 ) -> None:
     """Between two pages of the engine somebody changes what the first one showed."""
     names = [f"public/{i}/{kind}" for i in range(6) for kind in "ab"]
@@ -63,7 +63,7 @@ async def test_a_listing_never_mixes_two_revisions(
 
 
 async def test_a_listing_without_matches_so_far_mixes_no_revisions_either(
-    parts: Parts, link: LocalLink, board: Board
+    parts: Parts, link: RequestHandler, board: Board
 ) -> None:
     """What matches by now in a page that was looked through before would be missed."""
     await board.commit([Put(f"public/{i}", ONE) for i in range(8)] + [Put("public/9/a", ONE)])
@@ -80,7 +80,7 @@ async def test_a_listing_without_matches_so_far_mixes_no_revisions_either(
 
 
 async def test_a_listing_that_finds_little_answers_in_the_end(
-    link: LocalLink, board: Board, monkeypatch: pytest.MonkeyPatch
+    link: RequestHandler, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks through a bounded number of pages, and says where to go on."""
     monkeypatch.setattr(pages, "_LIST_PAGES_MAX", 2)
@@ -91,7 +91,7 @@ async def test_a_listing_that_finds_little_answers_in_the_end(
     assert [entry.key for entry in page.entries] == ["public/z/a"]
 
 
-async def test_limits_of_requests(link: LocalLink) -> None:
+async def test_limits_of_requests(link: RequestHandler) -> None:
     for limit in (0, -1, LIST_ENTRIES_MAX + 1):
         with pytest.raises(InvalidRequest):
             await link.list("main", "public/**", limit=limit)
@@ -104,14 +104,14 @@ async def test_limits_of_requests(link: LocalLink) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "x" * 129, "a b"])
-async def test_what_is_no_board_is_refused(link: LocalLink, name: str) -> None:
+async def test_what_is_no_board_is_refused(link: RequestHandler, name: str) -> None:
     with pytest.raises(InvalidRequest):
         await link.head(name)
     assert await link.boards() == []
 
 
 async def test_an_engine_that_would_lose_data_is_not_served_until_it_is_mended(
-    parts: Parts, link: LocalLink
+    parts: Parts, link: RequestHandler
 ) -> None:
     service, store = parts
 
@@ -132,7 +132,7 @@ async def test_an_engine_that_would_lose_data_is_not_served_until_it_is_mended(
     await link.head("main")
 
 
-async def test_a_stopping_service_takes_nothing_new(parts: Parts, link: LocalLink) -> None:
+async def test_a_stopping_service_takes_nothing_new(parts: Parts, link: RequestHandler) -> None:
     parts[0].drain()
     for attempt in (link.head("main"), link.boards(), link.log("main", 0)):
         with pytest.raises(Unavailable):

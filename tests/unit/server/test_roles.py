@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from blackboard.core import access
-from blackboard.core.access import Grant, Right
+from blackboard.core.access import AccessGrant, Right
 from blackboard.errors import InvalidRequest
 from blackboard.server.settings import grants_of
 
@@ -33,20 +33,20 @@ def test_a_role_is_a_set_of_grants_with_the_name_put_in(path: Path) -> None:
     """`{name}` is whoever gets it; a role of the file goes before a built-in one."""
     read = frozenset({Right.READ})
     assert grants_of("auditor", "ada", path) == (
-        Grant("public/**", read),
-        Grant("private/**", read),
+        AccessGrant("public/**", read),
+        AccessGrant("private/**", read),
     )
     assert grants_of("planner", "ada", path) == (
-        Grant("private/ada/**", frozenset({Right.READ, Right.WRITE})),
+        AccessGrant("private/ada/**", frozenset({Right.READ, Right.WRITE})),
     )
-    assert grants_of("reader", "ada", path) == (Grant("public/notes/**", read),)
+    assert grants_of("reader", "ada", path) == (AccessGrant("public/notes/**", read),)
 
 
 def test_some_roles_are_built_in() -> None:
     """What every agent may do, what a reader may, and everything."""
     assert grants_of("agent", "ada") == access.agent("ada").grants
     assert grants_of("operator", "ada") == access.operator().grants
-    assert grants_of("reader", "ada") == (Grant("public/**", frozenset({Right.READ})),)
+    assert grants_of("reader", "ada") == (AccessGrant("public/**", frozenset({Right.READ})),)
 
 
 @pytest.mark.parametrize("role", ["agent", "approver", "operator", "reader"])
@@ -54,7 +54,7 @@ def test_a_file_may_define_a_built_in_role_otherwise(tmp_path: Path, role: str) 
     """A token of that role gets no more than the file says."""
     path = tmp_path / "roles.toml"
     path.write_text(f"[{role}]\ngrants = ['public/{{name}}/**=read']\n", encoding="utf-8")
-    assert grants_of(role, "ada", path) == (Grant("public/ada/**", frozenset({Right.READ})),)
+    assert grants_of(role, "ada", path) == (AccessGrant("public/ada/**", frozenset({Right.READ})),)
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,11 @@ from blackboard.core.state import State
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Unavailable
+from blackboard.limits import LIST_ENTRIES_MAX, OPERATIONS_MAX, PAGE_BYTES_MAX
 from blackboard.server.assembly import archive_beside
-from blackboard.server.requests import LocalLink
+from blackboard.server.requests import RequestHandler
 from blackboard.server.service import Service
-from blackboard.types import LIST_ENTRIES_MAX, OPERATIONS_MAX, PAGE_BYTES_MAX, Key, Prefix
+from blackboard.units import Key, Prefix
 from blackboard.wire.codec import encode_value
 from tests.unit.server.hooked import client_of, service_over
 
@@ -87,7 +88,7 @@ async def _fill(service: Service) -> None:
         await bob.commit([Put(key, ONE) for key in keys])
 
 
-async def _check(link: LocalLink, rows: Rows, at: Moment | None) -> None:
+async def _check(link: RequestHandler, rows: Rows, at: Moment | None) -> None:
     """Of 3,102 keys a reader of 30 has these looked at, and a few rows of the archive's own."""
     await link.list(BOARD, "**", at=at)
     for pattern in PATTERNS:
@@ -98,7 +99,7 @@ async def _check(link: LocalLink, rows: Rows, at: Moment | None) -> None:
 
 
 @pytest.fixture
-async def link(tmp_path: Path, rows: Rows) -> AsyncIterator[LocalLink]:
+async def link(tmp_path: Path, rows: Rows) -> AsyncIterator[RequestHandler]:
     """The way of bob to that board, on the embedded engine with an archive."""
     store = await SqliteStore.at(tmp_path, "memory")
     async with Service(store, archive=await archive_beside(tmp_path)) as service:
@@ -106,12 +107,14 @@ async def link(tmp_path: Path, rows: Rows) -> AsyncIterator[LocalLink]:
         yield service.link(access.agent("bob"))
 
 
-async def test_a_listing_looks_at_nothing_that_others_keep(link: LocalLink, rows: Rows) -> None:
+async def test_a_listing_looks_at_nothing_that_others_keep(
+    link: RequestHandler, rows: Rows
+) -> None:
     await _check(link, rows, None)
 
 
 async def test_a_listing_of_the_past_looks_at_nothing_that_others_keep(
-    link: LocalLink, rows: Rows
+    link: RequestHandler, rows: Rows
 ) -> None:
     await _check(link, rows, 6)
 
@@ -124,7 +127,9 @@ async def test_a_listing_over_redis_is_sent_nothing_that_others_keep(redis_url: 
         await _check(service.link(access.agent("bob")), store.rows, None)
 
 
-async def test_a_comparison_fetches_nothing_that_others_keep(link: LocalLink, rows: Rows) -> None:
+async def test_a_comparison_fetches_nothing_that_others_keep(
+    link: RequestHandler, rows: Rows
+) -> None:
     await link.differences(BOARD, DiffRequest(0, 6))
     for pattern in PATTERNS:
         rows.count = 0
@@ -134,7 +139,7 @@ async def test_a_comparison_fetches_nothing_that_others_keep(link: LocalLink, ro
 
 
 async def test_a_look_at_one_key_that_may_not_be_read_reads_none(
-    link: LocalLink, rows: Rows
+    link: RequestHandler, rows: Rows
 ) -> None:
     for at in (None, 6):
         assert (await link.list(BOARD, "private/ada/a7", at=at)).entries == ()
@@ -146,7 +151,7 @@ async def test_a_look_at_one_key_that_may_not_be_read_reads_none(
 # --- grants with a wildcard in their midst --------------------------------------------------------
 
 
-async def _walk(link: LocalLink, limit: int) -> list[tuple[list[str], str | None]]:
+async def _walk(link: RequestHandler, limit: int) -> list[tuple[list[str], str | None]]:
     told: list[tuple[list[str], str | None]] = []
     after: str | None = None
     while True:

@@ -11,6 +11,7 @@ from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest
 from blackboard.integrity.tokens import SECRET_BYTES_MIN, verify
+from blackboard.limits import LOG_BYTES_PER_ACCOUNT_MAX
 from blackboard.server.overload.rate_limits import Meter
 from blackboard.server.settings import (
     CONFIG_VARIABLE,
@@ -22,7 +23,6 @@ from blackboard.server.settings import (
     secret_of,
     write_operator_token,
 )
-from blackboard.types import LOG_BYTES_PER_ACCOUNT_MAX
 
 SECRET = "s" * SECRET_BYTES_MIN
 

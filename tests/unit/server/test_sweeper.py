@@ -12,8 +12,8 @@ from blackboard.core import access
 from blackboard.core.commit import Grant
 from blackboard.core.path import identity_key
 from blackboard.server import sweeper as module
-from blackboard.server.boards import Host
-from blackboard.server.requests import LocalLink
+from blackboard.server.boards import Boards
+from blackboard.server.requests import RequestHandler
 from blackboard.server.sweeper import Sweeper
 from tests.conformance.team import take
 from tests.conformance.workers import queued
@@ -31,22 +31,22 @@ async def store(tmp_path: Path) -> HookedStore:
 
 
 @pytest.fixture
-async def host(store: HookedStore) -> AsyncIterator[Host]:
+async def host(store: HookedStore) -> AsyncIterator[Boards]:
     """What a service has, without a sweeper of its own."""
-    host = Host(store)
+    host = Boards(store)
     await host.look()
     yield host
     await host.aclose()
 
 
 @pytest.fixture
-async def board(host: Host) -> Board:
+async def board(host: Boards) -> Board:
     """A board as its operator."""
-    return Client(LocalLink(host, access.operator())).board("main")
+    return Client(RequestHandler(host, access.operator())).board("main")
 
 
 @pytest.fixture
-def sweeper(host: Host) -> Sweeper:
+def sweeper(host: Boards) -> Sweeper:
     """The sweeper of this process."""
     return Sweeper(host, "ab")
 
@@ -61,7 +61,7 @@ async def until_due(store: HookedStore, count: int) -> None:
 
 
 async def test_two_sweepers_end_a_lease_once(
-    host: Host, store: HookedStore, board: Board, sweeper: Sweeper
+    host: Boards, store: HookedStore, board: Board, sweeper: Sweeper
 ) -> None:
     """The one that came late is refused, counts it, and changes nothing."""
     late = Sweeper(host, "cd")
@@ -139,10 +139,10 @@ async def test_a_sweep_ends_only_so_many_leases(
 
 
 async def test_on_a_frozen_board_everything_stays(
-    store: HookedStore, host: Host, board: Board, sweeper: Sweeper
+    store: HookedStore, host: Boards, board: Board, sweeper: Sweeper
 ) -> None:
     """Until the thaw: what is over then goes as ever."""
-    link = LocalLink(host, access.operator())
+    link = RequestHandler(host, access.operator())
     await board.put("public/note", 1, ttl_ms=1)
     await board.commit([Grant("public/a", "dead", LEAST_MS)])
     freeze = await link.freeze("main", "look first")
@@ -156,9 +156,9 @@ async def test_on_a_frozen_board_everything_stays(
 
 
 async def test_a_freeze_goes_before_a_sweep_that_is_under_way(
-    store: HookedStore, host: Host, board: Board, sweeper: Sweeper
+    store: HookedStore, host: Boards, board: Board, sweeper: Sweeper
 ) -> None:
-    link = LocalLink(host, access.operator())
+    link = RequestHandler(host, access.operator())
     await board.commit([Grant("public/a", "dead", LEAST_MS)])
     await until_due(store, 1)
 

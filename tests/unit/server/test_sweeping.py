@@ -8,9 +8,9 @@ import pytest
 from blackboard.client.board import Board
 from blackboard.core.commit import Head, Reading
 from blackboard.errors import Corrupt
+from blackboard.limits import SWEEP_ENTRIES_MAX
 from blackboard.server.service import Service
 from blackboard.server.sweeper import EXPIRED_NOTE, Sweeper
-from blackboard.types import SWEEP_ENTRIES_MAX
 from tests.unit.server.hooked import HookedStore, client_of, service_over
 from tests.waiting import wait_until
 

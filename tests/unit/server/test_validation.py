@@ -23,8 +23,7 @@ from blackboard.core.commit import (
     Renew,
 )
 from blackboard.errors import InvalidRequest, LimitExceeded
-from blackboard.server.validation import check_commit
-from blackboard.types import (
+from blackboard.limits import (
     INTEGER_MAX,
     LANES_MAX,
     LEASE_TTL_MS_MIN,
@@ -32,6 +31,7 @@ from blackboard.types import (
     REVISION_MAX,
     TTL_MS_MAX,
 )
+from blackboard.server.validation import check_commit
 
 ONE = b"\x01"
 BAD_KEYS = ["", "public", "public/", "public//a", "public/a b", "public/../a", "private/ada", "x/y"]

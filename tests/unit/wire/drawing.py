@@ -25,7 +25,7 @@ from blackboard.core.commit import (
     Release,
     Renew,
 )
-from blackboard.types import INTEGER_MAX, LANES_MAX, LEASE_TTL_MS_MIN, REVISION_MAX, TTL_MS_MAX
+from blackboard.limits import INTEGER_MAX, LANES_MAX, LEASE_TTL_MS_MIN, REVISION_MAX, TTL_MS_MAX
 from blackboard.wire.codec import BYTES_KEY, encode_value
 
 names = st.from_regex(r"[A-Za-z0-9._~-]{1,12}", fullmatch=True).filter(

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from blackboard.core.commit import Change, ChangeKind, CommitId, LogEntry
-from blackboard.types import COMMIT_BYTES_MAX, FRAME_BYTES_MAX, VALUE_BYTES_MAX
+from blackboard.limits import COMMIT_BYTES_MAX, FRAME_BYTES_MAX, VALUE_BYTES_MAX
 from blackboard.wire import answers, reading
 from blackboard.wire.codec import encode_value
 from blackboard.wire.frames import JSON, MSGPACK, Encoding

@@ -33,7 +33,7 @@ from blackboard.core.commit import (
 from blackboard.core.model import log_entry
 from blackboard.core.state import State, evolve
 from blackboard.errors import Corrupt, InvalidRequest, LimitExceeded
-from blackboard.types import (
+from blackboard.limits import (
     COMMIT_BYTES_MAX,
     VALUE_BYTES_MAX,
     VALUE_DEPTH_MAX,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core.commit import Append, Commit, Delete, Increment, KeyAt, Put
 from blackboard.wire import messages
 from blackboard.wire.commits import CommitParams, read_commits, write_commit
@@ -59,7 +59,7 @@ def test_usual_commits_are_read_as_the_long_way_reads_them(
 
 def read(params: messages.Params | CommitParams) -> tuple[str, str | None, str, Commit]:
     """All that anybody asks of the params of a commit."""
-    assert isinstance(params, messages.Commit | CommitParams)
+    assert isinstance(params, messages.CommitModel | CommitParams)
     return params.method, params.agent, params.board, params.to_core("ada")
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blackboard.errors import InvalidRequest, LimitExceeded, Rejected, RemoteProtocolError
-from blackboard.types import (
+from blackboard.limits import (
     FRAME_BYTES_MAX,
     MESSAGES_PER_FRAME_MAX,
     VALUE_BYTES_MAX,

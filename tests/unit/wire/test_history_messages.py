@@ -7,15 +7,15 @@ import pytest
 from msgspec import structs
 
 from blackboard.core.checkpoints import (
-    Barrier,
+    BarrierReport,
     Checkpoint,
+    CheckpointInfo,
     Difference,
     Differences,
     ExportPage,
     Instant,
     Pruned,
     Restored,
-    Shown,
     Verified,
     Version,
 )
@@ -33,7 +33,15 @@ ONE = Entry("public/a", encode_value({"x": [1, b"\x00"]}), 3, 1, "ada", 1_000, 2
 TWO = Entry("public/a", encode_value("text"), 4, 1, "bob", 1_001)
 PLAIN = Checkpoint("b", "plan", 7, 1_000)
 ASKED = Checkpoint(
-    "b", "p", 7, 1_000, "automatic", "ada", "why", Barrier(5, ("a",), ("b",), ("c", "d")), True
+    "b",
+    "p",
+    7,
+    1_000,
+    "automatic",
+    "ada",
+    "why",
+    BarrierReport(5, ("a",), ("b",), ("c", "d")),
+    True,
 )
 
 
@@ -52,7 +60,9 @@ def test_checkpoints(encoding: Encoding, checkpoint: Checkpoint) -> None:
 
 @both
 def test_what_is_shown_pruned_restored_and_verified(encoding: Encoding) -> None:
-    shown = Shown(ASKED, EPOCH, "aa", "", {"public": "bb"}, {"ada": 4}, {"ada": {"v": 1}}, "cc")
+    shown = CheckpointInfo(
+        ASKED, EPOCH, "aa", "", {"public": "bb"}, {"ada": 4}, {"ada": {"v": 1}}, "cc"
+    )
     assert past.read_manifest(over(encoding, past.write_manifest(shown))) == shown
     pruned = Pruned(("a", "b"), (), 3)
     assert past.read_pruned(over(encoding, past.write_pruned(pruned))) == pruned
@@ -85,7 +95,7 @@ def test_differences_versions_and_pages(encoding: Encoding) -> None:
 def test_moments(encoding: Encoding, moment: Any) -> None:
     params = {"board": "b", "at": past.moment_out(moment)}
     parsed = messages.parse("verify", over(encoding, params), encoding)
-    assert isinstance(parsed, messages.Verify)
+    assert isinstance(parsed, messages.VerifyParams)
     assert moment_in(parsed.at) == moment
 
 
@@ -95,7 +105,7 @@ def test_an_entry_of_an_import(encoding: Encoding) -> None:
     entries = [past.write_exported(entry, encoding) for entry in (ONE, TWO, sealed)]
     params = {"board": "b", "request": "ab" * 8, "number": 0, "entries": entries}
     parsed = messages.parse("import_page", over(encoding, params), encoding)
-    assert isinstance(parsed, messages.ImportPage)
+    assert isinstance(parsed, messages.ImportPageParams)
     assert [(e.key, e.value, e.mod_revision) for e in parsed.entries] == [
         (ONE.key, ONE.value, 3),
         (TWO.key, TWO.value, 4),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core.access import METHODS as ACCESS
 from blackboard.core.commit import Commit
 from blackboard.errors import InvalidRequest, LimitExceeded
@@ -42,7 +42,7 @@ def test_every_commit_survives(encoding: Encoding, commit: Commit) -> None:
     written = write_commit("board-1", commit, encoding)
     (received,) = encoding.split(encoding.join([encoding.pack(written)]))
     params = messages.parse("commit", received, encoding)
-    assert isinstance(params, messages.Commit)
+    assert isinstance(params, messages.CommitModel)
     assert params.board == "board-1"
     assert params.to_core(commit.id.agent) == commit
 
@@ -189,7 +189,7 @@ def test_the_edges_of_a_commit_pass() -> None:
             "note": "a" * limits.NOTE_BYTES_MAX,
         }
     )
-    assert isinstance(params, messages.Commit)
+    assert isinstance(params, messages.CommitModel)
     assert len(params.to_core("ada").conditions) == limits.OPERATIONS_MAX
 
 
@@ -284,6 +284,6 @@ def test_json_values_are_the_same_values(value: object) -> None:
     """What a JSON client writes is what a msgpack client reads."""
     op = {"kind": "put", "key": "public/a", "value": value}
     params = parse_commit({"ops": [op]})
-    assert isinstance(params, messages.Commit)
+    assert isinstance(params, messages.CommitModel)
     (put,) = params.to_core("ada").ops
     assert MSGPACK.value_in(put.value) == put.value  # type: ignore[union-attr]

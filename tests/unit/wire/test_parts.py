@@ -20,7 +20,7 @@ SAMPLES: dict[str, object] = {
 }
 
 
-def kinds(union: object) -> list[type[parts.Model]]:
+def kinds(union: object) -> list[type[parts.WireModel]]:
     """The members of a discriminated union."""
     return list(typing.get_args(typing.get_args(union)[0]))
 
@@ -40,7 +40,7 @@ def test_every_noun_has_its_part(union: object, nouns: object) -> None:
     "kind",
     [k for k in kinds(parts.Operation) + kinds(parts.Condition) if k.__name__ not in "PutAppend"],
 )
-def test_a_part_keeps_every_field(kind: type[parts.Model]) -> None:
+def test_a_part_keeps_every_field(kind: type[parts.WireModel]) -> None:
     """`Put` and `Append` hold a value, whose form depends on the encoding: see test_messages.py."""
     fields = {name: SAMPLES[name] for name in kind.model_fields if name != "kind"}
     tag = typing.get_args(kind.model_fields["kind"].annotation)[0]

@@ -17,7 +17,7 @@ from blackboard.errors import (
     RemoteProtocolError,
     Unavailable,
 )
-from blackboard.types import (
+from blackboard.limits import (
     FRAME_BYTES_MAX,
     HANDSHAKE_TIMEOUT_MS,
     MESSAGES_PER_FRAME_MAX,
@@ -34,13 +34,13 @@ from blackboard.wire.session import (
     Answered,
     Cancelled,
     Changed,
+    ConnectionState,
     Draining,
     Failed,
     RequestReceived,
     RequestRefused,
     ServerSession,
-    State,
-    Step,
+    Transition,
 )
 from tests.unit.wire.drawing import commits, log_entries
 from tests.unit.wire.pair import POSITION, Pair, both
@@ -53,10 +53,10 @@ def test_hello_opens_both_sides(encoding: Encoding) -> None:
     number = pair.client.send_hello({"token": "t", "agent": "ada", "client": "test"})
     (hello,) = pair.to_server()
     assert (hello.params.token, hello.params.agent, hello.params.client) == ("t", "ada", "test")
-    assert (pair.client.state, pair.server.state) == (State.HELLO, State.HELLO)
+    assert (pair.client.state, pair.server.state) == (ConnectionState.HELLO, ConnectionState.HELLO)
     pair.server.welcome(hello.id, {"agent": "ada"})
     assert pair.to_client() == [Answered(number, {"agent": "ada"})]
-    assert (pair.client.state, pair.server.state) == (State.READY, State.READY)
+    assert (pair.client.state, pair.server.state) == (ConnectionState.READY, ConnectionState.READY)
 
 
 @both
@@ -67,7 +67,7 @@ def test_a_commit_and_its_answer(encoding: Encoding, commit: Commit) -> None:
     number = pair.client.send_request("commit", write_commit("b", commit, encoding))
     (request,) = pair.to_server()
     assert isinstance(request, RequestReceived)
-    assert isinstance(request.params, messages.Commit | CommitParams)
+    assert isinstance(request.params, messages.CommitModel | CommitParams)
     assert request.params.to_core(commit.id.agent) == commit
     assert (pair.client.in_flight, pair.server.in_flight) == (1, 1)
     pair.server.respond(request.id, {"revision": 7})
@@ -151,7 +151,7 @@ def test_a_message_that_is_no_request_does_not_close(encoding: Encoding, message
     known = known and message["id"] is not True
     assert answer["id"] == (message["id"] if known else None)
     assert answer["error"]["data"]["code"] == "invalid_request"
-    assert pair.server.state is State.READY
+    assert pair.server.state is ConnectionState.READY
 
 
 def test_an_id_in_flight_cannot_be_used_again() -> None:
@@ -185,7 +185,7 @@ def test_nothing_but_a_small_hello_comes_first(encoding: Encoding, found: list[A
     server = ServerSession(encoding, 0)
     with pytest.raises(RemoteProtocolError):
         server.receive(encoding.join([encoding.pack(message) for message in found]))
-    assert server.state is State.CLOSED
+    assert server.state is ConnectionState.CLOSED
 
 
 def test_a_hello_that_is_not_valid_is_answered() -> None:
@@ -193,7 +193,7 @@ def test_a_hello_that_is_not_valid_is_answered() -> None:
     pair = Pair(greeted=False)
     pair.client.send_hello({"agent": "a/b"})
     assert isinstance(pair.to_server()[0], RequestRefused)
-    assert pair.server.state is State.HELLO
+    assert pair.server.state is ConnectionState.HELLO
     assert isinstance(pair.to_client()[0], Failed)
 
 
@@ -204,7 +204,7 @@ def test_the_handshake_has_a_time_limit() -> None:
     assert server.tick(999 + HANDSHAKE_TIMEOUT_MS) is not None
     with pytest.raises(RemoteProtocolError):
         server.tick(1000 + HANDSHAKE_TIMEOUT_MS)
-    assert server.state is State.CLOSED
+    assert server.state is ConnectionState.CLOSED
     assert Pair().server.tick(10**9) is None
 
 
@@ -375,11 +375,11 @@ def test_hello_comes_once() -> None:
 
 def test_the_table_of_states_is_complete() -> None:
     """Every state can be closed, and only CLOSED cannot be left."""
-    assert all((state, Step.CLOSED) in TRANSITIONS for state in State)
+    assert all((state, Transition.CLOSED) in TRANSITIONS for state in ConnectionState)
     reached = {new for (state, _), new in TRANSITIONS.items() if state is not new}
-    assert reached == set(State) - {State.HELLO}
-    assert {new for (state, _), new in TRANSITIONS.items() if state is State.CLOSED} == {
-        State.CLOSED
+    assert reached == set(ConnectionState) - {ConnectionState.HELLO}
+    assert {new for (state, _), new in TRANSITIONS.items() if state is ConnectionState.CLOSED} == {
+        ConnectionState.CLOSED
     }
 
 

@@ -11,7 +11,7 @@ from blackboard.wire import messages
 from blackboard.wire.answers import pack_revisions
 from blackboard.wire.commits import write_commit
 from blackboard.wire.frames import Encoding
-from blackboard.wire.session import ClientSession, ServerSession, State
+from blackboard.wire.session import ClientSession, ConnectionState, ServerSession
 from tests.unit.wire.drawing import commits, log_entries
 from tests.unit.wire.pair import POSITION, Pair, both
 from tests.unit.wire.test_messages import junk
@@ -21,7 +21,7 @@ def _take(session: ServerSession | ClientSession, frame: bytes) -> None:
     try:
         session.receive(frame)
     except RemoteProtocolError:
-        assert session.state is State.CLOSED
+        assert session.state is ConnectionState.CLOSED
 
 
 @both

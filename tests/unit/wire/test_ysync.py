@@ -17,14 +17,22 @@ from pycrdt import (
 
 from blackboard.core.documents.update import write_buffer, write_number, write_text
 from blackboard.errors import InvalidRequest, LimitExceeded
-from blackboard.types import (
+from blackboard.limits import (
     AWARENESS_BYTES_MAX,
     AWARENESS_STATES_MAX,
     KEY_BYTES_MAX,
     OVERLAP_CLIENTS_MAX,
 )
 from blackboard.wire import ysync
-from blackboard.wire.ysync import Edit, Met, Presence, QueryAwareness, Step1, Step2, read_frame
+from blackboard.wire.ysync import (
+    AwarenessState,
+    Edit,
+    Met,
+    QueryAwareness,
+    Step1,
+    Step2,
+    read_frame,
+)
 
 
 def test_the_frames_of_another_implementation_are_read() -> None:
@@ -65,14 +73,14 @@ def test_several_messages_share_a_frame(state: bytes, lacking: bytes, update: by
 @given(
     st.lists(
         st.builds(
-            Presence,
+            AwarenessState,
             st.integers(0, 2**53 - 1),
             st.integers(0, 2**32),
             st.none() | st.text().map(json.dumps),
         )
     )
 )
-def test_presence_comes_back(present: list[Presence]) -> None:
+def test_presence_comes_back(present: list[AwarenessState]) -> None:
     (message,) = read_frame(ysync.write_awareness(present))
     assert message == ysync.Awareness(tuple(present))
 
@@ -100,14 +108,14 @@ def test_a_refusal_is_passed_over() -> None:
 
 
 def test_awareness_has_limits() -> None:
-    most = [Presence(client, 1, "1") for client in range(AWARENESS_STATES_MAX)]
+    most = [AwarenessState(client, 1, "1") for client in range(AWARENESS_STATES_MAX)]
     read_frame(ysync.write_awareness(most))
     with pytest.raises(LimitExceeded, match="AWARENESS_STATES_MAX"):
-        read_frame(ysync.write_awareness([*most, Presence(9_999, 1, "1")]))
+        read_frame(ysync.write_awareness([*most, AwarenessState(9_999, 1, "1")]))
     longest = json.dumps("x" * (AWARENESS_BYTES_MAX - 2))
-    read_frame(ysync.write_awareness([Presence(1, 1, longest)]))
+    read_frame(ysync.write_awareness([AwarenessState(1, 1, longest)]))
     with pytest.raises(LimitExceeded, match="AWARENESS_BYTES_MAX"):
-        read_frame(ysync.write_awareness([Presence(1, 1, longest[:-1] + 'x"')]))
+        read_frame(ysync.write_awareness([AwarenessState(1, 1, longest[:-1] + 'x"')]))
 
 
 def test_what_a_client_tells_is_json() -> None:

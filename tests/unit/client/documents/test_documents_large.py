@@ -9,18 +9,18 @@ from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.client.documents import layout as documents_tail
 from blackboard.client.documents.layout import PIECE_BYTES
-from blackboard.client.link import Link
+from blackboard.client.link import Transport
 from blackboard.core import access
 from blackboard.core.documents import update as crdt
 from blackboard.core.documents.keys import document_prefix
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import DocumentRefused
+from blackboard.limits import DOCUMENT_BYTES_MAX, DOCUMENT_UPDATE_BYTES_MAX, OUTGOING_BYTES_MAX
 from blackboard.server.assembly import archive_beside
 from blackboard.server.documents import room as documents_room
 from blackboard.server.service import Service
-from blackboard.types import DOCUMENT_BYTES_MAX, DOCUMENT_UPDATE_BYTES_MAX, OUTGOING_BYTES_MAX
 from blackboard.wire import ysync
-from blackboard.wire.ysync import Presence
+from blackboard.wire.ysync import AwarenessState
 from tests.conformance.peers import Peer
 from tests.waiting import wait_until
 
@@ -32,7 +32,7 @@ PARTS = DOCUMENT_BYTES_MAX // DOCUMENT_UPDATE_BYTES_MAX
 
 
 @pytest.fixture
-async def link(tmp_path: Path) -> AsyncIterator[Link]:
+async def link(tmp_path: Path) -> AsyncIterator[Transport]:
     """A way to a service that can look back."""
     store, archive = await SqliteStore.at(tmp_path, "memory"), await archive_beside(tmp_path)
     async with Service(store, archive=archive) as service:
@@ -40,7 +40,7 @@ async def link(tmp_path: Path) -> AsyncIterator[Link]:
 
 
 @pytest.fixture
-def board(link: Link) -> Board:
+def board(link: Transport) -> Board:
     """The same, as people use it."""
     return Client(link).board(BOARD)
 
@@ -52,11 +52,11 @@ async def fill(peer: Peer, parts: int = PARTS) -> None:
         await peer.sync_again()
 
 
-async def test_a_document_is_as_large_as_it_may_be(link: Link, board: Board) -> None:
+async def test_a_document_is_as_large_as_it_may_be(link: Transport, board: Board) -> None:
     """And whoever comes later gets it, though it is more than may wait for a slow reader."""
     async with Peer().connected(link, BOARD, KEY) as writer:
         await writer.sync()
-        await writer.send(ysync.write_awareness([Presence(1, 1, '{"name":"writer"}')]))
+        await writer.send(ysync.write_awareness([AwarenessState(1, 1, '{"name":"writer"}')]))
         await fill(writer)
         room = DOCUMENT_BYTES_MAX - PARTS * len(PART)
         assert PARTS * len(PART) > OUTGOING_BYTES_MAX
@@ -73,7 +73,7 @@ async def test_a_document_is_as_large_as_it_may_be(link: Link, board: Board) -> 
         doc.text().insert(0, "and on ")
 
 
-async def test_who_asks_again_before_reading_the_answer_is_not_told_twice(link: Link) -> None:
+async def test_who_asks_again_before_reading_the_answer_is_not_told_twice(link: Transport) -> None:
     """As stock clients do: one answer may be as large as a document, two may not wait."""
     async with Peer().connected(link, BOARD, KEY) as writer:
         await writer.sync()
@@ -90,7 +90,7 @@ async def test_who_asks_again_before_reading_the_answer_is_not_told_twice(link: 
 
 
 async def test_it_is_compacted_into_pieces_and_restored(
-    link: Link, board: Board, monkeypatch: pytest.MonkeyPatch
+    link: Transport, board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its base is more than one value, and so is the inverse update that brings it all back."""
     monkeypatch.setattr(documents_tail, "DOCUMENT_TAIL_UPDATES", 12)
@@ -115,7 +115,9 @@ async def test_it_is_compacted_into_pieces_and_restored(
         assert len(str(reader.text)) == PARTS * len(PART)
 
 
-async def test_what_was_made_away_from_the_line_may_be_too_large(link: Link, board: Board) -> None:
+async def test_what_was_made_away_from_the_line_may_be_too_large(
+    link: Transport, board: Board
+) -> None:
     """It cannot be taken in one commit; the document and others are unharmed."""
     peer = Peer()
     for _ in range(2):
@@ -128,7 +130,9 @@ async def test_what_was_made_away_from_the_line_may_be_too_large(link: Link, boa
         assert len(doc.text()) == 0
 
 
-async def test_an_imported_document_says_the_same(link: Link, board: Board, tmp_path: Path) -> None:
+async def test_an_imported_document_says_the_same(
+    link: Transport, board: Board, tmp_path: Path
+) -> None:
     """It is edited on, and what was exported takes the edits in: they have one history."""
     async with board.document(KEY) as doc:
         doc.text().append("né 😀 " * 1000)

@@ -6,21 +6,21 @@ from pathlib import Path
 import pytest
 
 from blackboard.client.documents import layout as documents_tail
-from blackboard.client.documents.layout import Tail
-from blackboard.client.link import Link
+from blackboard.client.documents.layout import UpdateTail
+from blackboard.client.link import Transport
 from blackboard.core import access
 from blackboard.core.documents.keys import base_key, document_prefix, updates_prefix
 from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.limits import DOCUMENT_TAIL_BYTES, DOCUMENT_TAIL_UPDATES
 from blackboard.server.documents import room as documents_room
 from blackboard.server.service import Service
-from blackboard.types import DOCUMENT_TAIL_BYTES, DOCUMENT_TAIL_UPDATES
 from tests.conformance.peers import Peer
 
 BOARD, KEY = "board", "public/memo"
 
 
 def test_it_is_due_after_so_many_updates() -> None:
-    tail = Tail(KEY)
+    tail = UpdateTail(KEY)
     for number in range(DOCUMENT_TAIL_UPDATES):
         assert not tail.is_due
         tail.add(f"{updates_prefix(KEY)}/{number:016}", number + 1, 1)
@@ -28,7 +28,7 @@ def test_it_is_due_after_so_many_updates() -> None:
 
 
 def test_it_is_due_after_so_many_bytes() -> None:
-    tail = Tail(KEY)
+    tail = UpdateTail(KEY)
     tail.add("one", 1, DOCUMENT_TAIL_BYTES - 1)
     assert not tail.is_due
     tail.add("two", 2, 1)
@@ -39,7 +39,7 @@ def test_it_is_due_after_so_many_bytes() -> None:
 
 
 def test_beside_a_large_base_it_may_be_an_eighth_of_it() -> None:
-    tail = Tail(KEY, base_bytes=16 * DOCUMENT_TAIL_BYTES)
+    tail = UpdateTail(KEY, base_bytes=16 * DOCUMENT_TAIL_BYTES)
     tail.add("one", 1, 2 * DOCUMENT_TAIL_BYTES - 1)
     assert not tail.is_due
     tail.add("two", 2, 1)
@@ -47,7 +47,7 @@ def test_beside_a_large_base_it_may_be_an_eighth_of_it() -> None:
 
 
 @pytest.fixture
-async def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Link]:
+async def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Transport]:
     """A way to a service where only the end of a room hurries a compaction, and waits for it."""
     monkeypatch.setattr(documents_room, "_COMPACTION_DELAY_S", 3_600.0)
     monkeypatch.setattr(documents_room, "_LAST_COMPACTION_S", 60.0)
@@ -55,7 +55,7 @@ async def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         yield service.link(access.operator())
 
 
-async def write(link: Link, text: str) -> None:
+async def write(link: Transport, text: str) -> None:
     """Insert a text and leave."""
     async with Peer().connected(link, BOARD, KEY) as peer:
         await peer.sync()
@@ -63,21 +63,21 @@ async def write(link: Link, text: str) -> None:
         await peer.sync_again()
 
 
-async def parts(link: Link) -> tuple[bool, int]:
+async def parts(link: Transport) -> tuple[bool, int]:
     """Whether the document has a base, and how many updates besides."""
     found = await link.list(BOARD, f"{document_prefix(KEY)}/**", limit=100)
     keys = [entry.key for entry in found.entries]
     return base_key(KEY) in keys, sum(key.startswith(updates_prefix(KEY)) for key in keys)
 
 
-async def length(link: Link) -> int:
+async def length(link: Transport) -> int:
     """Of the text, as a new peer gets it."""
     async with Peer().connected(link, BOARD, KEY) as peer:
         await peer.sync()
         return len(str(peer.text))
 
 
-async def test_what_is_due_is_done_before_nobody_has_the_document(link: Link) -> None:
+async def test_what_is_due_is_done_before_nobody_has_the_document(link: Transport) -> None:
     await write(link, "x" * 100)
     assert await parts(link) == (False, 1)
     await write(link, "y" * DOCUMENT_TAIL_BYTES)
@@ -88,7 +88,7 @@ async def test_what_is_due_is_done_before_nobody_has_the_document(link: Link) ->
 
 
 async def test_what_was_left_over_is_due_when_the_document_is_loaded(
-    link: Link, monkeypatch: pytest.MonkeyPatch
+    link: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever should have done it may have died."""
     with monkeypatch.context() as patch:

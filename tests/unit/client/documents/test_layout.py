@@ -11,7 +11,7 @@ from blackboard.client.views import Entry
 from blackboard.core.commit import ABSENT, Append, Delete, KeyAt, Op, Put, PutBack
 from blackboard.core.documents.keys import base_key, document_of, overlaps_prefix, updates_prefix
 from blackboard.errors import Corrupt
-from blackboard.types import (
+from blackboard.limits import (
     COMMIT_BYTES_MAX,
     DOCUMENT_BYTES_MAX,
     DOCUMENT_UPDATE_BYTES_MAX,

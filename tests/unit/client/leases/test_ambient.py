@@ -9,14 +9,14 @@ import pytest
 
 from blackboard.client.leases import ambient as held
 from blackboard.client.leases.ambient import Hold
-from blackboard.client.link import Link
+from blackboard.client.link import Transport
 from blackboard.core import access
 from blackboard.core.commit import HeldFence
 from blackboard.core.lease import is_holder_of
 from blackboard.core.path import check_name
 from blackboard.errors import LimitExceeded, LocalProtocolError
+from blackboard.limits import FENCES_MAX, SEGMENT_BYTES_MAX
 from blackboard.server.service import Service
-from blackboard.types import FENCES_MAX, SEGMENT_BYTES_MAX
 from tests.unit.server.hooked import service_over
 
 BOARD = "main"
@@ -30,13 +30,13 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
 
 
 @pytest.fixture
-async def ada(service: Service) -> Link:
+async def ada(service: Service) -> Transport:
     """The way of ada."""
     return service.link(access.agent("ada"))
 
 
 @pytest.fixture
-async def bob(service: Service) -> Link:
+async def bob(service: Service) -> Transport:
     """The way of bob."""
     return service.link(access.agent("bob"))
 
@@ -46,12 +46,12 @@ def fence(key: str) -> HeldFence:
     return HeldFence(key, "ada~1", 7)
 
 
-def hold_of(link: Link, *keys: str, board: str = BOARD) -> Hold:
+def hold_of(link: Transport, *keys: str, board: str = BOARD) -> Hold:
     """What a block of `link`'s agent holds."""
     return Hold(link.origin, board, link.agent, tuple(fence(key) for key in keys))
 
 
-async def test_a_commit_gets_the_fences_of_its_board_after_its_own(ada: Link) -> None:
+async def test_a_commit_gets_the_fences_of_its_board_after_its_own(ada: Transport) -> None:
     first, second = hold_of(ada, "public/a"), hold_of(ada, "public/b", "private/ada/c")
     held.take(first)
     held.take(second)
@@ -64,13 +64,13 @@ async def test_a_commit_gets_the_fences_of_its_board_after_its_own(ada: Link) ->
     assert held.fences_of(ada, BOARD) == ()
 
 
-async def test_other_agents_rely_on_public_leases_only(ada: Link, bob: Link) -> None:
+async def test_other_agents_rely_on_public_leases_only(ada: Transport, bob: Transport) -> None:
     held.take(hold_of(ada, "public/a", "private/ada/c", "inbox/ada/d"))
     assert [f.key for f in held.fences_of(bob, BOARD)] == ["public/a"]
 
 
 async def test_a_board_of_the_same_name_of_another_service_is_another(
-    ada: Link, tmp_path: Path
+    ada: Transport, tmp_path: Path
 ) -> None:
     held.take(hold_of(ada, "public/a"))
     async with service_over(tmp_path / "other") as (service, _):
@@ -79,7 +79,7 @@ async def test_a_board_of_the_same_name_of_another_service_is_another(
         held.check_free(other, BOARD, ["public/a"])
 
 
-async def test_tasks_inherit_what_is_held_also_beyond_its_end(ada: Link) -> None:
+async def test_tasks_inherit_what_is_held_also_beyond_its_end(ada: Transport) -> None:
     hold = hold_of(ada, "public/a")
     over = asyncio.Event()
 
@@ -98,7 +98,7 @@ async def test_tasks_inherit_what_is_held_also_beyond_its_end(ada: Link) -> None
     assert held.fences_of(ada, BOARD) == ()
 
 
-async def test_what_is_held_cannot_be_asked_for(ada: Link, bob: Link) -> None:
+async def test_what_is_held_cannot_be_asked_for(ada: Transport, bob: Transport) -> None:
     held.take(hold_of(ada, "public/a"))
     for link in (ada, bob):
         with pytest.raises(LocalProtocolError, match="public/a"):
@@ -107,7 +107,7 @@ async def test_what_is_held_cannot_be_asked_for(ada: Link, bob: Link) -> None:
         held.check_free(link, "another", ["public/a"])
 
 
-async def test_a_task_holds_no_more_than_a_commit_can_carry(ada: Link) -> None:
+async def test_a_task_holds_no_more_than_a_commit_can_carry(ada: Transport) -> None:
     held.take(hold_of(ada, "public/a", "public/b"))
     keys = [f"public/k{number}" for number in range(FENCES_MAX - 1)]
     held.check_free(ada, BOARD, keys[1:])
@@ -116,7 +116,9 @@ async def test_a_task_holds_no_more_than_a_commit_can_carry(ada: Link) -> None:
     assert (refused.value.limit, refused.value.value) == ("FENCES_MAX", FENCES_MAX + 1)
 
 
-async def test_a_hold_knows_the_last_commit_of_its_own_agent(ada: Link, bob: Link) -> None:
+async def test_a_hold_knows_the_last_commit_of_its_own_agent(
+    ada: Transport, bob: Transport
+) -> None:
     hold = hold_of(ada, "public/a")
     held.take(hold)
     held.note_commit(bob, BOARD, 9)

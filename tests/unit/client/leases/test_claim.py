@@ -10,7 +10,7 @@ from blackboard.client.leases.claim import (
     is_meant,
     tries_key,
 )
-from blackboard.client.views import Change, Entry, Revised
+from blackboard.client.views import Change, Entry, RevisionEvent
 from blackboard.errors import InvalidRequest
 from blackboard.wire.codec import decode_value
 
@@ -109,5 +109,5 @@ def test_what_is_no_record_counts_nothing(value: object) -> None:
 )
 def test_what_makes_an_entry_free(changes: list[tuple[str, str]], free: bool) -> None:
     """Nobody is woken by what helps nobody."""
-    revised = Revised(5, 0, "ada", tuple(Change(kind, key) for kind, key in changes))
+    revised = RevisionEvent(5, 0, "ada", tuple(Change(kind, key) for kind, key in changes))
     assert frees("public/**", revised) is free

@@ -16,10 +16,11 @@ import anyio.lowlevel
 import pytest
 
 import blackboard
-from blackboard import Board, LeaseLost
+from blackboard import Board
 from blackboard.client.leases import ambient
 from blackboard.client.leases.ambient import Keeper
 from blackboard.core.commit import Op, Put
+from blackboard.errors import LeaseLost
 from blackboard.wire.codec import encode_value
 
 HOUR_MS = 3_600_000

@@ -12,7 +12,7 @@ from blackboard.client.leases import ambient as module
 from blackboard.client.leases.ambient import Hold, Keeper
 from blackboard.core.commit import HeldFence
 from blackboard.errors import AccessDenied, Fenced, LeaseLost, OutcomeUnknown, Unavailable
-from blackboard.types import RENEWALS_PER_TTL
+from blackboard.limits import RENEWALS_PER_TTL
 from tests.simulation.loop import SimulatedLoop, rest
 
 FENCE = HeldFence("public/a", "ada~1", 7)

@@ -14,9 +14,9 @@ from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.client.leases import ambient as keeper
 from blackboard.client.leases import lock
-from blackboard.client.views import Change, Revised
+from blackboard.client.views import Change, RevisionEvent
 from blackboard.core import access
-from blackboard.core.access import Grant as AccessGrant
+from blackboard.core.access import AccessGrant as AccessGrant
 from blackboard.core.access import Principal, Right
 from blackboard.core.checkpoints import Moment
 from blackboard.core.commit import Grant, Lease, Reading, Release, Waiter
@@ -30,9 +30,9 @@ from blackboard.errors import (
     StepSuperseded,
     Unavailable,
 )
-from blackboard.server.requests import LocalLink
+from blackboard.server.requests import RequestHandler
 from blackboard.server.service import Service
-from blackboard.types import Key
+from blackboard.units import Key
 from tests.conformance.workers import Block, apart, finished, lease_of, queued
 from tests.unit.server.hooked import HookedStore, client_of, service_over
 from tests.waiting import let_pass
@@ -347,7 +347,7 @@ async def test_a_restored_board_has_no_leases(store: HookedStore, ada: Board) ->
     store.hooks.clear()
 
 
-class BusyLink(LocalLink):
+class BusyLink(RequestHandler):
     """A way on which something happens just before the next reading."""
 
     meanwhile: Callable[[], Awaitable[object]] | None = None
@@ -385,7 +385,7 @@ async def test_news_from_before_a_grant_do_not_take_it_back(ada: Board) -> None:
         for waiters in ((), (Waiter(held.holder, HOUR_MS, HOUR_MS),)):
             before = Lease(A, "bob~other", fence.fence - 1, HOUR_MS, waiters)
             change = Change("grant", A, lease=before)
-            held._notice(Revised(fence.fence - 1, 0, "bob", (change,)))
+            held._notice(RevisionEvent(fence.fence - 1, 0, "bob", (change,)))
             assert held.fences == (fence,)
 
 

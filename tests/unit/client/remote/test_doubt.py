@@ -11,12 +11,17 @@ import pytest
 
 from blackboard.client.board import Board
 from blackboard.client.client import Client
-from blackboard.client.link import Link
+from blackboard.client.link import Transport
 from blackboard.client.remote import channel
 from blackboard.client.remote.channel import Channel
-from blackboard.client.remote.link import RemoteLink, connect
+from blackboard.client.remote.link import RemoteTransport, connect
 from blackboard.core import access
-from blackboard.core.checkpoints import BranchWish, CheckpointWish, Policy, RestoreWish
+from blackboard.core.checkpoints import (
+    BranchRequest,
+    CheckpointRequest,
+    RestoreRequest,
+    RetentionPolicy,
+)
 from blackboard.errors import NoSuchCheckpoint, OutcomeUnknown, Unavailable
 from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
@@ -33,7 +38,7 @@ SHORT_MS = 300
 
 def channel_of(client: Client) -> Channel:
     """Its connection."""
-    assert isinstance(client.link, RemoteLink)
+    assert isinstance(client.link, RemoteTransport)
     return client.link._channel
 
 
@@ -90,14 +95,14 @@ async def board(service: Service) -> Board:
     return board
 
 
-Ask = Callable[[Link], Awaitable[Any]]
+Ask = Callable[[Transport], Awaitable[Any]]
 
 DEEDS: dict[str, Ask] = {
-    "checkpoint": lambda link: link.checkpoint("b", CheckpointWish("new", REQUEST)),
+    "checkpoint": lambda link: link.checkpoint("b", CheckpointRequest("new", REQUEST)),
     "pin": lambda link: link.pin("b", "base", pinned=True),
-    "prune": lambda link: link.prune("b", Policy(), dry_run=False),
-    "restore": lambda link: link.restore("b", RestoreWish("base", REQUEST)),
-    "branch": lambda link: link.branch("b", BranchWish("new", "base", REQUEST)),
+    "prune": lambda link: link.prune("b", RetentionPolicy(), dry_run=False),
+    "restore": lambda link: link.restore("b", RestoreRequest("base", REQUEST)),
+    "branch": lambda link: link.branch("b", BranchRequest("new", "base", REQUEST)),
     "import_end": lambda link: link.import_end("new", REQUEST),
     "remove": lambda link: link.remove("b"),
     "erase": lambda link: link.erase("ada"),
@@ -107,7 +112,7 @@ DEEDS: dict[str, Ask] = {
 LOOKS: dict[str, Ask] = {
     "head": lambda link: link.head("b"),
     "read": lambda link: link.read("b", ["public/a"]),
-    "a dry run": lambda link: link.prune("b", Policy(), dry_run=True),
+    "a dry run": lambda link: link.prune("b", RetentionPolicy(), dry_run=True),
     "verify": lambda link: link.verify("b", "now"),
     "whoami": lambda link: link.whoami(),
 }
@@ -190,7 +195,7 @@ async def test_a_restore_that_took_effect_and_was_not_answered_can_be_looked_up(
     channel_of(client).patience_ms = 60_000
     far = client.board("b")
     assert await far.get(f"system/restores/{request}") is not None
-    restored = await client.link.restore("b", RestoreWish("base", request))
+    restored = await client.link.restore("b", RestoreRequest("base", request))
     head = await far.head()
     assert (restored.revision, head.epoch) == (head.revision, restored.epoch)
     assert head.epoch.number == 2
@@ -214,7 +219,7 @@ async def test_a_refusal_of_what_is_asked_again_does_not_mean_that_it_was_not_do
     pinning = asyncio.create_task(client.board("b").pin("base"))
     await wait_until(partial(is_pinned, board))
     await board.unpin("base")
-    await board.prune(Policy(last=0, days=0, named=False))
+    await board.prune(RetentionPolicy(last=0, days=0, named=False))
     line.cut()
     line.speak()
     with pytest.raises(OutcomeUnknown, match="no_such_checkpoint") as unknown:

@@ -14,7 +14,7 @@ from blackboard.client.client import Client
 from blackboard.client.contexts import BOARD_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE
 from blackboard.client.remote import channel, stream
 from blackboard.client.remote.connect import Address
-from blackboard.client.remote.link import RemoteLink, connect
+from blackboard.client.remote.link import RemoteTransport, connect
 from blackboard.client.watch import Watch
 from blackboard.core import access
 from blackboard.core.commit import Commit, CommitId, Put
@@ -28,9 +28,9 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
 )
-from blackboard.server.requests import LocalLink
+from blackboard.limits import WATCHES_PER_CONNECTION_MAX
+from blackboard.server.requests import RequestHandler
 from blackboard.server.service import Service
-from blackboard.types import WATCHES_PER_CONNECTION_MAX
 from blackboard.wire.codec import encode_value
 from tests.ports import free_port
 from tests.serving import Served, serving
@@ -258,7 +258,7 @@ async def test_patience_ends(served: Served, line: Line, monkeypatch: pytest.Mon
     """Nothing waits for ever for a service that does not come back; nothing of it is applied."""
     monkeypatch.setattr(channel, "_BACKOFF_MS", (0, 3_600_000))
     async with connect(line.url, token=served.token(), patience_ms=60_000) as client:
-        assert isinstance(client.link, RemoteLink)
+        assert isinstance(client.link, RemoteTransport)
         board, held = client.board("b"), client.link._channel
         async with board.watch("public/**") as watch:
             held.patience_ms = 300
@@ -280,17 +280,17 @@ async def test_a_slow_service_is_a_lost_answer(
 ) -> None:
     """A request that takes too long is given up; its late answer harms nobody."""
     release = asyncio.Event()
-    commit = LocalLink.commit
+    commit = RequestHandler.commit
 
-    async def slow(link: LocalLink, board: str, wanted: Commit) -> Any:
+    async def slow(link: RequestHandler, board: str, wanted: Commit) -> Any:
         await release.wait()
         return await commit(link, board, wanted)
 
-    monkeypatch.setattr(LocalLink, "commit", slow)
+    monkeypatch.setattr(RequestHandler, "commit", slow)
     async with connect(served.url, token=served.token()) as client:
         wanted = Commit(CommitId("operator", 0, "i", 1), "e", (Put("public/a", b"\x01"),))
         with monkeypatch.context() as hasty:
-            hasty.setattr(RemoteLink, "_answer_ms", 50)
+            hasty.setattr(RemoteTransport, "_answer_ms", 50)
             with pytest.raises(OutcomeUnknown, match="no answer"):
                 await client.link.commit("b", wanted)
         release.set()

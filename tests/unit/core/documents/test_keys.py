@@ -5,7 +5,7 @@ import pytest
 from blackboard.core.documents import keys as document
 from blackboard.core.path import check_key
 from blackboard.errors import InvalidRequest, LimitExceeded
-from blackboard.types import KEY_BYTES_MAX
+from blackboard.limits import KEY_BYTES_MAX
 
 KEY = "public/memo"
 

@@ -21,7 +21,7 @@ from blackboard.core.documents.update import (
 )
 from blackboard.core.documents.update import write_number as n
 from blackboard.errors import InvalidRequest
-from blackboard.types import VALUE_DEPTH_MAX
+from blackboard.limits import VALUE_DEPTH_MAX
 
 
 def edited(seed: int, count: int, *, client: int = 7) -> tuple[Doc[Any], list[bytes]]:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from blackboard.core.documents.update import Reader, write_buffer, write_number, write_text
 from blackboard.errors import InvalidRequest
-from blackboard.types import INTEGER_MAX
+from blackboard.limits import INTEGER_MAX
 
 
 @given(st.integers(0, INTEGER_MAX))

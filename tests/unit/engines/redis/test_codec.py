@@ -6,7 +6,7 @@ import msgpack
 import pytest
 from msgspec.structs import replace
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core.commit import Commit, CommitId, Committed, Increment, Op, Put
 from blackboard.engines.redis.codec import (
     _REFUSALS,

@@ -11,8 +11,8 @@ from blackboard.engines.redis import driver as redis_driver
 from blackboard.engines.redis.driver import (
     NotNowError,
     OneServer,
+    RetryBudget,
     ScriptMissingError,
-    Trial,
     connect,
     repeated,
 )
@@ -40,7 +40,7 @@ async def test_the_address_shown_holds_no_password() -> None:
 
 async def test_an_attempt_without_connection_executed_nothing() -> None:
     """So the commit is certainly not done."""
-    driver, trial = OneServer(f"redis://127.0.0.1:{free_port()}/0"), Trial()
+    driver, trial = OneServer(f"redis://127.0.0.1:{free_port()}/0"), RetryBudget()
     with pytest.raises(NotNowError):
         await driver.send(trial, "", "PING")
     assert not trial.maybe_executed
@@ -52,7 +52,7 @@ async def test_an_attempt_without_answer_may_have_been_executed(redis_url: str) 
     port = int(redis_url.rpartition(":")[2].partition("/")[0])
     async with TcpProxy(port) as proxy:
         driver = OneServer(f"redis://127.0.0.1:{proxy.port}/0")
-        answered, refused, lost = Trial(), Trial(), Trial()
+        answered, refused, lost = RetryBudget(), RetryBudget(), RetryBudget()
         assert await driver.send(answered, "", "EVAL", "return {1}", 0) == [1]
         assert not answered.maybe_executed
         with pytest.raises(ScriptMissingError):
@@ -81,7 +81,7 @@ async def test_a_socket_that_was_closed_before_it_is_written_to_is_a_lost_one(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, listening: bool, error: Exception
 ) -> None:
     """So say uvloop, and asyncio in Python 3.12; nobody above would take it for a lost engine."""
-    driver, trial = OneServer(redis_url), Trial()
+    driver, trial = OneServer(redis_url), RetryBudget()
     assert await driver.send(trial, "", "PING")
 
     def closed(*_: object) -> None:
@@ -93,17 +93,17 @@ async def test_a_socket_that_was_closed_before_it_is_written_to_is_a_lost_one(
         with pytest.raises(NotNowError, match=type(error).__name__):
             await (heard.tell("PING") if heard else driver.send(trial, "", "PING"))
         monkeypatch.undo()
-    assert await driver.send(Trial(), "", "PING")
+    assert await driver.send(RetryBudget(), "", "PING")
     await driver.aclose()
 
 
 async def test_a_cancelled_attempt_never_answers_the_next(redis_url: str) -> None:
     """Its connection is closed: a reply that comes late belongs to nobody."""
-    driver, trial = OneServer(redis_url), Trial()
+    driver, trial = OneServer(redis_url), RetryBudget()
     for number in range(50):
         with anyio.move_on_after(0.0005 * number):
             await driver.send(trial, "", "BLPOP", "nothing", 1)
-        assert await driver.send(Trial(), "", "ECHO", number) == b"%d" % number
+        assert await driver.send(RetryBudget(), "", "ECHO", number) == b"%d" % number
     assert trial.maybe_executed  # at least one was cancelled while it waited for its answer
     await driver.aclose()
 
@@ -125,7 +125,7 @@ async def test_an_error_reply_says_whether_to_come_again(
     redis_url: str, script: str, kind: type[Exception]
 ) -> None:
     """Only what ends by itself is tried again; what looks like damage may have been executed."""
-    driver, trial = OneServer(redis_url), Trial()
+    driver, trial = OneServer(redis_url), RetryBudget()
     with pytest.raises(kind):
         await driver.send(trial, "", "EVAL", script, 0)
     assert trial.maybe_executed == (kind is Corrupt)
@@ -137,7 +137,7 @@ async def test_a_wrong_password_is_not_tried_again(redis_binary: Path) -> None:
     async with RedisProcess(redis_binary) as server:
         driver = OneServer(server.url.replace("redis://", "redis://ada:wrong@"))
         with anyio.fail_after(60), pytest.raises(Unavailable):
-            await repeated(lambda: driver.send(Trial(), "", "PING"))
+            await repeated(lambda: driver.send(RetryBudget(), "", "PING"))
         await driver.aclose()
 
 
@@ -180,17 +180,17 @@ async def test_a_cancellation_that_an_attempt_swallowed_counts() -> None:
 async def test_a_closed_driver_opens_no_connection(redis_url: str) -> None:
     """Somebody who was cancelled and did not notice may still use it."""
     driver = OneServer(redis_url)
-    await driver.send(Trial(), "", "PING")
+    await driver.send(RetryBudget(), "", "PING")
     await driver.aclose()
     with pytest.raises(Unavailable):
-        await driver.send(Trial(), "", "PING")
+        await driver.send(RetryBudget(), "", "PING")
     assert driver._pool.made == []
 
 
 async def test_a_connection_that_the_pool_forgot_is_closed(redis_url: str) -> None:
     """As it does when a release is cancelled while it closes the connection."""
     driver = OneServer(redis_url)
-    await driver.send(Trial(), "", "PING")
+    await driver.send(RetryBudget(), "", "PING")
     [forgotten] = driver._pool.made
     driver._pool._available_connections.clear()
     assert forgotten.is_connected

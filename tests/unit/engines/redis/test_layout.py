@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from blackboard.core.commit import RESTORE, Entry, Epoch, Head, PutBack
 from blackboard.core.path import Ranges
-from blackboard.core.state import Usage
+from blackboard.core.state import BoardUsage
 from blackboard.engines.redis.layout import (
     board_keys,
     index_ranges,
@@ -23,7 +23,7 @@ from blackboard.engines.redis.layout import (
 )
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import Corrupt, InvalidRequest
-from blackboard.types import Prefix
+from blackboard.units import Prefix
 from tests.conformance.writer import Writer
 
 FIELD = struct.pack(">QQQQBB", 7, 3, 1_000, 0, ord("v"), 3) + b"ada"
@@ -80,7 +80,7 @@ async def test_what_is_written_here_is_what_the_script_writes(
     assert await redis.hget(kept, "\0public/a") == large
     assert read_entry(b"public/a", field, large) == entry
     meta = board_keys("keys")[0]
-    assert await redis.hget(meta, "u:public") == pack_usage(Usage(1, len("public/a") + size))
+    assert await redis.hget(meta, "u:public") == pack_usage(BoardUsage(1, len("public/a") + size))
     assert await redis.hget(meta, "e") == pack_epoch(begins)
 
 

@@ -7,7 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from blackboard.cli import doctor as checks
-from blackboard.engines.redis.account import ERASES, NEEDED, TOLD, Account, command_of
+from blackboard.engines.redis.account import ERASES, NEEDED, TOLD, RedisAccount, command_of
 from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import EngineRefused, Unavailable
@@ -48,7 +48,7 @@ async def test_it_is_right_and_everything_else_is_refused(redis_url: str) -> Non
     """Other commands, and keys that are not a board's."""
     url = make_account(redis_url)
     store = RedisStore.connect(url)
-    assert await store.account() == Account((), ())
+    assert await store.account() == RedisAccount((), ())
     assert PASSWORD not in repr(await store.facts())
     await store.aclose()
     async with Redis.from_url(url) as client:
@@ -140,7 +140,7 @@ async def test_a_cluster_needs_two_more(redis_cluster: RedisCluster3) -> None:
         for name in ("a", "b", "c", "d"):
             await store.open(name)
         assert await store.boards() == ["a", "b", "c", "d"]
-        assert await store.account() == Account((), ())
+        assert await store.account() == RedisAccount((), ())
         make_account(redis_cluster.nodes[1].url, "-xadd", cluster=True)
         assert (await store.account()).lacking == ("xadd",)
     finally:

@@ -10,7 +10,7 @@ import msgpack
 import pytest
 from redis.asyncio import Redis
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core.commit import (
     SERVICE,
     Append,
@@ -36,7 +36,7 @@ from blackboard.engines.redis.layout import board_keys
 from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import _DECODED_BYTES, RedisStore
 from blackboard.errors import BoardFrozen, FutureRevision, LeaseHeld, LimitExceeded, Unavailable
-from blackboard.types import LEASE_TTL_MS, VALUE_BYTES_MAX, VALUE_INLINE_BYTES_MAX
+from blackboard.limits import LEASE_TTL_MS, VALUE_BYTES_MAX, VALUE_INLINE_BYTES_MAX
 from blackboard.wire.codec import prepare
 from tests.conformance.writer import Writer, packed
 

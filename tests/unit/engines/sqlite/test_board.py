@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core.commit import Committed, Epoch, Grant, Put, Renew
 from blackboard.core.model import Outcome
 from blackboard.core.state import evolve

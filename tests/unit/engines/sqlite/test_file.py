@@ -13,7 +13,7 @@ from blackboard.engines.sqlite.file import PAGE_BYTES, BoardFile, WriteError, tr
 from blackboard.engines.sqlite.new import create
 from blackboard.engines.sqlite.rows import Touched
 from blackboard.errors import Corrupt, Unavailable
-from blackboard.types import REVISION_MAX
+from blackboard.limits import REVISION_MAX
 from blackboard.wire.codec import encode_results, marker_entry, prepare
 from tests.conformance.machines import undated
 from tests.unit.core.trial import EPOCH, Trial, packed

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core.commit import Committed
 from blackboard.engines.sqlite import board as sqlite_group
 from blackboard.errors import Unavailable

@@ -2,7 +2,7 @@
 
 import pytest
 
-from blackboard import types as limits
+from blackboard import limits
 from tests.unit.engines.sqlite.opened import Opened
 
 

@@ -20,7 +20,7 @@ import msgpack
 import pytest
 from filelock import FileLock
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.core.commit import (
     Append,
     Committed,
@@ -50,7 +50,7 @@ from blackboard.errors import (
     StaleEpoch,
     Unavailable,
 )
-from blackboard.types import LEASE_TTL_MS
+from blackboard.limits import LEASE_TTL_MS
 from blackboard.wire.codec import prepare
 from tests.conformance.writer import Writer, packed
 from tests.waiting import wait_until

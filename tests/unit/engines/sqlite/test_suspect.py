@@ -14,7 +14,7 @@ from blackboard.engines.sqlite import file as sqlite_file
 from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import OutcomeUnknown, StaleEpoch, Unavailable
-from blackboard.types import EPOCH_JUMP
+from blackboard.limits import EPOCH_JUMP
 from blackboard.wire.codec import Prepared, prepare
 from tests.conformance.writer import Writer, packed
 from tests.faults.disk import Recorder, recorded

@@ -10,10 +10,10 @@ import pytest
 from blackboard.client.board import Board
 from blackboard.core.commit import Delete, Put
 from blackboard.core.path import barrier_key, cut_key
+from blackboard.limits import BARRIER_GRACE_MS
 from blackboard.server.boards import commit_as_system
 from blackboard.server.checkpoints.barrier import Barrier
 from blackboard.server.service import Service
-from blackboard.types import BARRIER_GRACE_MS
 from blackboard.wire.codec import encode_value
 from tests.conformance.team import PATIENCE_S
 from tests.unit.server.hooked import HookedStore, client_of, service_over

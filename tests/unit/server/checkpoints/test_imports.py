@@ -7,22 +7,22 @@ import pytest
 from msgspec.structs import replace
 
 from blackboard.client.client import Client
-from blackboard.client.link import Link
+from blackboard.client.link import Transport
 from blackboard.core import access
-from blackboard.core.checkpoints import ORIGIN_KEY, ExportPage, ImportWish
+from blackboard.core.checkpoints import ORIGIN_KEY, ExportPage, ImportRequest
 from blackboard.core.commit import Entry
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest
+from blackboard.limits import INTEGER_MAX
 from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
-from blackboard.types import INTEGER_MAX
 from blackboard.wire.codec import encode_value
 
 REQUEST = "ab" * 8
 
 
 @pytest.fixture
-async def link(tmp_path: Path) -> AsyncIterator[Link]:
+async def link(tmp_path: Path) -> AsyncIterator[Transport]:
     """The operator's way to a service that has board "main" with a checkpoint of two keys."""
     store, archive = await SqliteStore.at(tmp_path, "memory"), await archive_beside(tmp_path)
     async with Service(store, archive=archive) as service:
@@ -34,15 +34,17 @@ async def link(tmp_path: Path) -> AsyncIterator[Link]:
         yield link
 
 
-async def imported(link: Link, page: ExportPage, entries: Sequence[Entry]) -> None:
+async def imported(link: Transport, page: ExportPage, entries: Sequence[Entry]) -> None:
     """Import `entries` as what the manifest of `page` describes."""
-    wish = ImportWish(REQUEST, page.manifest, page.signature, page.items)
-    await link.import_begin("made", wish)
+    spec = ImportRequest(REQUEST, page.manifest, page.signature, page.items)
+    await link.import_begin("made", spec)
     await link.import_page("made", REQUEST, 0, entries)
     await link.import_end("made", REQUEST)
 
 
-async def is_refused(link: Link, page: ExportPage, entries: Sequence[Entry]) -> BlackboardError:
+async def is_refused(
+    link: Transport, page: ExportPage, entries: Sequence[Entry]
+) -> BlackboardError:
     """How an import of `entries` is refused; nothing is left of it."""
     with pytest.raises((InvalidRequest, Corrupt)) as refused:
         await imported(link, page, entries)
@@ -50,14 +52,14 @@ async def is_refused(link: Link, page: ExportPage, entries: Sequence[Entry]) -> 
     return refused.value
 
 
-async def test_what_was_exported_is_imported(link: Link) -> None:
+async def test_what_was_exported_is_imported(link: Transport) -> None:
     page = await link.export("main", "one", after=None)
     await imported(link, page, page.entries)
     assert (await link.read("made", ["public/b"])).entries == page.entries[1:]
 
 
 @pytest.mark.parametrize("key", [ORIGIN_KEY, "system/checkpoints/one", "system/barriers/ada"])
-async def test_nobody_brings_records_of_the_service(link: Link, key: str) -> None:
+async def test_nobody_brings_records_of_the_service(link: Transport, key: str) -> None:
     """No digest is sealed of them: whoever has a file could make them up."""
     page = await link.export("main", "one", after=None)
     made_up = Entry(key, encode_value({}), 1, 1, "system", 1)
@@ -76,7 +78,7 @@ async def test_nobody_brings_records_of_the_service(link: Link, key: str) -> Non
     ids=str,
 )
 async def test_nobody_brings_what_is_of_another_time(
-    link: Link, of_another_time: dict[str, int]
+    link: Transport, of_another_time: dict[str, int]
 ) -> None:
     """An entry was made at a revision that the checkpoint has, and no later than it changed."""
     page = await link.export("main", "one", after=None)
@@ -85,13 +87,13 @@ async def test_nobody_brings_what_is_of_another_time(
     assert "invalid request" in str(await is_refused(link, page, [moved, *rest]))
 
 
-async def test_no_key_comes_twice(link: Link) -> None:
+async def test_no_key_comes_twice(link: Transport) -> None:
     page = await link.export("main", "one", after=None)
     found = await is_refused(link, page, [*page.entries, *page.entries[1:]])
     assert "public/b is out of order" in str(found)
 
 
-async def test_nothing_is_left_out_and_nothing_added(link: Link) -> None:
+async def test_nothing_is_left_out_and_nothing_added(link: Transport) -> None:
     """The manifest has digests of all that there was, and there was nothing elsewhere."""
     page = await link.export("main", "one", after=None)
     found = await is_refused(link, page, page.entries[:1])

@@ -10,16 +10,17 @@ import pytest
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
-from blackboard.core.checkpoints import Mark, Restored, RestoreWish
+from blackboard.core.checkpoints import Mark, Restored, RestoreRequest
 from blackboard.core.commit import Commit, Grant, Head, Op, Put, Reading
 from blackboard.core.model import Outcome
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import LimitExceeded, OutcomeUnknown, Unavailable
+from blackboard.limits import RESTORE_ATTEMPTS_MAX
 from blackboard.server.assembly import archive_beside
 from blackboard.server.checkpoints import restore
-from blackboard.server.requests import LocalLink
+from blackboard.server.requests import RequestHandler
 from blackboard.server.service import Service
-from blackboard.types import RESTORE_ATTEMPTS_MAX, Key, Milliseconds, Revision
+from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import Prepared, prepare
 from tests.conformance.writer import Writer
 from tests.unit.core.trial import packed
@@ -77,14 +78,14 @@ class RacingStore(SqliteStore):
         return await super().commit(board, batch)
 
 
-class AwayAfterRestore(LocalLink):
+class AwayAfterRestore(RequestHandler):
     """A service that cannot be asked anything any more once it has answered a restore."""
 
     is_away = False
 
-    async def restore(self, board: str, wish: RestoreWish) -> Restored:
+    async def restore(self, board: str, spec: RestoreRequest) -> Restored:
         """As `Link.restore`."""
-        restored = await super().restore(board, wish)
+        restored = await super().restore(board, spec)
         self.is_away = True
         return restored
 
@@ -155,13 +156,13 @@ async def test_a_restore_of_which_the_engine_knows_nothing_is_unknown(
         link = service.link(access.operator())
         await Board(link, BOARD).put("public/a", 1)
         store.in_doubt = True
-        wish = RestoreWish(0, REQUEST)
+        spec = RestoreRequest(0, REQUEST)
         with pytest.raises(OutcomeUnknown) as unknown:
-            await link.restore(BOARD, wish)
+            await link.restore(BOARD, spec)
         told = unknown.value
         assert (told.method, told.agent, told.request) == ("restore", "operator", REQUEST)
         store.in_doubt = store.is_away = False
-        assert (await link.restore(BOARD, wish)).epoch.number == 2
+        assert (await link.restore(BOARD, spec)).epoch.number == 2
         assert await Board(link, BOARD).get("public/a") is None
 
 
@@ -224,11 +225,11 @@ async def test_the_same_request_that_was_faster_answers_when_no_try_is_left(
     monkeypatch.setattr(restore, "RESTORE_HOLDS_MAX", 1)
     store = await RacingStore.at(tmp_path, level="memory")
     async with Service(store, archive=await archive_beside(tmp_path)) as service:
-        link, wish = service.link(access.operator()), RestoreWish(1, REQUEST)
+        link, spec = service.link(access.operator()), RestoreRequest(1, REQUEST)
         for value in (1, 2):
             await Board(link, BOARD).put("public/plan", value)
-        store.again = lambda: link.restore(BOARD, wish)
-        restored = await link.restore(BOARD, wish)
+        store.again = lambda: link.restore(BOARD, spec)
+        restored = await link.restore(BOARD, spec)
         assert restored == store.first
         assert restored.epoch.number == 2
 

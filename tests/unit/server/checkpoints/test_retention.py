@@ -2,7 +2,7 @@
 
 import pytest
 
-from blackboard.core.checkpoints import AUTOMATIC, NAMED, Checkpoint, Policy
+from blackboard.core.checkpoints import AUTOMATIC, NAMED, Checkpoint, RetentionPolicy
 from blackboard.errors import InvalidRequest
 from blackboard.server.checkpoints.schedule import check_policy, kept_by
 
@@ -31,25 +31,27 @@ CHECKPOINTS = [
 @pytest.mark.parametrize(
     ("policy", "kept"),
     [
-        (Policy(last=0, days=0, named=False), {"ancient"}),
-        (Policy(last=0, days=0), {"ancient", "named"}),
-        (Policy(last=1, days=0), {"ancient", "named", "f"}),
-        (Policy(last=3, days=0), {"ancient", "named", "d", "e", "f"}),
-        (Policy(last=0, days=1), {"ancient", "named", "f"}),
-        (Policy(last=0, days=2), {"ancient", "named", "d", "f"}),
-        (Policy(last=0, days=4), {"ancient", "named", "b", "d", "f"}),
-        (Policy(last=100, days=0), {c.name for c in CHECKPOINTS}),
+        (RetentionPolicy(last=0, days=0, named=False), {"ancient"}),
+        (RetentionPolicy(last=0, days=0), {"ancient", "named"}),
+        (RetentionPolicy(last=1, days=0), {"ancient", "named", "f"}),
+        (RetentionPolicy(last=3, days=0), {"ancient", "named", "d", "e", "f"}),
+        (RetentionPolicy(last=0, days=1), {"ancient", "named", "f"}),
+        (RetentionPolicy(last=0, days=2), {"ancient", "named", "d", "f"}),
+        (RetentionPolicy(last=0, days=4), {"ancient", "named", "b", "d", "f"}),
+        (RetentionPolicy(last=100, days=0), {c.name for c in CHECKPOINTS}),
     ],
 )
-def test_a_policy_keeps(policy: Policy, kept: set[str]) -> None:
+def test_a_policy_keeps(policy: RetentionPolicy, kept: set[str]) -> None:
     assert kept_by(policy, CHECKPOINTS, NOW_MS) == kept
 
 
 def test_nothing_is_kept_of_nothing() -> None:
-    assert kept_by(Policy(), [], NOW_MS) == set()
+    assert kept_by(RetentionPolicy(), [], NOW_MS) == set()
 
 
-@pytest.mark.parametrize("policy", [Policy(last=-1), Policy(days=-1), Policy(history_ms=-1)])
-def test_negative_numbers_are_refused(policy: Policy) -> None:
+@pytest.mark.parametrize(
+    "policy", [RetentionPolicy(last=-1), RetentionPolicy(days=-1), RetentionPolicy(history_ms=-1)]
+)
+def test_negative_numbers_are_refused(policy: RetentionPolicy) -> None:
     with pytest.raises(InvalidRequest):
         check_policy(policy)

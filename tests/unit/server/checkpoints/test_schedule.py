@@ -8,7 +8,7 @@ import pytest
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
-from blackboard.core.checkpoints import Policy
+from blackboard.core.checkpoints import RetentionPolicy
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.server.assembly import archive_beside
 from blackboard.server.checkpoints.schedule import Automatic, AutomaticCheckpoints
@@ -73,7 +73,7 @@ async def test_two_services_take_each_one_once(service: Service) -> None:
 
 async def test_what_is_not_kept_is_pruned(service: Service) -> None:
     board = board_of(service)
-    settings = Automatic(every_revisions=2, keep=Policy(last=1, days=0))
+    settings = Automatic(every_revisions=2, keep=RetentionPolicy(last=1, days=0))
     automatic = AutomaticCheckpoints(service.host, settings)
     await board.put("public/n", 0)
     for number in range(8):

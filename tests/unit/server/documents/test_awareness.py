@@ -18,18 +18,14 @@ from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.limits import AWARENESS_BYTES_MAX, AWARENESS_PER_SESSION_MAX, AWARENESS_STATES_MAX
 from blackboard.server.documents import awareness as documents_presence
 from blackboard.server.documents import awareness as documents_whispers
 from blackboard.server.documents import session as documents_session
-from blackboard.server.documents.awareness import Presences, Whispering, whispers_of
+from blackboard.server.documents.awareness import Presences, Publishing, pubsub_of
 from blackboard.server.service import Service
-from blackboard.types import (
-    AWARENESS_BYTES_MAX,
-    AWARENESS_PER_SESSION_MAX,
-    AWARENESS_STATES_MAX,
-)
 from blackboard.wire import ysync
-from blackboard.wire.ysync import Awareness, Presence
+from blackboard.wire.ysync import Awareness, AwarenessState
 from tests.conformance.peers import Peer
 from tests.waiting import wait_until
 
@@ -67,7 +63,7 @@ async def test_nobody_tells_of_another_name_than_his() -> None:
     """What else a client says of itself is left as it is, whatever that is."""
     there, kid = presences(), Somebody("ann.kid", "ann")
     told = ('{"agent":"ben","hue":3}', '{"hue":3}', "7", "no json", '{"account":"ann"}', GONE)
-    said = there.note(BEN, [Presence(n, 1, state) for n, state in enumerate(told)])
+    said = there.note(BEN, [AwarenessState(n, 1, state) for n, state in enumerate(told)])
     assert [one.state for one in said] == [
         '{"agent":"ben","hue":3}',
         '{"hue":3}',
@@ -76,24 +72,24 @@ async def test_nobody_tells_of_another_name_than_his() -> None:
         '{"agent":"ben"}',
     ]
     for number, state in enumerate(('{"agent":"ann.kid"}', '{"agent":"ben","account":"ben"}')):
-        [one] = there.note(kid, [Presence(10 + number, 1, state)])
+        [one] = there.note(kid, [AwarenessState(10 + number, 1, state)])
         assert one.state == '{"agent":"ann.kid","account":"ann"}'
     long = '{"hue":"' + "x" * (AWARENESS_BYTES_MAX - 30) + '","agent":""}'
-    [one] = there.note(kid, [Presence(20, 1, long)])
+    [one] = there.note(kid, [AwarenessState(20, 1, long)])
     assert one.state == '{"agent":"ann.kid","account":"ann"}'
 
 
 async def test_the_same_name_of_another_account_is_somebody_else() -> None:
     own, kid = Somebody("ann.kid"), Somebody("ann.kid", "ann")
     there = presences({7: own.signed, 8: kid.signed})
-    told = [Presence(7, 1, HERE), Presence(8, 1, HERE)]
+    told = [AwarenessState(7, 1, HERE), AwarenessState(8, 1, HERE)]
     assert [one.client for one in there.note(kid, told)] == [8]
     assert [one.client for one in there.note(own, told)] == [7]
 
 
 async def test_the_greater_clock_counts() -> None:
     there = presences()
-    first, second = Presence(1, 1, HERE), Presence(1, 2, '{"name":"y"}')
+    first, second = AwarenessState(1, 1, HERE), AwarenessState(1, 2, '{"name":"y"}')
     assert there.note(ANN, [first]) == [first]
     assert there.note(ANN, [first]) == []
     assert there.note(ANN, [second]) == [second]
@@ -104,59 +100,61 @@ async def test_the_greater_clock_counts() -> None:
 async def test_nobody_speaks_for_another_member() -> None:
     """Peers repeat what they hear of others, late or with a lie."""
     there = presences()
-    there.note(ANN, [Presence(1, 1, HERE)])
-    assert there.note(BEN, [Presence(1, 5, HERE), Presence(1, 6, GONE)]) == []
+    there.note(ANN, [AwarenessState(1, 1, HERE)])
+    assert there.note(BEN, [AwarenessState(1, 5, HERE), AwarenessState(1, 6, GONE)]) == []
     assert there.leave(BEN) == []
-    assert there.leave(ANN) == [Presence(1, 1, GONE)]
-    assert there.note(BEN, [Presence(1, 1, HERE)]) == []
-    assert there.note(ANN, [Presence(1, 2, HERE)]) == [Presence(1, 2, HERE)]
+    assert there.leave(ANN) == [AwarenessState(1, 1, GONE)]
+    assert there.note(BEN, [AwarenessState(1, 1, HERE)]) == []
+    assert there.note(ANN, [AwarenessState(1, 2, HERE)]) == [AwarenessState(1, 2, HERE)]
 
 
 async def test_nobody_speaks_for_the_author_of_edits() -> None:
     there = presences({1: "ann"})
-    assert there.note(BEN, [Presence(1, 1, HERE)]) == []
-    assert there.note(ANN, [Presence(1, 1, HERE)]) == [Presence(1, 1, HERE)]
+    assert there.note(BEN, [AwarenessState(1, 1, HERE)]) == []
+    assert there.note(ANN, [AwarenessState(1, 1, HERE)]) == [AwarenessState(1, 1, HERE)]
 
 
 async def test_who_says_that_it_leaves_is_gone() -> None:
     there = presences()
-    there.note(ANN, [Presence(1, 1, HERE)])
-    assert there.note(ANN, [Presence(1, 1, GONE)]) == [Presence(1, 1, GONE)]
+    there.note(ANN, [AwarenessState(1, 1, HERE)])
+    assert there.note(ANN, [AwarenessState(1, 1, GONE)]) == [AwarenessState(1, 1, GONE)]
     assert there.known() == []
-    assert there.note(ANN, [Presence(1, 2, GONE)]) == []
+    assert there.note(ANN, [AwarenessState(1, 2, GONE)]) == []
 
 
 async def test_a_member_has_so_many_clients() -> None:
     """AWARENESS_PER_SESSION_MAX; one that left makes room."""
     there = presences()
-    told = [Presence(client, 1, HERE) for client in range(AWARENESS_PER_SESSION_MAX + 1)]
+    told = [AwarenessState(client, 1, HERE) for client in range(AWARENESS_PER_SESSION_MAX + 1)]
     assert there.note(ANN, told) == told[:-1]
-    there.note(ANN, [Presence(0, 1, GONE)])
+    there.note(ANN, [AwarenessState(0, 1, GONE)])
     assert there.note(ANN, told) == told[-1:]
 
 
 async def test_a_document_has_so_many_clients() -> None:
     """AWARENESS_STATES_MAX, so that one frame tells of all; what is remembered is bounded too."""
     there = presences()
-    told = [Presence(client, 1, HERE) for client in range(AWARENESS_STATES_MAX + 1)]
+    told = [AwarenessState(client, 1, HERE) for client in range(AWARENESS_STATES_MAX + 1)]
     assert there.hear(told) == told[:-1]
     assert ysync.read_frame(ysync.write_awareness(there.known())) == [Awareness(tuple(told[:-1]))]
     for client in range(3 * AWARENESS_STATES_MAX):
-        there.hear([Presence(client, 2, GONE)])
-        there.hear([Presence(client + 10_000, 1, HERE), Presence(client + 10_000, 1, GONE)])
+        there.hear([AwarenessState(client, 2, GONE)])
+        there.hear(
+            [AwarenessState(client + 10_000, 1, HERE), AwarenessState(client + 10_000, 1, GONE)]
+        )
     assert there.known() == []
     assert len(there._gone) <= AWARENESS_STATES_MAX
 
 
 async def test_of_members_here_another_process_knows_nothing_better() -> None:
     there = presences()
-    there.note(ANN, [Presence(1, 1, HERE)])
-    assert there.hear([Presence(1, 9, GONE), Presence(1, 9, HERE)]) == []
-    assert there.brought_here() == [Presence(1, 1, HERE)]
-    there.hear([Presence(2, 1, HERE)])
-    assert there.brought_here() == [Presence(1, 1, HERE)]
-    assert there.note(BEN, [Presence(2, 1, HERE)]) == []
-    assert there.note(BEN, [Presence(2, 2, HERE)]) == [Presence(2, 2, HERE)]
+    there.note(ANN, [AwarenessState(1, 1, HERE)])
+    assert there.hear([AwarenessState(1, 9, GONE), AwarenessState(1, 9, HERE)]) == []
+    assert there.brought_here() == [AwarenessState(1, 1, HERE)]
+    there.hear([AwarenessState(2, 1, HERE)])
+    assert there.brought_here() == [AwarenessState(1, 1, HERE)]
+    assert there.note(BEN, [AwarenessState(2, 1, HERE)]) == []
+    assert there.note(BEN, [AwarenessState(2, 2, HERE)]) == [AwarenessState(2, 2, HERE)]
     assert len(there.brought_here()) == 2
 
 
@@ -165,18 +163,18 @@ async def test_who_is_not_heard_of_any_more_is_gone(monkeypatch: pytest.MonkeyPa
     now = 100.0
     monkeypatch.setattr(documents_presence, "_now", lambda: now)
     there = presences()
-    there.note(ANN, [Presence(1, 1, HERE)])
-    there.hear([Presence(2, 1, HERE), Presence(3, 1, HERE)])
+    there.note(ANN, [AwarenessState(1, 1, HERE)])
+    there.hear([AwarenessState(2, 1, HERE), AwarenessState(3, 1, HERE)])
     now += 20
-    there.hear([Presence(2, 1, HERE)])
+    there.hear([AwarenessState(2, 1, HERE)])
     assert there.expire() == []
     now += 20
-    assert there.expire() == [Presence(3, 1, GONE)]
+    assert there.expire() == [AwarenessState(3, 1, GONE)]
     assert [p.client for p in there.known()] == [1, 2]
-    assert there.hear([Presence(3, 1, HERE)]) == []
+    assert there.hear([AwarenessState(3, 1, HERE)]) == []
     now += 40
     there.expire()
-    assert there.hear([Presence(3, 1, HERE)]) == [Presence(3, 1, HERE)]
+    assert there.hear([AwarenessState(3, 1, HERE)]) == [AwarenessState(3, 1, HERE)]
 
 
 # --- between processes ----------------------------------------------------------------------------
@@ -204,7 +202,7 @@ class Watcher(Peer):
 
     async def tell(self, client: int, clock: int, state: str) -> None:
         """Say that a client is there."""
-        await self.send(ysync.write_awareness([Presence(client, clock, state)]))
+        await self.send(ysync.write_awareness([AwarenessState(client, clock, state)]))
 
 
 async def test_two_services_tell_each_other_who_is_there(redis_url: str) -> None:
@@ -242,7 +240,7 @@ async def test_who_was_at_a_process_that_died_is_gone(
     async with (
         Service(RedisStore.connect(redis_url)) as service,
         ann.connected(service.link(access.operator()), BOARD, KEY),
-        other.overhear(BOARD) as heard,
+        other.subscribe(BOARD) as heard,
     ):
         await ann.sync()
         await ann.tell(1, 1, HERE)
@@ -250,9 +248,9 @@ async def test_who_was_at_a_process_that_died_is_gone(
             async for _, data in heard:
                 if b'"name":"x"' in data:
                     break
-        frame = ysync.write_awareness([Presence(2, 1, HERE)])
+        frame = ysync.write_awareness([AwarenessState(2, 1, HERE)])
         for said in (b"", b"\xff\xff", write_text("dying") + b"\x63", write_text("dying") + frame):
-            await other.whisper(BOARD, KEY, said)
+            await other.publish(BOARD, KEY, said)
         await ann.until(2, HERE)
         await ann.until(2, GONE)
     await other.aclose()
@@ -264,11 +262,11 @@ class Listening:
     def __init__(self) -> None:
         self.heard = asyncio.Event()
 
-    def hear(self, told: Iterable[Presence]) -> None:
+    def hear(self, told: Iterable[AwarenessState]) -> None:
         """Note that something was said."""
         self.heard.set()
 
-    def present(self) -> list[Presence]:
+    def present(self) -> list[AwarenessState]:
         """Nobody."""
         return []
 
@@ -279,15 +277,15 @@ class Listening:
 async def test_who_listens_no_more_is_let_go(redis_url: str) -> None:
     """A whole document hangs on it; and the connection stays, for others of the board."""
     store, other = RedisStore.connect(redis_url), RedisStore.connect(redis_url)
-    whispering, last = Whispering(store), Listening()
-    first = await _heard(whispering, other)
-    whispering.join(BOARD, "public/another", last)
-    await whispering.leave(BOARD, KEY, first)
+    publishing, last = Publishing(store), Listening()
+    first = await _heard(publishing, other)
+    publishing.join(BOARD, "public/another", last)
+    await publishing.leave(BOARD, KEY, first)
     kept = weakref.ref(first)
     del first
     gc.collect()
     assert kept() is None
-    await whispering.leave(BOARD, "public/another", last)
+    await publishing.leave(BOARD, "public/another", last)
     await other.aclose()
     await store.aclose()
 
@@ -302,19 +300,19 @@ async def test_who_only_tells_where_its_cursor_is_can_do_so_for_ever(
         async with Peer().connected(link, BOARD, KEY) as peer, asyncio.timeout(60):
             await peer.sync()
             for clock in range(1, 200):
-                await peer.send(ysync.write_awareness([Presence(9, clock, HERE)]))
+                await peer.send(ysync.write_awareness([AwarenessState(9, clock, HERE)]))
             await peer.push(peer.edit("x"))
             await peer.sync_again()
 
 
-async def _heard(whispering: Whispering, other: RedisStore) -> Listening:
+async def _heard(publishing: Publishing, other: RedisStore) -> Listening:
     """Somebody who has joined at KEY, and has heard what `other` says."""
     listening = Listening()
-    whispering.join(BOARD, KEY, listening)
-    frame = write_text("other") + ysync.write_awareness([Presence(2, 1, HERE)])
+    publishing.join(BOARD, KEY, listening)
+    frame = write_text("other") + ysync.write_awareness([AwarenessState(2, 1, HERE)])
 
     async def is_heard() -> bool:
-        await other.whisper(BOARD, KEY, frame)
+        await other.publish(BOARD, KEY, frame)
         return listening.heard.is_set()
 
     await wait_until(is_heard)
@@ -325,11 +323,11 @@ async def test_what_is_sealed_is_whispered_sealed(redis_url: str) -> None:
     key = "private/ann/memo"
     raw, spy = RedisStore.connect(redis_url), RedisStore.connect(redis_url)
     store = SealedStore(raw, DataKeys(raw, LocalWrapper.of(new_master_key())))
-    async with spy.overhear(BOARD) as heard, store.overhear(BOARD) as opened, asyncio.timeout(60):
-        await spy.whisper(BOARD, key, b"plain, by somebody who has no key")
-        await spy.whisper(BOARD, key, b"\xc1\x01 not sealed by us")
-        await store.whisper(BOARD, key, b"secret")
-        await store.whisper(BOARD, KEY, b"for all")
+    async with spy.subscribe(BOARD) as heard, store.subscribe(BOARD) as opened, asyncio.timeout(60):
+        await spy.publish(BOARD, key, b"plain, by somebody who has no key")
+        await spy.publish(BOARD, key, b"\xc1\x01 not sealed by us")
+        await store.publish(BOARD, key, b"secret")
+        await store.publish(BOARD, KEY, b"for all")
         found = [await anext(opened), await anext(opened)]
         assert found == [(key, b"secret"), (KEY, b"for all")]
         said = [await anext(heard) for _ in range(4)]
@@ -346,7 +344,7 @@ async def test_a_replica_says_again_that_it_is_there(
     monkeypatch.setattr(document, "AWARENESS_RENEW_MS", 50)
     async with Service(await SqliteStore.at(tmp_path, "memory")) as service:
         link = service.link(access.operator())
-        assert whispers_of(service.host.store) is None
+        assert pubsub_of(service.host.store) is None
         async with (
             Peer().connected(link, BOARD, KEY) as peer,
             Client(link).board(BOARD).document(KEY) as doc,

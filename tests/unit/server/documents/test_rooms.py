@@ -17,11 +17,11 @@ from blackboard.core import access
 from blackboard.core.documents import update as crdt
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import DocumentRefused, LimitExceeded
+from blackboard.limits import VALUE_BYTES_MAX
 from blackboard.server.documents import rooms as documents
 from blackboard.server.documents import trial as documents_trial
 from blackboard.server.documents.room import Room
 from blackboard.server.service import Service
-from blackboard.types import VALUE_BYTES_MAX
 from blackboard.wire import ysync
 from tests.conformance.peers import Peer
 

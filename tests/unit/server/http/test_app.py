@@ -14,11 +14,11 @@ from blackboard.core import access
 from blackboard.engines.base import EngineFacts
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Unavailable
+from blackboard.limits import FRAME_BYTES_MAX, MESSAGES_PER_FRAME_MAX
 from blackboard.server.assembly import archive_beside
 from blackboard.server.http import app
-from blackboard.server.http.handshake import Doors
+from blackboard.server.http.handshake import OriginPolicy
 from blackboard.server.service import Service
-from blackboard.types import FRAME_BYTES_MAX, MESSAGES_PER_FRAME_MAX
 from tests.serving import Served, serving
 
 pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
@@ -210,7 +210,7 @@ async def test_a_name_that_is_not_ours_learns_nothing(service: Service, path: st
     """A web page that has its own name lead here (DNS rebinding) reads no counts; only that
     something listens, which it knows."""
     async with (
-        serving(service, doors=Doors(hosts=("127.0.0.1",))) as served,
+        serving(service, doors=OriginPolicy(hosts=("127.0.0.1",))) as served,
         httpx.AsyncClient(base_url=served.url.replace("ws:", "http:"), trust_env=False) as http,
     ):
         assert (await http.get(path)).status_code == 200

@@ -10,10 +10,10 @@ from websockets.exceptions import ConnectionClosed
 from blackboard.core import access
 from blackboard.errors import NoSuchBoard
 from blackboard.integrity.tokens import unverified
+from blackboard.limits import OUTGOING_BYTES_MAX, REQUESTS_IN_FLIGHT_MAX, WATCHES_PER_CONNECTION_MAX
 from blackboard.server.http import connection
 from blackboard.server.overload import fair_share as shares
-from blackboard.server.requests import LocalLink
-from blackboard.types import OUTGOING_BYTES_MAX, REQUESTS_IN_FLIGHT_MAX, WATCHES_PER_CONNECTION_MAX
+from blackboard.server.requests import RequestHandler
 from blackboard.wire.frames import JSON, MSGPACK, Encoding
 from tests.serving import Served
 from tests.unit.server.http.conversation import PATIENCE_S, Talk, talking
@@ -147,13 +147,13 @@ async def test_answers_do_not_wait_for_each_other(
 ) -> None:
     """A slow request is overtaken by those behind it."""
     release = asyncio.Event()
-    boards = LocalLink.boards
+    boards = RequestHandler.boards
 
-    async def slow(link: LocalLink) -> Any:
+    async def slow(link: RequestHandler) -> Any:
         await release.wait()
         return await boards(link)
 
-    monkeypatch.setattr(LocalLink, "boards", slow)
+    monkeypatch.setattr(RequestHandler, "boards", slow)
     async with talking(served.url, served.token(), greeting={}) as talk:
         await talk.send({"id": 1, "method": "boards"})
         assert (await talk.ask(2, "whoami", {}))["result"]["agent"] == "operator"
@@ -167,11 +167,11 @@ async def test_what_is_in_flight_is_answered_before_the_end(
     """A stopping service says so, takes nothing new, and waits for what it has begun."""
     release = asyncio.Event()
 
-    async def slow(_: LocalLink) -> Any:
+    async def slow(_: RequestHandler) -> Any:
         await release.wait()
         return ["b"]
 
-    monkeypatch.setattr(LocalLink, "boards", slow)
+    monkeypatch.setattr(RequestHandler, "boards", slow)
     async with talking(served.url, served.token(), greeting={}) as talk:
         await talk.send({"id": 1, "method": "boards"})
         await talk.ask(2, "whoami", {})
@@ -190,10 +190,10 @@ async def test_a_bug_ends_one_connection(
 ) -> None:
     """With 1011, and a traceback for us; others go on."""
 
-    async def broken(_: LocalLink) -> Any:
+    async def broken(_: RequestHandler) -> Any:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(LocalLink, "boards", broken)
+    monkeypatch.setattr(RequestHandler, "boards", broken)
     async with (
         talking(served.url, served.token(), greeting={}) as victim,
         talking(served.url, served.token(), greeting={}) as other,
@@ -212,7 +212,7 @@ async def test_requests_in_flight_are_limited(
     running, most = 0, 0
     release = asyncio.Event()
 
-    async def counted(_: LocalLink) -> Any:
+    async def counted(_: RequestHandler) -> Any:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -220,7 +220,7 @@ async def test_requests_in_flight_are_limited(
         running -= 1
         return []
 
-    monkeypatch.setattr(LocalLink, "boards", counted)
+    monkeypatch.setattr(RequestHandler, "boards", counted)
     async with talking(served.url, served.token(), greeting={}) as talk:
         for number in range(1, 21, 2):
             await talk.send(*({"id": n, "method": "boards"} for n in (number, number + 1)))
@@ -237,14 +237,14 @@ async def test_reads_that_wait_are_limited(served: Served, monkeypatch: pytest.M
     most, release = 0, asyncio.Event()
     (parts, whole), board = (5, 4), {"board": "b"}
 
-    async def held(_: LocalLink, name: str) -> Any:
+    async def held(_: RequestHandler, name: str) -> Any:
         nonlocal most
         (peer,) = served.gate._open
         most = max(most, len(peer._reads))
         await release.wait()
         raise NoSuchBoard(name)
 
-    monkeypatch.setattr(LocalLink, "head", held)
+    monkeypatch.setattr(RequestHandler, "head", held)
     async with talking(served.url, served.token(), greeting={}) as talk:
         for first in range(1, parts * whole, whole):
             numbers = range(first, first + whole)
@@ -262,13 +262,13 @@ async def test_reads_that_wait_end_with_their_connection(
     """None is begun for who is gone, and no task of his is left."""
     begun, never, board = 0, asyncio.Event(), {"board": "b"}
 
-    async def held(_: LocalLink, name: str) -> Any:
+    async def held(_: RequestHandler, name: str) -> Any:
         nonlocal begun
         begun += 1
         await never.wait()
         raise NoSuchBoard(name)
 
-    monkeypatch.setattr(LocalLink, "head", held)
+    monkeypatch.setattr(RequestHandler, "head", held)
     async with talking(served.url, served.token(), greeting={}) as talk:
         await talk.send(*({"id": n, "method": "head", "params": board} for n in range(1, 21)))
         (peer,) = served.gate._open
@@ -306,14 +306,14 @@ async def test_one_request_is_not_behind_all_those_of_another(
     monkeypatch.setattr(shares, "_SHARED_S", 3600)  # however long it takes that bob comes
     of_bob, left = asyncio.Semaphore(0), list[int]()
 
-    async def noted(link: LocalLink, name: str) -> Any:
+    async def noted(link: RequestHandler, name: str) -> Any:
         if link.agent == "ada":
             left.append(served.service.host.shares.waiting)
         else:
             of_bob.release()
         raise NoSuchBoard(name)
 
-    monkeypatch.setattr(LocalLink, "head", noted)
+    monkeypatch.setattr(RequestHandler, "head", noted)
     head = {"method": "head", "params": {"board": "b"}}
     bob, ada = (served.token(access.agent(name)) for name in ("bob", "ada"))
     async with AsyncExitStack() as stack:

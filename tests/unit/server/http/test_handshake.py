@@ -14,12 +14,12 @@ from websockets.typing import Subprotocol
 
 import blackboard
 from blackboard.core import access
+from blackboard.limits import STRANGER_BYTES_MAX
 from blackboard.server.http import handshake as gate
-from blackboard.server.http.handshake import Doors, bearer_token, header
+from blackboard.server.http.handshake import OriginPolicy, bearer_token, header
 from blackboard.server.http.uvicorn_protocol import DirectProtocol
 from blackboard.server.overload import inbound_budget as intake
 from blackboard.server.service import Service
-from blackboard.types import STRANGER_BYTES_MAX
 from tests.serving import Served, serving
 from tests.unit.server.http.conversation import talking
 from tests.waiting import TIMEOUT_S, wait_until
@@ -53,7 +53,7 @@ def scope_of(*headers: tuple[str, str]) -> dict[str, Any]:
 )
 def test_hosts(hosts: tuple[str, ...], host: str, allowed: bool) -> None:
     """A name with any port, or a name with its port; nothing that merely begins like one."""
-    assert (Doors(hosts=hosts).refusal(scope_of(("host", host))) is None) is allowed
+    assert (OriginPolicy(hosts=hosts).refusal(scope_of(("host", host))) is None) is allowed
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_hosts(hosts: tuple[str, ...], host: str, allowed: bool) -> None:
 def test_origins(origin: str | None, allowed: bool) -> None:
     """Exactly what is listed, or none at all, as programs do."""
     headers = [] if origin is None else [("origin", origin)]
-    assert (Doors(origins=(ORIGIN,)).refusal(scope_of(*headers)) is None) is allowed
+    assert (OriginPolicy(origins=(ORIGIN,)).refusal(scope_of(*headers)) is None) is allowed
 
 
 def test_a_header_that_stands_twice_matches_nothing() -> None:
     """Two parties could each take another of them for the real one."""
     scope = scope_of(("host", "localhost"), ("host", "localhost"))
-    assert Doors(hosts=("localhost",)).refusal(scope) is not None
+    assert OriginPolicy(hosts=("localhost",)).refusal(scope) is not None
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_bearer_tokens(value: str, token: str) -> None:
 @pytest.fixture
 async def guarded(service: Service) -> AsyncIterator[Served]:
     """A service with lists of hosts and origins."""
-    doors = Doors(hosts=("127.0.0.1",), origins=(ORIGIN,))
+    doors = OriginPolicy(hosts=("127.0.0.1",), origins=(ORIGIN,))
     async with serving(service, doors=doors) as served:
         yield served
 

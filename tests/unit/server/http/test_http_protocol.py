@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import uvicorn
 
-from blackboard.server.http.http_protocol import PROTOCOLS, BoundedProtocol, Head, bounded
-from blackboard.server.http.serve import listen
-from blackboard.server.http.uvicorn_protocol import DIRECT, counting
-from blackboard.server.overload.inbound_budget import Intake
-from blackboard.server.overload.strangers import Strangers
-from blackboard.types import (
+from blackboard.limits import (
     FRAME_BYTES_MAX,
     REQUEST_HEAD_BYTES_MAX,
     REQUEST_HEADERS_MAX,
     STRANGER_BYTES_MAX,
 )
+from blackboard.server.http.http_protocol import PROTOCOLS, BoundedProtocol, HeadScanner, bounded
+from blackboard.server.http.serve import listen
+from blackboard.server.http.uvicorn_protocol import DIRECT, counting
+from blackboard.server.overload.inbound_budget import Intake
+from blackboard.server.overload.strangers import Strangers
 from tests.waiting import TIMEOUT_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
@@ -286,7 +286,7 @@ def test_the_end_of_a_head_however_it_is_cut() -> None:
         whole = line * 2 + GET.replace(b"\r\n", line) + b"a: b" + line + line
         stream = whole + b"\r\n\r\nbody\n\n"
         for _ in range(200):
-            head, at = Head(), 0
+            head, at = HeadScanner(), 0
             while True:
                 size = random_.randint(1, 8)
                 end = head.take(stream[at : at + size])

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from anyio.lowlevel import checkpoint
 
+from blackboard.limits import OUTGOING_BYTES_MAX, PAGE_BYTES_MAX, WATCH_BATCH_BYTES_MAX
 from blackboard.server.http.connection import Reads
-from blackboard.types import OUTGOING_BYTES_MAX, PAGE_BYTES_MAX, WATCH_BATCH_BYTES_MAX
 
 AT_ONCE = OUTGOING_BYTES_MAX // PAGE_BYTES_MAX
 

@@ -14,12 +14,12 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame
 
+from blackboard.limits import INTAKE_SMALL_BYTES, MESSAGE_FRAGMENTS_MAX, STRANGER_BYTES_MAX
 from blackboard.server.http.serve import listen
 from blackboard.server.http.uvicorn_protocol import DIRECT, DirectProtocol, counting
 from blackboard.server.overload import inbound_budget as intake_module
 from blackboard.server.overload.inbound_budget import PIECE_BYTES, Intake
 from blackboard.server.overload.strangers import Strangers
-from blackboard.types import INTAKE_SMALL_BYTES, MESSAGE_FRAGMENTS_MAX, STRANGER_BYTES_MAX
 from tests.waiting import TIMEOUT_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")

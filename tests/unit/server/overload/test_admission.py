@@ -18,6 +18,7 @@ from blackboard.core.access import Narrowing
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import RateLimited, Unavailable
 from blackboard.integrity.tokens import attenuate
+from blackboard.limits import LOOP_LAG_MS_MAX, OVERLOAD_RETRY_MS, RATE_PAUSE_MS_MAX
 from blackboard.server import commit_queue as load
 from blackboard.server.commit_queue import FREE_METHODS
 from blackboard.server.overload.admission import Admission
@@ -25,7 +26,6 @@ from blackboard.server.overload.charges import Charges
 from blackboard.server.overload.fair_share import Shares
 from blackboard.server.overload.rate_limits import Rates, clock_ms
 from blackboard.server.service import Service
-from blackboard.types import LOOP_LAG_MS_MAX, OVERLOAD_RETRY_MS, RATE_PAUSE_MS_MAX
 from tests.serving import Served, serving
 from tests.unit.server.http.conversation import Talk, talking
 from tests.waiting import wait_until

@@ -11,9 +11,7 @@ from anyio.lowlevel import checkpoint
 
 from blackboard.engines.payer import charged, metered, paid_by, turn
 from blackboard.errors import Overloaded
-from blackboard.server.overload.charges import AT_WORK_S, Charges, Subscription
-from blackboard.server.overload.fair_share import READ_US
-from blackboard.types import (
+from blackboard.limits import (
     ACCOUNTS_TOLD_MAX,
     CREDIT_MS_MAX,
     DEBT_MS_MAX,
@@ -21,6 +19,8 @@ from blackboard.types import (
     DEBT_WAIT_MS_MAX,
     METERS_MAX,
 )
+from blackboard.server.overload.charges import AT_WORK_S, Charges, Subscription
+from blackboard.server.overload.fair_share import READ_US
 from tests.waiting import TIMEOUT_S, wait_until
 
 CREDIT_US, DEBT_US = CREDIT_MS_MAX * 1_000, DEBT_MS_MAX * 1_000

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blackboard.server.overload import inbound_budget as intake_module
-from blackboard.server.overload.inbound_budget import Held, Intake
-from blackboard.types import (
+from blackboard.limits import (
     FRAME_BYTES_MAX,
     INTAKE_ACCOUNT_BYTES_MAX,
     INTAKE_BYTES_MAX,
     INTAKE_SMALL_BYTES,
 )
+from blackboard.server.overload import inbound_budget as intake_module
+from blackboard.server.overload.inbound_budget import Held, Intake
 
 ALL_OF_ONE = INTAKE_ACCOUNT_BYTES_MAX
 ACCOUNTS = [f"agent{number}" for number in range(INTAKE_BYTES_MAX // ALL_OF_ONE)]

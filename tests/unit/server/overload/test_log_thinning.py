@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from blackboard.limits import AUDIT_ALIKE_MAX, AUDIT_KINDS_MAX
 from blackboard.server.overload.log_thinning import Thinned
-from blackboard.types import AUDIT_ALIKE_MAX, AUDIT_KINDS_MAX
 
 pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
 

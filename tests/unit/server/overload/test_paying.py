@@ -16,9 +16,9 @@ from blackboard.core.access import Narrowing
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.integrity.signing import Seal
 from blackboard.integrity.tokens import attenuate
+from blackboard.limits import CREDIT_MS_MAX, DEBT_MS_MAX, READS_WAITING_MAX
 from blackboard.server.overload.charges import AccountCharge, Charges
 from blackboard.server.service import Service
-from blackboard.types import CREDIT_MS_MAX, DEBT_MS_MAX, READS_WAITING_MAX
 from tests.serving import Served, serving
 from tests.unit.server.http.conversation import Talk, talking
 from tests.waiting import TIMEOUT_S, wait_until

@@ -3,7 +3,7 @@
 import pytest
 
 from blackboard.core import access
-from blackboard.core.access import Credential, Grant, Narrowing, Principal, narrowed
+from blackboard.core.access import AccessGrant, Credential, Narrowing, Principal, narrowed
 from blackboard.errors import Overloaded, RateLimited
 from blackboard.server.overload import rate_limits as rates
 from blackboard.server.overload.rate_limits import Meter, Meters, Rates
@@ -56,7 +56,7 @@ def test_what_has_no_rate_is_not_counted() -> None:
 def test_what_is_handed_on_draws_on_the_same_account() -> None:
     """A token narrowed a thousand times has one rate; an agent of a like name has its own."""
     ada, meters = holder("ada"), Meters(TWO)
-    helper = narrowed(ada, Narrowing("ada.helper", (Grant("public/**", frozenset()),)))
+    helper = narrowed(ada, Narrowing("ada.helper", (AccessGrant("public/**", frozenset()),)))
     assert meter_of(meters, helper) is meter_of(meters, ada)
     assert meter_of(meters, holder("adam")) is not meter_of(meters, ada)
     assert meter_of(meters, holder("ada.other")) is not meter_of(meters, ada)

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blackboard.server.overload.strangers import Strangers, peer_of
-from blackboard.types import (
+from blackboard.limits import (
     STRANGERS_MAX,
     STRANGERS_PER_PEER_MAX,
     UNGREETED_MAX,
     UNGREETED_PER_PEER_MAX,
 )
+from blackboard.server.overload.strangers import Strangers, peer_of
 
 
 class Somebody:

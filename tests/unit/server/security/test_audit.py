@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from blackboard import types as limits
+from blackboard import limits
 from blackboard.client.audit_record import FORGED, SEALED, UNKNOWN_KEY, AuditKeys, AuditRecord
 from blackboard.client.client import Client
 from blackboard.core import access

@@ -15,8 +15,8 @@ from blackboard.core.access import Narrowing, Principal, names_above, require_re
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import AccessDenied, Unauthenticated
 from blackboard.integrity.tokens import attenuate, issue, new_secret, verify
+from blackboard.limits import NARROWINGS_MAX
 from blackboard.server.security.revocations import Revocations
-from blackboard.types import NARROWINGS_MAX
 
 SECRET = new_secret()
 ROOTS = st.sampled_from(["alice", "alice.kid", "a"])

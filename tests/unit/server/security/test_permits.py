@@ -15,7 +15,7 @@ from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.access import Credential, Principal
-from blackboard.core.checkpoints import CheckpointWish, RestoreWish
+from blackboard.core.checkpoints import CheckpointRequest, RestoreRequest
 from blackboard.core.commit import Commit, CommitId, LogPage, Put
 from blackboard.core.model import Outcome
 from blackboard.encryption.master_key import LocalWrapper, Wrapper, new_master_key
@@ -26,7 +26,7 @@ from blackboard.errors import Unauthenticated, Unavailable
 from blackboard.server.assembly import archive_beside, sealed
 from blackboard.server.security.revocations import ACCESS_BOARD, shared_of
 from blackboard.server.service import Service
-from blackboard.types import Milliseconds, Revision
+from blackboard.units import Milliseconds, Revision
 from blackboard.wire.codec import Prepared, encode_value
 from tests.unit.server.hooked import HookedStore, service_over
 from tests.waiting import wait_until
@@ -210,7 +210,7 @@ async def test_what_is_done_to_a_whole_board_asks_first(pair: Pair) -> None:
     pair.store.deaf = True
     await pair.revoke("token-c")
     with pytest.raises(Unauthenticated, match="revoked"):
-        await link.checkpoint("main", CheckpointWish("one", "f" * 16))
+        await link.checkpoint("main", CheckpointRequest("one", "f" * 16))
 
 
 async def test_a_restore_that_left_before_and_comes_after(
@@ -240,7 +240,7 @@ async def test_a_restore_that_left_before_and_comes_after(
 
         monkeypatch.setattr(store, "commit_at", late)
         with pytest.raises(Unauthenticated, match="revoked"):
-            await link.restore("main", RestoreWish(then.revision, "f" * 16))
+            await link.restore("main", RestoreRequest(then.revision, "f" * 16))
         assert await Client(one.link(access.operator())).board("main").get("public/a") == 2
 
 

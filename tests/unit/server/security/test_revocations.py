@@ -15,10 +15,10 @@ from blackboard.core import access
 from blackboard.core.access import Credential, Principal
 from blackboard.core.model import Outcome
 from blackboard.errors import LimitExceeded, Unauthenticated, Unavailable
+from blackboard.limits import ACCESS_STALE_MS, REVOKED_TTL_MS
 from blackboard.server.security import revocations
 from blackboard.server.security.revocations import Revocations
 from blackboard.server.service import Service
-from blackboard.types import ACCESS_STALE_MS, REVOKED_TTL_MS
 from blackboard.wire.codec import Prepared
 from tests.conformance.peers import Peer
 from tests.unit.server.hooked import HookedStore, service_over

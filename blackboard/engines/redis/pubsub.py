@@ -16,20 +16,21 @@ from typing import Any, Final
 import msgpack
 
 from blackboard.engines.redis.driver import Driver, Listening, NotNowError
-from blackboard.types import ENGINE_TIMEOUT_MS, Key
+from blackboard.limits import ENGINE_TIMEOUT_MS
+from blackboard.units import Key
 
 log = logging.getLogger(__name__)
 _SIGN_OF_LIFE_S: Final = ENGINE_TIMEOUT_MS / 3000
 
 
-def write_whisper(key: Key, data: bytes) -> bytes:
+def write_message(key: Key, data: bytes) -> bytes:
     """A message of the channel."""
     packed: bytes = msgpack.packb([key, data])
     return packed
 
 
-def read_whisper(message: bytes) -> tuple[Key, bytes] | None:
-    """What `write_whisper` wrote; None for anything else."""
+def read_message(message: bytes) -> tuple[Key, bytes] | None:
+    """What `write_message` wrote; None for anything else."""
     try:
         key, data = msgpack.unpackb(message)
     except (ValueError, TypeError, msgpack.UnpackException):
@@ -38,9 +39,7 @@ def read_whisper(message: bytes) -> tuple[Key, bytes] | None:
 
 
 @asynccontextmanager
-async def overheard(
-    driver: Driver, channel: str
-) -> AsyncIterator[AsyncIterator[tuple[Key, bytes]]]:
+async def received(driver: Driver, channel: str) -> AsyncIterator[AsyncIterator[tuple[Key, bytes]]]:
     """What is said on a channel, once it is listened to. Errors: as of `Driver.listening`."""
     async with driver.listening(channel) as connection:
         await connection.tell("SSUBSCRIBE", channel)
@@ -66,7 +65,7 @@ async def _messages(connection: Listening) -> AsyncIterator[tuple[Key, bytes]]:
         if reply[0] == b"sunsubscribe":
             raise NotNowError("the slot of the board moved")
         if reply[0] == b"smessage":
-            found = read_whisper(reply[2])
+            found = read_message(reply[2])
             if found is None:
                 log.warning("%s: something that is no whisper", reply[1])
             else:

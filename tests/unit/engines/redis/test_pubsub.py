@@ -7,10 +7,10 @@ from contextlib import AsyncExitStack
 import anyio
 import pytest
 
-from blackboard.engines.base import Whispers
+from blackboard.engines.base import PubSub
 from blackboard.engines.redis.process import free_port
+from blackboard.engines.redis.pubsub import read_message, write_message
 from blackboard.engines.redis.store import RedisStore
-from blackboard.engines.redis.whispers import read_whisper, write_whisper
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Unavailable
 from tests.faults.tcp_proxy import TcpProxy
@@ -36,10 +36,10 @@ async def connected() -> AsyncIterator[Callable[[str], RedisStore]]:
 async def check_whispers(one: RedisStore, two: RedisStore, boards: list[str]) -> None:
     """What one says about a board is heard by two there, in order, and nowhere else."""
     async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE_S):
-        heard = {b: await stack.enter_async_context(two.overhear(b)) for b in boards}
+        heard = {b: await stack.enter_async_context(two.subscribe(b)) for b in boards}
         for board in boards:
-            await one.whisper(board, KEY, board.encode())
-            await one.whisper(board, KEY, b"\x00\xff")
+            await one.publish(board, KEY, board.encode())
+            await one.publish(board, KEY, b"\x00\xff")
         for board in boards:
             assert await anext(heard[board]) == (KEY, board.encode())
             assert await anext(heard[board]) == (KEY, b"\x00\xff")
@@ -66,14 +66,14 @@ async def test_whoever_listens_is_told_when_the_line_breaks(
         with anyio.fail_after(PATIENCE_S):
             with pytest.raises(Unavailable):
                 await hear_nothing(store, proxy)
-        async with store.overhear("a") as heard:
-            await store.whisper("a", KEY, b"again")
+        async with store.subscribe("a") as heard:
+            await store.publish("a", KEY, b"again")
             assert await anext(heard) == (KEY, b"again")
 
 
 async def hear_nothing(store: RedisStore, proxy: TcpProxy) -> None:
     """Listen while the line is cut."""
-    async with store.overhear("a") as heard:
+    async with store.subscribe("a") as heard:
         proxy.cut()
         await anext(heard)
 
@@ -83,17 +83,17 @@ async def test_without_a_server_it_is_unavailable(
 ) -> None:
     store = connected(f"redis://127.0.0.1:{free_port()}/0")
     with pytest.raises(Unavailable):
-        await store.whisper("a", KEY, b"x")
+        await store.publish("a", KEY, b"x")
     with pytest.raises(Unavailable):
-        async with store.overhear("a"):
+        async with store.subscribe("a"):
             pass
 
 
 @pytest.mark.parametrize("message", [b"", b"\xc1", b"\x93\x01\x02\x03", b"\x92\x01\xa1x", b"\x05"])
 def test_what_is_no_whisper_is_none(message: bytes) -> None:
-    assert read_whisper(message) is None
-    assert read_whisper(write_whisper(KEY, message)) == (KEY, message)
+    assert read_message(message) is None
+    assert read_message(write_message(KEY, message)) == (KEY, message)
 
 
 def test_an_engine_of_one_process_has_nobody_to_whisper_to() -> None:
-    assert not issubclass(SqliteStore, Whispers)
+    assert not issubclass(SqliteStore, PubSub)

@@ -1,0 +1,515 @@
+"""The types that all layers share, and the one table of limits.
+
+Nothing here has behaviour. A limit that is not in this table does not exist; each row says what it
+bounds, in which unit, and where the number comes from. `tests/unit/test_limits.py` tests each of
+them at its edge.
+"""
+
+from typing import Final
+
+# --- numbers --------------------------------------------------------------------------------------
+REVISION_MAX: Final = 2**53 - 1
+"""Largest revision: the last integer that Redis' Lua (a double) counts exactly."""
+INTEGER_MAX: Final = 2**53 - 1
+"""Largest magnitude that `increment` reaches, for the same reason."""
+EPOCH_JUMP: Final = 2**24
+"""Revisions skipped when an engine came back and may have lost some: more than any engine commits
+in a second, so that a lost revision is never issued again."""
+EPOCH_SPREAD: Final = 2**34
+"""A random number of revisions up to this one is skipped in addition where an engine can split in
+two (a returning primary and its promoted replica), so that neither issues the revisions of the
+other."""
+
+# --- keys -----------------------------------------------------------------------------------------
+KEY_BYTES_MAX: Final = 1024
+"""A whole key. S3 and etcd users know this bound; it keeps an index entry in one cache page."""
+SEGMENT_BYTES_MAX: Final = 128
+"""One segment of a key, and any name (agent, board)."""
+PATTERNS_MAX: Final = 64
+"""Patterns in one list (a watch, a grant): matching costs time per change and pattern."""
+
+# --- values and commits ---------------------------------------------------------------------------
+VALUE_BYTES_MAX: Final = 1024 * 1024
+"""One encoded value. Put larger artefacts into a blob store, and a reference here."""
+VALUE_INLINE_BYTES_MAX: Final = 2048
+"""Larger values go to Redis as separate arguments, because Lua hashes every string it makes."""
+SEALED_COMPARED_MAX: Final = 65_536
+"""Encrypted values that a process remembers as compared with the log: 20 MiB."""
+SEALED_SEARCH_MAX: Final = 4_096
+"""Revisions after the encryption of a value in which its commit is told from a copy of it. A busy
+board takes in fewer while one commit is on its way."""
+VALUE_DEPTH_MAX: Final = 64
+"""Nesting of a value: decoders recurse, and no plan that people read is nested deeper."""
+OPERATIONS_MAX: Final = 1024
+"""Operations in one commit, conditions in one commit, and keys touched by one prefix operation.
+Redis' Lua unpacks about 8,000 arguments; this stays far below, with room for several each."""
+FENCES_MAX: Final = 64
+"""Fences that one commit may rely on."""
+BASED_ON_MAX: Final = 256
+"""Reads that one commit may name as what it was based on."""
+NOTE_BYTES_MAX: Final = 1024
+"""The free text of a commit, for people who read the log."""
+COMMIT_BYTES_MAX: Final = 4 * 1024 * 1024
+"""One encoded commit with all its values."""
+BATCH_COMMITS_MAX: Final = 256
+"""Commits that share one engine call: 256 small ones keep a Redis script near 5 ms."""
+BATCH_BYTES_MAX: Final = 1024 * 1024
+"""Bytes after which a batch takes no further commit (one commit may exceed it alone)."""
+TTL_MS_MAX: Final = 10 * 365 * 24 * 3600 * 1000
+"""Longest time to live of an entry or a lease: ten years, so that sums stay exact integers."""
+LEASE_TTL_MS_MIN: Final = 100
+"""Shortest lease: a shorter one cannot be renewed in time over a network."""
+LEASE_TTL_MS: Final = 10_000
+"""Default time to live of the leases of a block: how long it takes until the death of a process is
+noticed, and how long a service may be away before its holders lose their leases."""
+LANES_MAX: Final = 64
+"""Commits that one agent may have in flight at once; each lane keeps one answer for retries."""
+
+# --- boards ---------------------------------------------------------------------------------------
+BOARD_KEYS_MAX: Final = 2_000_000
+"""Live keys of a board: one Redis slot, one core, one in-memory index."""
+BOARD_BYTES_MAX: Final = 4 * 1024**3
+"""Sum of live keys and values of a board."""
+NAMESPACE_KEYS_MAX: Final = 1_000_000
+"""Live keys of one namespace, so that no agent can fill a board alone."""
+NAMESPACE_BYTES_MAX: Final = 2 * 1024**3
+"""Sum of live keys and values of one namespace."""
+ACCOUNT_KEYS_MAX: Final = 3 * NAMESPACE_KEYS_MAX // 4
+"""Live keys of a board that one account wrote last, so that others can still write in any
+namespace."""
+ACCOUNT_BYTES_MAX: Final = 3 * NAMESPACE_BYTES_MAX // 4
+"""The same in bytes: half a gibibyte of `public` is left for others, and more of the board."""
+ACCOUNT_INBOX_KEYS_MAX: Final = 65_536
+"""Messages of one account in all inboxes of a board together: more than anybody reads, and a
+fifteenth of what one inbox holds."""
+ACCOUNT_INBOX_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The same in bytes: 64 messages of the largest size, and a thirty-second of what one inbox holds.
+Taking messages from the inbox makes room."""
+LEASES_MAX: Final = 4_096
+"""Leases of one board, including expired ones until they are released or granted again."""
+LEASES_ORDINARY_MAX: Final = 3 * LEASES_MAX // 4
+"""Leases of one board other than the identities of agents. The rest is reserved for identities, so
+that agents can always attach."""
+LEASES_PER_ACCOUNT_MAX: Final = LEASES_MAX // 2
+"""Leases of one board that one account holds or waits for: two thirds of the ordinary ones, so that
+a thousand are left for others."""
+LEASE_WAITERS_MAX: Final = 256
+"""Holders in the queue of one lease: each change of a lease is logged with its whole queue."""
+LEASE_WAITERS_PER_ACCOUNT_MAX: Final = LEASE_WAITERS_MAX // 2
+"""Waiters of one account in one queue, so that half of it is left for others."""
+RENEWALS_PER_TTL: Final = 3
+"""Renewals in one time to live: two may fail before a holder loses its lease."""
+TAKE_OVER_ATTEMPTS_MAX: Final = 8
+"""Attempts to take over an identity that keeps changing hands."""
+FINISH_TIMEOUT_MS: Final = 5_000
+"""Time that a cancelled task waits for a release (or another commit that must finish)."""
+CLAIM_TRIES_MAX: Final = 5
+"""Default number of attempts at a claimed entry before it becomes a dead letter."""
+CLAIM_LOOK_ENTRIES: Final = 64
+"""Entries of a page in which a claimer looks for a free one: more than a team works on at once."""
+CLAIM_TAKE_ATTEMPTS_MAX: Final = 4
+"""Times that a claimer tries one entry whose attempts are just being counted, before it takes the
+next one."""
+RESTORE_CHANGES_MAX: Final = 65_536
+"""Keys that one restore changes: it is one atomic call, during which other commits wait. A branch
+is built aside and has no such limit."""
+RESTORE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""One encoded restore with all the values that it puts back."""
+RESYNC_BYTES: Final = 4 * 1024 * 1024
+"""If a restore changes more than this for a watcher, the watcher has to read the state again."""
+HOLD_MS_MAX: Final = 2_000
+"""Longest time for which a restore delays the other commits of its board, by the engine's clock,
+even if its process dies."""
+BARRIER_MS_MAX: Final = 600_000
+"""Longest time that a checkpoint waits for the agents' state: an agent thinks for minutes."""
+BARRIER_GRACE_MS: Final = 5_000
+"""How long a barrier outlives its timeout if its service died."""
+FROZEN_WAIT_MS_MAX: Final = 86_400_000
+"""Longest time that a commit waits for the thaw of its board: an incident may last a working day
+and the night after it."""
+CHECKPOINTS_MAX: Final = 10_000
+"""Checkpoints of one board; pruning makes room."""
+CHECKPOINTS_PAGE_MAX: Final = 1_024
+"""Checkpoints of one page of their list."""
+RESTORE_ATTEMPTS_MAX: Final = 3
+"""Attempts at a restore while others commit, before they have to wait for it."""
+RESTORE_HOLDS_MAX: Final = 5
+"""Times that a restore makes others wait before it gives up."""
+RESTORE_KEPT_MS: Final = 24 * 3600 * 1000
+"""Time for which the answer to a restore is kept, so that a retry of it is recognised."""
+RECOVER_WAIT_MS: Final = 5_000
+"""Time after which a running recovery reports its progress; the board is unavailable until its
+end."""
+DIFF_KEYS_MAX: Final = 10_000
+"""Keys that one `Board.diff` collects; `differences` goes through any number, page by page."""
+TEXT_DIFF_LINES_MAX: Final = 2_000
+"""Lines of a text that is compared line by line, which takes quadratic time."""
+HISTORY_VERSIONS_MAX: Final = 1_024
+"""Versions of a key on one page of its history."""
+FINDINGS_MAX: Final = 100
+"""Findings that one `verify` reports; nobody reads more."""
+IMPORTS_MAX: Final = 4
+"""Concurrent imports in one service process: each holds a page in memory."""
+IMPORT_IDLE_MS: Final = 30_000
+"""Time after which an import is given up if its next page does not come."""
+COMMAND_PATIENCE_MS: Final = 5_000
+"""Time after which a command reports that its service does not answer: a person is waiting."""
+LONG_REQUEST_TIMEOUT_MS: Final = 600_000
+"""Time after which a client stops waiting for an operation on a whole board: a branch, a check."""
+DELIVERIES_MAX: Final = 3
+"""Times that one commit is preceded by a delivery of the agent for a checkpoint."""
+MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024
+"""One manifest: it has a digest per namespace, a line per agent, and the agents' declarations. A
+checkpoint that would have a larger one is refused, except the one before a restore."""
+EXPORT_ITEMS_MAX: Final = 100_000
+"""Counters of lists that one export carries; they travel with its first page."""
+LOG_KEPT_REVISIONS: Final = 1_000_000
+"""Log entries kept before the oldest are compacted away."""
+
+# --- the archive ----------------------------------------------------------------------------------
+BLOB_BYTES: Final = 64 * 1024
+"""Larger values lie in the object store; the archive's database keeps their hash."""
+BLOB_CALLS_MAX: Final = 16
+"""Blobs that one process reads or writes concurrently."""
+BLOB_GRACE_MS: Final = 3_600_000
+"""Age at which an unreferenced blob is removed: its writer may be about to refer to it in a
+transaction, and none takes an hour."""
+ARCHIVE_LEASE_MS: Final = 10_000
+"""Time after which another process continues for an archiver that does not respond."""
+ARCHIVE_WAIT_MS: Final = 10_000
+"""Longest time for which a caller waits until the archive has reached a revision."""
+ARCHIVE_LAG_MS_MAX: Final = 60_000
+"""Age of an unarchived commit above which `doctor` warns: many times the usual delay of an archive
+that keeps up."""
+ARCHIVE_RETRY_MS: Final = 5_000
+"""Longest pause between two attempts to reach an unavailable archive."""
+ARCHIVE_IDLE_MS: Final = 1_000
+"""Time between two reads of the log of a board to which this process commits nothing."""
+ARCHIVE_PAUSE_MS: Final = 500
+"""Pause after an append that caught up and for which nobody waits, so that many commits share a
+transaction: its cost hardly depends on its size."""
+ARCHIVE_REST_MS: Final = 1_000
+"""Longest time for which the archiver of a board starts no append because of a restore, since other
+commits already wait for that."""
+ARCHIVE_STEP_PAUSE_MS: Final = 1
+"""Pause between two steps of an append, each of about a millisecond, which leaves half of the time
+to commits. There is none while somebody waits for the archive, or while it is a page behind."""
+ARCHIVE_PAGE_ENTRIES: Final = 1_024
+"""Log entries archived in one transaction."""
+ARCHIVE_WARM_BOARDS: Final = 16
+"""Boards whose position the archiver keeps in memory; others cost it some queries each time."""
+ARCHIVE_WARM_KEYS: Final = 8_192
+"""Keys that the archiver remembers for each of them: about two megabytes."""
+ARCHIVE_WARM_NAMESPACES: Final = 512
+"""Namespaces whose sums the archiver remembers for each of them: a megabyte."""
+
+BOARDS_MAX: Final = 4096
+"""Boards on one engine, and boards open in one service process: each has an index, a commit queue
+and a feed."""
+BOARDS_PER_PRINCIPAL_MAX: Final = 256
+"""Boards that one principal (who may not act for others) can make one service process open."""
+BOARDS_PER_ACCOUNT_MAX: Final = 256
+"""Boards that one account began and that were not removed, in every process and for good: sixteen
+accounts would have to agree to leave no room."""
+SWEEP_INTERVAL_MS: Final = 1_000
+"""Time between two searches for expired entries: an entry may outlive its time to live by this."""
+SWEEP_ENTRIES_MAX: Final = 512
+"""Expired entries of one board that one sweep removes, a commit each."""
+ENGINE_CHECK_INTERVAL_MS: Final = 60_000
+"""Time between two checks of the engine's settings, and of the length of each log."""
+
+# --- reading --------------------------------------------------------------------------------------
+READ_KEYS_MAX: Final = 1024
+"""Keys read at one revision by one request."""
+LIST_ENTRIES_MAX: Final = 1024
+"""Entries of one page of a listing."""
+LOG_ENTRIES_MAX: Final = 1024
+"""Log entries of one page of the log."""
+PAGE_BYTES_MAX: Final = 2 * 1024 * 1024
+"""Bytes after which a page of a listing or of the log ends (it holds at least one item)."""
+PROOF_LEAVES_MAX: Final = 4096
+"""Leaves (of 32 bytes each) of a revision that comes with a proof: more than any step has. Larger
+restores come without one."""
+WHY_DEPTH_MAX: Final = 32
+"""Steps that `why` follows back: a longer chain explains nothing to a person."""
+WHY_COMMITS_MAX: Final = 256
+"""Commits that one `why` visits in all."""
+
+# --- connections ----------------------------------------------------------------------------------
+FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
+"""One WebSocket message: the largest commit, in the more verbose of the two encodings."""
+INTAKE_BYTES_MAX: Final = 128 * 1024 * 1024
+"""Bytes of incoming messages of all connections of one process: each is in memory up to four times
+until it has been processed. Above it, a connection of the account with the most is closed."""
+INTAKE_ACCOUNT_BYTES_MAX: Final = INTAKE_BYTES_MAX // 4
+"""The same for one principal and its narrowed tokens: four messages of the largest size. Above it,
+the newest of its own connections is closed, whatever others send."""
+INTAKE_SMALL_BYTES: Final = 16 * 1024
+"""Incoming bytes below which a connection does not count: with CONNECTIONS_MAX of them that is half
+as much again, and nobody who sends little is ever disconnected for this."""
+MESSAGE_FRAGMENTS_MAX: Final = 4096
+"""WebSocket frames of one message: each is kept until the last one, and may be empty."""
+MESSAGES_PER_FRAME_MAX: Final = 1024
+"""Messages that share one frame."""
+REQUESTS_IN_FLIGHT_MAX: Final = 1024
+"""Unanswered requests per connection; the server then stops reading from that connection."""
+READS_WAITING_MAX: Final = 64
+"""Unanswered reads of one connection; then nothing more is read from it, because each read that
+waits for room for its answer takes memory."""
+OUTGOING_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Bytes waiting for one connection's socket before its watches and replies wait too."""
+WATCHES_PER_CONNECTION_MAX: Final = 256
+"""Watches of one connection."""
+WATCHES_MAX: Final = 65_536
+"""Watches of one service process, which keep about 3 KiB each."""
+WATCHES_PER_ACCOUNT_MAX: Final = WATCHES_MAX // 8
+"""Those of them of one account: a team of a thousand agents has eight each."""
+CONNECTIONS_PER_PRINCIPAL_MAX: Final = 512
+"""Connections of one principal to one service process."""
+CONNECTIONS_MAX: Final = 4096
+"""Connections of one service process: a file descriptor and 70 KiB each."""
+OPEN_FILES_MAX: Final = CONNECTIONS_MAX + 4 * BOARDS_MAX + 256
+"""Files that one service process may have open: a connection is one; a board of the embedded engine
+is its file, two of the journal, and one to read the old log."""
+STRANGER_BYTES_MAX: Final = 128 * 1024
+"""Bytes that a connection may send, including its handshake, before it has shown a valid token: a
+token has a few kilobytes."""
+REQUEST_HEAD_BYTES_MAX: Final = 32 * 1024
+"""The request line and the headers of one HTTP request: a token has 8 KiB at most, and a browser
+may add cookies."""
+REQUEST_HEADERS_MAX: Final = 128
+"""Headers of one HTTP request: each takes many times its bytes in memory, and browsers send
+twenty."""
+STRANGERS_MAX: Final = 2048
+"""Connections of any kind to one service process that have not shown a valid token. For one more,
+the oldest is closed: clients show their token in the first message, so this closes only those that
+wait."""
+STRANGERS_PER_PEER_MAX: Final = 1024
+"""The same for one address: as many as a listening socket hands over at once, when a team behind
+one proxy reconnects."""
+UNGREETED_MAX: Final = 256
+"""WebSockets among them that wait for a token in `hello`: each may send one frame."""
+UNGREETED_PER_PEER_MAX: Final = 128
+"""The same of one address."""
+HANDSHAKE_TIMEOUT_MS: Final = 5_000
+"""Time for the first message (`hello`) of a connection."""
+REQUEST_TIMEOUT_MS: Final = 30_000
+"""Time after which a client stops waiting for an answer."""
+SEND_TIMEOUT_MS: Final = 30_000
+"""Time a client may leave its socket full before the connection is closed with a resume token."""
+PING_INTERVAL_MS: Final = 20_000
+"""Idle time between two pings, and the time that a pong may take."""
+DRAIN_TIMEOUT_MS: Final = 10_000
+"""Time that a stopping service gives its connections to finish."""
+
+# --- rates and load -------------------------------------------------------------------------------
+RATE_BURST_MS: Final = 2_000
+"""Burst of a principal that was idle, as time at its rate: a team that starts, or an agent that
+comes back, does not send requests evenly."""
+LOG_BYTES_PER_ACCOUNT_MAX: Final = 16 * 1024**3
+"""Bytes by which commits of one account (unless it is an admin of everything) may let the logs of a
+service process grow in an hour, if it is not set otherwise: several times what a busy team writes,
+and no account fills a disk, or drives others' revisions out of the log, overnight."""
+METERS_MAX: Final = 8_192
+"""Principals whose rates one process tracks: more than may be connected. Beyond it, those without
+recent requests are forgotten."""
+RATE_PAUSE_MS_MAX: Final = 1_000
+"""Longest time for which a connection that exceeded its rate is not read: its messages then wait
+with the sender, and a ping is still answered in time."""
+BACKLOG_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of commits waiting in one process, for all boards together; then new ones are refused."""
+LOOP_LAG_MS_MAX: Final = 1_000
+"""How late the event loop may be in three consecutive measurements before requests are refused: a
+renewal of the shortest usual lease is then still answered in time."""
+LOOP_LOOK_MS: Final = 250
+"""Time between two such measurements."""
+OVERLOAD_RETRY_MS: Final = 1_000
+"""When a client that was refused for overload should try again: several measurements later."""
+CREDIT_MS_MAX: Final = 250
+"""Processor time that an account may use at once after it was idle: a large comparison."""
+DEBT_MS_MAX: Final = 1_000
+"""Largest debt of an account, in processor time. Use beyond it is not owed, so that even a request
+of minutes delays the next read by DEBT_WAIT_MS_MAX at most."""
+DEBT_WAIT_MS_MAX: Final = 10_000
+"""Longest wait of a read of an account in debt, while other accounts are active; a read that would
+wait longer is refused. A client waits three times as long (REQUEST_TIMEOUT_MS)."""
+DEBT_PAUSE_MS_MAX: Final = 1_000
+"""Longest time, in all, for which a read of an account in debt is held up after it began, because
+it may hold a snapshot of the archive; and for which a delivery to a watch is held up."""
+ACCOUNTS_TOLD_MAX: Final = 16
+"""Accounts that the statistics of charges name: those that were charged most."""
+
+# --- access ---------------------------------------------------------------------------------------
+NARROWINGS_MAX: Final = 8
+"""Times that a token can be narrowed: enough for sub-agents of sub-agents."""
+REVOCATIONS_MAX: Final = 65_536
+"""Tokens and principals that are revoked at the same time; a record ends when its token would
+have."""
+REVOKED_TTL_MS: Final = 366 * 24 * 3600 * 1000
+"""Time for which a revoked token of unknown validity is remembered: the longest that a token is
+valid (the operator's: a year)."""
+ACCESS_STALE_MS: Final = 15_000
+"""A service process that could not read the record of revocations for this long refuses tokens."""
+
+# --- audit ----------------------------------------------------------------------------------------
+AUDIT_QUEUE_MAX: Final = 10_000
+"""Audit records of one process that wait to be written; further ones are only counted."""
+AUDIT_WINDOW_MS: Final = 60_000
+"""Refusals that repeat within this time are counted instead of recorded, so that a flood cannot
+fill the disk."""
+AUDIT_ALIKE_MAX: Final = 16
+"""Refusals of one principal by one method that are recorded one by one in AUDIT_WINDOW_MS."""
+AUDIT_REFUSALS_MAX: Final = 128
+"""Refusals of all that are recorded one by one in AUDIT_WINDOW_MS."""
+AUDIT_KINDS_MAX: Final = 64
+"""Kinds of refusals (principal, token, method, board, outcome) that are counted separately."""
+AUDIT_BATCH_MAX: Final = 256
+"""Audit records of one commit."""
+AUDIT_KEPT_MS: Final = 90 * 24 * 3600 * 1000
+"""Time for which an audit record is kept; export them to keep them longer."""
+
+# --- encryption -----------------------------------------------------------------------------------
+SEALS_PER_KEY_MAX: Final = 2**28
+"""Values that one process encrypts with one data key. NIST SP 800-38D allows 2**32 random nonces
+for a key; sixteen processes stay below."""
+KEY_COMMAND_TIMEOUT_MS: Final = 30_000
+"""Time that the command which prints the master key may take."""
+
+# --- documents ------------------------------------------------------------------------------------
+DOCUMENT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""The encoded state of one document, including deleted parts: loading it takes half a second, and
+every process that serves it holds it twice."""
+DOCUMENT_UPDATE_BYTES_MAX: Final = 3 * 1024 * 1024
+"""One update of a document: it fits into one commit, split into values."""
+DOCUMENT_SESSIONS_MAX: Final = 512
+"""Connections to one document in one service process: each gets every update."""
+DOCUMENTS_MAX: Final = 1024
+"""Documents that one service process has open."""
+DOCUMENT_TAIL_UPDATES: Final = 256
+"""Updates of a document after which they are compacted into its base: a quarter of what one commit
+can delete, and loading a document stays a matter of milliseconds."""
+DOCUMENT_TAIL_BYTES: Final = 32 * 1024
+"""The same in bytes, if that is also an eighth of the base: concurrent edits share an update, and
+reading a thousand edits takes as long in few updates as in many."""
+OVERLAP_TTL_MS: Final = 3600 * 1000
+"""How long the report of an overlap of two edits is kept: a watcher sees it soon."""
+OVERLAP_CLIENTS_MAX: Final = 64
+"""Authors named in one such report."""
+AWARENESS_STATES_MAX: Final = 512
+"""Clients of a document in one awareness message: one for each connection."""
+AWARENESS_BYTES_MAX: Final = 16 * 1024
+"""The awareness state of one client: a name, a colour, a selection."""
+AWARENESS_PER_SESSION_MAX: Final = 16
+"""Awareness states of one connection. An unmodified client has one."""
+AWARENESS_TTL_MS: Final = 30 * 1000
+"""Time after which a silent client of another process counts as gone, as in y-protocols."""
+AWARENESS_RENEW_MS: Final = AWARENESS_TTL_MS // 2
+"""How often a replica repeats its awareness state."""
+DOCUMENT_TOKEN_TTL_MS_MAX: Final = 3600 * 1000
+"""Longest life of a token in a URL, where logs and histories may store it."""
+
+# --- watching -------------------------------------------------------------------------------------
+WATCH_QUEUE_CHANGES_MAX: Final = 4096
+"""Changes kept in memory per board for watchers; slower ones read the log instead."""
+WATCH_QUEUE_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The same in bytes."""
+WATCH_BATCH_REVISIONS_MAX: Final = 256
+"""Revisions that share one frame to a watcher."""
+WATCH_BATCH_BYTES_MAX: Final = 256 * 1024
+"""Bytes after which such a frame takes no further revision."""
+PROGRESS_INTERVAL_MS: Final = 5_000
+"""Idle time after which a watcher gets a progress mark."""
+
+# --- running agents -------------------------------------------------------------------------------
+AGENT_GRACE_MS: Final = 10_000
+"""Time that a running step gets to finish when its agent is stopped."""
+AGENT_CRASHES_MAX: Final = 5
+"""Crashes of an agent without a step in between that count as a crash loop, after which it is not
+restarted."""
+AGENT_PAUSE_MS: Final = 200
+"""Pause before a crashed agent is restarted; it doubles with each further crash."""
+AGENT_PAUSE_MS_MAX: Final = 30_000
+"""Longest such pause: how long an agent stays away after an external fault was repaired."""
+AGENT_ERROR_BYTES_MAX: Final = 2_048
+"""The text of an agent's error that is recorded on the board."""
+REST_TOLD_AFTER_MS: Final = 300
+"""Time for which an agent rests before its presence says so: short waits are not worth a commit."""
+TEAM_AGENTS_MAX: Final = 1_024
+"""Agents of one team in one process, including spawned ones, and entries of its roster."""
+
+# --- models and memory ----------------------------------------------------------------------------
+MODEL_TIMEOUT_MS: Final = 120_000
+"""One attempt to get an answer of a model: long answers of slow models take a minute."""
+MODEL_ATTEMPTS_MAX: Final = 4
+"""Attempts to get one answer of a model: rate limits and restarts pass, other faults do not."""
+MODEL_PAUSE_MS_MAX: Final = 30_000
+"""Longest pause between two attempts; if a service asks for a longer one, the call fails."""
+MODEL_ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
+"""One answer of a model as it comes over the wire: sixteen times the longest that models give."""
+TRANSCRIPT_TURN_BYTES_MAX: Final = 256 * 1024
+"""Text of one turn of a transcript, so that a page holds several. Put a longer text into an entry,
+and a reference into the transcript."""
+TRANSCRIPT_PAGE_TURNS_MAX: Final = 256
+"""Turns of one page of archived turns: one commit makes the page and removes the turns."""
+TRANSCRIPT_PAGE_BYTES_MAX: Final = 512 * 1024
+"""Text of one page of archived turns, so that it fits into one value in every encoding."""
+WINDOW_TURNS_MAX: Final = 1_024
+"""Turns of a sliding window: what one page of a listing holds."""
+RECALL_TURNS_MAX: Final = 100_000
+"""Archived turns that one process keeps searchable, the newest ones; about 100 MB of memory."""
+RECALL_RESULTS_MAX: Final = 100
+"""Turns that one search returns."""
+RECALL_WORDS_MAX: Final = 64
+"""Words of a query that are searched for; a longer query is cut off."""
+
+# --- agents ---------------------------------------------------------------------------------------
+STEP_CALLS_MAX: Final = 256
+"""Calls that one step of an agent makes: each has up to three entries, which one operation removes
+in the end (OPERATIONS_MAX)."""
+STEP_PAUSE_MS_MAX: Final = 1_000
+"""Longest pause before a step runs again after a conflict."""
+CALL_INLINE_BYTES: Final = 64 * 1024
+"""A larger result of a call is stored in a separate entry, beside the record of the call."""
+LARGE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""One result of a call, or one value that an agent keeps: a process can hold it at once, and one
+restore can bring it back (RESTORE_BYTES_MAX). Above VALUE_BYTES_MAX it is stored in parts."""
+LARGE_PART_BYTES: Final = 512 * 1024
+"""One part of a large value: several fit into one commit, which hardly delays others."""
+STEP_PARTS_MAX: Final = 192
+"""Parts of large values in one step: together with STEP_CALLS_MAX calls, one operation still
+removes its whole journal (OPERATIONS_MAX)."""
+CALL_ATTEMPTS_MAX: Final = 32
+"""Attempts at one call: each failed one is a line of its record."""
+CALL_PAUSE_MS_MAX: Final = 60_000
+"""Longest pause between two attempts at a call; for longer outages, use a new step."""
+CALL_REASON_BYTES_MAX: Final = 1_024
+"""The stored part of an error's text: enough to understand it, but not a page of HTML."""
+APPROVAL_FACTS_MAX: Final = 64
+"""Facts of one request for approval: more than a person checks."""
+INBOX_TAKE_MAX: Final = 64
+"""Messages that a step takes from its inbox at once: each is a condition of its commit."""
+
+# --- engines --------------------------------------------------------------------------------------
+ENGINE_TIMEOUT_MS: Final = 5_000
+"""One call to an engine. A slower one counts as unavailable."""
+ENGINE_RETRY_MS: Final = 10_000
+"""Time during which an engine call is retried before `Unavailable` (or `OutcomeUnknown`)."""
+REPLICAS_MAX: Final = 16
+"""Replicas for which an answer can wait."""
+REPLICA_WAIT_MS: Final = 100
+"""How long an answer waits for replicas. A batch waits together, and is answered then in any case;
+the answer says whether they had it."""
+LOCK_MASTER_TIMEOUT_MS: Final = 150
+"""One command to one lock master, including the connection, and never more than a twentieth of the
+lease: a hanging master delays nobody by a quarter of a second."""
+LOCK_MASTER_CALLS_MAX: Final = 16
+"""Concurrent commands to each lock master, with a connection each; further ones wait, so that a
+burst does not use up the time of its own commands."""
+FLIGHTS_MAX: Final = 2
+"""Engine calls of one board in flight: while one waits for the disk, the next is being decided."""
+COMMITS_QUEUED_MAX: Final = 8192
+"""Commits waiting for one board's engine in one process; then new ones are refused."""
+MERGE_ATTEMPTS_MAX: Final = 16
+"""Times that a `merge` is computed again because its key changed in between."""
+STEP_ATTEMPTS_MAX: Final = 5
+"""Default number of times that `Board.run_step` runs a step whose reads went stale."""
