@@ -248,7 +248,10 @@ def _evolve_usage(state: State, growth: dict[str, list[int]]) -> None:
     for grown, (keys, size) in growth.items():
         for name in (grown,) if grown.startswith(SHARE) else (grown, ""):
             used = state.usage.get(name, UNUSED)
-            state.usage[name] = BoardUsage(used.keys + keys, used.bytes + size)
+            if used.keys + keys:
+                state.usage[name] = BoardUsage(used.keys + keys, used.bytes + size)
+            else:  # as one finds it who adds up the entries
+                state.usage.pop(name, None)
 
 
 def _evolve_answer(state: State, entry: LogEntry) -> None:

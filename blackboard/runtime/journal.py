@@ -145,7 +145,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Kept:
+class StoredJournal:
     """The stored journal: records by slot, results beside them (whole, or in parts), running
     timers, and digests of large values that were put ahead."""
 
@@ -185,9 +185,9 @@ class Kept:
         return self.results[slot]
 
 
-async def load(port: BoardPort) -> Kept:
+async def load(port: BoardPort) -> StoredJournal:
     """The journal of the agent at `port`."""
-    prefix, kept, after = journal_prefix(port.agent), Kept(), None
+    prefix, kept, after = journal_prefix(port.agent), StoredJournal(), None
     while True:
         page = await port.list(f"{prefix}/**", after=after)
         for entry in page.entries:
@@ -222,7 +222,7 @@ class Journal:
     """The journal during one run of a step."""
 
     def __init__(
-        self, port: BoardPort, origin: JournalOrigin, kept: Kept, observe: Observer
+        self, port: BoardPort, origin: JournalOrigin, kept: StoredJournal, observe: Observer
     ) -> None:
         self.diverged: Diverged | None = None
         """The first call that is another one than the one recorded in its place."""
@@ -339,7 +339,7 @@ class Journal:
         found = await self._port.kept_call(self.key_of(slot), self._origin.step)
         if not found:
             return None
-        kept = Kept()
+        kept = StoredJournal()
         for entry in found:
             kept.add(entry, journal_prefix(self._port.agent))
         return encode_large(kept.result_of(slot))

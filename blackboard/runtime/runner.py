@@ -38,9 +38,9 @@ from blackboard.runtime.context import Context, StepRun, Suspended
 from blackboard.runtime.journal import (
     Journal,
     JournalOrigin,
-    Kept,
     Observer,
     StepPoint,
+    StoredJournal,
     load,
     unobserved,
 )
@@ -96,7 +96,7 @@ class Hydrated:
     stored: StoredState
     revision: Revision
     since: Revision
-    kept: Kept
+    kept: StoredJournal
     declared: Any
 
 
@@ -296,7 +296,7 @@ class Runner(Generic[S]):
         assert receipt is not None
         self._observe(StepPoint.COMMITTED, str(now.stored.step))
         calls, patterns = journal.made, step.patterns
-        now.revision, now.since, now.kept = receipt.revision, receipt.revision, Kept()
+        now.revision, now.since, now.kept = receipt.revision, receipt.revision, StoredJournal()
         now.declared = self.agent.declared()
         return Stepped(
             self.agent.name,

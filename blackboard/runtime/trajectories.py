@@ -30,7 +30,7 @@ from blackboard.limits import LOG_ENTRIES_MAX
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.calls import CallRecord, Value
 from blackboard.runtime.chunks import is_part
-from blackboard.runtime.journal import Kept
+from blackboard.runtime.journal import StoredJournal
 from blackboard.runtime.models import Reply
 from blackboard.runtime.state import S, StoredState, journal_prefix, state_key
 from blackboard.runtime.trial import Inputs, Trial, try_step
@@ -160,7 +160,7 @@ class _Seen:
     """The information about an agent so far."""
 
     stored: StoredState | None = None
-    journal: Kept = field(default_factory=Kept)
+    journal: StoredJournal = field(default_factory=StoredJournal)
     steps: list[StepTaken] = field(default_factory=list)
     abandoned: int = 0
 
@@ -216,7 +216,7 @@ class _Reader:
         if stepped is not None:
             seen = self.agents.setdefault(revised.author, _Seen())
             seen.steps.append(self._taken(seen, stepped, revised, changes))
-            seen.stored, seen.journal = stepped, Kept()
+            seen.stored, seen.journal = stepped, StoredJournal()
         for change in changes:
             self._note(change, revised, is_step=stepped is not None)
             if change.kind == "put":

@@ -45,6 +45,14 @@ def random_op(dice: random.Random) -> Op:
     return Put(key, value, dice.choice((None, None, 60_000)))
 
 
+def random_ops(dice: random.Random) -> tuple[Op, ...]:
+    """One to four of them, not all removals: a commit that removes nothing makes no revision."""
+    ops = [random_op(dice) for _ in range(dice.randint(1, 4))]
+    if all(isinstance(op, Delete | DeletePrefix) for op in ops):
+        ops.append(Increment("public/count/0", 1))
+    return tuple(ops)
+
+
 async def write(store: SqliteStore, epoch: str, number: int, dice: random.Random) -> None:
     """Commit one to four operations at a time, for ever."""
     incarnation = f"{os.getpid()}-{dice.random()}"
@@ -52,7 +60,7 @@ async def write(store: SqliteStore, epoch: str, number: int, dice: random.Random
     while True:
         step += 1
         name = CommitId(f"agent{number}", 0, incarnation, step)
-        ops = tuple(random_op(dice) for _ in range(dice.randint(1, 4)))
+        ops = random_ops(dice)
         prepared = prepare(Commit(name, epoch, ops))
         [outcome] = await store.commit(BOARD, [prepared])
         assert isinstance(outcome, Committed), outcome

@@ -23,7 +23,7 @@ from blackboard.limits import REVISION_MAX
 from blackboard.wire.codec import Prepared, prepare
 from tests.conformance.machines import undated
 from tests.faults.disk import Lost, Power, Recorder, Told, recorded
-from tests.faults.sqlite_child import random_op
+from tests.faults.sqlite_child import random_ops
 from tests.faults.test_sqlite_crash import replay
 from tests.proof import Layer
 
@@ -133,7 +133,7 @@ async def write(store: SqliteStore, disk: Disk, agent: str, unanswered: list[Pre
                 disk.told(outcome, prepared)
         unanswered.clear()
         for step in range(1, disk.dice.randint(1, COMMITS_MAX) + 1):
-            ops = tuple(random_op(disk.dice) for _ in range(disk.dice.randint(1, 4)))
+            ops = random_ops(disk.dice)
             prepared = prepare(Commit(CommitId(agent, 0, "1", step), epoch, ops))
             unanswered.append(prepared)
             [outcome] = await store.commit(BOARD, [prepared])

@@ -22,7 +22,7 @@ from blackboard.engines.redis.store import RedisStore
 from blackboard.errors import Unavailable
 from tests.conformance.rules_log import whole_log
 from tests.conformance.writer import Writer
-from tests.faults.sqlite_child import random_op
+from tests.faults.sqlite_child import random_ops
 from tests.proof import Layer
 
 CUTS = int(os.environ.get("BLACKBOARD_TEST_CUTS", "16"))
@@ -65,7 +65,7 @@ async def kept(redis_binary: Path, tmp_path: Path, seed: int) -> Kept:
         first = State((await store.open(BOARD)).epoch)
         file = append_only_file(directory)
         while len(synced) < COMMITS:
-            ops = tuple(random_op(dice) for _ in range(dice.randint(1, 4)))
+            ops = random_ops(dice)
             await ada.commit(*ops)
             synced.append(file.stat().st_size)
         log = await whole_log(store, BOARD)

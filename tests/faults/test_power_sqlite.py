@@ -20,7 +20,7 @@ from blackboard.errors import Corrupt, Unavailable
 from blackboard.wire.codec import prepare
 from tests.conformance.machines import undated
 from tests.faults.disk import Event, Lost, Power, Recorder, Told, recorded
-from tests.faults.sqlite_child import random_op
+from tests.faults.sqlite_child import random_ops
 from tests.faults.test_sqlite_crash import copy_board, first_epoch, load, replay
 from tests.proof import Layer
 
@@ -37,7 +37,7 @@ async def write(store: SqliteStore, recorder: Recorder, number: int, dice: rando
     """Commit, and note each acknowledgement in the moment in which it comes."""
     epoch = (await store.open(BOARD)).epoch.id
     for step in range(1, COMMITS + 1):
-        ops = tuple(random_op(dice) for _ in range(dice.randint(1, 4)))
+        ops = random_ops(dice)
         prepared = prepare(Commit(CommitId(f"agent{number}", 0, "1", step), epoch, ops))
         [outcome] = await store.commit(BOARD, [prepared])
         assert isinstance(outcome, Committed), outcome

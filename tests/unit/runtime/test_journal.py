@@ -14,9 +14,9 @@ from blackboard.runtime.calls import Call, CallOptions, Retry
 from blackboard.runtime.journal import (
     Journal,
     JournalOrigin,
-    Kept,
     Observer,
     StepPoint,
+    StoredJournal,
     load,
     unobserved,
 )
@@ -270,4 +270,4 @@ def test_what_is_no_record_is_corrupt() -> None:
 
 def test_nothing_is_kept_at_first() -> None:
     """No records, no results, no timers."""
-    assert Kept() == Kept({}, {}, {}, set(), set())
+    assert StoredJournal() == StoredJournal({}, {}, {}, set(), set())
