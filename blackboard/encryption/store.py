@@ -66,6 +66,7 @@ from blackboard.errors import (
     Conflict,
     Corrupt,
     LimitExceeded,
+    NoSuchBoard,
     OutcomeUnknown,
     Rejected,
     TypeMismatch,
@@ -346,6 +347,8 @@ class SealedStore:
         """As `_plan`; what is damaged or away refuses this commit only, and none was sent yet."""
         try:
             return await self._plan(board, prepared, reading)
+        except NoSuchBoard:
+            raise
         except BlackboardError as error:
             return error
 
