@@ -15,6 +15,7 @@ Invariants
 - what was compared is remembered: the log is asked once for each value.
 """
 
+import contextlib
 import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -60,6 +61,8 @@ _HASH_BYTES: Final = 12
 _ALWAYS: Final = ("private", "inbox")
 _RECENT: Final = 1_024
 """Ids of commits that are remembered of a board: what is in flight at once."""
+_NEAR: Final = 256
+"""Revisions between two that are read together: as cheap as to ask twice."""
 _BOARDS: Final = 64
 """Boards of which they are remembered."""
 
@@ -247,6 +250,10 @@ class Places:
     async def check_entries(self, board: str, entries: Iterable[Entry]) -> None:
         """Errors: Corrupt when a value is not what its commit wrote, or its author another one
         (where the entry tells of one), or when a later one was seen there; Unavailable."""
+        entries = tuple(entries)
+        logged: dict[Revision, LogEntry] = {}
+        if await self.switch.end(board, PRIVATE) is not None:
+            logged = await self._fetch(board, entries)
         for entry in entries:
             if not is_sealed(entry.value):
                 await self.check_plain([board], entry.key, entry.mod_revision)
@@ -256,13 +263,40 @@ class Places:
                 if known is not None and known[0] > entry.mod_revision:
                     await self._check_late(board, entry)
                 elif known is None or known != (*found[:2], entry.author or known[2]):
-                    await self._compare(board, entry)
+                    await self._compare(board, entry, logged.get(entry.mod_revision))
                     self._note(board, entry.key, entry.mod_revision, entry.value, entry.author)
 
-    async def _compare(self, board: str, entry: Entry) -> None:
+    async def _fetch(self, board: str, entries: Sequence[Entry]) -> dict[Revision, LogEntry]:
+        """Log entries that many values are compared with: near ones in one page. Those that are
+        not in it are asked for one by one."""
+        wanted = sorted(
+            {e.mod_revision for e in entries if is_sealed(e.value) and not self._has(board, e)}
+        )
+        found: dict[Revision, LogEntry] = {}
+        while len(wanted) > 1:
+            first = last = wanted.pop(0)
+            while wanted and wanted[0] - last <= _NEAR and wanted[0] - first < LOG_ENTRIES_MAX:
+                last = wanted.pop(0)
+            after = first - 1
+            with contextlib.suppress(Compacted, FutureRevision):
+                while after < last and (page := await self._part(board, after, last)):
+                    found |= {each.revision: each for each in page}
+                    for each in page:
+                        self._note_id(board, each)
+                    after = page[-1].revision
+        return found
+
+    async def _part(self, board: str, after: Revision, last: Revision) -> Sequence[LogEntry]:
+        return (await self._raw.log(board, after, limit=last - after)).entries
+
+    def _has(self, board: str, entry: Entry) -> bool:
+        known = self._known.get((board, entry.key))
+        return known is not None and known[0] == entry.mod_revision
+
+    async def _compare(self, board: str, entry: Entry, logged: LogEntry | None = None) -> None:
         at = entry.mod_revision
         try:
-            page: Sequence[LogEntry] = (await self._raw.log(board, at - 1, limit=1)).entries
+            page: Sequence[LogEntry] = [logged] if logged else await self._part(board, at - 1, at)
         except FutureRevision:
             page = ()
         except Compacted:

@@ -66,6 +66,7 @@ from blackboard.errors import (
     Conflict,
     Corrupt,
     LimitExceeded,
+    NoSuchBoard,
     OutcomeUnknown,
     Rejected,
     TypeMismatch,
@@ -248,6 +249,12 @@ class SealedStore:
         self.places.saw_epoch(board, head.epoch.id)
         return head
 
+    def _committed(self, board: str, commit: Commit, revision: Revision) -> None:
+        """Note a revision that a commit became: the next one is sealed behind it."""
+        seen = self._heads.get(board)
+        if seen is not None and seen[0] == commit.epoch and seen[1] < revision:
+            self._heads[board] = seen[0], revision, time.monotonic()
+
     async def _place(self, board: str, commit: Commit) -> Place:
         """Where the values of a commit are sealed for: behind what was seen of the board."""
         seen = self._heads.get(board)
@@ -333,6 +340,8 @@ class SealedStore:
         """As `_plan`; what is damaged or away refuses this commit only, and none was sent yet."""
         try:
             return await self._plan(board, prepared, reading)
+        except NoSuchBoard:
+            raise
         except BlackboardError as error:
             return error
 
@@ -379,6 +388,7 @@ class SealedStore:
                     if not self._is_late(plan, outcome):
                         break
         if isinstance(outcome, Committed):
+            self._committed(board, plan.commit, outcome.revision)
             if not outcome.duplicate:
                 self.places.note_own(board, plan.sent.commit, outcome)
             outcome = replace(outcome, results=outcome.results[: len(plan.commit.ops)])
