@@ -280,8 +280,10 @@ class FenceRules:
         block = Block(ada.lock(A, B, ttl_ms=RENEWED_MS))
         lock = await block.entered()
         lost = lock.fences[1]
-        await operator.commit([Release(B, lost.holder, lost.fence)])
-        taken = await operator.commit([Grant(B, "other", HOUR_MS)])
+        # In one commit: a renewal in between would find a lease that nobody holds.
+        taken = await operator.commit(
+            [Release(B, lost.holder, lost.fence), Grant(B, "other", HOUR_MS)]
+        )
         with pytest.raises(LeaseLost) as told:
             await finished(block.task)
         assert (told.value.key, told.value.fence, told.value.holder) == (B, lost.fence, "other")
