@@ -4,6 +4,8 @@ Invariants
 - All reads inside one `reading` see one snapshot; `writing` is one atomic transaction.
 - Writers of one SQLite file take turns here, before they wait in the database.
 - Nothing of SQLAlchemy or of a driver is raised: Unavailable, or Corrupt when the file is damaged.
+- On a full disk SQLite's file, if it has no journal, is read as it is, and written as soon as there
+  is room.
 - After a sync of SQLite's file that failed, everything is Unavailable (archive/trusted.py). So that
   none fails unseen, the journal is copied into the file by statements of ours, not by SQLite.
 """
@@ -11,6 +13,7 @@ Invariants
 import asyncio
 import contextlib
 import json
+import logging
 import sqlite3
 from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import lru_cache
@@ -36,7 +39,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from blackboard.archive.metered import METER_FUNCTION, Meter, MeteredConnection, meter_of
 from blackboard.archive.tables import METADATA
 from blackboard.archive.trusted import TrustedFile
+from blackboard.engines.disk import has_room
 from blackboard.engines.payer import payer, turn
+from blackboard.engines.sqlite.file import ROOM_BYTES, has_no_journal, is_without_room
 from blackboard.engines.sqlite.suspect import is_failed_sync, kept_as_it_is
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
 from blackboard.integrity.private_files import make_file
@@ -59,6 +64,8 @@ _VACUUM_BY_HAND: Final = (
 _JOURNAL_BY_HAND: Final = "another program reads the archive: its journal holds what is gone"
 _WRITES: Final = "blackboard_writes"
 _METER: Final = "blackboard_meter"
+_PAUSE_S: Final = 0.01
+log = logging.getLogger(__name__)
 Row = dict[str, Any]
 """Values of a new row by column."""
 
@@ -69,6 +76,9 @@ class Database:
     def __init__(self, engine: AsyncEngine, file: TrustedFile | None = None) -> None:
         self._engine = engine
         self._file = file
+        self._place = engine.url
+        self._read_only = ""
+        """Why nothing can be written for now, if so."""
         self._turn = asyncio.Lock()
         self.is_sqlite = engine.dialect.name == "sqlite"
         self.name = engine.url.render_as_string(hide_password=True)
@@ -85,18 +95,66 @@ class Database:
         file = await asyncio.to_thread(_make_file, place)
         database = cls(_engine(place), file)
         try:
-            async with database.writing() as connection:
-                if not database.is_sqlite:
-                    await connection.execute(
-                        text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _SCHEMA_LOCK}
-                    )
-                else:
-                    await _check_passive(connection, database.name)
-                await connection.run_sync(METADATA.create_all)
+            await database._begin()
         except BaseException:
             await database.aclose()
             raise
         return database
+
+    async def _begin(self) -> None:
+        try:
+            async with self.writing() as connection:
+                if not self.is_sqlite:
+                    await connection.execute(
+                        text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _SCHEMA_LOCK}
+                    )
+                else:
+                    await _check_passive(connection, self.name)
+                await connection.run_sync(METADATA.create_all)
+        except Unavailable as error:
+            if self._file is None or not _is_without_room(error):
+                raise
+            await self._begin_to_read(self._file, error)
+
+    async def _begin_to_read(self, file: TrustedFile, error: Unavailable) -> None:
+        """Read the file as it is. Errors: Unavailable, if that is not all there is to read."""
+        name = file.path.name
+        why = f"no room on the disk for {name}-wal and {name}-shm ({error.reason})"
+        needed = f"{ROOM_BYTES:,} bytes are needed"
+        await self._engine.dispose()
+        if not await asyncio.to_thread(has_no_journal, file.path):
+            raise Unavailable(what=f"archive {self.name}", reason=f"{why}: {needed}") from error
+        self._engine = _engine(self._place, read_only=True)
+        try:
+            async with self.reading() as connection:
+                await _check_passive(connection, self.name)
+                await connection.execute(_A_BOARD)  # a file without tables is none to read
+        except Unavailable:
+            raise error from None
+        self._read_only = f"{why}: the archive can be read; to write, {needed}"
+        log.warning("archive %s: %s", self.name, self._read_only)
+
+    async def _open_again(self) -> None:
+        """Write from now on, if there is room; whoever reads goes on. Errors: Unavailable.
+
+        Where the archive is read as it is, nothing may be copied into the file: those who do end
+        first.
+        """
+        assert self._file is not None
+        if not await asyncio.to_thread(has_room, self._file.path, ROOM_BYTES):
+            raise Unavailable(what=f"archive {self.name}", reason=self._read_only)
+        new, old = _engine(self._place), self._engine
+        try:
+            async with new.connect() as connection:
+                await connection.execute(_A_BOARD)
+        except BaseException:
+            await new.dispose()
+            raise
+        self._engine, self._read_only = new, ""
+        while _checked_out(old):  # noqa: ASYNC110 - a pool tells nobody
+            await asyncio.sleep(_PAUSE_S)
+        await old.dispose()
+        log.info("archive %s: there is room on the disk again", self.name)
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
@@ -121,12 +179,15 @@ class Database:
         """A connection in a transaction that is committed at the end, or rolled back."""
         turn = self._turn if self.is_sqlite else contextlib.nullcontext()
         with self._trusted(), translated(self.name):
-            async with turn, self._engine.connect() as connection:
-                await connection.execution_options(**{_WRITES: True})
-                async with connection.begin():
-                    yield connection
-                if self._file is not None and self._file.frames() >= _WAL_PAGES:
-                    await self._shorten_journal(connection)
+            async with turn:
+                if self._read_only:
+                    await self._open_again()
+                async with self._engine.connect() as connection:
+                    await connection.execution_options(**{_WRITES: True})
+                    async with connection.begin():
+                        yield connection
+                    if self._file is not None and self._file.frames() >= _WAL_PAGES:
+                        await self._shorten_journal(connection)
 
     @contextlib.contextmanager
     def _trusted(self) -> Iterator[None]:
@@ -162,6 +223,8 @@ class Database:
 
     async def _copy_all(self, how: str) -> int:
         async with self._turn:
+            if self._read_only:
+                return 0  # nothing was written
             with self._trusted(), translated(self.name):
                 if self._file is not None:  # another process may have found that a sync failed
                     self._file.check()
@@ -301,6 +364,7 @@ _ACTIVE: Final = text(
     "SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'view')"
     " OR sql LIKE 'CREATE VIRTUAL%' OR sql LIKE '%GENERATED ALWAYS%' OR sql LIKE '% AS (%' LIMIT 1"
 )
+_A_BOARD: Final = text("SELECT 1 FROM board LIMIT 1")
 _SQLITE_NOW: Final = text("SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)")
 _POSTGRES_NOW: Final = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)")
 
@@ -358,13 +422,18 @@ def _make_file(url: URL) -> TrustedFile | None:
     return TrustedFile(file, what)
 
 
-def _engine(url: URL) -> AsyncEngine:
+def _engine(url: URL, *, read_only: bool = False) -> AsyncEngine:
+    """With `read_only`, SQLite reads the file as it is, and makes nothing beside it."""
     timeout_s = ENGINE_TIMEOUT_MS / 1000
     bounds = {"pool_size": _CONNECTIONS, "max_overflow": 0, "pool_timeout": timeout_s}
     if url.drivername.startswith("sqlite"):
+        if read_only:
+            file = Path(url.database or "").absolute().as_uri()
+            url = url.set(database=file, query={"mode": "ro", "immutable": "1", "uri": "true"})
         arguments = {"timeout": timeout_s, "factory": MeteredConnection}
         engine = create_async_engine(url, connect_args=arguments, **bounds)
-        event.listen(engine.sync_engine, "connect", _set_up_sqlite)
+        set_up = _set_up_to_read if read_only else _set_up_sqlite
+        event.listen(engine.sync_engine, "connect", set_up)
         event.listen(engine.sync_engine, "begin", _begin_sqlite)
         event.listen(engine.sync_engine, "handle_error", _keep_cancelled_sqlite)
         return engine
@@ -373,17 +442,36 @@ def _engine(url: URL) -> AsyncEngine:
 
 
 def _set_up_sqlite(connection: Any, record: Any) -> None:
+    _set_up(connection, record, _SETTINGS)
+
+
+def _set_up_to_read(connection: Any, record: Any) -> None:
+    _set_up(connection, record, _SETTINGS[:1])
+
+
+def _set_up(connection: Any, record: Any, settings: Sequence[str]) -> None:
     connection.isolation_level = None  # the driver would begin transactions on its own, too late
     try:
         cursor = connection.cursor()
         cursor.execute(f"SELECT {METER_FUNCTION}()")
         record.info[_METER] = meter_of(cursor.fetchone()[0])
-        for setting in _SETTINGS:
+        for setting in settings:
             cursor.execute(f"PRAGMA {setting}")
         cursor.close()
     except BaseException:  # nobody else would close it, and it has a thread
         connection.close()
         raise
+
+
+def _is_without_room(error: Unavailable) -> bool:
+    cause = error.__cause__
+    return is_without_room(cause.orig if isinstance(cause, DBAPIError) else cause)
+
+
+def _checked_out(engine: AsyncEngine) -> int:
+    """How many connections of its pool are in use."""
+    pool: Any = engine.pool
+    return int(pool.checkedout())
 
 
 def _keep_cancelled_sqlite(context: ExceptionContext) -> None:

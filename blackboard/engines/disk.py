@@ -7,6 +7,7 @@ written again first. All of it blocks.
 """
 
 import contextlib
+import errno
 import os
 import secrets
 import sys
@@ -16,6 +17,32 @@ from typing import BinaryIO, Final
 from blackboard.integrity.private_files import open_new_binary
 
 _CHUNK_BYTES: Final = 256 * 1024
+
+
+_NAMES: Final = ("ENOSPC", "EDQUOT", "EFBIG")  # not every system has all of them
+_FULL: Final = frozenset(getattr(errno, name) for name in _NAMES if hasattr(errno, name))
+
+
+def is_full(error: OSError) -> bool:
+    """Whether an error says that there is no room: on the disk, in a quota, for so large a file."""
+    return error.errno in _FULL
+
+
+def has_room(beside: Path, size: int) -> bool:
+    """Whether a file of `size` bytes can be made beside a file; it is made, and removed.
+
+    Statistics would not do: a quota, or a limit of this process, is not in them. Errors: none.
+    """
+    probe = beside.with_name(f"{beside.name}.{secrets.token_hex(8)}.room")
+    try:
+        with open_new_binary(probe) as file:
+            file.write(bytes(size))
+    except OSError:
+        return False
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
+    return True
 
 
 class SyncError(OSError):

@@ -16,6 +16,7 @@ changes of the file affect later tokens.
 """
 
 import ipaddress
+import logging
 import os
 import ssl
 import tomllib
@@ -38,9 +39,9 @@ from blackboard.core.access import Grant, operator
 from blackboard.core.path import DECISIONS, check_name
 from blackboard.engines import disk
 from blackboard.engines.base import Store
-from blackboard.errors import InvalidRequest
+from blackboard.errors import InvalidRequest, Unauthenticated
 from blackboard.integrity.private_files import make_directory
-from blackboard.integrity.tokens import AUDIENCE, check_secret, issue, new_secret
+from blackboard.integrity.tokens import AUDIENCE, check_secret, issue, new_secret, verify
 from blackboard.server.checkpoints.schedule import Automatic
 from blackboard.server.overload.rate_limits import Rates
 from blackboard.types import (
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 CONFIG_VARIABLE: Final = "BLACKBOARD_CONFIG"
 PORT: Final = 7420
+log = logging.getLogger(__name__)
 _OPERATOR_TOKEN_TTL_MS: Final = 365 * 24 * 3600 * 1000
 _LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "[::1]")
 
@@ -330,7 +332,11 @@ async def wrapper_of(settings: Settings) -> "Wrapper | None":
 
 
 def write_operator_token(settings: Settings, secret: str) -> Path:
-    """Put a token of the operator, valid for a year, into the data directory; returns its path."""
+    """Put a token of the operator, valid for a year, into the data directory; returns its path.
+
+    Where there is no room for it, the one of an earlier start is left there as long as it is good.
+    Errors: InvalidRequest.
+    """
     path = settings.data / "token"
     token = issue(secret, operator(), _OPERATOR_TOKEN_TTL_MS, audience=settings.audience)
     try:
@@ -338,7 +344,19 @@ def write_operator_token(settings: Settings, secret: str) -> Path:
         disk.replace_file(path, f"{token}\n".encode())
         return path
     except OSError as error:
+        if disk.is_full(error) and _is_good(path, secret, settings.audience):
+            log.warning("no room for a new %s: the old one stays (%s)", path, error.strerror)
+            return path
         raise InvalidRequest(field="data", reason=str(error)) from error
+
+
+def _is_good(path: Path, secret: str, audience: str) -> bool:
+    """Whether there is a token at `path` that this service would take."""
+    try:
+        verify(secret, path.read_text(encoding="utf-8").strip(), audience=audience)
+    except (OSError, ValueError, Unauthenticated):
+        return False
+    return True
 
 
 AGENT: Final = "agent"

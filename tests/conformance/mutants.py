@@ -61,20 +61,14 @@ MUTANTS = (
     Mutant("the end of a lane is not told", " and sub(op[2], -12) ~= '/~superseded'", ""),
     Mutant(
         "a renewal moves no deadline",
-        "if only_prolongs(c) then\n    merge_leases()",
-        "if only_prolongs(c) then",
+        "if tells_nothing(c) then\n    merge_leases()",
+        "if tells_nothing(c) then",
     ),
     Mutant(
         "another time to live makes no revision",
         "if not is_deadline and before[i]",
         "if i < TTL and before[i]",
     ),
-    Mutant(
-        "what comes with a renewal is lost",
-        "    if op[1] ~= 'n' then return false end\n",
-        "    if op[1] ~= 'n' and op[1] ~= 'p' then return false end\n",
-    ),
-    Mutant("a grant makes no revision", "if op[1] ~= 'n' then", "if op[1] == 'p' then"),
     Mutant("a restore of nothing makes no revision", "return not c.begins", "return true"),
     Mutant("a released lease stays", "call('HDEL', LEASES, key)", ""),
     Mutant(
@@ -214,7 +208,6 @@ MUTANTS = (
         "if is_live(entries[FROZEN]) then check_frozen(c) end",
         "",
     ),
-    Mutant("a thaw thaws nothing", "if is_live(entries[FROZEN])", "if entries[FROZEN]"),
     Mutant("a frozen board takes no thaw", "if c.begins or c.agent == '~system'", "if false"),
     Mutant("a freeze stops renewals", "string.find('nr', op[1], 1, true)", "false"),
     Mutant("one renewal passes a freeze", "only_keeps = only_keeps and", "only_keeps ="),

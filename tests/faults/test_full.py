@@ -6,7 +6,9 @@ answered is lost, nothing is half there, reading goes on, and so does writing wh
 """
 
 import asyncio
+import os
 import resource
+import sqlite3
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -15,12 +17,18 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio.abc import Process
+from msgspec.structs import replace
 
 from blackboard.client import writer as writer_module
 from blackboard.client.board import Board
 from blackboard.core import access
+from blackboard.core.commit import Head, Put
 from blackboard.engines.redis.process import RedisProcess, RedisSettings
+from blackboard.engines.sqlite.file import ROOM_BYTES, BoardFile
+from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import BlackboardError, OutcomeUnknown, Unavailable
+from tests.conformance.writer import Writer, packed
 from tests.guarantees.processes import ServiceProcess
 from tests.servers import ask
 from tests.waiting import wait_until
@@ -142,6 +150,124 @@ async def test_an_embedded_engine_whose_files_may_not_grow(tmp_path: Path) -> No
             await service.start()
             async with service.connect(access.agent("ada")) as client:
                 await check_nothing_is_lost(client.board("main"), acknowledged)
+
+
+# --- a start without room -------------------------------------------------------------------------
+
+
+class Starved(ServiceProcess):
+    """A service that is started with a limit of nothing on how large its files may grow."""
+
+    async def _open(self, command: list[str]) -> Process:
+        return await super()._open(["sh", "-c", 'ulimit -S -f 0; exec "$@"', "sh", *command])
+
+    def feed(self) -> None:
+        """There is room from now on."""
+        usual = resource.prlimit(self.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (usual[1], usual[1]))
+
+
+async def fill_board(service: ServiceProcess) -> Head:
+    """A board with a past, all of it archived; returns where it stands."""
+    async with service.connect() as client:
+        board = client.board("main")
+        await board.put(COUNT, 1)
+        await board.checkpoint("one")
+        await board.put(COUNT, 2)
+        await board.verify("now")
+        return await board.head()
+
+
+async def check_it_is_served(service: ServiceProcess, head: Head, folder: Path) -> None:
+    """Everything can be looked at, nothing can be changed, and it is said why."""
+    async with service.connect() as client:
+        board = client.board("main")
+        now = await board.head()
+        assert now == replace(head, time_ms=now.time_ms)
+        assert (await board.get(COUNT), await board.get(COUNT, at="one")) == (2, 1)
+        assert [version.value for version in await board.history(COUNT)] == [2, 1]
+        async with board.watch("public/**", after=0) as watch:
+            assert (await anext(watch)).revision == 1
+        exported = await board.export("one", folder / "exported", overwrite=True)
+        assert exported.revision == 2
+        for attempt in (board.put(COUNT, 3), board.restore("one"), board.increment(COUNT)):
+            with pytest.raises(Unavailable) as refused:
+                await attempt
+            assert "no room on the disk for main.db-wal" in refused.value.reason
+        assert await board.get(COUNT) == 2
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize("start", ["once", "again"])
+async def test_a_service_that_starts_without_room_can_be_read(tmp_path: Path, start: str) -> None:
+    """Nothing grows: no journal, no index of one, no token, nobody to say who has the directory."""
+    data = tmp_path / "data"
+    with anyio.fail_after(2 * SOON_S):
+        async with ServiceProcess("sqlite", data) as plenty:
+            head = await fill_board(plenty)
+            await plenty.stop()
+        service = Starved("sqlite", data, secret=plenty.secret)
+        async with service:
+            if start == "again":
+                await service.stop()
+                await service.start()
+            await check_it_is_served(service, head, tmp_path)
+            service.feed()
+            async with service.connect() as client:
+                board = client.board("main")
+                await goes_on(board)
+                assert (await board.restore("one")).revision > head.revision
+                assert (await board.get(COUNT), await board.get("public/after")) == (1, None)
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_a_service_that_starts_on_a_full_disk_can_be_read(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    data, ballast = small_disk / "data", small_disk / "ballast"
+    with anyio.fail_after(2 * SOON_S):
+        async with ServiceProcess("sqlite", data) as service:
+            head = await fill_board(service)
+            await service.stop()
+            with ballast.open("wb", buffering=0) as file, suppress(OSError):
+                while file.write(bytes(4_096)):
+                    pass
+            await service.start()
+            await check_it_is_served(service, head, tmp_path)
+            ballast.unlink()
+            async with service.connect() as client:
+                await goes_on(client.board("main"))
+            await service.kill()
+            await service.start()
+            async with service.connect() as client:
+                assert await client.board("main").get("public/after") == 1
+
+
+async def test_what_a_board_without_room_may_have_lost_is_not_shown(tmp_path: Path) -> None:
+    """An epoch would have to begin first: it is said which files need room."""
+    path = tmp_path / "boards" / "main.db"
+    store = await SqliteStore.at(tmp_path, "memory")
+    try:
+        ada = await Writer.open(store, "main")
+        await ada.commit(Put(COUNT, packed(1)))
+    finally:
+        await store.aclose()
+    file = BoardFile(path, level="memory")
+    file.begin_run(file.load("main"))
+    file.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE head SET clean = 0")
+    connection.close()
+    store = await SqliteStore.at(tmp_path, "memory")
+    try:
+        with no_file_grows(os.getpid()), pytest.raises(Unavailable) as refused:
+            await store.open("main")
+        assert refused.value.what == str(path)
+        assert "no room on the disk for main.db-wal and main.db-shm" in refused.value.reason
+        assert f"{ROOM_BYTES:,} bytes are needed" in refused.value.reason
+        assert (await store.open("main")).epoch.number == 2
+    finally:
+        await store.aclose()
 
 
 # --- Redis ----------------------------------------------------------------------------------------

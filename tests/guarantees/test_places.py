@@ -424,6 +424,10 @@ class PlacesRules:
         await commit(services.raw, Put(moved, encode_value({"erased_ms": 1})), board=KEYS_BOARD)
         store = await services.begin()
         assert await store.places.switch.end(BOARD, PRIVATE) == 1
+        made = f"{moved.rpartition('/')[0]}/{secrets.token_hex(12)}"
+        await commit(services.raw, Put(made, encode_value({"erased_ms": 1})), board=KEYS_BOARD)
+        store = await services.begin()
+        assert await store.places.switch.end(BOARD, PRIVATE) == 1
         await commit(services.raw, Delete(moved), Delete(until.key), board=KEYS_BOARD)
         with pytest.raises(Corrupt, match="not sealed"):
             await (await services.begin()).read(BOARD, [SECRET])
@@ -449,8 +453,9 @@ class PlacesRules:
     async def test_two_services_that_switch_at_once_agree(self, services: Services) -> None:
         """Both records stand; nothing that either wrote is refused."""
         first = await services.begin()
-        await first.places.switch.turn_on(PRIVATE, {})
+        await first.places.switch.turn_on(PRIVATE, {BOARD: 99})
         second = await services.begin()
+        assert await second.places.switch.end(BOARD, PRIVATE) == 0
         await commit(first, Put(SECRET, encode_value(1)))
         await commit(second, Put(OTHER, encode_value(2)))
         for store in (first, second, await services.begin()):

@@ -29,7 +29,16 @@ from itertools import accumulate, chain, islice, starmap
 from typing import Final
 
 from blackboard import types as limits
-from blackboard.core.commit import Committed, Entry, Epoch, Head, LogEntry, LogPage, Reading
+from blackboard.core.commit import (
+    Committed,
+    Entry,
+    Epoch,
+    Head,
+    LogEntry,
+    LogPage,
+    Reading,
+    Renew,
+)
 from blackboard.core.lease import dated
 from blackboard.core.model import Outcome, decide, log_entry, prolong
 from blackboard.core.path import Ranges, ranges_of
@@ -231,11 +240,22 @@ class EmbeddedBoard:
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._tail = Tail()
 
+    @property
+    def read_only(self) -> str:
+        """Why nothing but renewals is committed; "" for a board that takes commits."""
+        return self._file.read_only
+
+    def give_up(self, reason: str) -> None:
+        """Answer nothing any more: the board is loaded again. Nothing is being written."""
+        self._fail(WriteError(reason, certain=True))
+
     # --- writing ----------------------------------------------------------------------------------
 
     async def commit(self, batch: Sequence[Prepared]) -> list[Outcome]:
         """As `Store.commit`. Cancellation: what was decided is written nevertheless."""
         self._check_alive()
+        if self.read_only and not all(map(_only_renews, batch)):
+            raise Unavailable(what=f"board {self.name}", reason=self.read_only)
         if self._queued + len(batch) > limits.COMMITS_QUEUED_MAX:
             raise Unavailable(what=f"board {self.name}", reason="too many commits are waiting")
         self._queued += len(batch)
@@ -630,6 +650,10 @@ class EmbeddedBoard:
             raise FutureRevision(after, self._durable.revision)
         if after + 1 < self._state.oldest:
             raise Compacted(after, self._state.oldest)
+
+
+def _only_renews(prepared: Prepared) -> bool:
+    return all(isinstance(op, Renew) for op in prepared.commit.ops)
 
 
 def _undecided() -> WriteError:

@@ -37,6 +37,7 @@ from typing import BinaryIO, Final, Literal
 from blackboard import types as limits
 from blackboard.core.commit import BRANCH, CREATED, ENGINE, RECOVER, RESTORE, Epoch, LogEntry
 from blackboard.core.state import State, evolve
+from blackboard.engines.disk import is_full
 from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.owed import Owed, insert
 from blackboard.engines.sqlite.rows import (
@@ -66,6 +67,9 @@ _FRAME: Final = struct.Struct(">2I8s8x")  # page, pages after a commit (else 0),
 _VALID: Final = struct.Struct("=16xI")
 """In the head of the journal's index, in the byte order of this machine: the frames that SQLite
 found whole."""
+ROOM_BYTES: Final = 128 * 1024
+"""Room for a journal and its index, with a commit or two: a file that could only be read for want
+of it is written again as soon as there is so much."""
 CUT_OFF_MAX: Final = 1
 """Transactions that a cut of the power can leave unfinished."""
 
@@ -154,6 +158,16 @@ _PASSING: Final = frozenset(
     ]
 )
 """Result codes that speak of the moment; all others of a file speak of its content."""
+_NO_ROOM_CODES: Final = frozenset(
+    [
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_IOERR_SHMOPEN,
+        sqlite3.SQLITE_IOERR_SHMSIZE,
+        sqlite3.SQLITE_IOERR_WRITE,
+    ]
+)
+"""Result codes of opening a file on a full disk: its journal, or the index of that, is not made."""
 
 _LOG: Final = (
     "INSERT INTO log (revision, time_ms, body, large, results, digest, checksum)"
@@ -228,14 +242,24 @@ def log_entries(epochs: Sequence[Epoch], oldest: Revision, revision: Revision) -
 class BoardFile:
     """One open file. `read_log` may run beside `write`, in another thread."""
 
-    def __init__(self, path: Path, *, level: Level, file_bytes_max: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        level: Level,
+        file_bytes_max: int | None = None,
+        read_only: str = "",
+    ) -> None:
+        """`read_only` says why nothing is written: the file, which must have no journal, is read as
+        it is, without the files that SQLite keeps beside it."""
         self.path = path
         self.level = level
+        self.read_only = read_only
         self.suspect = False
         """Whether a sync failed."""
         self._index: BinaryIO | None = None
         with translated(path):
-            self._writer = _connect(path)
+            self._writer = _connect(path, read_only=bool(read_only))
             if file_bytes_max is not None:
                 pages = max(1, file_bytes_max // PAGE_BYTES)
                 self._writer.execute(f"PRAGMA max_page_count={pages}")
@@ -253,7 +277,8 @@ class BoardFile:
         """
         with self._translated(), closing(self._writer.cursor()) as cursor:
             self._check_format(cursor)
-            self._index = self._index or open_index(self.path)
+            if not self.read_only:
+                self._index = self._index or open_index(self.path)
             head = cursor.execute(
                 "SELECT revision, time_ms, oldest, checksum, clean FROM head WHERE board = ?",
                 (board,),
@@ -261,7 +286,7 @@ class BoardFile:
             if head is None:
                 raise self._corrupt(f"it is not the file of board {board}")
             revision, time_ms, oldest, kept, clean = head
-            if clean:
+            if clean and self._index is not None:
                 _check_journal(self.path, self._index)
             rows = cursor.execute("SELECT * FROM epoch ORDER BY number").fetchall()
             epochs = [read_epoch_row(row) for row in rows]
@@ -318,14 +343,16 @@ class BoardFile:
             self._writer.execute(_HEAD, (*place, checksum(loaded.weight, *place)))
             self._writer.execute("COMMIT")
 
-    def begin_run(self) -> None:
+    def begin_run(self, loaded: "Loaded") -> None:
         """Note durably whether the file can lose commits from here on; then sync as `level` says.
 
+        What the file says already is not written: a full disk has no room for it.
         Errors: Unavailable.
         """
         durable = self.level == "disk"
         with self._translated():
-            self._writer.execute("UPDATE head SET clean = ?", (int(durable),))
+            if loaded.clean != durable:
+                self._writer.execute("UPDATE head SET clean = ?", (int(durable),))
             if not durable:
                 self._writer.execute("PRAGMA synchronous=OFF")
 
@@ -460,7 +487,7 @@ class BoardFile:
             if self._closed:
                 raise Unavailable(what=str(self.path), reason="it was closed")
             if self._reader is None:
-                self._reader = _connect(self.path)
+                self._reader = _connect(self.path, read_only=bool(self.read_only))
             wanted = {"after": after, "last": last, "limit": limit}
             with closing(self._reader.execute(_READ_LOG, wanted)) as rows:
                 for row in rows:
@@ -484,6 +511,8 @@ class BoardFile:
 
     def close(self) -> None:
         """Let go of the file and mark it as whole. Errors: Unavailable (it is let go of, too)."""
+        if self.read_only:
+            return self._let_go()
         try:
             with self._translated():
                 self._writer.execute("PRAGMA synchronous=FULL")
@@ -496,7 +525,7 @@ class BoardFile:
         except BaseException:
             self.abandon()
             raise
-        self._let_go()
+        return self._let_go()
 
     def _empty_journal(self) -> None:
         self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -519,9 +548,26 @@ class BoardFile:
         return Corrupt(what=str(self.path), reason=reason)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def has_no_journal(path: Path) -> bool:
+    """Whether the file at `path` is all there is to read. Errors: OSError."""
+    journal = path.with_name(f"{path.name}-wal")
+    return not journal.exists() or not journal.stat().st_size
+
+
+def is_without_room(error: BaseException | None) -> bool:
+    """Whether an error of SQLite or of the file system, or its cause, says that a file could not be
+    made or could not grow."""
+    if isinstance(error, Unavailable):
+        error = error.__cause__
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", None) in _NO_ROOM_CODES
+    return isinstance(error, OSError) and is_full(error)
+
+
+def _connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    how = "mode=ro&immutable=1" if read_only else "mode=rw"
     connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=rw",
+        f"{path.absolute().as_uri()}?{how}",
         uri=True,
         isolation_level=None,
         check_same_thread=False,

@@ -13,6 +13,7 @@ Invariants
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import sqlite3
 import time
@@ -34,14 +35,17 @@ from blackboard.core.model import Outcome
 from blackboard.core.path import Ranges, check_name
 from blackboard.core.state import State
 from blackboard.engines.base import EngineFacts, check_hold
-from blackboard.engines.disk import SyncError
+from blackboard.engines.disk import SyncError, has_room, is_full
 from blackboard.engines.sqlite import suspect
 from blackboard.engines.sqlite.board import EmbeddedBoard, Threads
 from blackboard.engines.sqlite.file import (
     DISTRUSTED,
+    ROOM_BYTES,
     BoardFile,
     Level,
     Loaded,
+    has_no_journal,
+    is_without_room,
     look_at_journal,
     translated,
 )
@@ -71,6 +75,7 @@ from blackboard.integrity.private_files import (
 from blackboard.types import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _WRITERS: Final = 4  # boards whose transactions sync at the same time
@@ -204,7 +209,13 @@ class SqliteStore:
         Cancellation does not stop the write.
         """
         _check_size("BATCH_COMMITS_MAX", len(batch), limits.BATCH_COMMITS_MAX)
-        return await (await self._board(board)).commit(batch)
+        opened = await self._board(board)
+        if opened.read_only:
+            is_over: bool = await asyncio.to_thread(has_room, self._path(board), ROOM_BYTES)
+            if is_over:
+                opened.give_up("it is opened again: there is room on the disk")
+                opened = await self._board(board)
+        return await opened.commit(batch)
 
     async def read(self, board: str, keys: Sequence[Key]) -> Reading:
         """As `Store.read`."""
@@ -419,12 +430,39 @@ class SqliteStore:
             if seed_path(path).exists():
                 raise _unfinished(name)
             create(path, name, Epoch(1, uuid.uuid4().hex), now_ms)
-        with self._opened(name, path) as file:
+        try:
+            with self._opened(name, path) as file:
+                loaded = file.load(name)
+                file.update(loaded)
+                if first and not loaded.clean:
+                    loaded = file.begin_epoch(loaded, _next_epoch(loaded.state, 0), now_ms)
+                file.begin_run(loaded)
+            return file, loaded
+        except Unavailable as error:
+            if not is_without_room(error):
+                raise
+            return self._load_to_read(name, path, first, error)
+
+    def _load_to_read(
+        self, name: str, path: Path, first: bool, error: Unavailable
+    ) -> tuple[BoardFile, Loaded]:
+        """In a thread: open a file that is whole, and beside which nothing can be made, for readers
+        only. Errors: Unavailable, if its journal has to be read, or an epoch would begin."""
+        why = f"no room on the disk for {path.name}-wal and {path.name}-shm ({error.reason})"
+        needed = f"{ROOM_BYTES:,} bytes are needed"
+        with translated(path):
+            if not has_no_journal(path):
+                raise Unavailable(what=str(path), reason=f"{why}: {needed}") from error
+        reason = f"{why}: the board can be read; to commit, {needed}"
+        file = BoardFile(path, level=self.level, read_only=reason)
+        try:
             loaded = file.load(name)
-            file.update(loaded)
             if first and not loaded.clean:
-                loaded = file.begin_epoch(loaded, _next_epoch(loaded.state, 0), now_ms)
-            file.begin_run()
+                raise Unavailable(what=str(path), reason=f"{why}: {needed}") from error
+        except BaseException:
+            file.abandon()
+            raise
+        log.warning("board %s: %s", name, reason)
         return file, loaded
 
     @contextlib.contextmanager
@@ -466,8 +504,7 @@ class SqliteStore:
         file = BoardFile(path, level="disk")
         try:
             loaded = file.load(name)
-            file.begin_epoch(loaded, _next_epoch(loaded.state, 0), self._now_ms())
-            file.begin_run()
+            file.begin_run(file.begin_epoch(loaded, _next_epoch(loaded.state, 0), self._now_ms()))
         except BaseException:
             file.abandon()
             raise
@@ -567,11 +604,19 @@ def _let_go(directory: Path, lock: FileLock) -> None:
 
 
 def _write_owner(directory: Path, url: str | None) -> None:
+    """Who has the directory, for people and for the command line. Without room nobody is told."""
+    new, owner = directory / "owner.json.new", directory / "owner.json"
     with translated(directory):
-        new = directory / "owner.json.new"
-        with open_anew(new) as file:
-            json.dump({"pid": os.getpid(), "url": url}, file)
-        new.replace(directory / "owner.json")
+        try:
+            with open_anew(new) as file:
+                json.dump({"pid": os.getpid(), "url": url}, file)
+            new.replace(owner)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            for path in (new, owner):  # what an earlier owner said is wrong by now
+                path.unlink(missing_ok=True)
+            log.warning("no room for %s: the command line needs --url (%s)", owner, error.strerror)
 
 
 def _in_use(directory: Path) -> DataDirectoryInUse:

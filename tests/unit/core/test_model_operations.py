@@ -269,9 +269,9 @@ def test_effects_remember_the_index_of_an_item_that_was_changed_again(trial: Tri
 
 
 def test_what_changes_nothing_has_no_effect(trial: Trial) -> None:
-    """But it takes a revision."""
+    """Nor does it take a revision."""
     assert changes_of(trial, Delete(A), DeletePrefix("public/d")) == ()
-    assert trial.commit(Delete(A)).revision == 1
+    assert trial.commit(Delete(A)).revision == 0
 
 
 def test_a_log_entry_keeps_what_the_commit_said(trial: Trial) -> None:

@@ -100,7 +100,7 @@ def test_a_run_without_syncs_is_clean_only_once_it_ended(path: Path, written: Tr
     assert written.state.revision == 3
     for end, clean in ((BoardFile.abandon, False), (BoardFile.close, True)):
         file = BoardFile(path, level="memory")
-        file.begin_run()
+        file.begin_run(file.load(NAME))
         end(file)
         look = BoardFile(path, level="disk")
         assert look.load(NAME).clean is clean
