@@ -10,9 +10,12 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
+from blackboard.archive.base import Archive
 from blackboard.core.access import Reach
+from blackboard.core.checkpoints import Point
 from blackboard.core.commit import Entry, Reading
 from blackboard.core.path import Pattern, Ranges
+from blackboard.engines.base import Store
 from blackboard.engines.payer import turn
 from blackboard.types import LIST_ENTRIES_MAX, PAGE_BYTES_MAX, Key
 
@@ -29,6 +32,38 @@ class Source(Protocol):
 
     async def list(self, within: Ranges, after: Key | None, limit: int) -> Reading:
         """Up to `limit` entries of the keys in `within` that follow `after`, in key order."""
+
+
+class Present:
+    """A board as its engine has it."""
+
+    def __init__(self, store: Store, board: str) -> None:
+        self._store = store
+        self._board = board
+
+    async def read(self, keys: Sequence[Key]) -> Reading:
+        """As `Source.read`."""
+        return await self._store.read(self._board, keys)
+
+    async def list(self, within: Ranges, after: Key | None, limit: int) -> Reading:
+        """As `Source.list`."""
+        return await self._store.list(self._board, within, after=after, limit=limit)
+
+
+class Then:
+    """A board at a moment, as its archive has it."""
+
+    def __init__(self, archive: Archive, at: Point) -> None:
+        self._archive = archive
+        self._at = at
+
+    async def read(self, keys: Sequence[Key]) -> Reading:
+        """As `Source.read`."""
+        return await self._archive.read(self._at, keys)
+
+    async def list(self, within: Ranges, after: Key | None, limit: int) -> Reading:
+        """As `Source.list`."""
+        return await self._archive.list(self._at, within, after=after, limit=limit)
 
 
 class Sieve:

@@ -19,7 +19,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from blackboard.archive.base import Archive
 from blackboard.client.audit_record import AuditRecord
 from blackboard.client.link import Link, Stream, WatchRequest
 from blackboard.client.views import Cause, Receipt
@@ -71,13 +70,12 @@ from blackboard.core.documents.keys import check_document, document_prefix
 from blackboard.core.freeze import Freeze
 from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
-from blackboard.core.path import Pattern, Ranges, check_key, parse_pattern, parse_patterns
+from blackboard.core.path import Pattern, check_key, parse_pattern, parse_patterns
 from blackboard.core.redaction import check_redactable
 from blackboard.core.watch import Position
 from blackboard.encryption.archive import sealed_entry
 from blackboard.encryption.data_keys import DataKeys
 from blackboard.encryption.store import SealedStore
-from blackboard.engines.base import Store
 from blackboard.engines.payer import turn
 from blackboard.errors import (
     BlackboardError,
@@ -103,7 +101,7 @@ from blackboard.server.checkpoints.take import Checkpoints
 from blackboard.server.documents.session import Session
 from blackboard.server.feed import Permitted, View
 from blackboard.server.overload.rate_limits import clock_ms
-from blackboard.server.pages import Sieve, Source, listed
+from blackboard.server.pages import Present, Sieve, Source, Then, listed
 from blackboard.server.security.audit import Audited
 from blackboard.server.security.revocations import Permit
 from blackboard.server.validation import check_commit, check_note
@@ -255,10 +253,10 @@ class LocalLink:
             parsed = parse_pattern(pattern)
             if await self._host.find(board, self._opener) is None:
                 return _NOTHING
-            source: Source = _Present(self._host.store, board)
+            source: Source = Present(self._host.store, board)
             if at is not None:
                 past = Past(self._host)
-                source = _Then(past.archive, await past.point(board, at))
+                source = Then(past.archive, await past.point(board, at))
             if parsed.literal:
                 return await self._list_one(source, parsed, after)
             reach = access.reach(self.principal.grants, pattern)
@@ -784,27 +782,3 @@ def _content_of(value: bytes) -> bytes:
 _NOTHING: Final = Reading(0, "")
 """The answer to a read of a board that does not exist."""
 _NO_LOG: Final = LogPage(Head(0, Epoch(0, ""), 1), ())
-
-
-class _Present:
-    def __init__(self, store: Store, board: str) -> None:
-        self._store = store
-        self._board = board
-
-    async def read(self, keys: Sequence[Key]) -> Reading:
-        return await self._store.read(self._board, keys)
-
-    async def list(self, within: Ranges, after: Key | None, limit: int) -> Reading:
-        return await self._store.list(self._board, within, after=after, limit=limit)
-
-
-class _Then:
-    def __init__(self, archive: Archive, at: Point) -> None:
-        self._archive = archive
-        self._at = at
-
-    async def read(self, keys: Sequence[Key]) -> Reading:
-        return await self._archive.read(self._at, keys)
-
-    async def list(self, within: Ranges, after: Key | None, limit: int) -> Reading:
-        return await self._archive.list(self._at, within, after=after, limit=limit)
