@@ -160,6 +160,9 @@ def _requests(who: str) -> Asked:
         "recover": [{}],
         "redact": [{"key": "public/nothing", "request": _hex(who, 6)}],
         "remove": [{"board": f"nothing-of-{who}"}],
+        "freeze": [{"board": f"nothing-of-{who}"}],
+        "thaw": [{"board": f"nothing-of-{who}"}],
+        "lost_boards": [{}],
         "branch": [{"new": f"fork-{who}", "at": "one", "request": _hex(who, 4)}],
         "prune": [{"last": 10, "days": 10, "dry_run": True}],
         "import_begin": [{"request": _hex(who, 5), "manifest": "{}", "signature": "", "items": []}],
@@ -171,7 +174,9 @@ def _requests(who: str) -> Asked:
     }
 
 
-_NO_BOARD = frozenset({"boards", "whoami", "refresh", "audit", "erase", "rewrap", "revoke"})
+_NO_BOARD = frozenset(
+    {"boards", "lost_boards", "whoami", "refresh", "audit", "erase", "rewrap", "revoke"}
+)
 
 
 def requests(who: str, token: str, board: str) -> Asked:

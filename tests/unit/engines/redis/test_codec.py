@@ -38,7 +38,9 @@ def test_every_limit_that_the_script_names_is_sent() -> None:
     """An absent one would be nil there, and the comparison an error."""
     sent = msgpack.unpackb(commit_arguments([])[0])
     named = set(re.findall(r"LIMIT\.(\w+)", COMMIT.text))
-    named |= set(re.findall(r"'(\w+_MAX)'", COMMIT.text))
+    named |= set(re.findall(r"'([A-Z]\w+_MAX)'", COMMIT.text))
+    kinds = set(re.findall(r"kind(?:, \w+)* = '([A-Z_]+)'", COMMIT.text))
+    named |= {f"{kind}_{what}_MAX" for kind in kinds for what in ("KEYS", "BYTES")}
     assert named == set(sent)
     assert sent["OPERATIONS_MAX"] == limits.OPERATIONS_MAX
 
