@@ -208,6 +208,12 @@ def cut_key(agent: str) -> Key:
     return f"{barrier_key(agent)}/cut"
 
 
+_REST: Final = re.compile(".+")
+_ASKED_OFTEN: Final = 256
+"""How often a pattern is asked before it is compiled. That takes 50 us and a kilobyte, as long as a
+hundred answers without; and one token may watch with a quarter of a million patterns."""
+
+
 @dataclass(frozen=True)
 class Pattern:
     """A parsed pattern. `matches(key)` says whether a key is meant by it."""
@@ -222,13 +228,34 @@ class Pattern:
 
     def matches(self, key: Key) -> bool:
         """Whether `key` is matched."""
-        return self._regex.fullmatch(key) is not None
+        regex = self.__dict__.get("_regex")
+        if regex is None:
+            regex = self._regex_if_worth_it()
+            if regex is None:
+                return self._matches_by_segments(key)
+        return regex.fullmatch(key) is not None
+
+    def _regex_if_worth_it(self) -> "re.Pattern[str] | None":
+        asked: int = self.__dict__.get("_asked", 0)
+        self.__dict__["_asked"] = asked + 1  # no field: it is no part of what the pattern is
+        return self._regex if asked >= _ASKED_OFTEN else None
 
     @cached_property
     def _regex(self) -> "re.Pattern[str]":
-        # Made when it is needed: it takes 50 us and a kilobyte, and of the patterns of a watch that
-        # waits for something rare none ever is.
         return re.compile(expression_of(self.text))
+
+    def _matches_by_segments(self, key: Key) -> bool:
+        wanted = self.text.split("/")
+        if wanted[-1] == "**":
+            *wanted, _ = wanted
+            parts = key.split("/", len(wanted))
+            if len(parts) != len(wanted) + 1 or _REST.fullmatch(parts.pop()) is None:
+                return False
+        else:
+            parts = key.split("/")
+        return len(parts) == len(wanted) and all(
+            part and want in ("*", part) for want, part in zip(wanted, parts, strict=True)
+        )
 
 
 def expression_of(pattern: str) -> str:

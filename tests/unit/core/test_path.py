@@ -192,6 +192,17 @@ def test_a_pattern_matches_what_the_reference_matches(text: str, key: str) -> No
     assert parse_pattern(text).matches(key) == naive(text.split("/"), key.split("/"))
 
 
+@given(patterns | st.just("**"), paths | near_paths)
+def test_a_compiled_pattern_matches_the_same(text: str, key: str) -> None:
+    """It is compiled when it was asked often, and never before."""
+    parse_pattern.cache_clear()
+    pattern = parse_pattern(text)
+    first = pattern.matches(key)
+    assert "_regex" not in vars(pattern)
+    assert {pattern.matches(key) for _ in range(300)} == {first}
+    assert "_regex" in vars(pattern)
+
+
 @given(st.data(), paths)
 def test_a_pattern_made_from_a_key_matches_it(data: st.DataObject, key: str) -> None:
     """Wild cards in place of segments: the previous test hardly ever sees a match."""

@@ -555,14 +555,6 @@ async def test_views_of_what_nobody_may_read_are_one(feed: Feed) -> None:
         assert feed._index._root.is_empty
 
 
-def test_a_pattern_is_compiled_when_it_is_asked() -> None:
-    """Most of those of watches never are."""
-    [pattern] = parse_patterns(["public/*/asked-for-the-first-time"])
-    assert "_regex" not in vars(pattern)
-    assert pattern.matches("public/x/asked-for-the-first-time")
-    assert "_regex" in vars(pattern)
-
-
 async def test_those_who_came_as_far_share_their_mark(feed: Feed, board: Board) -> None:
     """Of what nobody has seen there is one delivery, whatever they watch."""
     head = await start(board)
