@@ -18,7 +18,8 @@ from tests.source_tree import ROOT
 
 _CALL = re.compile(r"(?:call|pcall)\('([A-Z]+)'")
 _SENT = re.compile(
-    r"(?:(?:trial|budget|RetryBudget\(\)), [\w\[\]]+, |command = \(|ask_all\(|tell\(|send_command\()\"([A-Z]+)\""
+    r"(?:(?:trial|RetryBudget\(\)), [\w\[\]]+, |command = \(|ask_all\(|tell\(|send_command\()"
+    r"\"([A-Z]+)\""
 )
 _REFUSED = re.compile(r"permission|user executing the script can't")
 
