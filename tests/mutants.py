@@ -132,7 +132,7 @@ MUTANTS = (
     Mutant(
         "a full queue drops in silence",
         "blackboard/server/feed.py",
-        "            self._after = oldest.revision\n",
+        "        self._after = oldest.revision\n",
         "",
         f"{UNIT}/server/test_feed.py",
     ),
@@ -161,7 +161,7 @@ MUTANTS = (
     Mutant(
         "a checkpoint does not wait for who is late",
         "blackboard/server/checkpoints/take.py",
-        "if answers.not_fresh and not wish.stale_ok:",
+        "if answers.not_fresh and not spec.stale_ok:",
         "if False:",
         f"{BOARD} -k deliver",
     ),
@@ -276,7 +276,7 @@ MUTANTS = (
         "nobody looks who restored first",
         "blackboard/server/checkpoints/restore.py",
         "        except HeadMoved as error:\n"
-        "            done = await self._asked_before(board, wish.request)\n",
+        "            done = await self._asked_before(board, spec.request)\n",
         "        except HeadMoved as error:\n            done = None\n",
         f"{UNIT}/server/checkpoints/test_restore.py -k was_faster",
     ),
@@ -588,8 +588,8 @@ MUTANTS = (
     Mutant(
         "the next step has the same idempotency keys",
         "blackboard/runtime/journal.py",
-        "self._desk.agent, self._origin.step, slot])",
-        "self._desk.agent, 0, slot])",
+        "self._port.agent, self._origin.step, slot])",
+        "self._port.agent, 0, slot])",
         f"{UNIT}/runtime/test_journal.py",
     ),
     # --- restores ---------------------------------------------------------------------------------

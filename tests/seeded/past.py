@@ -7,15 +7,15 @@ MUTANTS = (
     Mutant(
         "a name is given to two checkpoints",
         "blackboard/server/checkpoints/take.py",
-        "        if _request_of(reading.entries[0]) != wish.request:\n",
+        "        if _request_of(reading.entries[0]) != spec.request:\n",
         "        if False:\n",
         f"{BOARD} -k name_is_given_once",
     ),
     Mutant(
         "a checkpoint is moved by a later one of its name",
         "blackboard/server/checkpoints/take.py",
-        "[Put(key, record)], [KeyAt(key, ABSENT)], wish.note",
-        "[Put(key, record)], [], wish.note",
+        "[Put(key, record)], [KeyAt(key, ABSENT)], spec.note",
+        "[Put(key, record)], [], spec.note",
         f"{BOARD} -k one_name_at_once",
     ),
     Mutant(
@@ -73,7 +73,7 @@ MUTANTS = (
     Mutant(
         "a taken name counts as the branch asked for",
         "blackboard/server/checkpoints/branch.py",
-        '        if told.get("request") != wish.request:\n',
+        '        if told.get("request") != spec.request:\n',
         "        if False:\n",
         f"{BOARD} -k many_that_branch",
     ),

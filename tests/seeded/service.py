@@ -125,7 +125,7 @@ MUTANTS = (
     Mutant(
         "a gap is passed on to who catches up",
         "blackboard/server/feed.py",
-        "        history.check_sequence(after, page.entries)\n",
+        "        history.check_sequence(after, found)\n",
         "",
         f"{UNIT}/server/test_feed.py -k with_a_gap",
     ),
