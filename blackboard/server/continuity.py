@@ -13,8 +13,8 @@ from typing import Final
 
 from blackboard.archive.base import Archive
 from blackboard.core.access import is_reserved
-from blackboard.core.checkpoints import Lost, Point
-from blackboard.core.commit import ENGINE, LogEntry
+from blackboard.core.checkpoints import Lost, Mark, Point
+from blackboard.core.commit import ENGINE, Head, LogEntry
 from blackboard.engines.base import Store
 from blackboard.errors import Compacted, Unavailable
 from blackboard.units import Revision
@@ -35,7 +35,7 @@ async def go_above(store: Store, archive: Archive, board: str) -> Lost | None:
     for _ in range(_TRIES):
         mark = await archive.mark(board)  # first: what is archived was committed before
         head = await store.open(board)
-        if mark is None or mark.revision < head.revision:
+        if mark is None or mark.revision < head.revision or _is_at_its_beginning(head, mark):
             return None
         try:
             shared = await last_shared(store, archive, board, head.revision)
@@ -50,6 +50,13 @@ async def go_above(store: Store, archive: Archive, board: str) -> Lost | None:
             log.warning("%s", told(board, lost))
             return lost
     raise Unavailable(what=f"board {board}", reason="it changes while it is compared")
+
+
+def _is_at_its_beginning(head: Head, mark: Mark) -> bool:
+    """Whether the board stands where an epoch began, and its archive at the same one: an import is
+    archived from there on, without the commit that began it."""
+    begun = head.revision == head.epoch.revision == mark.revision
+    return begun and head.epoch.id == mark.epoch.id
 
 
 async def last_shared(

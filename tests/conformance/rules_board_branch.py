@@ -190,6 +190,8 @@ class BranchRules:
         client = await operator_of(team)
         other = await client.import_board(exported.path, f"{team.name}-i", note="elsewhere")
         assert await content(other) == was
+        head = await other.head()
+        assert (head.revision, head.epoch.cause) == (exported.revision + 1, "branch")
         assert await other.append("public/list", 2) == "public/list/0000000001"
         origin = await other.origin()
         assert origin is not None
