@@ -34,6 +34,8 @@ from tests.guarantees.secrets_of import BOARD, OWNERS, PLACES, canary, keeper, r
 PATIENCE_S = 120
 FORK = "fork-keeper"
 NEVER_ANSWERED = {
+    "freeze",
+    "thaw",
     "import_begin",
     "import_page",
     "import_end",
