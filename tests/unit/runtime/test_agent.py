@@ -76,5 +76,5 @@ def test_what_is_no_name_is_refused(name: str) -> None:
 def test_an_agent_without_a_step_cannot_be_made() -> None:
     """At once, not at the first step."""
     unfinished: Any = type("Unfinished", (Agent,), {})
-    with pytest.raises(TypeError, match="abstract method '?step"):
+    with pytest.raises(TypeError, match=r"abstract method '?step"):
         unfinished()
