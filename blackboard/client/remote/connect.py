@@ -4,6 +4,7 @@ import contextlib
 import ipaddress
 import json
 import re
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -166,6 +167,17 @@ def translated(error: Exception, url: str) -> BlackboardError:
     if isinstance(error, Unauthenticated | AccessDenied | InvalidRequest | Unavailable):
         return error
     return Unavailable(what=url, reason=reason_of(error, url))
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether the next attempt to connect may do better: the service may be about to start.
+
+    A name that leads nowhere, a certificate that is not accepted, something that is no such service
+    and a refusal stay as they are.
+    """
+    if isinstance(error, ssl.SSLError | socket.gaierror | InvalidMessage | BadStatusLine):
+        return False
+    return isinstance(translated(error, ""), Unavailable)
 
 
 def reason_of(error: Exception, url: str) -> str:
