@@ -301,11 +301,15 @@ class Channel:
                     await self._serve(socket, session)
             except (OSError, TimeoutError, WebSocketException, BlackboardError) as error:
                 found = translated(error, self.url)
-                if self._is_first() and may_pass(error) and self._loop.time() < self._first_by_s:
-                    if failures == 1:
-                        log.warning("no connection yet, trying again: %s", found)
-                else:
+                if not self._is_waited_for(error):
                     self._lose(found)
+                elif failures == 1:
+                    log.warning("no connection yet, trying again: %s", found)
+
+    def _is_waited_for(self, error: Exception) -> bool:
+        """Whether the first connection may still come, after `error`."""
+        in_time = self._loop.time() < self._first_by_s
+        return self._is_first() and in_time and may_pass(error, self.url)
 
     def _is_first(self) -> bool:
         """Whether somebody waits for the first connection."""

@@ -169,15 +169,16 @@ def translated(error: Exception, url: str) -> BlackboardError:
     return Unavailable(what=url, reason=reason_of(error, url))
 
 
-def may_pass(error: Exception) -> bool:
-    """Whether the next attempt to connect may do better: the service may be about to start.
+def may_pass(error: Exception, url: str) -> bool:
+    """Whether the next attempt to connect may do better: the service at `url` may be starting.
 
     A name that leads nowhere, a certificate that is not accepted, something that is no such service
-    and a refusal stay as they are.
+    and a refusal stay as they are; what a source of tokens raises is for the caller at once.
     """
     if isinstance(error, ssl.SSLError | socket.gaierror | InvalidMessage | BadStatusLine):
         return False
-    return isinstance(translated(error, ""), Unavailable)
+    found = translated(error, url)
+    return isinstance(found, Unavailable) and found.what == url
 
 
 def reason_of(error: Exception, url: str) -> str:

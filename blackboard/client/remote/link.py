@@ -99,9 +99,10 @@ def connect(
     longer than `patience_ms`, for a service that is starting; the log says that it does.
 
     Errors: Unavailable when nothing answers at `url` by then, at once for an unknown host and for a
-    certificate that is not accepted; Unauthenticated, also when no token is known; AccessDenied when the principal may not
-    act as `agent`; InvalidRequest for an invalid URL, for a `ca` without a certificate, and for a
-    `ca` with a URL without TLS; Corrupt when the file of contexts is damaged.
+    certificate that is not accepted; Unauthenticated, also when no token is known; AccessDenied
+    when the principal may not act as `agent`; InvalidRequest for an invalid URL, for a `ca` without
+    a certificate, and for a `ca` with a URL without TLS; Corrupt when the file of contexts is
+    damaged.
     """
 
     async def begin() -> Client:
@@ -155,7 +156,7 @@ class RemoteTransport:
 
     @property
     def account(self) -> str | None:
-        """As `Transport.account`; of a link that acts as another agent, the account of that agent."""
+        """As `Transport.account`; the agent's own on a link that acts as another agent."""
         account = self._channel.account
         if account is None or self._agent in (None, self._channel.agent):
             return account
