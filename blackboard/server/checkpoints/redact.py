@@ -172,8 +172,7 @@ class _Running:
         left = tuple(dict.fromkeys([*await self._scrub(), *self._left()]))
         boards = tuple(sorted(self._removed))
         done = Redaction(True, _DONE, boards, rows.versions, rows.guessable, left)
-        opened = await self._boards.use(self._board)
-        await opened.commit_as_system([self._put_record(_DONE)], note=_NOTE_DONE)
+        await self._record(_DONE)
         told = f"{self._spec.key} by {self._by}: {self._spec.why}".removesuffix(": ")
         self._host.audit.note_service("redact", self._board, told)
         return done
@@ -220,6 +219,10 @@ class _Running:
         committed = await opened.commit_as_system(ops, note=NOTE)
         self._removed[board] = committed.revision
         self._epochs[board] = (await opened.head()).epoch.id
+
+    async def _record(self, state: str) -> None:
+        opened = await self._boards.use(self._board)
+        await opened.commit_as_system([self._put_record(state)], note=_NOTE_DONE)
 
     def _put_record(self, state: str) -> Op:
         spec = self._spec
