@@ -54,7 +54,7 @@ from blackboard.server.host import Host
 from blackboard.server.pages import pages_of
 from blackboard.server.security.revocations import Permit
 from blackboard.units import Key, Prefix, Revision
-from blackboard.wire.codec import SYSTEM_AGENT, Prepared, encode_value
+from blackboard.wire.codec import SYSTEM_AGENT, Prepared, encode_value, prepare
 
 SYSTEM_TRIES: Final = 5
 _FREEZE_TRIES: Final = 5
@@ -67,9 +67,7 @@ class OpenBoard:
     def __init__(self, host: Host, name: str) -> None:
         self.host = host
         self.name = name
-        self.queue = CommitQueue(
-            host.store, name, host.load, host.revocations.recheck, host.permits.commit
-        )
+        self.queue = CommitQueue(host.store, name, host.load, host.permits)
         self.feed = Feed(host.store, name, host.archive)
         self._ended: BlackboardError | None = None
 
@@ -132,9 +130,16 @@ class OpenBoard:
         Without a `permit` it is the service's own. Errors: Unavailable when it was not applied for
         want of votes or of room; why the board ended.
         """
+        return await self.submit(prepare(salted(commit)), permit)
+
+    async def submit(self, prepared: Prepared, permit: Permit | None) -> Outcome | BlackboardError:
+        """As `commit`, of one that was salted and encoded."""
         self._check_open()
         try:
-            return await quorum.submit(self.queue, salted(commit), self.host.lock_masters, permit)
+            masters = self.host.lock_masters
+            if masters is None:
+                return await self.queue.submit(prepared, permit)
+            return await quorum.submit(self.queue, prepared, masters, permit)
         finally:
             if self.host.archiver is not None:
                 self.host.archiver.poke(self.name)
@@ -147,10 +152,13 @@ class OpenBoard:
         Errors: Unavailable when certainly it was not applied; why the board ended.
         """
         self._check_open()
-        for refusal in self.host.revocations.recheck([permit]).values():
+        if permit is None:
+            (outcome,) = await self.store.commit(self.name, [prepared])
+            return outcome
+        for refusal in self.host.permits.recheck([permit]).values():
             return refusal
-        (outcome,) = await self.host.permits.commit(self.name, [prepared], [permit])
-        return outcome
+        (decision,) = await self.host.permits.commit(self.name, [prepared], [permit])
+        return decision
 
     async def commit_as_system(
         self, ops: Sequence[Op], conditions: Sequence[Condition] = (), note: str = ""
