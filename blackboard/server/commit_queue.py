@@ -17,10 +17,15 @@ Then all requests are refused, except those of admins and those that end somethi
 """
 
 import asyncio
+import secrets
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec.structs import replace
+
+from blackboard.core.commit import Commit, CommitId
+from blackboard.core.entry_digest import SALT_BYTES
 from blackboard.core.model import Outcome
 from blackboard.engines.base import Store
 from blackboard.errors import BlackboardError, OutcomeUnknown, Overloaded
@@ -30,12 +35,13 @@ from blackboard.limits import (
     BATCH_COMMITS_MAX,
     COMMITS_QUEUED_MAX,
     FLIGHTS_MAX,
+    LANES_MAX,
     LOOP_LAG_MS_MAX,
     LOOP_LOOK_MS,
     OVERLOAD_RETRY_MS,
 )
 from blackboard.server.security.revocations import Permit, Permits
-from blackboard.wire.codec import Prepared
+from blackboard.wire.codec import SYSTEM_AGENT, Prepared
 
 _LOOKS: Final = 3
 FREE_METHODS: Final = frozenset({"whoami", "refresh", "unwatch", "progress"})
@@ -91,6 +97,17 @@ class Load:
         if self.backlog_bytes >= BACKLOG_BYTES_MAX:
             reason = f"{self.backlog_bytes} bytes of commits are waiting"
             raise Overloaded("service", reason, OVERLOAD_RETRY_MS)
+
+
+def salted(commit: Commit) -> Commit:
+    """The commit with a new salt, on its way to an engine."""
+    return replace(commit, salt=secrets.token_bytes(SALT_BYTES))
+
+
+def system_id() -> CommitId:
+    """A name for one commit of the service, unlike any other."""
+    incarnation = secrets.token_hex(8)
+    return CommitId(SYSTEM_AGENT, int(incarnation, 16) % LANES_MAX, incarnation, 0)
 
 
 Waiting = tuple[Prepared, "asyncio.Future[Outcome | BlackboardError]", Permit | None]

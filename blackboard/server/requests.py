@@ -111,11 +111,12 @@ from blackboard.server.checkpoints.redact import Redactions
 from blackboard.server.checkpoints.restore import Restores
 from blackboard.server.checkpoints.schedule import Retention
 from blackboard.server.checkpoints.take import Checkpoints, info_of
+from blackboard.server.commit_queue import salted
 from blackboard.server.documents.session import Session
 from blackboard.server.feed import Permitted, View
 from blackboard.server.gates import CommitGates
 from blackboard.server.host import Host
-from blackboard.server.open_board import OpenBoard, salted
+from blackboard.server.open_board import OpenBoard
 from blackboard.server.overload.rate_limits import Meter, clock_ms
 from blackboard.server.pages import ArchivedSource, PresentSource, Sieve, Source, listed
 from blackboard.server.security.audit import Audited
