@@ -276,7 +276,7 @@ MUTANTS = (
         "nobody looks who restored first",
         "blackboard/server/checkpoints/restore.py",
         "        except HeadMoved as error:\n"
-        "            done = await self._asked_before(board, spec.request)\n",
+        "            done = await self._asked_before(spec.request)\n",
         "        except HeadMoved as error:\n            done = None\n",
         f"{UNIT}/server/checkpoints/test_restore.py -k was_faster",
     ),
@@ -334,8 +334,8 @@ MUTANTS = (
     # --- who may see what -------------------------------------------------------------------------
     Mutant(
         "a manifest shows what every agent declared",
-        "blackboard/server/requests.py",
-        "                    if self._readable(declared_key(agent))\n",
+        "blackboard/server/checkpoints/take.py",
+        "            if readable(declared_key(agent))\n",
         "",
         f"{BOARD} -k shows_each_what_it_may_read",
     ),

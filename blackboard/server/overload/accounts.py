@@ -8,13 +8,11 @@ recorded, and those that the operator of the service began, count to nobody.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from secrets import token_hex
 from typing import Final
 
 from blackboard.core.commit import (
     ABSENT,
     Commit,
-    CommitId,
     Committed,
     Delete,
     Entry,
@@ -26,13 +24,14 @@ from blackboard.engines.base import Store
 from blackboard.errors import Conflict, LimitExceeded, Unavailable
 from blackboard.limits import (
     BOARDS_PER_ACCOUNT_MAX,
-    LIST_ENTRIES_MAX,
     REQUEST_TIMEOUT_MS,
     WATCHES_MAX,
     WATCHES_PER_ACCOUNT_MAX,
 )
-from blackboard.units import Key, Milliseconds
-from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
+from blackboard.server.commit_queue import system_id
+from blackboard.server.pages import pages_of
+from blackboard.units import Milliseconds
+from blackboard.wire.codec import decode_value, encode_value, prepare
 
 BOARDS_BOARD: Final = "~boards"
 _BEGUN: Final = "system/begun"
@@ -112,22 +111,17 @@ class BegunBoards:
     async def _count(self, account: str, board: str, since_ms: Milliseconds) -> int:
         """How many boards but `board` the account began that exist, or began since then."""
         there = set(await self._store.boards())
-        after: Key | None = None
         count = 0
-        while True:
-            page = await self._store.list(BOARDS_BOARD, _BEGUN, after=after, limit=LIST_ENTRIES_MAX)
+        async for page in pages_of(self._store, BOARDS_BOARD, _BEGUN):
             begun = [entry for entry in page.entries if decode_value(entry.value) == account]
             names = {_name(entry) for entry in begun if entry.time_ms > since_ms}
             names |= {_name(entry) for entry in begun} & there
             count += len(names - {board})
-            after = page.next_key
-            if after is None:
-                return count
+        return count
 
     async def _commit(self, epoch: str, ops: Sequence[Op], conditions: Sequence[KeyAt]) -> bool:
         """Whether it was committed; not if another board of the account began meanwhile."""
-        name = CommitId(SYSTEM_AGENT, 0, token_hex(8), 0)
-        commit = Commit(name, epoch, tuple(ops), tuple(conditions))
+        commit = Commit(system_id(), epoch, tuple(ops), tuple(conditions))
         (outcome,) = await self._store.commit(BOARDS_BOARD, [prepare(commit)])
         if isinstance(outcome, Conflict):
             return False
