@@ -243,11 +243,9 @@ async def test_who_cannot_begin_to_follow_says_so(
             await service.host.revocations.ready()
 
 
-async def test_the_number_of_revocations_has_an_edge(
-    parts: Parts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(revocations_max=3)
+async def test_the_number_of_revocations_has_an_edge(parts: Parts) -> None:
     """REVOCATIONS_MAX records; naming one again needs no room."""
-    monkeypatch.setattr(revocations, "REVOCATIONS_MAX", 3)
     link = parts[0].link(access.operator())
     assert await link.revoke(tokens=["a", "b"], principal="bob") == 3
     with pytest.raises(LimitExceeded) as refused:
