@@ -15,7 +15,7 @@ from blackboard.core import access
 from blackboard.core.access import Credential, Principal
 from blackboard.core.model import Outcome
 from blackboard.errors import LimitExceeded, Unauthenticated, Unavailable
-from blackboard.limits import ACCESS_STALE_MS, REVOKED_TTL_MS
+from blackboard.limits import ACCESS_STALE_MS, REVOKED_TTL_MS, Limits
 from blackboard.server.security import revocations
 from blackboard.server.security.revocations import Revocations
 from blackboard.server.service import Service
@@ -30,9 +30,9 @@ Parts = tuple[Service, HookedStore]
 
 
 @pytest.fixture
-async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
+async def parts(tmp_path: Path, limits: Limits) -> AsyncIterator[Parts]:
     """A service that follows the revocations, and its engine."""
-    async with service_over(tmp_path) as (service, store):
+    async with service_over(tmp_path, limits) as (service, store):
         await service.host.revocations.ready()
         yield service, store
 
