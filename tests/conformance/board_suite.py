@@ -63,7 +63,7 @@ class BoardAgents:
             monkeypatch.setattr(module, "RENEWALS_PER_TTL", RENEWED_MS / 400)
 
 
-class BoardSuite(
+class EngineRules(
     BoardAgents,
     BoardWriteRules,
     BoardReadRules,
@@ -84,14 +84,24 @@ class BoardSuite(
     BranchRules,
     FreezeRules,
     DocumentRules,
+    AccountRules,
+):
+    """The rules that an engine has a part in: those of commits, reads, leases and the history."""
+
+
+class ClientRules(
+    BoardAgents,
     DocumentPeerRules,
     DocumentPastRules,
     AgentStepRules,
     AgentLifeRules,
     JournalRules,
     ApprovalRules,
-    AccountRules,
     AgentRestoreRules,
     AgentFreezeRules,
 ):
+    """The rules of what is made of those: agents, journals, approvals, documents among peers."""
+
+
+class BoardSuite(EngineRules, ClientRules):
     """Every rule. The subclass provides `team`."""
