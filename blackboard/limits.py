@@ -154,6 +154,9 @@ IMPORT_IDLE_MS: Final = 30_000
 """Time after which an import is given up if its next page does not come."""
 COMMAND_PATIENCE_MS: Final = 5_000
 """Time after which a command reports that its service does not answer: a person is waiting."""
+CONNECT_WAIT_MS: Final = 10_000
+"""Time that the first connection of a client waits for a service that is starting, unless it says
+otherwise: long enough for a restart, and short enough for somebody who forgot to start one."""
 LONG_REQUEST_TIMEOUT_MS: Final = 600_000
 """Time after which a client stops waiting for an operation on a whole board: a branch, a check."""
 DELIVERIES_MAX: Final = 3

@@ -136,10 +136,10 @@ class Database:
         log.warning("archive %s: %s", self.name, self._read_only)
 
     async def _open_again(self) -> None:
-        """Write from now on, if there is room; whoever reads goes on. Errors: Unavailable.
+        """Open the file for writing, if there is room. Errors: Unavailable.
 
-        Where the archive is read as it is, nothing may be copied into the file: those who do end
-        first.
+        Reads continue. Those that use the file without its journal end first, because nothing may
+        be copied into the file while they run.
         """
         assert self._file is not None
         if not await asyncio.to_thread(has_room, self._file.path, ROOM_BYTES):

@@ -1,8 +1,8 @@
-"""The SQLite file of an archive: who has it open, and whether its content can be trusted.
+"""The SQLite file of an archive: which processes use it, and whether its content can be trusted.
 
-As of a board's file (engines/sqlite/suspect.py), nothing counts after a sync that failed. Unlike a
-board's file, several processes may have it open. Each holds a shared lock on a file beside it, so
-that only one that is alone writes over its journal, or puts a copy in its place.
+As with a board's file (engines/sqlite/suspect.py), nothing counts after a failed sync. Unlike a
+board's file, several processes may have it open. Each holds a shared lock on a file beside it, and
+a process overwrites the journal, or replaces the file by a copy, only while no other has the lock.
 """
 
 import os

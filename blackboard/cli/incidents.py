@@ -36,8 +36,8 @@ def freeze(
     """Refuse every commit on a board until it is thawed.
 
     The first act in an incident: reading, watching, checkpoints and restores go on, and nobody
-    loses a lease. It outlives restarts and restores. Whoever is refused is told who froze the
-    board, why, and since when; agents of the runtime wait. Needs the admin right.
+    loses a lease. It outlives restarts and restores. A refusal says who froze the board, why, and
+    since when; agents of the runtime wait. Needs the admin right.
     """
     from blackboard.cli import render as shown
     from blackboard.cli import session

@@ -142,6 +142,7 @@ async def _opened(
             agent=target.agent,
             ca=target.ca,
             patience_ms=patience_ms,
+            wait_ms=0,  # somebody sits in front of it: say at once that nothing runs there
         )
         async with connecting as client:
             yield client
@@ -155,7 +156,7 @@ async def _opened(
 
 
 async def lost_boards(client: "Client") -> "Sequence[LostBoard]":
-    """As `Client.lost_boards`; nothing for who may not know, or of a service that cannot tell."""
+    """As `Client.lost_boards`; none without the right to know, or from an older service."""
     try:
         return await client.lost_boards()
     except (AccessDenied, InvalidRequest):

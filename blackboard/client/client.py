@@ -77,10 +77,11 @@ class Client:
     async def remove_board(self, name: str) -> None:
         """Remove a board for good: entries, leases, documents, log, archive, data keys.
 
-        Earlier lives of it that were set apart in the archive (`<name>~1`) go, too. What a branch
-        shares of its past stays for the branch, and goes with it. Whoever uses the board gets
-        NoSuchBoard. A board that begins under its name later is another one, in a new epoch above
-        all revisions of this one. To do it again, also after a crash in the middle, does no harm.
+        Earlier boards of that name that are kept in the archive (`<name>~1`) are removed too. The
+        history that a branch shares is kept until the branch is removed. Further requests to the
+        board fail with NoSuchBoard. A board that begins under its name later is a different one, in
+        a new epoch above all revisions of this one. Repeating the call is safe, also after a crash
+        in the middle.
 
         Errors: AccessDenied without the admin right on the whole board; NoSuchBoard when there is
         none; OutcomeUnknown. Cancellation: it is removed, or it is not.

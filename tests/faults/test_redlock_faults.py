@@ -153,6 +153,23 @@ async def test_without_a_majority_there_is_no_lock_and_it_is_said_soon(
     assert await keys_of(servers[len(majority(servers)) :]) == 0
 
 
+@pytest.mark.usefixtures("hasty")
+async def test_a_renewal_without_a_majority_takes_no_votes_away(
+    masters: LockMasters, servers: list[RedisProcess]
+) -> None:
+    """The lease goes on, so nobody else may get the votes, also at those that answer again."""
+    await masters.acquire(NAME, "one", TTL_MS)
+    for server in majority(servers):
+        server.pause()
+    with pytest.raises(Unavailable, match="no majority answers"):
+        await masters.acquire(NAME, "one", TTL_MS)
+    for server in majority(servers):
+        server.resume()
+    assert await votes(servers, NAME) == ["one"] * len(servers)
+    await masters.release(NAME, "one")
+    assert await keys_of(servers) == 0
+
+
 async def test_masters_that_come_back_vote_again(
     masters: LockMasters, servers: list[RedisProcess]
 ) -> None:

@@ -300,6 +300,7 @@ BY_EFFECT = {
     "OVERLAP_TTL_MS": (
         "rules_board_document.py::test_an_overlap_in_a_text_within_is_told_and_in_the_log"
     ),
+    "CONNECT_WAIT_MS": "test_connect.py::test_it_says_why_when_it_gives_up",
     "MODEL_PAUSE_MS_MAX": "test_chat.py::test_a_pause_that_is_asked_for_is_kept_if_it_is_short",
     "TRANSCRIPT_PAGE_TURNS_MAX": "test_memory.py::test_numbers_out_of_range_are_refused",
     "WINDOW_TURNS_MAX": "test_memory.py::test_numbers_out_of_range_are_refused",

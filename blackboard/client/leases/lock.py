@@ -86,7 +86,7 @@ class Lock:
         self._timeout_ms = timeout_ms
         self._places: dict[Key, Fence] = {}
         self._leases: dict[Key, Lease] = {}
-        """The leases as last seen, whoever holds them."""
+        """The leases as last seen, of any holder."""
         self._asked_at: Revision = 0
         self._sent_s = 0.0
         self._hold: Hold | None = None

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from blackboard.client.remote.connect import Address, connect, translated
+from blackboard.client.remote.connect import Address, connect, may_pass, translated
 from blackboard.client.writer import pause_s
 from blackboard.errors import (
     BlackboardError,
@@ -57,6 +57,8 @@ _BACKOFF_MS: Final = (0, 50, 200, 500, 1_000, 2_000, 5_000)
 """Pauses before connecting again; the last one repeats. Each is shortened at random, so that the
 clients of a service that came back do not all come at once."""
 _PAUSE_S_MIN: Final = 0.05
+_FIRST_PAUSE_MS: Final = 500
+"""The longest pause before the first connection: somebody waits for it."""
 _ASKED_MAX: Final = REQUESTS_IN_FLIGHT_MAX - 2 * WATCHES_PER_CONNECTION_MAX
 """Requests in flight; the rest of what the service allows is kept for `tell`."""
 _REFRESHED_AT: Final = 0.75
@@ -149,10 +151,15 @@ class Channel:
         self._timer: asyncio.TimerHandle | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._first: asyncio.Future[None] | None = None
+        self._first_by_s = 0.0
 
-    async def open(self) -> None:
-        """Connect for the first time. Errors: those of `blackboard.connect`."""
+    async def open(self, wait_ms: Milliseconds = 0) -> None:
+        """Connect for the first time; a service that does not answer may take `wait_ms` to start.
+
+        Errors: those of `blackboard.connect`.
+        """
         self._first = self._loop.create_future()
+        self._first_by_s = self._loop.time() + wait_ms / 1000
         self._keeper = asyncio.create_task(self._keep(), name=f"connection to {self.url}")
         self._keeper.add_done_callback(self._ended)
         try:
@@ -282,7 +289,10 @@ class Channel:
     async def _keep(self) -> None:
         failures = 0
         while self._refusal is None:
-            await self._rest(random.uniform(0.5, 1.0) * _backoff_ms(failures) / 1000)
+            pause_ms = _backoff_ms(failures)
+            if self._is_first():
+                pause_ms = min(pause_ms, _FIRST_PAUSE_MS)
+            await self._rest(random.uniform(0.5, 1.0) * pause_ms / 1000)
             failures += 1
             try:
                 async with self._dial(self._address, await self._address.fresh_token()) as socket:
@@ -290,7 +300,20 @@ class Channel:
                     failures = 0
                     await self._serve(socket, session)
             except (OSError, TimeoutError, WebSocketException, BlackboardError) as error:
-                self._lose(translated(error, self.url))
+                found = translated(error, self.url)
+                if not self._is_waited_for(error):
+                    self._lose(found)
+                elif failures == 1:
+                    log.warning("no connection yet, trying again: %s", found)
+
+    def _is_waited_for(self, error: Exception) -> bool:
+        """Whether the first connection may still come, after `error`."""
+        in_time = self._loop.time() < self._first_by_s
+        return self._is_first() and in_time and may_pass(error, self.url)
+
+    def _is_first(self) -> bool:
+        """Whether somebody waits for the first connection."""
+        return self._first is not None and not self._first.done()
 
     def _ended(self, keeper: "asyncio.Task[None]") -> None:
         """Nobody waits for a connection that a fault of ours has ended."""
@@ -434,7 +457,7 @@ class Channel:
 
     def _lose(self, error: BlackboardError) -> None:
         """The connection is gone; `error` is permanent unless it is Unavailable."""
-        if self._first is not None and not self._first.done():
+        if self._first is not None and self._is_first():
             self._refusal = error
             self._first.set_exception(error)
         if not isinstance(error, Unavailable):

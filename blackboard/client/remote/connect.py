@@ -4,6 +4,7 @@ import contextlib
 import ipaddress
 import json
 import re
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -166,6 +167,18 @@ def translated(error: Exception, url: str) -> BlackboardError:
     if isinstance(error, Unauthenticated | AccessDenied | InvalidRequest | Unavailable):
         return error
     return Unavailable(what=url, reason=reason_of(error, url))
+
+
+def may_pass(error: Exception, url: str) -> bool:
+    """Whether the next attempt to connect may do better: the service at `url` may be starting.
+
+    A name that leads nowhere, a certificate that is not accepted, something that is no such service
+    and a refusal stay as they are; what a source of tokens raises is for the caller at once.
+    """
+    if isinstance(error, ssl.SSLError | socket.gaierror | InvalidMessage | BadStatusLine):
+        return False
+    found = translated(error, url)
+    return isinstance(found, Unavailable) and found.what == url
 
 
 def reason_of(error: Exception, url: str) -> str:

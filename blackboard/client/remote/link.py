@@ -59,7 +59,7 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
 )
-from blackboard.limits import LONG_REQUEST_TIMEOUT_MS, REQUEST_TIMEOUT_MS
+from blackboard.limits import CONNECT_WAIT_MS, LONG_REQUEST_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire import history_messages as past
 from blackboard.wire import reading
@@ -82,6 +82,7 @@ def connect(
     agent: str | None = None,
     ca: str | Path | None = None,
     patience_ms: Milliseconds = REQUEST_TIMEOUT_MS,
+    wait_ms: Milliseconds = CONNECT_WAIT_MS,
 ) -> Opening:
     """Connect to the service at `url` (ws, wss, http or https), as the principal of `token`.
 
@@ -94,19 +95,21 @@ def connect(
     before the current token expires. `agent` is the name to act as, if it is not the principal's
     own. `ca` is a PEM file with the only authorities to trust for TLS; without one, those of this
     machine are trusted. When the connection breaks, requests and watches wait up to `patience_ms`
-    for a new one before they are Unavailable.
+    for a new one before they are Unavailable. The first connection waits up to `wait_ms`, and no
+    longer than `patience_ms`, for a service that is starting; the log says that it does.
 
-    Errors: Unavailable when nothing answers at `url` now, or with a certificate that is not
-    accepted; Unauthenticated, also when no token is known; AccessDenied when the principal may not
-    act as `agent`; InvalidRequest for an invalid URL, for a `ca` without a certificate, and for a
-    `ca` with a URL without TLS; Corrupt when the file of contexts is damaged.
+    Errors: Unavailable when nothing answers at `url` by then, at once for an unknown host and for a
+    certificate that is not accepted; Unauthenticated, also when no token is known; AccessDenied
+    when the principal may not act as `agent`; InvalidRequest for an invalid URL, for a `ca` without
+    a certificate, and for a `ca` with a URL without TLS; Corrupt when the file of contexts is
+    damaged.
     """
 
     async def begin() -> Client:
         address, board = _address(url, token, agent, ca)
         channel = Channel(address, patience_ms=patience_ms)
         try:
-            await channel.open()
+            await channel.open(min(wait_ms, patience_ms))
         except Unauthenticated as error:
             if address.token is not None:
                 raise
@@ -153,7 +156,7 @@ class RemoteTransport:
 
     @property
     def account(self) -> str | None:
-        """As `Transport.account`; whoever acts as another acts on that one's account."""
+        """As `Transport.account`; the agent's own on a link that acts as another agent."""
         account = self._channel.account
         if account is None or self._agent in (None, self._channel.agent):
             return account

@@ -68,7 +68,13 @@ class _Master(Redis):
         super().__init__(connection_pool=pool)
         self._timeout_s = timeout_s
         self._counts = counts
+        self._siblings: Sequence[_Master] = ()
         self.is_anew = False
+        self.was_held = False
+
+    def join(self, masters: "Sequence[_Master]") -> None:
+        """Take part in one acquisition, at all these masters."""
+        self._siblings = masters
 
     async def set(  # type: ignore[override]
         self, name: str, value: str, *, px: int, nx: bool
@@ -82,13 +88,19 @@ class _Master(Redis):
         except RedisError:
             self._counts.unreachable += 1
             raise
-        self.is_anew = vote == 1
+        self.is_anew, self.was_held = vote == 1, vote == 2
         self._counts.granted += bool(vote)
         self._counts.refused += not vote
         return bool(vote)
 
     async def evalsha(self, sha: str, numkeys: int, *keys_and_args: Any) -> Any:
-        """As redis-py's, in time: what pottery releases with."""
+        """As redis-py's, in time: what pottery releases with.
+
+        pottery releases all votes when an acquisition fails. A failed renewal must not: the lease
+        goes on, and another owner could get the votes that are left.
+        """
+        if not self.is_anew and any(master.was_held for master in self._siblings):
+            return 0
         return await self.in_time(super().evalsha(sha, numkeys, *keys_and_args))
 
     async def in_time(self, command: Awaitable[Any]) -> Any:
@@ -108,6 +120,8 @@ class _Vote(AIORedlock):
     def __init__(self, name: str, masters: Sequence[_Master], owner: str, ttl_ms: int) -> None:
         self._owner = owner
         self._clients = masters
+        for master in masters:
+            master.join(masters)
         super().__init__(
             key=name,
             masters=frozenset(masters),
@@ -213,16 +227,20 @@ class LockMasters:
         if not granted:
             raise Unavailable(what=f"lock {name}", reason=f"{LOCK_MASTERS}: another owner has it")
         if loop.time() >= deadline:
-            await self._release(name, owner)
+            await self._give_back(vote)
             raise Unavailable(what=LOCK_MASTERS, reason="the votes came too late")
         return 2 * vote.votes_anew > len(self._pools)
 
     async def _release(self, name: str, owner: str) -> None:
+        await self._give_back(self._vote(name, owner, _PATIENT_MS))
+
+    async def _give_back(self, vote: _Vote) -> None:
+        """Release the votes of an acquisition, or all of its owner when it acquired none."""
         async with self._calls:
             try:
-                await self._vote(name, owner, _PATIENT_MS).release()
+                await vote.release()
             except (ReleaseUnlockedLock, QuorumIsImpossible) as error:
-                log.debug("votes for %s were not given back: %s", name, type(error).__name__)
+                log.debug("votes were not given back: %s", type(error).__name__)
 
     async def _undo(self, anew: asyncio.Task[bool], name: str, owner: str) -> None:
         await asyncio.wait([anew])

@@ -1,6 +1,8 @@
 """Whole messages go straight on, and fragments, as a proxy may make them, are put together."""
 
 import asyncio
+import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,6 +19,8 @@ from blackboard.core.commit import Epoch, Head
 from blackboard.errors import LocalProtocolError, Unavailable
 from blackboard.wire.answers import write_head
 from blackboard.wire.frames import MSGPACK
+from tests.ports import free_port
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
 
@@ -112,3 +116,50 @@ async def test_nobody_waits_for_a_connection_that_a_fault_of_ours_ended() -> Non
     with pytest.raises(LocalProtocolError, match="a fault of ours"):
         async with asyncio.timeout(60):
             await opened.open()
+
+
+async def test_the_first_connection_waits_for_a_service_that_starts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    port = free_port()
+    url = f"ws://127.0.0.1:{port}"
+
+    async def is_waiting() -> bool:
+        return "no connection yet" in caplog.text
+
+    with caplog.at_level(logging.WARNING):
+        connecting = asyncio.ensure_future(
+            blackboard.connect(url, token="t", wait_ms=60_000, patience_ms=60_000)._begin()
+        )
+        await wait_until(is_waiting)
+        subprotocol = Subprotocol("blackboard.v1+msgpack")
+        async with serve(service, "127.0.0.1", port, subprotocols=[subprotocol]):
+            client = await connecting
+            try:
+                assert await client.board("b").head() == HEADS[0]
+            finally:
+                await client.aclose()
+    assert caplog.text.count("no connection yet") == 1
+
+
+@pytest.mark.parametrize(("wait_ms", "patience_ms"), [(1, 60_000), (60_000, 1)])
+async def test_it_says_why_when_it_gives_up(wait_ms: int, patience_ms: int) -> None:
+    url = f"ws://127.0.0.1:{free_port()}"
+    with pytest.raises(Unavailable, match="Connect call failed"):
+        await blackboard.connect(url, token="t", wait_ms=wait_ms, patience_ms=patience_ms)
+
+
+async def test_it_does_not_wait_where_waiting_does_not_help() -> None:
+    attempts = 0
+
+    @asynccontextmanager
+    async def unknown(_address: Address, _token: str | None) -> AsyncIterator[Open]:
+        nonlocal attempts
+        attempts += 1
+        raise socket.gaierror("Name or service not known")
+        yield
+
+    opened = Channel(Address("ws://nowhere.example", "t"), patience_ms=300, dial=unknown)
+    with pytest.raises(Unavailable, match="not known"):
+        await opened.open(60_000_000)
+    assert attempts == 1
