@@ -1,6 +1,9 @@
 """The table of tiers speaks of tests that exist, and says what it is meant to say."""
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -40,7 +43,7 @@ def test_quick_rules_speak_of_files() -> None:
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 7])
 def test_slow_tests_are_dealt_out_first(request: pytest.FixtureRequest, workers: int) -> None:
     """Each worker's share begins with its share of them; none is lost, and none comes twice."""
-    items = [
+    items: list[pytest.Item] = [
         pytest.Function.from_parent(request.node.parent, name=f"test_{n}", callobj=lambda: None)
         for n in range(29)
     ]
@@ -48,8 +51,30 @@ def test_slow_tests_are_dealt_out_first(request: pytest.FixtureRequest, workers:
     for item in slow:
         item.add_marker("slow")
     order = dealt(items, workers)
-    assert sorted(order, key=items.index) == items
+    assert len(order) == 29
+    assert set(order) == set(items)
     for worker in range(workers):
         share = order[29 * worker // workers : 29 * (worker + 1) // workers]
         first = slow[worker::workers]
         assert share[: len(first)] == first[: len(share)]
+
+
+def test_costs_are_told_by_file(tmp_path: Path) -> None:
+    """Of all workers, and of processes that a test started."""
+    burn = "sum(i * i for i in range(3_000_000))"
+    texts = {
+        "test_idle.py": "def test_a(): pass\ndef test_b(): pass\n",
+        "test_busy.py": f"import subprocess, sys\ndef test_c(): {burn}\n"
+        f"def test_d(): subprocess.run([sys.executable, '-c', '{burn}'])\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.costs", "-p", "no:cacheprovider", "-n"]
+    done = subprocess.run([*command, "2", "."], cwd=tmp_path, capture_output=True, text=True)
+    rows = [line.split() for line in done.stdout.partition(" costs ")[2].splitlines()]
+    table = {row[3]: row for row in rows if len(row) == 4 and row[3].endswith(".py")}
+    assert [(path, row[0]) for path, row in table.items()] == [
+        ("test_busy.py", "2"),
+        ("test_idle.py", "2"),
+    ], done.stdout
+    assert float(table["test_busy.py"][2]) > float(table["test_idle.py"][2])

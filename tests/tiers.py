@@ -71,7 +71,9 @@ QUICK = (
 SLOW = (
     Rule(r"^tests/(faults|guarantees)/", "processes that are killed, over and over"),
     Rule(r"::test_the_examples_in_the_help_work$", "a process for each line"),
-    Rule(r"::test_a_row_that_claims_more_than_any_of_ours_is_refused$", "a value of the largest size"),
+    Rule(
+        r"::test_a_row_that_claims_more_than_any_of_ours_is_refused$", "a value of the largest size"
+    ),
 )
 """Tests that are slow, beside those that are marked so where they stand."""
 SLOWER = ("redis", "cluster", "postgres", "slow")

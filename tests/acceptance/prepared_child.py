@@ -11,8 +11,9 @@ import socket
 import struct
 import sys
 
+import blackboard.cli.render
 import blackboard.cli.session
-import blackboard.client.remote.connect
+import blackboard.client.remote.link
 import blackboard.embedded  # noqa: F401  commands import them when they need them
 from blackboard.cli import main
 
