@@ -139,6 +139,7 @@ class RequestHandler:
         """Whoever it is; replaced by the same one, with the same rights, under a newer token."""
         self._boards = boards
         self._host = host = boards.host
+        self.limits = host.limits
         self._readable = access.readable(principal.grants)
         self._opener = None if principal.acts_for_any else principal.account
         self._beginner = None if principal.credential is None else self._opener
