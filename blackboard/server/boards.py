@@ -450,6 +450,12 @@ class Boards:
     async def aclose(self) -> None:
         """Carry out the commits that wait, end the feeds, close the engine."""
         self.draining = True
+        try:
+            await self._end()
+        finally:
+            await self.store.aclose()
+
+    async def _end(self) -> None:
         if self.documents is not None:
             await self.documents.aclose()
         await self.revocations.aclose()
@@ -466,7 +472,6 @@ class Boards:
         if self.archiver is not None:
             await self.archiver.aclose()
             await self.archiver.archive.aclose()
-        await self.store.aclose()
 
 
 def salted(commit: Commit) -> Commit:
