@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from msgspec.structs import replace
 
 from blackboard.archive.base import Archive
+from blackboard.client.cancellation import finish
 from blackboard.core.access import is_reserved
 from blackboard.core.checkpoints import Lost, LostBoard
 from blackboard.core.commit import Commit, CommitId, Committed, Condition, Head, Op
@@ -324,7 +325,11 @@ class Boards:
         board or there is none, and `remove` again does the rest, as does the next look at what was
         lost and the next board of this name.
         Errors: NoSuchBoard when there is none; Unavailable: perhaps removed.
+        Cancellation: raised when it is done, or after FINISH_TIMEOUT_MS.
         """
+        await finish(self._remove(name))
+
+    async def _remove(self, name: str) -> None:
         self._check_stays(name)
         self._removing.add(name)
         try:

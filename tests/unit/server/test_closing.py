@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from anyio.lowlevel import checkpoint
 
 import blackboard
 from blackboard.archive.sql import SqlArchive
@@ -18,7 +19,7 @@ async def test_closing_survives_a_cancellation(tmp_path: Path, turns: int) -> No
     await client.board("b").put("public/a", 1)
     closing = asyncio.create_task(client.aclose())
     for _ in range(turns):
-        await asyncio.sleep(0)
+        await checkpoint()
     closing.cancel()
     await asyncio.wait([closing])
     await client.aclose()
