@@ -1,1 +1,2 @@
-"""Pure rules: what a board is. No I/O, no clock, no randomness; time and ids are arguments."""
+"""The rules of a board, as pure functions: no I/O, no clock, no randomness. Time and ids are
+arguments."""

@@ -1,9 +1,9 @@
 """Access control: principals, grants, and one table of methods.
 
 Rules
-- Nothing is allowed that no grant names; there are no deny rules, so grants only add up.
-- the checked text is the executed text: keys have one spelling, and every operation, condition and
-  read of a commit is checked separately.
+- Only what a grant names is allowed. There are no deny rules, so grants only add up.
+- The text that is checked is the text that is executed: a key has one spelling, and every
+  operation, condition and read of a commit is checked separately.
 - A refusal names the right and the key as the caller gave it, and never says whether it exists.
 """
 
@@ -40,9 +40,9 @@ from blackboard.limits import PATTERNS_MAX
 from blackboard.units import Key, Milliseconds, Prefix
 
 _FILTERS_KEPT: Final = 1_024
-"""Sets of grants whose filter is remembered: a few kilobytes each."""
+"""Cached filters, one per set of grants: a few kilobytes each."""
 _ANSWERS_KEPT: Final = 8_192
-"""How many answers each of the two questions below is remembered for: 250 bytes each, so 2 MiB."""
+"""Cached answers of `allows` and of `allows_below`: 250 bytes each, so 2 MiB together."""
 
 
 class Right(StrEnum):
@@ -71,10 +71,10 @@ READ_ALL: Final = (AccessGrant("**", frozenset({Right.READ})),)
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """The token behind a principal: whose it is, when it was issued, and what it is called.
+    """The token behind a principal: its subject, its time of issue and its ids.
 
-    `ids` are its own and those of the tokens that it was narrowed from: revoking any of them ends
-    it.
+    `ids` has its own id and those of the tokens that it was narrowed from: revoking any of them
+    revokes it.
     """
 
     subject: str
@@ -84,12 +84,12 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody with a name and grants, on the boards named (empty = all), until `expires_at_ms`.
+    """A name with grants, valid on the boards named (empty = all) until `expires_at_ms`.
 
     `acts_for_any` lets an operator open a session as an agent; the session then has the default
-    grants of that agent, not the operator's. `credential` is None for who opened the service in
-    this process: nobody could take that back. `on_account` is set where the service itself writes
-    for somebody.
+    grants of that agent, not the operator's. `credential` is None for a principal that opened the
+    service in this process: there is no token to revoke. `on_account` is set where the service
+    itself writes on behalf of an account.
     """
 
     name: str
@@ -102,7 +102,8 @@ class Principal:
 
     @property
     def account(self) -> str:
-        """On whose account it acts: a narrowed token draws on that of whom it was issued to."""
+        """The account it acts on: a narrowed token uses the account of the token it was narrowed
+        from."""
         if self.on_account:
             return self.on_account
         if self.credential is not None and self.name.startswith(self.credential.subject + "."):
@@ -111,9 +112,9 @@ class Principal:
 
 
 def names_above(name: str, account: str) -> tuple[str, ...]:
-    """`name`, and each name that it is narrowed from, or could be, up to that of its account.
+    """`name` and every name above it, from that of its account downwards.
 
-    Of `alice.kid.x` of the account `alice`: `alice`, `alice.kid`, `alice.kid.x`.
+    For `alice.kid.x` of the account `alice`: `alice`, `alice.kid`, `alice.kid.x`.
     """
     if not name.startswith(account + "."):
         return (name,)
@@ -138,9 +139,10 @@ def operator(name: str = "operator") -> Principal:
 def agent(name: str) -> Principal:
     """The default principal of an agent.
 
-    All of its private namespace and its inbox; read, write, append and lock on public; append to
-    the inboxes of others; read which checkpoints there are, whether one waits for it, and whether
-    the board is frozen. Not to approve what agents ask people.
+    It has every right on its private namespace and its inbox; it may read, write, append and lock
+    on `public`, and append to the inboxes of others. It may read the list of checkpoints, whether a
+    checkpoint waits for it, and whether the board is frozen. It may not approve requests that
+    agents make to people.
     """
     check_agent_name(name)
     shared = frozenset({Right.READ, Right.WRITE, Right.APPEND, Right.LOCK})
@@ -192,7 +194,7 @@ def parse_grant(text: str) -> AccessGrant:
 def acting_as(principal: Principal, name: str | None) -> Principal:
     """The principal for a session of `principal` as agent `name` (None = itself).
 
-    Errors: AccessDenied when `principal` is somebody else and may not act for others.
+    Errors: AccessDenied when `name` is another agent and `principal` may not act for others.
     """
     if name is None or name == principal.name:
         return principal
@@ -207,7 +209,7 @@ def acting_as(principal: Principal, name: str | None) -> Principal:
 
 
 def same_rights(one: Principal, other: Principal) -> bool:
-    """Whether two principals may do the same."""
+    """Whether two principals have the same rights."""
     return (one.grants, one.boards, one.acts_for_any) == (
         other.grants,
         other.boards,
@@ -219,7 +221,7 @@ def same_rights(one: Principal, other: Principal) -> bool:
 
 
 def covers(outer: str, inner: str) -> bool:
-    """Whether pattern `outer` surely matches every key that pattern `inner` matches."""
+    """Whether pattern `outer` certainly matches every key that pattern `inner` matches."""
     wide, narrow = outer.split("/"), inner.split("/")
     for place, segment in enumerate(wide):
         if segment == "**":
@@ -235,7 +237,7 @@ def covers(outer: str, inner: str) -> bool:
 class Narrowing:
     """The rights of a narrowed token; None = all rights of the original.
 
-    `name` is that of the sub-agent: the principal's own, or one that begins with it and a dot.
+    `name` is the name of the sub-agent: the principal's own, or one that begins with it and a dot.
     """
 
     name: str | None = None
@@ -245,7 +247,7 @@ class Narrowing:
 
 
 def narrowed(principal: Principal, to: Narrowing) -> Principal:
-    """`principal` with no more than `to`; it acts for nobody else any more.
+    """`principal` with no more rights than `to`. The result acts for no other agent.
 
     Errors: InvalidRequest when `to` is wider than the principal in any respect.
     """
@@ -343,10 +345,11 @@ def require_admin(principal: Principal) -> None:
 
 
 def require_revoke(principal: Principal, tokens: Iterable[str], of: str | None) -> None:
-    """Errors: AccessDenied unless it is the token in use, all of one's own, or one is an admin.
+    """Errors: AccessDenied unless `tokens` is the token in use, or `of` is the principal's own
+    name, or the principal is an admin.
 
-    All tokens of a name are ended by an un-narrowed one alone: what was handed on, with fewer
-    rights and the same name, must not end what it was made from.
+    Only an un-narrowed token may revoke all tokens of a name: a narrowed token may have the same
+    name, and it must not be able to revoke the token it was made from.
     """
     own = principal.credential
     if of is not None and own is not None and len(own.ids) > 1:
@@ -408,20 +411,20 @@ def _require_op(principal: Principal, op: core.Op) -> None:
         case core.Grant() | core.Renew() | core.Release():
             require(principal, Right.LOCK, op.key)
             _require_holder(principal, op)
-        case core.Expire():  # of a lease that has run out, as the engine checks: anybody's
+        case core.Expire():  # the engine checks that the lease has expired, so it may be anyone's
             require(principal, Right.LOCK, op.key)
 
 
 def require_approve(principal: Principal, key: Key) -> None:
-    """Errors: AccessDenied unless `principal` may answer there; an admin of the key may."""
+    """Errors: AccessDenied unless `principal` may answer at `key`. An admin of the key may."""
     if not allows(principal.grants, Right.ADMIN, key):
         require(principal, Right.APPROVE, key)
 
 
 def _require_holder(principal: Principal, op: core.Grant | core.Renew | core.Release) -> None:
-    """A lease is taken, kept and given back in one's own name, or with the admin right.
+    """Errors: AccessDenied unless the holder is the principal's own, or it has the admin right.
 
-    What was granted before holders told their account is kept and given back by name.
+    A lease that was granted before holders recorded their account is renewed and released by name.
     """
     if is_owned_by(principal.name, principal.account, op.holder):
         return
@@ -432,8 +435,8 @@ def _require_holder(principal: Principal, op: core.Grant | core.Renew | core.Rel
 
 
 def _require_no_document(principal: Principal, op: core.Op) -> None:
-    """What lies below a document is written by the service alone, with the admin right; everybody
-    else edits it as a document, or removes it whole."""
+    """Errors: AccessDenied for a write below a document without the admin right. Only the service
+    writes there; all others edit the document, or remove it as a whole."""
     path = op.prefix if isinstance(op, core.DeletePrefix | core.Append) else op.key
     key = document_of(path)
     if key is None or allows_below(principal.grants, Right.ADMIN, document_prefix(key)):
@@ -444,10 +447,10 @@ def _require_no_document(principal: Principal, op: core.Op) -> None:
 
 @lru_cache(maxsize=_FILTERS_KEPT)
 def readable(grants: tuple[AccessGrant, ...]) -> Callable[[Key], bool]:
-    """A filter: whether a key may be read. It is applied to everything that is shown.
+    """A filter that says whether a key may be read; every answer passes through it.
 
-    A page of the log has tens of thousands of keys, each met once: so the patterns are one regular
-    expression, and no answer is remembered.
+    A page of the log has tens of thousands of keys, and each occurs once. A cache would not help,
+    so the patterns are compiled to one regular expression.
     """
     patterns = readable_patterns(grants)
     if not patterns:
@@ -457,13 +460,13 @@ def readable(grants: tuple[AccessGrant, ...]) -> Callable[[Key], bool]:
 
 
 def readable_patterns(grants: tuple[AccessGrant, ...]) -> tuple[Pattern, ...]:
-    """What may be read, as patterns: the filter lets through what one of them matches."""
+    """The patterns that may be read: the filter passes what one of them matches."""
     return tuple(parse_pattern(grant.pattern) for grant in grants if Right.READ in grant.rights)
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Where the keys lie that somebody may read and that a pattern may match.
+    """The ranges of keys that a principal may read and that a pattern may match.
 
     Only `ranges` are scanned for a reader, so neither the end of a page nor its cost depends on
     keys elsewhere. `is_exact`: every key in them may be read. It is False only for a grant with a

@@ -1,10 +1,11 @@
-"""The nouns of a board's past: moments, checkpoints, what a restore or a comparison answers.
+"""The types of a board's history: moments, checkpoints, and the answers of restores and
+comparisons.
 
     await board.checkpoint("before-plan")
     await board.restore("before-plan")
 
 A moment is a revision, the name of a checkpoint, "now", or an instant of time. All of these are
-plain and frozen; values in them are encoded bytes, except in what `client/board.py` hands out.
+plain and frozen. Their values are encoded bytes, except in the results of `client/board.py`.
 """
 
 import re
@@ -40,16 +41,16 @@ class Mark:
     epoch: Epoch
     chain: bytes
     origin: Point | None = None
-    """Where the board branched off, None if it did not."""
+    """Where the board branched off; None if it did not."""
     called: str = ""
-    """The name that it was archived under, if it has another one by now; see `Archive.join`."""
+    """The name under which it was archived, if it has another one now; see `Archive.join`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
     """Revisions that a board's engine lost and its archive has: after `survived`, up to `through`.
 
-    The board went on at revision `went_on`, with what it held at `survived`.
+    The board continued at revision `went_on`, with its content at `survived`.
     """
 
     survived: Revision
@@ -59,10 +60,10 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class LostBoard:
-    """A board of which the archive has revisions after `survived`, up to `through`, that its engine
-    has not; with `survived` 0 the engine has nothing of it.
+    """A board whose archive has revisions after `survived`, up to `through`, that its engine lost;
+    with `survived` 0 the engine has nothing of it.
 
-    `apart_from` is the board whose name it had, if it was set apart (`main~1` from `main`).
+    `apart_from` is the name that the board had before it was set apart (`main` for `main~1`).
     """
 
     board: str
@@ -73,7 +74,8 @@ class LostBoard:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version of a key as of `revision`: `entry`, or removed (None) by `author`, a signature."""
+    """A version of a key as of `revision`: `entry`, or None when `author` (a signature) removed
+    it."""
 
     key: Key
     revision: Revision
@@ -84,7 +86,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A key that two points do not hold alike; None = absent there."""
+    """A key that differs between two points; None = absent there."""
 
     key: Key
     before: Entry | None
@@ -113,8 +115,8 @@ Step = tuple[Revision, str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Each namespace's digest (32 bytes; one that holds nothing has none), and the last commit of
-    each agent."""
+    """The digest of each namespace (32 bytes; an empty one has none), and the last commit of each
+    agent."""
 
     digests: Mapping[str, bytes]
     steps: Mapping[str, Step]
@@ -122,7 +124,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Everything that a manifest says: see `integrity/signing.py`.
+    """The content of a manifest; see `integrity/signing.py`.
 
     `record` is the encoded value of the checkpoint's entry, `declared` the encoded values of
     `public/~declared/<agent>` by agent. `previous` is the hash of the board's manifest before this
@@ -148,8 +150,8 @@ NOW: Final = "now"
 CHECKPOINTS: Final = f"{SYSTEM}/checkpoints"
 RESTORES: Final = f"{SYSTEM}/restores"
 KEPT_CALLS: Final = f"{SYSTEM}/kept_calls"
-"""After a restore that keeps calls: `after` which revision, and up to which one (`through`), they
-were made. Another restore replaces it, or takes it away."""
+"""Written by a restore that keeps calls: they were made after revision `after`, up to `through`.
+Another restore replaces or removes it."""
 ORIGIN_KEY: Final = f"{SYSTEM}/origin"
 """The record in a branch, or an imported board, of where it came from."""
 
@@ -177,13 +179,14 @@ def checkpoint_key(name: str) -> Key:
 
 
 def declared_key(agent: str) -> Key:
-    """Where an agent declares what a checkpoint shall say of it: versions, a model's parameters."""
+    """Where an agent declares what its checkpoints record about it: versions, parameters of a
+    model."""
     return f"public/~declared/{agent}"
 
 
 def check_checkpoint(name: str) -> str:
-    """Return `name` if a checkpoint may have it: a segment that no revision and no `now` looks
-    like. Errors: InvalidRequest."""
+    """Return `name` if a checkpoint may have it: a segment that cannot be mistaken for a revision
+    or for "now". Errors: InvalidRequest."""
     if check_name(name, "checkpoint") == NOW or name.isdecimal():
         reason = f"{name!r} reads as a revision, or as the present"
         raise InvalidRequest(field="checkpoint", reason=reason)
@@ -196,8 +199,8 @@ def named_by_time(instant: datetime, request: str) -> str:
 
 
 def check_request(request: str) -> str:
-    """Return `request` if it can name one: 16 to 64 lower hex digits, made at random by whoever
-    asks. Errors: InvalidRequest."""
+    """Return `request` if it is a request id: 16 to 64 lower-case hex digits, drawn at random by
+    the caller. Errors: InvalidRequest."""
     if not _REQUEST.fullmatch(request):
         raise InvalidRequest(field="request", reason=f"{request!r:.80} is not random hex digits")
     return request
@@ -208,10 +211,10 @@ def check_request(request: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
-    """A checkpoint that is asked for; `request` names the asking, so that a retry is recognised.
+    """A request for a checkpoint; `request` is its random id, by which a retry is recognised.
 
-    With `barrier_ms`, every attached agent is asked for its state first, for up to that long; with
-    `stale_ok` it is taken even if some did not bring it, and says who.
+    With `barrier_ms`, the checkpoint first waits up to that long for every attached agent to
+    deliver its state. With `stale_ok` it is taken even if some did not, and names them.
     """
 
     name: str
@@ -236,7 +239,8 @@ class CheckpointRequest:
 class BarrierReport:
     """How the attached agents answered a checkpoint that asked for their state at `asked`.
 
-    They delivered it (`delivered`), left in the meantime (`left`), or did neither (`not_fresh`).
+    Each of them delivered it (`delivered`), left in the meantime (`left`), or did neither
+    (`not_fresh`).
     """
 
     asked: Revision
@@ -247,7 +251,7 @@ class BarrierReport:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A named revision of a board: when, by whom and why; `kind` says what it was made for."""
+    """A named revision of a board: when it was taken, by whom and why; `kind` says for what."""
 
     board: str
     name: str
@@ -262,13 +266,13 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """A checkpoint with its sealed manifest, as far as you may see it.
+    """A checkpoint with its signed manifest, as far as the caller may see it.
 
-    `digests` are those of the namespaces that you may read as a whole, `steps` the revision of each
+    `digests` has the namespaces that the caller may read as a whole, `steps` the revision of each
     agent's last commit, `declared` the agents' declarations (as JSON). `chain` covers the whole
     history up to the checkpoint, `previous` is the hash of the manifest before this one;
-    `signed_by` names the key. `memory` has, if there was a barrier, each agent that delivered, with
-    the revision of the memory that is in the checkpoint.
+    `signed_by` names the key. If there was a barrier, `memory` has each agent that delivered, with
+    the revision of its memory in the checkpoint.
     """
 
     checkpoint: Checkpoint
@@ -287,8 +291,8 @@ class CheckpointInfo:
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest:
-    """A restore that is asked for: to which moment, and why; `keep_calls`: whether agents are
-    answered what they called since."""
+    """A request to restore a board to a moment, with a note that says why. With `keep_calls`, calls
+    that agents made since are answered from the journal instead of being made again."""
 
     to: Moment
     request: str
@@ -298,11 +302,11 @@ class RestoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A board whose content is that of `from_revision` again, since `revision`, which begins
-    `epoch`.
+    """The result of a restore: since `revision`, which begins `epoch`, the board has the content of
+    `from_revision`.
 
-    `put_back` and `removed` count the keys that changed. The future that was abandoned ends at
-    checkpoint `before`, and stays readable.
+    `put_back` and `removed` count the keys that changed. The abandoned revisions end at checkpoint
+    `before` and stay readable.
     """
 
     revision: Revision
@@ -316,8 +320,8 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class RecoverRequest:
-    """A recovery that is asked for: to which archived moment (None: the newest that was lost), and
-    why."""
+    """A request to recover a board to an archived moment (None: the newest one that was lost), with
+    a note that says why."""
 
     at: Moment | None = None
     note: str = ""
@@ -325,11 +329,11 @@ class RecoverRequest:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """A board whose engine holds again what the archive has of `from_revision`, since `revision`,
-    which begins `epoch`.
+    """The result of a recovery: since `revision`, which begins `epoch`, the engine holds what the
+    archive has of `from_revision`.
 
-    While it is not `done`, revision and epoch are those that it is to have, 0 and "" if that is not
-    known yet. `entries` were put into the engine by now.
+    Until it is `done`, `revision` and `epoch` are the planned ones, or 0 and "" while they are
+    unknown; `entries` counts what was put into the engine so far.
     """
 
     done: bool
@@ -341,8 +345,8 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class RedactedRows:
-    """What a redaction took out of an archive: how many values, in how many revisions of a version
-    whose digests are over plain hashes, from which a short value can be guessed."""
+    """What a redaction removed from an archive: the number of values, and of revisions whose
+    digests are over unsalted hashes, from which a short value can be guessed."""
 
     versions: int
     guessable: int
@@ -350,7 +354,7 @@ class RedactedRows:
 
 @dataclass(frozen=True, slots=True)
 class RedactRequest:
-    """A redaction that is asked for: of which key, and why."""
+    """A request to redact a key, with a note that says why."""
 
     key: Key
     why: str
@@ -359,10 +363,10 @@ class RedactRequest:
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """A redaction, and how far it is: at which `step`, until it is `done`.
+    """A redaction and its progress: the `step` it has reached, until it is `done`.
 
-    `boards` are those that hold or held the key, as far as they have a name; `versions` and
-    `guessable` are as in `RedactedRows`; `left` says what is to be done by hand, if anything is.
+    `boards` has the named boards that hold or held the key; `versions` and `guessable` are as in
+    `RedactedRows`; `left` says what remains to be done by hand, if anything.
     """
 
     done: bool
@@ -375,7 +379,8 @@ class Redaction:
 
 @dataclass(frozen=True, slots=True)
 class BranchRequest:
-    """A branch that is asked for: a new board, from which moment, under which assumption."""
+    """A request for a branch: the name of the new board, the moment it begins from, and the
+    assumption behind it."""
 
     new: str
     at: Moment
@@ -385,7 +390,7 @@ class BranchRequest:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a board began: as the content of `board` at `revision`, because of `note`."""
+    """Where a board began: with the content of `board` at `revision`; `note` says why."""
 
     board: str
     revision: Revision
@@ -399,7 +404,8 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class DiffRequest:
-    """A page of what differs between two moments: `b` may be one of another board, `other`."""
+    """A request for a page of the differences between two moments. `b` may be a moment of another
+    board, `other`."""
 
     a: Moment
     b: Moment
@@ -411,7 +417,7 @@ class DiffRequest:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """Keys that two revisions do not hold alike, sorted; `next_key` continues."""
+    """Keys that differ between two revisions, sorted; `next_key` continues the listing."""
 
     a: Revision
     b: Revision
@@ -423,8 +429,8 @@ class Differences:
 class Verified:
     """The result of checking a board up to `revision`; nothing is damaged if `findings` is empty.
 
-    `more` says that there were more findings than listed. `erased` names the namespaces with a
-    destroyed data key: their values of that time are stored, but can no longer be decrypted.
+    `more` says that there were more findings than listed. `erased` names the namespaces whose data
+    key was destroyed: their values from that time are stored, but can no longer be decrypted.
     """
 
     revision: Revision
@@ -434,7 +440,7 @@ class Verified:
 
     @property
     def ok(self) -> bool:
-        """Whether everything is as it was written."""
+        """Whether nothing is damaged."""
         return not self.findings
 
 
@@ -444,7 +450,7 @@ class Verified:
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
     """What pruning keeps: the newest `last` checkpoints, the last one of each of the past `days`
-    days (UTC), and with `named` all that people named.
+    days (UTC), and, with `named`, every checkpoint that a person named.
 
     Pinned ones, and those that a board branched off at, are always kept. The full history (every
     revision, not only checkpoints) is kept for `history_ms`; None = for ever.
@@ -458,7 +464,7 @@ class RetentionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What pruning removed, or would: checkpoints by name, and versions of entries."""
+    """What pruning removed, or would remove: checkpoints by name, and a number of versions."""
 
     removed: tuple[str, ...]
     kept: tuple[str, ...]
@@ -470,8 +476,8 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class ExportPage:
-    """A page of a checkpoint on its way into a file; the first one has the sealed manifest and the
-    counters of `append`."""
+    """A page of an exported checkpoint; the first one has the signed manifest and the counters of
+    `append`."""
 
     revision: Revision
     entries: tuple[Entry, ...]
@@ -483,7 +489,7 @@ class ExportPage:
 
 @dataclass(frozen=True, slots=True)
 class ImportRequest:
-    """An import that is asked for: `board` begins as what the sealed manifest describes."""
+    """A request for an import: `board` begins with what the signed manifest describes."""
 
     request: str
     manifest: bytes

@@ -1,10 +1,10 @@
-"""The nouns of a commit: operations, conditions, what the log holds, what a reader gets.
+"""The types of a commit: operations, conditions, log entries, and what a reader gets.
 
 Invariants
-- Everything here is frozen; values are encoded bytes (`wire/codec.py`) that no rule looks into,
-  except that `increment` reads and writes integers.
-- A commit is wishes (`Op`), a log entry is facts (`Change`): absolute effects, so that replaying
-  the log, even twice, gives the state.
+- Everything here is frozen. Values are encoded bytes (`wire/codec.py`); no rule reads them, except
+  that `increment` reads and writes integers.
+- A commit holds requests (`Op`), a log entry holds absolute effects (`Change`). So replaying the
+  log, even twice, gives the state.
 """
 
 from enum import StrEnum
@@ -35,8 +35,8 @@ class Delete(Struct, frozen=True, gc=False):
 
 
 class DeletePrefix(Struct, frozen=True, gc=False):
-    """Remove every key below `prefix`; refused when there are more than OPERATIONS_MAX, those of
-    the commit's earlier ones included."""
+    """Remove every key below `prefix`. Refused when a commit's operations of this kind remove more
+    than OPERATIONS_MAX keys in all."""
 
     prefix: Prefix
 
@@ -62,8 +62,8 @@ class Increment(Struct, frozen=True, gc=False):
 class Grant(Struct, frozen=True, gc=False):
     """Grant lease `key` to `holder` for `ttl_ms`; its fence is the commit's revision.
 
-    While somebody has it by the engine's clock: with `wait` the holder joins the end of its queue,
-    on a ticket that is good for `ttl_ms`; without, LeaseHeld. A holder has it, or waits, once.
+    If it is held, by the engine's clock: with `wait` the holder joins the end of its queue, with a
+    ticket that is valid for `ttl_ms`; without, LeaseHeld. A holder has it, or waits for it, once.
     """
 
     key: Key
@@ -75,8 +75,8 @@ class Grant(Struct, frozen=True, gc=False):
 class Renew(Struct, frozen=True, gc=False):
     """Prolong lease `key` to `ttl_ms` from now; Fenced unless (fence, holder) is current.
 
-    With fence 0: prolong the ticket of the waiting `holder`; Fenced if it does not wait.
-    A commit of nothing else makes no revision, unless it changes a time to live.
+    With fence 0: prolong the ticket of the waiting `holder`; Fenced if it does not wait. A commit
+    that only renews makes no revision, unless it changes a time to live.
     """
 
     key: Key
@@ -97,7 +97,8 @@ class Release(Struct, frozen=True, gc=False):
 
 
 class Expire(Struct, frozen=True, gc=False):
-    """As Release, by anybody, of a lease that has run out by the engine's clock; else LeaseHeld."""
+    """As Release, by any principal, of a lease that has expired by the engine's clock; else
+    LeaseHeld."""
 
     key: Key
     holder: str
@@ -107,8 +108,8 @@ class Expire(Struct, frozen=True, gc=False):
 class PutBack(Struct, frozen=True, gc=False):
     """Set `key` to what it held at an earlier revision; only in a commit that `begins` an epoch.
 
-    A `value` of None removes it. `item` is the index of `key` in its list: `append` goes on above
-    it, though the engine does not know that it was ever given.
+    A `value` of None removes it. `item` is the index of `key` in its list: `append` continues above
+    it, even if the engine has no record of that index.
     """
 
     key: Key
@@ -135,10 +136,11 @@ class KeyAt(Struct, frozen=True, gc=False):
 class PrefixUnchanged(Struct, frozen=True, gc=False):
     """No key below `prefix` was written or removed after revision `since`.
 
-    Of a whole namespace (`public`) this is not about its books, the branches whose names begin with
-    `~`: presences and such change all the time. A prefix that names one is about it.
-    Refused (LimitExceeded) when more than OPERATIONS_MAX keys, living or lately removed, lie there,
-    those that the commit's earlier ones looked at included.
+    A whole namespace (`public`) does not include its runtime branches, whose names begin with `~`:
+    presences, for instance, change all the time. A prefix that names such a branch includes it.
+
+    Refused (LimitExceeded) when more than OPERATIONS_MAX keys, live or recently removed, lie below
+    all such prefixes of one commit.
     """
 
     prefix: Prefix
@@ -160,8 +162,7 @@ class HeldFence(Struct, frozen=True, gc=False):
 
 
 _NARROWED = "@"
-"""Not allowed in names: it stands for the dot between an account and the rest of a narrowed
-name."""
+"""Not allowed in names: it replaces the dot between an account and the rest of a narrowed name."""
 
 
 def signature(name: str, account: str) -> str:
@@ -182,12 +183,12 @@ def name_of(signed: str) -> str:
 
 
 def account_of(signed: str) -> str:
-    """The account behind a signature: whose token it was, before it was narrowed."""
+    """The account behind a signature: the subject of the token before it was narrowed."""
     return signed.partition(_NARROWED)[0]
 
 
 def narrowed_from(signed: str) -> str:
-    """The account behind a signature, if its name is another one; else ""."""
+    """The account behind a signature, if it differs from its name; else ""."""
     account, mark, _ = signed.partition(_NARROWED)
     return account if mark else ""
 
@@ -200,7 +201,7 @@ class CommitId(Struct, frozen=True, gc=False):
     """Names one attempt of one writer, so that a retry is recognised.
 
     `agent` writes on `lane` (0..LANES_MAX-1), where it has one commit in flight at a time; within
-    an `incarnation` (a random id of the writing process) steps on a lane only grow. This is the
+    an `incarnation` (a random id of the writing process) the steps on a lane only grow. This is the
     client session of Ongaro's Raft thesis (section 6.3) with a bounded number of sessions.
     """
 
@@ -218,14 +219,15 @@ class Commit(Struct, frozen=True, gc=False):
     mod_revision) pairs that were read; they are kept as provenance, and are conditions only if they
     are also in `conditions`.
 
-    `account` is that of the token, if `id.agent` was narrowed from it, else "". The service sets
-    it, whatever the writer said. It parts lanes, too: two accounts never share one.
+    `account` is that of the token, if `id.agent` was narrowed from it, else "". The service sets it
+    and ignores what the writer sent. Lanes are separate for each account.
 
-    A commit that `begins` an epoch is a restore: it takes effect only as `begins.revision`, that
-    is if nobody committed since its operations (PutBack, Delete) were computed, voids all leases,
-    and no other commit of an older epoch is accepted after it.
+    A commit that `begins` an epoch is a restore: it takes effect only as `begins.revision`, that is
+    if there was no other commit since its operations (PutBack, Delete) were computed. It voids all
+    leases, and no commit of an older epoch is accepted after it.
 
-    `salt` is drawn by the service: it keeps the digest of the entry from telling what it is over.
+    `salt` is drawn by the service: without it, a short value could be guessed from the entry's
+    digest.
     """
 
     id: CommitId
@@ -243,18 +245,18 @@ class Commit(Struct, frozen=True, gc=False):
 
     @property
     def author(self) -> str:
-        """The signature of who commits."""
+        """The signature of the agent that commits."""
         return signature(self.id.agent, self.account)
 
 
 Result = int | str | tuple[str | int, ...] | None
 """What an operation computed: increment -> the new integer; append -> the new key; delete -> 1 if
 the key existed, else 0; delete prefix -> the keys removed, sorted; an operation on a lease -> the
-lease as it is then (core/lease.py `to_result`), () when nobody has it; put, put back -> None."""
+lease as it is then (core/lease.py `to_result`), () when it is free; put, put back -> None."""
 
 
 def changed_nothing(ops: "tuple[Op, ...]", results: tuple[Result, ...]) -> bool:
-    """Whether operations with these results removed nothing, and did nothing else."""
+    """Whether all operations are removals, and none of them removed anything."""
     return all(
         isinstance(op, Delete | DeletePrefix) and not result
         for op, result in zip(ops, results, strict=True)
@@ -265,9 +267,9 @@ class Committed(Struct, frozen=True, gc=False):
     """The commit took effect as `revision` at `time_ms`; `results` has one item per operation.
 
     A commit that changed nothing but deadlines of leases made no revision: `revision` is the newest
-    one then, and `time_ms` the moment from which they were prolonged.
-    `duplicate` says that this very commit had been applied before and nothing happened now.
-    `level` is what it survives if that is more than its engine promises for all, else empty.
+    one then, and `time_ms` the moment from which they were prolonged. `duplicate` says that this
+    commit had been applied before and nothing happened now. `level` is what it survives, if that is
+    more than its engine promises for every commit; else empty.
     """
 
     revision: Revision
@@ -309,11 +311,11 @@ class Change(Struct, frozen=True, gc=False):
 
 
 class Kept(Struct, frozen=True, gc=False):
-    """What is kept in place of an entry's salt once values of it were redacted.
+    """What is kept in place of an entry's salt once some of its values were redacted.
 
-    `stands` has what stands for the changes at `places`: their leaves; in an entry that never had a
-    salt the SHA-256 of their values. `salts` are those of all changes, empty for those at `places`,
-    and of what no reader is shown, empty if that is gone, too; `leaves` are the others.
+    `stands` has, for the changes at `places`, their leaves; in an entry that never had a salt, the
+    SHA-256 of their values. `salts` has the salts of all changes (empty at `places`) and that of
+    the hidden part of the entry (empty if that was redacted, too). `leaves` has the padding leaves.
     """
 
     places: tuple[int, ...]
@@ -325,14 +327,15 @@ class Kept(Struct, frozen=True, gc=False):
 class LogEntry(Struct, frozen=True, gc=False):
     """One revision of a board.
 
-    `digest` is over salted hashes of its changes (core/entry_digest.py); without a `salt`, which no
-    reader is shown, it is the SHA-256 of the encoded commit as its service sent it.
+    `digest` is over salted hashes of its changes (core/entry_digest.py). Readers never get the
+    `salt`. In an entry without one, `digest` is the SHA-256 of the encoded commit as its service
+    sent it.
 
-    An entry with `epoch` set begins that epoch. A restore's has the changes that lead back to
+    An entry with `epoch` set begins that epoch. That of a restore has the changes that lead back to
     `epoch.from_revision`; any other is a marker without changes, whose revision may be far above
-    the one before. Every other entry follows its predecessor without a gap.
+    the one before. Entries that begin no epoch follow their predecessor without a gap.
 
-    Once a value of it was redacted (core/redaction.py), it has `kept` in place of its salt.
+    Once one of its values was redacted (core/redaction.py), it has `kept` in place of its salt.
     """
 
     revision: Revision
@@ -355,7 +358,7 @@ class LogEntry(Struct, frozen=True, gc=False):
 
     @property
     def signed(self) -> str:
-        """The signature of who committed it."""
+        """The signature of the agent that committed it."""
         return signature(self.id.agent, self.account)
 
 
@@ -363,7 +366,8 @@ class LogEntry(Struct, frozen=True, gc=False):
 
 
 class Entry(Struct, frozen=True, gc=False):
-    """The entry of a key: encoded `value`, author and time, and since when it has existed.
+    """The entry of a key: its encoded `value`, author, time, and the revision since which it
+    exists.
 
     `author` is a signature.
     """
@@ -378,9 +382,9 @@ class Entry(Struct, frozen=True, gc=False):
 
 
 class Waiter(Struct, frozen=True, gc=False):
-    """Somebody in the queue of a lease, with a ticket that is good until `until_ms`.
+    """A place in the queue of a lease, with a ticket that is valid until `until_ms`.
 
-    `account` is that of who asked; "" where it is not known.
+    `account` is that of the requester; "" where it is not known.
     """
 
     holder: str
@@ -390,13 +394,13 @@ class Waiter(Struct, frozen=True, gc=False):
 
 
 class Lease(Struct, frozen=True, gc=False):
-    """A granted lease. `until_ms` only decides when somebody else may take over.
+    """A granted lease. `until_ms` only decides when another holder may take over.
 
-    `waiters` are in the order in which it will be granted to them. `until_ms`, and those of the
-    waiters, are the engine's: a change in the log has them as of its revision. `ttl_ms` is the time
-    for which it was granted or last renewed; None in results and in changes of the log. `account`
-    is that of the requester: "" in results and changes, and for leases from before accounts were
-    recorded.
+    `waiters` are in the order in which it will be granted to them. The engine sets `until_ms`, and
+    those of the waiters; a change in the log has them as of its revision. `ttl_ms` is the time to
+    live with which it was granted or last renewed; None in results and in changes of the log.
+    `account` is that of the requester: "" in results and changes, and for leases from before
+    accounts were recorded.
     """
 
     key: Key
@@ -426,12 +430,12 @@ class Epoch(Struct, frozen=True, gc=False):
 
 CREATED = "created"
 ENGINE = "engine"
-"""The engine came back and may hold less than was acknowledged."""
+"""The engine restarted and may hold less than was acknowledged."""
 RESTORE = "restore"
 BRANCH = "branch"
-"""The board began as another one's content (a branch, an import)."""
+"""The board began with the content of another one (a branch, an import)."""
 RECOVER = "recover"
-"""The board began again as what its archive had, after its engine had lost it."""
+"""The board began again from its archive, after its engine had lost it."""
 
 
 class Head(Struct, frozen=True, gc=False):
@@ -461,7 +465,7 @@ class Seed(Struct, frozen=True, gc=False):
 
 
 class Reading(Struct, frozen=True, gc=False):
-    """Entries as they were together at one revision, in the order asked for (absent = left out).
+    """Entries as they were at one revision, in the order of the request (absent ones are left out).
 
     `next_key` continues a listing that was cut short: pass it as `after`. `leases` belong to a
     reading of leases; it has no entries.
@@ -478,9 +482,9 @@ class Proof(Struct, frozen=True, gc=False):
     """The data that is needed, together with the visible part of a log entry, to compute its
     digest.
 
-    `salts` has one for each visible change, `contents` the SHA-256 of each of their values that is
-    stored in another form than it is shown in; `leaves` stand for everything else. For a change
-    that was redacted the salt is empty, and its leaf stands in the place of its content.
+    `salts` has one for each visible change; `contents` has the SHA-256 of each of their values that
+    is stored in another form than the reader gets; `leaves` stand for everything else. A redacted
+    change has an empty salt, and its leaf in place of its content.
     """
 
     salts: tuple[bytes, ...]

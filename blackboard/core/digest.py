@@ -2,16 +2,16 @@
 
 LtHash16: each element becomes a vector of 1,024 numbers of 16 bits, and the sum of a set is the sum
 of its vectors, number by number. Adding and removing commute, so the sum of a namespace at any
-revision follows from the one before and what changed, whatever the order in which it was written.
+revision follows from the one before and the changes, in whatever order they were made.
 
 Invariants
 - `add` and `remove` undo each other; the sum of nothing is EMPTY (0).
-- Two different sets with the same sum cannot be found by anybody who could not also break the
-  lattice problem below; 16 bits by 1,024 is the size that its authors put above 200 bits.
+- To find two different sets with the same sum is as hard as the lattice problem of the papers
+  below. Their authors estimate 16 bits by 1,024 at more than 200 bits of security.
 
-A sum is a Python integer of SUM_BYTES bytes: the lane i stands in its bits 16i..16i+15. One machine
-word holds several lanes, so that one big addition, with the highest bit of each lane done apart,
-adds them all.
+A sum is a Python integer of SUM_BYTES bytes; lane i is in its bits 16i..16i+15. A machine word
+holds several lanes, so one big addition adds them all. The highest bit of each lane is added
+separately, so that no carry crosses into the next lane.
 
 Source: M. Bellare, D. Micciancio, "A New Paradigm for Collision-Free Hashing" (1997); K. Lewi,
 W. Kim, I. Maykov, S. Weis, "Securing Update Propagation with Homomorphic Hashing" (2019).
@@ -26,7 +26,7 @@ LANES: Final = 1_024
 LANE_BITS: Final = 16
 SUM_BYTES: Final = LANES * LANE_BITS // 8
 EMPTY: Final = 0
-"""The sum of no element."""
+"""The sum of the empty set."""
 
 _TOPS: Final = int.from_bytes(b"\x00\x80" * LANES, "little")  # the highest bit of each lane
 _RESTS: Final = int.from_bytes(b"\xff\x7f" * LANES, "little")  # all the others
@@ -35,7 +35,7 @@ _RESTS: Final = int.from_bytes(b"\xff\x7f" * LANES, "little")  # all the others
 def element(key: Key, content: bytes, expires_at_ms: Milliseconds | None) -> bytes:
     """The element (32 bytes) that stands for an entry: its key, value and expiry.
 
-    `content` is the SHA-256 of the encoded value, so that a large value need not be at hand.
+    `content` is the SHA-256 of the encoded value, so that a large value need not be loaded.
     """
     name = key.encode()
     expiry = 0 if expires_at_ms is None else expires_at_ms + 1
@@ -54,7 +54,7 @@ def add(total: int, item: bytes) -> int:
 
 
 def remove(total: int, item: bytes) -> int:
-    """`total` with one element less."""
+    """`total` without one element."""
     other = _expand(item)
     return ((total | _TOPS) - (other & _RESTS)) ^ ((total ^ other ^ _TOPS) & _TOPS)
 
@@ -86,4 +86,4 @@ def _expand(item: bytes) -> int:
 
 
 EMPTY_DIGEST: Final = digest_of(EMPTY)
-"""The digest of a namespace that holds nothing."""
+"""The digest of an empty namespace."""

@@ -1,25 +1,26 @@
-"""The digest of a log entry: a hash over salted hashes of what the entry says.
+"""The digest of a log entry: a hash over salted hashes of its parts.
 
-Each change is a leaf: the hash of a salt and of the change. One more leaf stands for what no reader
-is shown: the commit's id, its grounds and results. The digest is a hash over the header, which
-every reader of the entry is shown, and all leaves. So who is shown some of the changes, with their
-salts, and the other leaves, can compute the digest; of the rest the leaves tell nothing, for to
-guess what stands behind one is to guess its salt. And what a leaf stands for can be taken away, and
-the digest with all that is chained to it still stands.
+Each change is a leaf: the hash of a salt and of the change. One more leaf stands for the part that
+readers never get: the commit's id, its grounds and results. The digest is a hash over the header,
+which every reader of the entry gets, and all leaves. So a reader with some of the changes, their
+salts and the other leaves can compute the digest. The leaves reveal nothing about the rest: to
+guess the content of a leaf, one would have to guess its salt. Content can also be removed later;
+its leaf stays, so the digest and everything chained to it remain valid.
 
 Invariants
-- salts follow from the entry's `salt`, 16 random bytes that no reader is shown: each of them tells
-  nothing of the others.
-- leaves are in the order of their bytes, and padded with random ones to a power of two, at least
-  LEAVES_MIN: neither places nor numbers tell how many changes a reader is not shown.
-- an entry of which values were redacted has, in place of the salt, those of all its other leaves,
-  and the leaves that stand for what is gone (`Kept`): the digest is the same, and nothing that is
-  kept tells what a value was.
-- an entry without `salt` (of a version before this one, or the marker of an epoch) has the digest
-  that it came with: the SHA-256 of the encoded commit.
+- The salts are derived from the entry's `salt`, 16 random bytes that readers never get. None of
+  them reveals another.
+- Leaves are sorted by their bytes and padded with random ones to a power of two, at least
+  LEAVES_MIN. So neither their order nor their number reveals how many changes are hidden from a
+  reader.
+- An entry with redacted values has, in place of the salt, the salts of its other leaves, and the
+  leaves of what was removed (`Kept`). Its digest is the same, and nothing that is kept reveals a
+  removed value.
+- An entry without `salt` (from an older version, or the marker of an epoch) keeps the digest that
+  it came with: the SHA-256 of the encoded commit.
 
 Sources: commitments to single claims with salts and decoys as in SD-JWT (RFC 9901, sections 4.2 and
-4.2.5); a tag in front of what is hashed keeps leaf and digest apart, as in RFC 6962, section 2.1.
+4.2.5); a tag before the hashed bytes separates leaves from digests, as in RFC 6962, section 2.1.
 """
 
 import hashlib
@@ -36,7 +37,7 @@ from blackboard.limits import PROOF_LEAVES_MAX
 from blackboard.units import Key
 
 SALT_BYTES: Final = 16
-"""Of an entry's salt, and of each leaf's: nobody tries 2**128 of them."""
+"""Size of an entry's salt, and of each leaf's: 128 bits cannot be searched."""
 LEAVES_MIN: Final = 4
 """Leaves of the smallest entry: an ordinary step, of one to three changes, has no more."""
 HASH_BYTES: Final = 32
@@ -52,41 +53,41 @@ def content_of(change: Change) -> bytes | None:
 def proof_of(
     entry: LogEntry, readable: Callable[[Key], bool], content: Callable[[bytes], bytes]
 ) -> Proof | None:
-    """The proof for a reader who is shown the changes of the keys that are `readable`.
+    """The proof for a reader that gets the changes of the keys that are `readable`.
 
-    `content` is the SHA-256 of a value as it is kept. None for an entry without a salt, or with
-    more than PROOF_LEAVES_MAX leaves.
+    `content` is the SHA-256 of a value as it is stored. Returns None for an entry without a salt,
+    or with more than PROOF_LEAVES_MAX leaves.
     """
     if not is_salted(entry) or len(entry.changes) >= PROOF_LEAVES_MAX:
         return None
     made, salts = Leaves(entry), salts_of(entry)
-    shown: list[tuple[bytes, bytes | None]] = []
+    visible: list[tuple[bytes, bytes | None]] = []
     own: set[bytes] = set()
     for salt, change in zip(salts, entry.changes, strict=False):
         kept = None if change.value is None else content(change.value)
         leaf = made.add(change, kept)
         if readable(change.key):
             own.add(leaf)
-            shown.append((salt, _told(salt, leaf, change, kept)))
+            visible.append((salt, _disclosed(salt, leaf, change, kept)))
     others = sorted(leaf for leaf in made.all() if leaf not in own)
-    return Proof(tuple(s for s, _ in shown), tuple(c for _, c in shown), tuple(others))
+    return Proof(tuple(s for s, _ in visible), tuple(c for _, c in visible), tuple(others))
 
 
-def _told(salt: bytes, leaf: bytes, change: Change, kept: bytes | None) -> bytes | None:
-    """What a proof has beside the salt of a change."""
+def _disclosed(salt: bytes, leaf: bytes, change: Change, kept: bytes | None) -> bytes | None:
+    """What a proof has for a change beside its salt: a leaf, a hash of its value, or nothing."""
     if not salt:
         return leaf
     return kept if kept != content_of(change) else None
 
 
 def is_proved(entry: LogEntry, proof: Proof) -> bool:
-    """Whether the digest of `entry` is over what is shown of it, and what `proof` adds."""
+    """Whether the digest of `entry` is that of its visible part and `proof`."""
     if not len(entry.changes) == len(proof.salts) == len(proof.contents):
         return False
     leaves = list(proof.leaves)
     times: dict[Key, int] = {}
-    shown = zip(entry.changes, proof.salts, proof.contents, strict=True)
-    for change, salt, content in shown:
+    visible = zip(entry.changes, proof.salts, proof.contents, strict=True)
+    for change, salt, content in visible:
         times[change.key] = times.get(change.key, 0) + 1
         if salt:
             leaves.append(leaf_of(salt, change, content or content_of(change), times[change.key]))
@@ -108,7 +109,7 @@ class Leaves:
         self._times: dict[Key, int] = {}
 
     def add(self, change: Change, content: bytes | None) -> bytes:
-        """The leaf of the next change; `content` is the SHA-256 of its value."""
+        """Add the leaf of the next change and return it; `content` is the SHA-256 of its value."""
         number = len(self._found)
         times = self._times[change.key] = self._times.get(change.key, 0) + 1
         leaf = self._stands.get(number)
@@ -118,16 +119,17 @@ class Leaves:
         return leaf
 
     def digest(self) -> bytes:
-        """The digest of the entry, all of whose changes were added."""
+        """The digest of the entry, once all changes were added."""
         return digest_over(self._entry, self.all())
 
     def all(self) -> list[bytes]:
-        """Every leaf, in no order that tells anything: also that of what no reader is shown, and
-        those that stand for nothing."""
+        """All leaves, in no particular order: those of the changes, of the hidden part, and the
+        padding."""
         return [*self._found, *self.others()]
 
     def others(self) -> list[bytes]:
-        """Those of no change, once all changes were added."""
+        """The leaves of no change (the hidden part and the padding), once all changes were
+        added."""
         kept = self._entry.kept
         hidden = [self.hidden()] if self._salts[-1] else []
         if kept is not None:
@@ -135,7 +137,7 @@ class Leaves:
         return [*hidden, *_padding(self._entry.salt, len(self._found) + 1)]
 
     def hidden(self) -> bytes:
-        """That of what no reader is shown."""
+        """The leaf of the part that readers never get."""
         return _hash_leaf(self._salts[-1], _hidden(self._entry))
 
 
@@ -148,8 +150,8 @@ def digest_of(entry: LogEntry) -> bytes:
 
 
 def digest_over(entry: LogEntry, leaves: Sequence[bytes]) -> bytes:
-    """The digest of an entry with these leaves. Of the entry itself the header counts: revision,
-    time, author, note and epoch."""
+    """The digest of an entry with these leaves. Only the header of `entry` is used: revision, time,
+    author, note and epoch."""
     epoch = entry.epoch
     begun = epoch and [epoch.number, epoch.id, epoch.cause, epoch.from_revision, epoch.revision]
     header = encode([entry.revision, entry.time_ms, entry.signed, entry.note, begun])
@@ -170,16 +172,18 @@ def is_salted(entry: LogEntry) -> bool:
 
 
 def standing(entry: LogEntry) -> dict[int, bytes]:
-    """What stands for the changes that were redacted, by their places."""
+    """The leaves of the redacted changes, by their places in the entry."""
     kept = entry.kept
     return {} if kept is None else dict(zip(kept.places, kept.stands, strict=True))
 
 
 def redacted(entry: LogEntry, contents: Sequence[bytes | None], places: Sequence[int]) -> LogEntry:
-    """`entry` without anything that tells what the values at `places` were, or were made of.
+    """`entry` without anything that reveals the values at `places`, or what they were computed
+    from.
 
     `contents` has the SHA-256 of each change's value; the values themselves stay, for the caller to
-    replace. With the values of counters go the results, which have them, too.
+    replace. The results are removed together with the values of counters, because they contain
+    them.
     """
     stands = standing(entry)
     if not is_salted(entry):
@@ -207,8 +211,8 @@ def _standing_for(
 
 
 def salts_of(entry: LogEntry) -> list[bytes]:
-    """The salts of an entry's changes, and at the end that of what no reader is shown; empty ones
-    for what was redacted."""
+    """The salts of an entry's changes, and last that of the hidden part; empty for what was
+    redacted."""
     if entry.kept is not None:
         return list(entry.kept.salts)
     count = len(entry.changes) + 1

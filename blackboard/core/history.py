@@ -1,18 +1,15 @@
-"""The form of a log: one entry per revision, in order, without gaps except where an epoch begins.
+"""The log of a board: its form, what a reader sees of an entry, and pages of it.
 
 Invariants of a well-formed log, which `check_sequence` tests
-- revisions increase strictly; only the marker of an engine that came back may skip some, and the
+- revisions increase strictly; only the marker of an engine that restarted may skip some, and the
   first entry of a board that began as a branch.
 - the `epoch.revision` of an entry that begins one is its own revision, and `epoch.from_revision`
   lies before it.
 
-The visible part of a log entry with very many changes: a restore of thousands of keys.
-
-All watchers get it at the same moment, each with its own part. Matching each key for each watcher
-takes a microsecond or two, a tenth of a second in all; so the keys are sorted once, and the part
-below a path is found by bisection.
-
-Invariant: the answer is that of `history.visible` and `history.bounded`.
+A restore of thousands of keys is one log entry, and all watchers get it at the same moment, each
+with its own part. Matching each key for each watcher takes a microsecond or two, a tenth of a
+second in all. `LargeEntry` sorts the keys once instead, and finds the part below a path by
+bisection; its answers are those of `visible` and `bounded`.
 """
 
 from bisect import bisect_left
@@ -43,7 +40,7 @@ _EVERYTHING = (parse_pattern("**"),)
 COST_OF_ENTRY: Final = 200
 _COST_OF_CHANGE: Final = 80
 _PORTION_CHANGES: Final = 512
-"""Changes that are looked at in one go: about a millisecond."""
+"""Changes that are processed without a pause: about a millisecond."""
 
 
 def check_sequence(after: Revision, entries: Iterable[LogEntry]) -> Revision:
@@ -67,7 +64,7 @@ def _may_skip(epoch: Epoch, last: Revision) -> bool:
 
 
 def check_seed(seed: Seed, after: Key, entries: Iterable[Entry]) -> Key:
-    """Check a page of what a board is to begin with; returns its last key.
+    """Check a page of a new board's content; returns its last key.
 
     `after` is the last key of the page before ("" = this is the first).
     Errors: InvalidRequest when the keys do not ascend, or an entry is not older than the seed.
@@ -112,9 +109,9 @@ def logged(
 ) -> LogEntry | None:
     """The part of `entry` that a reader of the log may see, or nothing.
 
-    As `visible`, of all keys; and an entry that changed nothing, if the reader may read what its
-    author keeps private: who may read everything finds every revision in the log.
-    With `pattern`: as `visible`, of what matches. With `author`: nothing of what others committed.
+    As `visible`, for all keys. An entry that changed nothing is included if the reader may read its
+    author's private namespace; so a reader with every right finds every revision in the log. With
+    `pattern`, as `visible` for that pattern. With `author`, only that author's commits.
     """
     if author is not None and entry.author != author:
         return None
@@ -128,7 +125,7 @@ def logged(
 def shown(
     entry: LogEntry, changes: tuple[Change, ...], readable: Callable[[Key], bool]
 ) -> LogEntry:
-    """`entry` with the changes that a reader may see, and nothing that reveals others."""
+    """`entry` with the changes that a reader may see, and nothing that reveals other changes."""
     return replace(
         entry,
         changes=changes,
@@ -151,7 +148,7 @@ def bounded(entry: LogEntry | None) -> LogEntry | None:
 
 
 def bounded_at(cost: int, entry: LogEntry) -> None:
-    """Check what a reader may see of `entry`, which begins an epoch, by its cost. As `bounded`."""
+    """As `bounded`, for an `entry` that begins an epoch and whose visible part has this `cost`."""
     if cost > RESYNC_BYTES:
         assert entry.epoch is not None
         raise Resync(entry.revision, entry.epoch.id, entry.epoch.from_revision)
@@ -170,10 +167,10 @@ def portions(entries: Sequence[LogEntry]) -> Iterator[Sequence[LogEntry]]:
 
 
 class Gathered:
-    """What one answer shows of the log: it ends by revisions, and by the bytes that it shows.
+    """Collects one page of the log. It ends after a number of revisions, or of visible bytes.
 
-    `show` says what the reader gets of an entry, `prove` what proves it, if that is wanted; `left`
-    is how many may still be looked through.
+    `show` returns the visible part of an entry, `prove` its proof, if proofs were requested; `left`
+    is how many entries may still be read.
     """
 
     def __init__(
@@ -212,7 +209,7 @@ class Gathered:
 
 
 def coalesce(entries: Sequence[LogEntry]) -> LogEntry:
-    """Several revisions as one: the last one's, with the last change of each key.
+    """Several revisions as one: the last one, with the last change of each key.
 
     Epoch markers among them survive as the newest epoch.
     """
@@ -230,7 +227,7 @@ def coalesce(entries: Sequence[LogEntry]) -> LogEntry:
 def cost_of(entry: LogEntry) -> int:
     """About how many bytes `entry` occupies in memory and in a frame."""
     size = COST_OF_ENTRY
-    for change in entry.changes:  # a generator, or a function, would cost as much as all else
+    for change in entry.changes:  # a generator or a function would cost as much as the rest
         size += _COST_OF_CHANGE + len(change.key) + len(change.value or b"")
     return size
 
@@ -241,12 +238,12 @@ def cost_of_change(change: Change) -> int:
 
 
 def excess(head: Head, kept: int) -> int:
-    """How many of the oldest log entries are more than a tenth above `kept`, else 0."""
+    """How many of the oldest log entries to drop to keep `kept`; 0 until a tenth more are there."""
     return head.log_entries - kept if head.log_entries > kept + kept // 10 else 0
 
 
 LARGE_CHANGES: Final = 256
-"""Changes above which this pays."""
+"""Number of changes from which sorting them pays."""
 
 
 class LargeEntry:
@@ -264,7 +261,7 @@ class LargeEntry:
         self._costs = list(accumulate(costs, initial=0))
 
     def visible(self, wanted: tuple[Pattern, ...], readable: tuple[Pattern, ...]) -> LogEntry:
-        """What matches a pattern of both, in the order of the entry.
+        """The changes that match a `wanted` and a `readable` pattern, in the order of the entry.
 
         Errors: Resync when that is more than RESYNC_BYTES.
         """
@@ -279,7 +276,7 @@ class LargeEntry:
     def _spans(
         self, wanted: tuple[Pattern, ...], readable: tuple[Pattern, ...]
     ) -> list[tuple[int, int]]:
-        """Where in the order of the keys it stands: ascending, apart."""
+        """Spans in the sorted keys that match: ascending and disjoint."""
         found: list[tuple[int, int]] = []
         for want in wanted:
             for read in readable:
@@ -294,7 +291,7 @@ class LargeEntry:
         return apart
 
     def _matched(self, one: Pattern, other: Pattern) -> list[tuple[int, int]]:
-        """Where the keys stand that both match."""
+        """Spans of the sorted keys that both patterns match."""
         (start, end), (first, last) = self._span(one), self._span(other)
         start, end = max(start, first), min(end, last)
         to_ask = [pattern for pattern in (one, other) if not pattern.is_subtree]
@@ -307,7 +304,7 @@ class LargeEntry:
         ]
 
     def _span(self, pattern: Pattern) -> tuple[int, int]:
-        """Where all keys stand that `pattern` may match: those below its literal path, or it."""
+        """The span of the keys that `pattern` may match: its literal path, or all below it."""
         if pattern.literal:
             start = bisect_left(self._keys, pattern.prefix)
             return start, start + (self._keys[start : start + 1] == [pattern.prefix])

@@ -4,9 +4,10 @@ Invariants (tests/guarantees/ checks them over recorded histories)
 - L1 at most one (fence, holder) of a lease is current at any revision.
 - L2 fences of a lease only grow: a fence is the revision of its grant.
 - L3 the log names lease, holder and fence of each grant.
-- L4 what relies on a fence that is not current changes nothing (Fenced), whatever any clock says.
+- L4 a commit that relies on a fence that is not current changes nothing (Fenced), whatever any
+  clock says.
 - L5 a lease whose holder died goes to the next one within its time to live and one sweep.
-- L6 holders are served in the order in which they asked, except those that stopped waiting.
+- L6 requests are granted in their order, except for those that stopped waiting.
 
 Time decides only who may take over: `until_ms` is compared with the engine's clock, never a fence.
 It is not part of a board's history: a renewal moves it without a revision, and when an engine opens
@@ -33,9 +34,10 @@ _AGENT_CHARACTERS_MAX: Final = SEGMENT_BYTES_MAX - _UNIQUE_CHARACTERS - len("~")
 
 
 def holder_prefix(agent: str) -> str:
-    """The beginning of the names of `agent`'s holders, before their last `~`: its name.
+    """What the names of `agent`'s holders have before their last `~`: the agent's name.
 
-    Of a name too long for that, its beginning and a digest: no other agent is called so by chance.
+    A name that is too long is cut and gets a digest, so that no other agent has the same prefix by
+    chance.
     """
     if len(agent) <= _AGENT_CHARACTERS_MAX:
         return agent
@@ -44,10 +46,10 @@ def holder_prefix(agent: str) -> str:
 
 
 def owner_prefix(agent: str, account: str) -> str:
-    """As `holder_prefix`, of what `agent` is granted on `account` ("" = that of its own name).
+    """As `holder_prefix`, for leases of `agent` on `account` ("" = the account of its own name).
 
     A name without a dot has one account. In one with dots an `@` stands where the account ends:
-    `buyer@me` for `buyer.me` of `buyer`, `buyer.me@` for that of an account `buyer.me`.
+    `buyer@me` for `buyer.me` of the account `buyer`, `buyer.me@` for that of an account `buyer.me`.
     """
     if "." not in agent:
         return holder_prefix(agent)
@@ -56,13 +58,13 @@ def owner_prefix(agent: str, account: str) -> str:
 
 
 def is_holder_of(agent: str, holder: str) -> bool:
-    """Whether `holder` is a name for acquisitions of `agent`, whose account it does not tell:
-    `<agent>~<anything>`, or its name."""
+    """Whether `holder` names an acquisition by `agent`, without an account: `<agent>~<anything>`,
+    or its name."""
     return _owner_in(holder) == holder_prefix(agent)
 
 
 def is_owned_by(agent: str, account: str, holder: str) -> bool:
-    """Whether `holder` is a name for acquisitions of `agent` on `account`."""
+    """Whether `holder` names an acquisition by `agent` on `account`."""
     return _owner_in(holder) == owner_prefix(agent, account)
 
 
@@ -86,8 +88,8 @@ def check_fence(lease: Lease | None, fence: HeldFence | Renew | Release | Expire
 def grant(lease: Lease | None, op: Grant, fence: Fence, now_ms: Milliseconds) -> Lease:
     """The lease after `op`: granted under `fence`, or with `op.holder` at the end of its queue.
 
-    A lease that ran out goes to the first waiter, not to the present requester.
-    Errors: LeaseHeld, also when the holder has it or waits already; LimitExceeded.
+    An expired lease goes to the first waiter, not to the present requester. Errors: LeaseHeld, also
+    when the holder already has it or waits for it; LimitExceeded.
     """
     current = lease
     if lease is not None and lease.until_ms <= now_ms:
@@ -116,9 +118,9 @@ def renew(lease: Lease | None, op: Renew, now_ms: Milliseconds) -> Lease:
 
 
 def release(lease: Lease | None, op: Release, fence: Fence, now_ms: Milliseconds) -> Lease | None:
-    """The lease as the next one has it under `fence`, None if nobody waits.
+    """The lease as granted to the first waiter under `fence`; None if the queue is empty.
 
-    With fence 0 in `op`: without the waiter. Errors: Fenced.
+    With fence 0 in `op`: the lease without that waiter. Errors: Fenced.
     """
     if op.fence:
         return pass_on(check_fence(lease, op), fence, now_ms)
@@ -127,7 +129,7 @@ def release(lease: Lease | None, op: Release, fence: Fence, now_ms: Milliseconds
 
 
 def expire(lease: Lease | None, op: Expire, fence: Fence, now_ms: Milliseconds) -> Lease | None:
-    """As `release`, of a lease that has run out. Errors: Fenced; LeaseHeld if it has not."""
+    """As `release`, for an expired lease. Errors: Fenced; LeaseHeld if it has not expired."""
     held = check_fence(lease, op)
     if held.until_ms > now_ms:
         raise LeaseHeld(op.key, held.holder, held.fence, held.until_ms)
@@ -135,7 +137,8 @@ def expire(lease: Lease | None, op: Expire, fence: Fence, now_ms: Milliseconds) 
 
 
 def pass_on(lease: Lease, fence: Fence, now_ms: Milliseconds) -> Lease | None:
-    """The lease granted to the first waiter whose ticket is still good, None if there is none."""
+    """The lease as granted to the first waiter whose ticket is still valid; None if there is
+    none."""
     for index, waiter in enumerate(lease.waiters):
         if waiter.until_ms > now_ms:
             rest = lease.waiters[index + 1 :]
@@ -145,7 +148,7 @@ def pass_on(lease: Lease, fence: Fence, now_ms: Milliseconds) -> Lease | None:
 
 
 def dated(lease: Lease, now_ms: Milliseconds) -> Lease:
-    """The lease with its full time to live from `now_ms` on, and so each ticket in its queue."""
+    """The lease, and each ticket in its queue, with its full time to live from `now_ms` on."""
     waiters = tuple(replace(w, until_ms=now_ms + w.ttl_ms) for w in lease.waiters)
     return replace(lease, until_ms=now_ms + (lease.ttl_ms or 0), waiters=waiters)
 
@@ -158,11 +161,10 @@ def is_prolonged(before: Lease | None, after: Lease | None) -> bool:
 
 
 def charged(before: Lease | None, after: Lease | None, account: str) -> Lease | None:
-    """`after`, as a commit of `account` leaves what was `before`, with the account of each name.
+    """`after` with the account of its holder and of each waiter.
 
-    Who had the lease, or waited for it, keeps the account under which it asked. Every other name
-    was brought by this commit.
-    Twin: `charge` of engines/redis/scripts/lease.lua.
+    Those that are in `before` keep the account under which they asked. Every other name was added
+    by this commit, so it gets `account`. Twin: `charge` of engines/redis/scripts/lease.lua.
     """
     if after is None:
         return None
@@ -174,7 +176,7 @@ def charged(before: Lease | None, after: Lease | None, account: str) -> Lease | 
 
 
 def accounts(lease: Lease | None) -> Iterator[str]:
-    """The account of who has the lease, and of each who waits for it; "" where none is known."""
+    """The accounts of the holder and of each waiter; "" where none is known."""
     if lease is not None:
         yield lease.account
         for waiter in lease.waiters:
@@ -182,7 +184,7 @@ def accounts(lease: Lease | None) -> Iterator[str]:
 
 
 def to_result(lease: Lease | None) -> tuple[str | int, ...]:
-    """A lease as what an operation computed: (holder, fence, until_ms, then three per waiter)."""
+    """A lease as the result of an operation: (holder, fence, until_ms, then three per waiter)."""
     if lease is None:
         return ()
     flat: list[str | int] = [lease.holder, lease.fence, lease.until_ms]
@@ -212,7 +214,8 @@ def page_of(leases: Sequence[Lease], limit: int) -> Sequence[Lease]:
 
 
 def _waiting(lease: Lease | None, op: Renew | Release) -> tuple[Lease, int]:
-    """The lease and the place of `op.holder` in its queue. Errors: Fenced if it does not wait."""
+    """The lease, and the place of `op.holder` in its queue. Errors: Fenced if it is not in the
+    queue."""
     for index, waiter in enumerate(lease.waiters if lease else ()):
         if waiter.holder == op.holder and lease is not None:
             return lease, index

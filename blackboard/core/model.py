@@ -1,20 +1,18 @@
 """The meaning of a commit: `decide` accepts or refuses it, `effects` lists its changes of the
 board.
 
-This is the specification. The embedded engine runs it as it stands;
-`engines/redis/scripts/commit.lua` says the same for Redis, and a Hypothesis machine drives both
-side by side.
+This is the specification. The embedded engine runs this code; `engines/redis/scripts/commit.lua`
+implements the same rules for Redis, and a Hypothesis state machine compares the two.
 
 Invariants
 - `decide` changes nothing; a refusal therefore never leaves anything half applied.
 - The same state, commit and time give the same answer: there is no other input.
-- `decide` -> `log_entry` -> `evolve` (core/state.py) is the whole life of a commit; of one that
-  leaves nothing to tell (`_Draft.tells_nothing`), `decide` -> `prolong`.
+- A commit goes through `decide` -> `log_entry` -> `evolve` (core/state.py); one that makes no log
+  entry (`_Draft.tells_nothing`), through `decide` -> `prolong`.
 
-The only thing that a rule reads inside a value: whether it is an integer, and which.
-
-Values are msgpack (https://github.com/msgpack/msgpack/blob/master/spec.md); the first byte tells
-the type. Twin: the `integer` function of engines/redis/scripts/commit.lua.
+Values are msgpack (https://github.com/msgpack/msgpack/blob/master/spec.md), whose first byte gives
+the type. The rules read only one thing inside a value: whether it is an integer, and which. Twin:
+the `integer` function of engines/redis/scripts/commit.lua.
 """
 
 from collections.abc import Iterator, Sequence
@@ -143,13 +141,12 @@ def decide(state: State, commit: Commit, now_ms: Milliseconds) -> Outcome:
     limits, freeze, head (of a restore), barrier, fences, conditions in their order, operations in
     their order, quotas. The first check that fails is the answer.
 
-    Shapes: revisions are 1..REVISION_MAX; `now_ms` is the engine's clock and decides only whether
-    a held lease may be taken over, and when what is written now expires.
-    Returns: `Committed` (with `duplicate` set for a retry); a `Rejected`, with nothing changed; or
-    `OutcomeUnknown` for a retry whose first answer is no longer kept (a first attempt that cannot
-    be told from a late one of those is rejected: AttemptTooOld).
-    Source: etcd tests/robustness/model/deterministic.go has the same shape.
-    Twin: engines/redis/scripts/commit.lua.
+    Shapes: revisions are 1..REVISION_MAX; `now_ms` is the engine's clock and decides only whether a
+    held lease may be taken over, and when what is written now expires. Returns: `Committed` (with
+    `duplicate` set for a retry); a `Rejected`, with nothing changed; or `OutcomeUnknown` for a
+    retry whose first answer is no longer kept (a first attempt that cannot be distinguished from
+    such a retry is rejected: AttemptTooOld). Source: etcd tests/robustness/model/deterministic.go
+    has the same shape. Twin: engines/redis/scripts/commit.lua.
     """
     try:
         known = _known(state, commit)
@@ -188,7 +185,7 @@ def _known(state: State, commit: Commit) -> Committed | None:
     if last is None:
         return None
     if last.incarnation != name.incarnation:
-        _check_told_apart(commit, last, state)
+        _check_distinguishable(commit, last, state)
         return None
     if name.step == last.step:
         return Committed(last.revision, last.time_ms, last.results, duplicate=True)
@@ -197,12 +194,12 @@ def _known(state: State, commit: Commit) -> Committed | None:
     return None
 
 
-def _check_told_apart(commit: Commit, last: LaneAnswer, state: State) -> None:
-    """Ours, if it was applied, was so after what its writer knew: it would be the last answer, or
-    one that was pushed out since.
+def _check_distinguishable(commit: Commit, last: LaneAnswer, state: State) -> None:
+    """Check that `commit` cannot be a retry of an attempt whose answer was overwritten.
 
-    A first attempt of another epoch cannot get in, and is refused for that: the head of this epoch
-    is nothing that its writer has seen.
+    If an earlier attempt was applied, that happened after the revision that its writer knew. So its
+    answer would be the last one, or one that was overwritten since. A first attempt of another
+    epoch is not affected: it is refused for its epoch, because its writer has not seen this one.
     """
     name = commit.id
     if commit.retry_since is not None:
@@ -243,7 +240,7 @@ def _check_limits(commit: Commit) -> None:
 
 
 def _check_begins(state: State, commit: Commit, begins: Epoch) -> None:
-    """A restore was computed for one head, and nothing but that head may it follow."""
+    """Errors: unless a restore follows exactly the head for which it was computed."""
     is_next = begins.number == state.epoch.number + 1 and begins.cause == RESTORE
     if not (is_next and begins.from_revision < begins.revision):
         raise InvalidRequest(field="begins", reason="it is not the epoch of a restore")
@@ -254,8 +251,9 @@ def _check_begins(state: State, commit: Commit, begins: Epoch) -> None:
 
 
 def _check_barrier(state: State, commit: Commit, now_ms: Milliseconds) -> None:
-    """An agent that was asked for its state by a checkpoint may only deliver, and keep its leases:
-    until the cut, so that no state of it is in the cut without the memory that belongs to it."""
+    """Errors: for a commit of an agent while a checkpoint waits for its state. Until the cut, it
+    may only deliver its state and renew its leases, so that the cut has no state of it without the
+    memory that belongs to it."""
     agent = commit.id.agent
     asked = _living(state, barrier_key(agent), now_ms) or _living(state, cut_key(agent), now_ms)
     if asked is None or Delete(barrier_key(agent)) in commit.ops:
@@ -304,7 +302,7 @@ def conflict(state: State, key: Key, expected: Revision) -> Conflict:
 
 @dataclass(slots=True)
 class _Looked:
-    """How many keys the prefix conditions of one commit have looked at."""
+    """How many keys the prefix conditions of one commit have scanned."""
 
     living: int = 0
     removed: int = 0
@@ -330,7 +328,7 @@ def _check_prefix(state: State, condition: PrefixUnchanged, looked: _Looked) -> 
 
 
 def _at_most(keys: Iterator[Key], prefix: Prefix, before: int) -> list[Key]:
-    """Up to OPERATIONS_MAX keys, with the `before` that the commit looked at already; more are
+    """Up to OPERATIONS_MAX keys, including the `before` that the commit already scanned. More are
     refused, because a commit may not loop over a board."""
     room = limits.OPERATIONS_MAX + 1 - before
     found = [key for key, _ in zip(keys, range(room), strict=False)]
@@ -383,8 +381,8 @@ class _Draft:
                 raise InvalidRequest(field="ops", reason="only a restore puts back what was")
 
     def put_back(self, ops: Sequence[Op]) -> Iterator[Result]:
-        """Apply the operations of a restore: there are many, and all other commits wait for
-        them."""
+        """Apply the operations of a restore. This is a separate, faster path: there are many, and
+        all other commits wait for them."""
         for op in ops:
             if isinstance(op, PutBack):
                 self.values[op.key] = op.value
@@ -452,7 +450,7 @@ class _Draft:
         return result
 
     def _check_room(self, key: Key) -> None:
-        """Errors: LimitExceeded when the board has room for no further lease of this kind."""
+        """Errors: LimitExceeded when the board has its full number of leases of this kind."""
         count = len(self.state.leases) + len(self.leases) + 1
         if count > limits.LEASES_MAX:
             raise LimitExceeded("LEASES_MAX", limits.LEASES_MAX + 1, limits.LEASES_MAX, key)
@@ -461,7 +459,7 @@ class _Draft:
             _check_size("LEASES_ORDINARY_MAX", ordinary, limits.LEASES_ORDINARY_MAX, key)
 
     def _check_share(self, key: Key) -> None:
-        """Errors: LimitExceeded when the account has, or waits for, more than its share."""
+        """Errors: LimitExceeded when the account holds, or waits for, its full share of leases."""
         account, now = self.account, self.leases[key]
         waiting = [waiter for waiter in now.waiters if waiter.account == account] if now else []
         for limit, count, maximum in (
@@ -486,11 +484,12 @@ class _Draft:
         return lease.to_result(held)
 
     def tells_nothing(self, commit: Commit) -> bool:
-        """Whether `commit` leaves nothing to tell: it moved deadlines, which no log keeps, and
-        removed what was not there.
+        """Whether `commit` makes no log entry: it only moved deadlines, which the log does not
+        keep, or removed absent keys.
 
-        Such a commit leaves no answer either. So a retry that removes does tell: an earlier attempt
-        may still be under way, and must not remove what is put there later.
+        Such a commit leaves no answer on its lane either. So a retry that removes always makes an
+        entry: an earlier attempt may still be in flight, and must not remove what is put there
+        later.
         """
         is_first = commit.retry_since is None
         return (
@@ -504,7 +503,7 @@ class _Draft:
         )
 
     def check_quotas(self) -> None:
-        """Refuse growth beyond a quota; what shrinks a namespace always passes."""
+        """Refuse growth beyond a quota. A commit that shrinks a namespace always passes."""
         growth = _growth(self.state, self.values, self.account)
         for name, (keys, size) in growth.items():
             used = self.state.usage.get(name, UNUSED)
@@ -526,7 +525,7 @@ class _Draft:
 
 
 def _removes(op: Op) -> bool:
-    """Whether an operation only removes; one that is to end a lane is more than that."""
+    """Whether an operation only removes. The removal that supersedes a lane does more than that."""
     if isinstance(op, Delete):
         return not is_superseding(op.key)
     return isinstance(op, DeletePrefix)
@@ -576,7 +575,7 @@ def effects(commit: Commit, committed: Committed) -> tuple[Change, ...]:
 
 
 def _after(before: Change, change: Change) -> Change:
-    """`change`, with what only the one before it in its commit tells of the same thing."""
+    """`change`, with the facts of an earlier change of the same key or lease in its commit."""
     if before.item is not None:
         return replace(change, item=max(before.item, change.item or 0))
     if (before.kind, change.kind) == (ChangeKind.RENEW, ChangeKind.WAIT):
@@ -585,7 +584,7 @@ def _after(before: Change, change: Change) -> Change:
 
 
 def _effects_of_restore(commit: Commit, committed: Committed) -> tuple[Change, ...]:
-    """As `effects`, for operations of two kinds, of which there are many."""
+    """As `effects`, for the two kinds of operations of a restore, of which there are many."""
     changes: dict[Key, Change] = {}
     for op, result in zip(commit.ops, committed.results, strict=True):
         assert isinstance(op, (PutBack, Delete))
@@ -633,7 +632,7 @@ def _effect(op: Op, result: Result, committed: Committed) -> tuple[Change, ...]:
 def _lease_change(
     op: Grant | Renew | Release | Expire, after: Lease | None, revision: Revision
 ) -> Change:
-    """What became of a lease; when nobody has it, the change names who had it last."""
+    """The change of a lease; when it is free now, the change names its last holder."""
     if after is None:
         assert isinstance(op, Release | Expire)
         kind = ChangeKind.EXPIRE if isinstance(op, Expire) else ChangeKind.RELEASE
@@ -645,13 +644,13 @@ def _lease_change(
 
 
 def prolong(state: State, commit: Commit, committed: Committed) -> bool:
-    """Whether `commit`, which `decide` answered with `committed`, leaves `state` nothing to tell;
-    if so, the leases that it renews are prolonged now, and there is no log entry."""
+    """Whether `commit`, which `decide` answered with `committed`, makes no log entry. If so, the
+    leases that it renews are prolonged now."""
     if committed.revision > state.revision:
         return False
     for op, result in zip(commit.ops, committed.results, strict=True):
         if not isinstance(op, Renew):
-            continue  # it removed what was not there
+            continue  # it removed an absent key
         assert isinstance(result, tuple)
         held = lease.from_result(op.key, result)
         assert held is not None
@@ -668,8 +667,8 @@ def _expiry(now_ms: Milliseconds, ttl_ms: Milliseconds | None) -> Milliseconds |
 
 
 def log_entry(commit: Commit, committed: Committed, digest: bytes) -> LogEntry:
-    """The log entry of a commit that took effect; `digest` is that of its encoded form, and counts
-    if it has no salt."""
+    """The log entry of a commit that took effect; `digest` is that of its encoded form, which is
+    used if it has no salt."""
     entry = LogEntry(
         revision=committed.revision,
         time_ms=committed.time_ms,

@@ -3,8 +3,10 @@
 A key is a path of at least two segments: `public/plan/budget`, `private/researcher/notes/3`,
 `inbox/architect/0000000007`. Its namespace is `public`, `private/<agent>`, `inbox/<agent>`, or
 `system`, which only the service writes; below `private` and `inbox` a key has three segments or
-more. A pattern is a path in which `*` stands for one
-segment and a final `**` for one or more; it matches keys that do not exist yet.
+more.
+
+A pattern is a path in which `*` stands for one segment and a final `**` for one or more; it matches
+keys that do not exist yet.
 
 Nothing is normalised: a path has exactly one spelling, so what is authorised is what is executed.
 """
@@ -33,16 +35,17 @@ _HINTS = {
     "prefix": f"write a key's beginning without a trailing slash, below {_BELOW}",
     "pattern": f"write a key in which * is one segment and a final ** is the rest: {_SEGMENTS}",
 }
-"""What to write instead, by the wrong field: a refusal is read where no page is at hand."""
+"""What to write instead, by field: the reader of an error may not have the documentation at
+hand."""
 ITEM_DIGITS = 10
 """Digits of an index that `append` assigns: keys of one list sort in the order of appending."""
 BOOK = "~"
-"""How the runtime's branches of a namespace begin: `public/~agents` and so on. They change all the
-time, and are not messages between agents."""
+"""The first character of the runtime's branches of a namespace, such as `public/~agents`. They
+change all the time, and are not messages between agents."""
 JOURNAL = "~journal"
-"""The branch of an agent's private namespace with the calls of the step that it is at."""
+"""The branch of an agent's private namespace that holds the calls of its current step."""
 SYSTEM = "system"
-"""The namespace of the service's own records. A restore leaves it as it is."""
+"""The namespace of the service's own records. A restore does not change it."""
 
 
 @lru_cache(maxsize=4_096)
@@ -105,7 +108,8 @@ Ranges = tuple[tuple[str, str], ...]
 """Half-open ranges [first, last) of keys: sorted, and apart."""
 EVERYTHING: Final[Ranges] = (("!", "\x7f"),)
 """The range of all keys: they are printable ASCII without these two."""
-_NEXT: Final = "\x01"  # in no key, and before all that is: nothing lies between a key and key + it
+_NEXT: Final = "\x01"
+"""In no key, and below every character of one: nothing lies between key and key + _NEXT."""
 
 
 def range_of(key: Key) -> tuple[str, str]:
@@ -114,9 +118,9 @@ def range_of(key: Key) -> tuple[str, str]:
 
 
 def ranges_of(within: Prefix | Ranges, after: Key | None = None) -> Ranges:
-    """`within` as ranges, of which only what lies after `after` is left.
+    """`within` as ranges, cut to what lies after `after`.
 
-    A prefix stands for what is below it, "" for everything.
+    A prefix stands for the keys below it, "" for all keys.
     """
     if isinstance(within, str):
         within = (range_below(within),) if within else EVERYTHING
@@ -127,7 +131,7 @@ def ranges_of(within: Prefix | Ranges, after: Key | None = None) -> Ranges:
 
 
 def joined_ranges(ranges: Iterable[tuple[str, str]]) -> Ranges:
-    """`ranges`, in any order, as what they hold together."""
+    """The union of `ranges`, which may be in any order."""
     found: list[tuple[str, str]] = []
     for first, last in sorted(ranges):
         if found and first <= found[-1][1]:
@@ -138,17 +142,18 @@ def joined_ranges(ranges: Iterable[tuple[str, str]]) -> Ranges:
 
 
 def range_watched(prefix: Prefix) -> tuple[str, str]:
-    """The range that a condition on `prefix` is about: of a whole namespace not its books.
+    """The range that a condition on `prefix` covers: for a whole namespace, without its runtime
+    branches.
 
-    "~" (0x7e) is the last character of all that a segment may hold, so they stand at its end.
+    They begin with "~" (0x7e), the last character that a segment may have, and so lie at the end.
     """
     first, last = range_below(prefix)
     return first, first + BOOK if namespace_of(prefix) == prefix else last
 
 
 def is_meant(pattern: str, key: Key) -> bool:
-    """Whether a read of `pattern`, which matches `key`, depends on `key`: for the runtime's
-    branches only if it names them."""
+    """Whether a read of `pattern`, which matches `key`, depends on `key`. Keys in the runtime's
+    branches count only if the pattern names the branch."""
     branch = key[len(namespace_of(key)) + 1 :].partition("/")[0]
     return not branch.startswith(BOOK) or branch in pattern.split("/")
 
@@ -162,22 +167,22 @@ _SUPERSEDED: Final = "/~superseded"
 
 
 def superseding_key(agent: str) -> Key:
-    """The key that `agent` removes, though it is not there, when a step must only end its lane."""
+    """An absent key that `agent` removes to supersede the commit in flight on its lane."""
     return f"private/{agent}{_SUPERSEDED}"
 
 
 def is_superseding(key: Key) -> bool:
-    """Whether to remove `key` makes a revision, though it is not there. Twin: `removes` of
+    """Whether removing `key` makes a revision even though it is absent. Twin: `removes` of
     commit.lua."""
     return key.endswith(_SUPERSEDED)
 
 
 DECISIONS: Final = "public/~decisions"
-"""Below it stand the answers to what agents ask people; to write there takes a right of its own."""
+"""The prefix of people's answers to requests of agents; writing there takes a right of its own."""
 
 
 def is_decision(path: str) -> bool:
-    """Whether `path` is, or lies below, the place of the answers."""
+    """Whether `path` is that prefix or lies below it."""
     return path == DECISIONS or path.startswith(DECISIONS + "/")
 
 
@@ -190,7 +195,7 @@ def identity_key(agent: str) -> Key:
 
 
 def agent_identified(key: Key) -> str | None:
-    """The agent whose identity the lease `key` is; None if it is another one."""
+    """The agent whose identity the lease `key` is; None for any other lease."""
     first, _, rest = key.partition("/")
     agent, _, last = rest.partition("/")
     return agent if (first, last) == ("private", _IDENTITY) else None
@@ -198,25 +203,25 @@ def agent_identified(key: Key) -> str | None:
 
 @lru_cache(maxsize=4_096)
 def barrier_key(agent: str) -> Key:
-    """Where it says that a checkpoint waits for `agent`."""
+    """The entry that says that a checkpoint waits for `agent`."""
     return f"{SYSTEM}/barriers/{agent}"
 
 
 @lru_cache(maxsize=4_096)
 def cut_key(agent: str) -> Key:
-    """What stands from when a checkpoint asked `agent` for its state until the cut."""
+    """The entry that exists from a checkpoint's request for the state of `agent` until the cut."""
     return f"{barrier_key(agent)}/cut"
 
 
 _REST: Final = re.compile(".+")
 _ASKED_OFTEN: Final = 256
-"""How often a pattern is asked before it is compiled. That takes 50 us and a kilobyte, as long as a
-hundred answers without; and one token may watch with a quarter of a million patterns."""
+"""How often a pattern is used before it is compiled. Compiling takes 50 us and a kilobyte, as long
+as a hundred matches without it, and one token may watch with a quarter of a million patterns."""
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """A parsed pattern. `matches(key)` says whether a key is meant by it."""
+    """A parsed pattern. `matches(key)` says whether it matches a key."""
 
     text: str
     prefix: str
@@ -224,10 +229,10 @@ class Pattern:
     literal: bool
     """Whether the pattern has no wildcard and so matches one key only."""
     is_subtree: bool
-    """Whether it is `<prefix>/**` or `**`, and so matches all that lies below the prefix."""
+    """Whether it is `<prefix>/**` or `**`, and so matches everything below the prefix."""
 
     def matches(self, key: Key) -> bool:
-        """Whether `key` is matched."""
+        """Whether the pattern matches `key`."""
         regex = self.__dict__.get("_regex")
         if regex is None:
             regex = self._regex_if_worth_it()
@@ -237,7 +242,7 @@ class Pattern:
 
     def _regex_if_worth_it(self) -> "re.Pattern[str] | None":
         asked: int = self.__dict__.get("_asked", 0)
-        self.__dict__["_asked"] = asked + 1  # no field: it is no part of what the pattern is
+        self.__dict__["_asked"] = asked + 1  # not a field: it does not take part in comparison
         return self._regex if asked >= _ASKED_OFTEN else None
 
     @cached_property
@@ -259,7 +264,7 @@ class Pattern:
 
 
 def expression_of(pattern: str) -> str:
-    """The regular expression of what `pattern` matches, in full."""
+    """The regular expression that matches the same keys as `pattern`, in full."""
     return "/".join(_segment_regex(segment) for segment in pattern.split("/"))
 
 
@@ -305,5 +310,5 @@ def _checked(path: str, grammar: "re.Pattern[str]", field: str) -> str:
 
 
 def _has_dots(path: str) -> bool:
-    """Whether a segment is `.` or `..`, which people read as "here" and "above"."""
+    """Whether a segment is `.` or `..`, which readers would take for "here" and "above"."""
     return "." in path and any(segment in (".", "..") for segment in path.split("/"))

@@ -1,8 +1,9 @@
-"""Which of many patterns match a key, at a cost that follows the matches and not the patterns.
+"""An index that finds the patterns that match a key; the cost depends on the matches, not on the
+number of patterns.
 
-A trie of segments: a key is looked up along the literal segment and along `*` at each step. Pure.
+It is a trie of segments: at each step, a lookup follows the literal segment and `*`.
 
-Invariant: `matching(key)` holds exactly the items that have a pattern which matches the key.
+Invariant: `matching(key)` has exactly the items with a pattern that matches the key.
 """
 
 from collections.abc import Iterable
@@ -23,7 +24,7 @@ class _Node(Generic[T]):
         self.here: tuple[T, ...] = ()
         """Items of the patterns that end here."""
         self.below: tuple[T, ...] = ()
-        """Items of the patterns that end in `**` here: they match one segment more, or several."""
+        """Items of the patterns that end in `**` here: it matches one more segment or several."""
 
     @property
     def is_empty(self) -> bool:
@@ -40,7 +41,7 @@ class PatternIndex(Generic[T]):
         self._root: _Node[T] = _Node()
 
     def add(self, patterns: Iterable[str], item: T) -> None:
-        """Let `item` be found by keys that one of `patterns` matches."""
+        """Add `item` under `patterns`: keys that match one of them find it."""
         for pattern in patterns:
             node = self._root
             segments = pattern.split("/")
@@ -56,7 +57,7 @@ class PatternIndex(Generic[T]):
                 node.here += (item,)
 
     def discard(self, patterns: Iterable[str], item: T) -> None:
-        """Undo `add` with the same arguments; nodes that nobody needs go."""
+        """Undo `add` with the same arguments, and remove unused nodes."""
         for pattern in patterns:
             segments = pattern.split("/")
             ends_open = segments[-1] == _REST
@@ -88,9 +89,10 @@ class PatternIndex(Generic[T]):
             del parent.children[segment]
 
     def matching(self, key: Key) -> dict[T, None]:
-        """The items that have a pattern which matches `key`, each once.
+        """The items with a pattern that matches `key`, each once.
 
-        Their order follows from that in which they were added, in every process alike.
+        Their order depends only on the order in which they were added, so it is the same in every
+        process.
         """
         found: dict[T, None] = {}
         nodes = [self._root]
@@ -112,7 +114,7 @@ class PatternIndex(Generic[T]):
 
 
 def _without(items: tuple[T, ...], item: T) -> tuple[T, ...]:
-    """`items` with one `item` less."""
+    """`items` without one `item`."""
     for index, other in enumerate(items):
         if other == item:
             return items[:index] + items[index + 1 :]

@@ -1,12 +1,12 @@
-"""What a redaction leaves: a marker in the place of each value, and a record of who asked for it.
+"""What a redaction leaves: a marker in place of each value, and a record of its requester.
 
-`blackboard redact KEY` takes every value that a key ever had from a board, and from all boards that
-share history with it. What stays is that the key changed, when, and by whom.
+`blackboard redact KEY` removes every value that a key ever had from a board, and from all boards
+that share history with it. The facts that the key changed, when, and by whom, stay.
 
 Invariants
-- a key's value becomes REDACTED; what a document lay in is removed instead, for no part of one may
-  be something else.
-- for each redacted key there is a record below RECORDS, in the log from before its values went.
+- A key's value becomes REDACTED. The keys of a document are removed instead, because REDACTED would
+  not be a valid part of one.
+- Each redacted key has a record below RECORDS, which is in the log before its values are removed.
 """
 
 import hashlib
@@ -21,22 +21,22 @@ from blackboard.errors import InvalidRequest
 from blackboard.units import Key
 
 REDACTED: Final = encode({"$redacted": True})
-"""The encoded value that stands for one that was redacted."""
+"""The encoded value that replaces a redacted one."""
 RECORDS: Final = f"{SYSTEM}/redactions"
 """The records of redactions, one key for each."""
 
 NOTE: Final = "redacted"
-"""Of the commit that removes a key, as all see it who may read the key."""
+"""The note of the commit that removes a key; every reader of the key sees it."""
 
 
 def record_key(path: Key) -> Key:
-    """Where the redaction of `path`, or of the document that it is a part of, is recorded."""
+    """The key of the record for the redaction of `path`, or of the document that it belongs to."""
     key = document_of(path) or path
     return f"{RECORDS}/{hashlib.sha256(key.encode()).hexdigest()}"
 
 
 def is_redaction(entry: LogEntry) -> bool:
-    """Whether an entry of the service's own begins a redaction: it removes the key."""
+    """Whether `entry` is the service's commit that begins a redaction by removing the key."""
     return entry.note == NOTE and any(c.key.startswith(f"{RECORDS}/") for c in entry.changes)
 
 
@@ -50,15 +50,15 @@ def check_redactable(key: Key) -> Key:
 
 
 def scope_of(key: Key) -> Ranges:
-    """What goes with `key`: itself, and the document there."""
+    """The ranges that a redaction of `key` covers: the key and the document at it."""
     return (range_of(key), range_below(document_prefix(key)))
 
 
 def left_of(path: Key) -> bytes | None:
-    """What `path` holds once it is redacted; None: nothing."""
+    """What `path` holds once it is redacted; None if it is removed."""
     return None if document_of(path) is not None else REDACTED
 
 
 def is_marker(path: Key, value: bytes | None) -> bool:
-    """Whether that may be what a redaction left."""
+    """Whether `value` at `path` may be what a redaction left."""
     return value == left_of(path)

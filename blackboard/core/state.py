@@ -7,12 +7,12 @@ Invariants of State
 - every `mod_revision`, `create_revision` and `fence` is at most `revision`.
 - `next_item[prefix]` never decreases.
 - `usage` is the sum over `entries`; `usage[""]` that of the whole board.
-- `usage["@ann"]` is the sum over the entries that the account `ann` wrote last, and
-  `usage["@ann/inbox"]` over those of them that lie in inboxes.
-- `held` is the sum over `leases`: how many each account has or waits for; `held[IDENTITIES]`, how
-  many of them are identities of agents.
-- fold(evolve, log, State()) is the state, but for the deadlines of leases (`until_ms`): those an
-  engine sets when it opens the board, and a renewal moves them (`prolong` of core/model.py).
+- `usage["@ann"]` is the sum over the entries last written by the account `ann`,
+  `usage["@ann/inbox"]` that over those of them in inboxes.
+- `held` counts `leases`: how many each account holds or waits for, and in `held[IDENTITIES]` how
+  many are identities of agents.
+- `fold(evolve, log, State())` is the state, except for the deadlines of leases (`until_ms`): an
+  engine sets them when it opens the board, and renewals move them (`prolong` of core/model.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -41,7 +41,7 @@ from blackboard.units import Key, Milliseconds, Prefix, Revision
 
 
 class Tombstone(Struct, frozen=True, gc=False):
-    """A key that was removed: at which revision, by whom (a signature)."""
+    """A removed key: the revision of its removal, and its author (a signature)."""
 
     revision: Revision
     author: str
@@ -71,12 +71,12 @@ class BoardUsage(Struct, frozen=True, gc=False):
 
 UNUSED: Final = BoardUsage()
 SHARE: Final = "@"
-"""What the name of an account's share begins with in `State.usage`, and no namespace does."""
+"""The first character of an account's name in `State.usage`; no namespace begins with it."""
 IDENTITIES: Final = ""
-"""In the place of an account, of which none is called so."""
+"""A name in place of an account's; no account can have it."""
 
 _exchange: Final[Callable[[Any, Key, Entry], None]] = dict.__setitem__
-"""Replace an entry of a sorted dictionary: its key is in its place already."""
+"""Replaces an entry of a sorted dictionary whose key is already there, without sorting."""
 
 
 @dataclass
@@ -109,7 +109,7 @@ class State:
         return iter(self.tombstones.irange(first, last, inclusive=(True, False)))
 
     def compact(self, oldest: Revision) -> None:
-        """Note that the log starts at `oldest` now; drop the tombstones from before it."""
+        """Record that the log starts at `oldest` now, and drop older tombstones."""
         self.oldest = max(self.oldest, oldest)
         for key in [k for k, t in self.tombstones.items() if t.revision < self.oldest]:
             del self.tombstones[key]
@@ -128,7 +128,7 @@ def evolve(state: State, entry: LogEntry) -> State:
         state.epoch = entry.epoch
         if entry.epoch.cause != RESTORE:
             return state
-        state.leases.clear()  # their holders go by what is undone
+        state.leases.clear()  # a restore undoes what their holders rely on
         state.held.clear()
     growth: dict[str, list[int]] = {}
     for change in entry.changes:
@@ -152,7 +152,7 @@ def _evolve_lease(state: State, lease: Lease, kind: ChangeKind, entry: LogEntry)
     if kind in (ChangeKind.RELEASE, ChangeKind.EXPIRE):
         return
     ttl_ms: Milliseconds | None = lease.until_ms - entry.time_ms
-    if kind == ChangeKind.WAIT:  # its holder is as before
+    if kind == ChangeKind.WAIT:  # the holder did not change
         ttl_ms = before.ttl_ms if before else None
     after = leases.charged(before, replace(lease, ttl_ms=ttl_ms), account_of(entry.signed))
     assert after is not None
@@ -161,7 +161,7 @@ def _evolve_lease(state: State, lease: Lease, kind: ChangeKind, entry: LogEntry)
 
 
 def hold(held: dict[str, int], lease: Lease | None, times: int) -> None:
-    """Add a lease to the sums of `State.held`, or take it out (`times` = -1)."""
+    """Add a lease to the sums of `State.held`, or remove it (`times` = -1)."""
     if lease is None:
         return
     names = [account for account in leases.accounts(lease) if account]
@@ -209,13 +209,13 @@ def _evolve_delete(state: State, key: Key, entry: LogEntry, growth: dict[str, li
 
 
 def size_of(key: Key, value: bytes | None) -> int:
-    """Bytes that count against the quotas: those of the name and of the value (None = no entry)."""
+    """Bytes that count against quotas: those of the key and of its value (None = no entry)."""
     return 0 if value is None else len(key) + len(value)
 
 
 @lru_cache(maxsize=4_096)
 def shares_of(account: str, namespace: str) -> tuple[str, ...]:
-    """The names in `State.usage` of what `account` wrote in `namespace`. The service has none."""
+    """The names in `State.usage` for what `account` writes in `namespace`. The service has none."""
     if account.startswith("~"):
         return ()
     mine = f"{SHARE}{account}"
@@ -223,7 +223,8 @@ def shares_of(account: str, namespace: str) -> tuple[str, ...]:
 
 
 def _grow(growth: dict[str, list[int]], names: Iterable[str], keys: int, size: int) -> None:
-    """Note by how much what is called so grows; a restore has many keys in few namespaces."""
+    """Add to the growth of each of `names`. It is summed up first, because a restore has many keys
+    in few namespaces."""
     for name in names:
         found = growth.setdefault(name, [0, 0])
         found[0] += keys
@@ -233,7 +234,7 @@ def _grow(growth: dict[str, list[int]], names: Iterable[str], keys: int, size: i
 def _grow_shares(
     growth: dict[str, list[int]], key: Key, old: Entry | None, new: Entry | None
 ) -> None:
-    """Note whose share an entry leaves, and whose it joins."""
+    """Add to the growth of the account that an entry leaves, and of the one that it joins."""
     if old is not None and new is not None and old.author == new.author:
         if (more := len(new.value) - len(old.value)) != 0:
             _grow(growth, shares_of(account_of(new.author), namespace_of(key)), 0, more)
@@ -250,7 +251,7 @@ def _evolve_usage(state: State, growth: dict[str, list[int]]) -> None:
             used = state.usage.get(name, UNUSED)
             if used.keys + keys:
                 state.usage[name] = BoardUsage(used.keys + keys, used.bytes + size)
-            else:  # as one finds it who adds up the entries
+            else:  # the result is the same as summing over the entries
                 state.usage.pop(name, None)
 
 

@@ -1,4 +1,4 @@
-"""When a watcher gets what: positions, the state table, and the rule for every log entry.
+"""What a watcher gets, and when: positions, the table of states, and the rule for each log entry.
 
 The six promises (etcd's, by the same names; tests/guarantees/ has a checker for each)
 - Ordered: revisions arrive in increasing order. Unique: none arrives twice.
@@ -21,7 +21,7 @@ from blackboard.units import Revision
 
 
 class Position(Struct, frozen=True, gc=False):
-    """How far a reader of the log is: after `revision`, whose log entry has `digest`.
+    """The position of a reader in the log: after `revision`, whose log entry has `digest`.
 
     As text it is the resume token: `<epoch>:<revision>:<first 16 hex digits of the digest>`; the
     digest may be empty (a position that was read as a head, not as an entry).
@@ -55,9 +55,9 @@ class WatchState(StrEnum):
     UNSYNCED = "unsynced"
     """behind: it reads the log at its own pace"""
     SYNCED = "synced"
-    """it is fed what the hub has just read"""
+    """current: it gets what the hub has just read"""
     CANCELLED = "cancelled"
-    """it was told why, and gets nothing any more"""
+    """ended: it got the reason, and gets nothing more"""
 
 
 class WatchEvent(StrEnum):
@@ -82,7 +82,8 @@ TRANSITIONS: dict[tuple[WatchState, WatchEvent], WatchState] = {
 
 
 class Cursor:
-    """One watcher's place in the log: decides whether the history is still the one it has seen."""
+    """One watcher's position in the log. It decides whether the history is still the one that the
+    watcher has seen."""
 
     def __init__(self, position: Position) -> None:
         self.position = position
@@ -96,9 +97,9 @@ class Cursor:
     def pass_entry(self, entry: LogEntry) -> None:
         """Move past `entry`, the next one in the log after the position.
 
-        Errors: RolledBack when the entry begins an epoch that has lost what this watcher has
-        already seen (a restore's entry says itself what it undoes). The cursor is cancelled then
-        and does not move.
+        Errors: RolledBack when the entry begins an epoch without revisions that this watcher has
+        already seen (except for a restore, whose entry lists what it undoes). The cursor is then
+        cancelled and does not move.
         """
         assert entry.revision > self.position.revision, (entry.revision, self.position)
         epoch = self.position.epoch
@@ -136,13 +137,13 @@ def check_reach(head: Head, after: Revision) -> None:
 def check_digest(head: Head, position: Position, entry: LogEntry) -> None:
     """Check that `entry`, found at the position's revision, is the one that the position names.
 
-    Errors: RolledBack. This catches an engine that lost commits and issued their revisions again.
+    Errors: RolledBack. This detects an engine that lost commits and issued their revisions again.
     """
     if position.digest and not entry.digest.hex().startswith(position.digest):
         raise _rolled_back(head, position)
 
 
 def _rolled_back(head: Head, position: Position) -> RolledBack:
-    # The head knows its own epoch only; if there were others since the position, less survived.
+    # The head knows only its own epoch; if there were others in between, less may have survived.
     survived = min(head.epoch.from_revision, position.revision)
     return RolledBack(position.revision, head.epoch.id, survived, head.revision)

@@ -1,9 +1,9 @@
-"""Whether what an update says of units that are known already is what they are.
+"""Checks that the units of an update that are already known are the same as the known ones.
 
-Libraries skip known units of an update. So an author whose client id somebody else has used would
-silently lose edits. Here such units are compared: by content, neighbours and position. Deleted
-units have no content any more and are not compared; nor are subdocuments, which libraries encode in
-several ways.
+Libraries skip known units of an update. So an author whose client id is used by another author as
+well would silently lose edits. Here such units are compared by content, neighbours and position.
+Deleted units have no content any more and are not compared; nor are subdocuments, which libraries
+encode in several ways.
 
 Numbers, objects and JSON are compared as values, since libraries write the same ones differently.
 """
@@ -32,19 +32,19 @@ from blackboard.core.documents.update import (
 )
 
 _UNIT_BYTES = 2
-"""Of a character in UTF-16, which clocks count."""
+"""Bytes of a UTF-16 unit, which is what clocks count."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A struct, and the bytes that it was written as."""
+    """A struct and its encoded bytes."""
 
     struct: Struct
     raw: bytes
 
     @property
     def end(self) -> int:
-        """The clock behind its last unit."""
+        """The clock after its last unit."""
         return self.struct.clock + self.struct.length
 
 
@@ -64,7 +64,7 @@ class _Pieces(UpdateReader):
 
 
 def known_from(structs: Sequence[Struct], clocks: Mapping[int, int]) -> dict[int, int]:
-    """By client, the first unit that `structs` have and `clocks` knows; empty if all are new."""
+    """The first known unit of `structs`, by client; empty if all are new."""
     found: dict[int, int] = {}
     for one in structs:
         if one.clock < clocks.get(one.client, 0):
@@ -73,8 +73,8 @@ def known_from(structs: Sequence[Struct], clocks: Mapping[int, int]) -> dict[int
 
 
 def differing(data: bytes, known: bytes, clocks: Mapping[int, int]) -> Id | None:
-    """Where a struct of the update `data` says something else than `known`, an update that has all
-    units from `known_from` on; None if none does. Errors: InvalidRequest when either is malformed.
+    """The first unit where the update `data` contradicts `known`, an update that has all units from
+    `known_from` on; None if there is none. Errors: InvalidRequest when either is malformed.
     """
     theirs: dict[int, list[_Piece]] = {}
     for piece in _pieces(known):
@@ -95,7 +95,7 @@ def _pieces(data: bytes) -> list[_Piece]:
 
 
 def _differs(piece: _Piece, others: Sequence[_Piece]) -> int | None:
-    """The clock at which a piece is not what others say, who are in the order of their clocks."""
+    """The clock at which `piece` differs from `others`, which are sorted by clock."""
     at = bisect_right(others, piece.struct.clock, key=lambda other: other.struct.clock) - 1
     for other in others[max(at, 0) :]:
         if other.struct.clock >= piece.end:
@@ -127,7 +127,7 @@ def _left(piece: _Piece, clock: int) -> Id | None:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """Where a struct lies (if its neighbours do not say), and its units."""
+    """The position of a struct, if its neighbours do not give it, and its units."""
 
     place: bytes
     kind: int
@@ -141,7 +141,7 @@ def _cut(piece: _Piece, content: _Content, first: int, last: int) -> tuple[int, 
 
 
 def _content(raw: bytes) -> _Content | None:
-    """None when it is not to be compared."""
+    """The content of a struct; None when it is not to be compared."""
     reader = Reader(raw)
     info = reader.byte()
     kind = info & 0x1F
@@ -192,7 +192,7 @@ def _json(text: str) -> Any:
 
 
 def _comparable(value: Any) -> Any:
-    """Compare strictly: True is not 1, and NaN equals NaN."""
+    """A form that compares strictly: True is not 1, and NaN equals NaN."""
     if isinstance(value, dict):
         return {key: _comparable(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -203,7 +203,7 @@ def _comparable(value: Any) -> Any:
 
 
 def _any(reader: Reader) -> Any:
-    """A value of lib0's `writeAny`, as `_comparable` has it. It was read once already."""
+    """A value of lib0's `writeAny`, in the form of `_comparable`. It was validated before."""
     kind = reader.byte()
     if kind in _WORDS:
         return ("word", _WORDS[kind])

@@ -1,4 +1,4 @@
-"""Where a document lies: a document at key K is kept by the operations that a board has anyway.
+"""The keys of a document. A document at key K is stored with ordinary operations on ordinary keys.
 
     K/~doc/base                      {"parts": [generation, n], "owners": {...}, "mark": ...}
     K/~doc/part/<generation>/<i>     the compacted state, in n pieces of at most a value's size
@@ -7,13 +7,13 @@
     K/~doc/overlap/<index>           {"text": ..., "start": ..., "end": ..., "agents": [...]}: what
                                      was edited by several at once, for OVERLAP_TTL_MS
 
-So a document is part of every read at a revision, watch, checkpoint, digest, diff and branch.
-The content is that of the base with every update applied; their order does not matter.
+So reads at a revision, watches, checkpoints, digests, diffs and branches include documents. The
+content is that of the base with every update applied, in any order.
 
 Invariants
-- a compaction is one commit: the new base appears as the updates that it contains go.
-- the pieces of one update in a commit are neighbours (`more` says that another one follows).
-- nothing here is ever changed in place but the base.
+- A compaction is one commit: it puts the new base and removes the updates that the base contains.
+- The pieces of one update in a commit are adjacent (`more` says that another one follows).
+- Only the base is ever changed in place.
 """
 
 from blackboard.core.path import check_key
@@ -24,27 +24,27 @@ RESERVED = "~doc"
 
 
 def document_prefix(key: Key) -> Prefix:
-    """Everything of the document at `key` lies below this."""
+    """The prefix below which all of the document at `key` lies."""
     return f"{key}/{RESERVED}"
 
 
 def base_key(key: Key) -> Key:
-    """The compacted state, or rather what says where it is."""
+    """The base of a document: it says where the compacted state is."""
     return f"{key}/{RESERVED}/base"
 
 
 def parts_prefix(key: Key, generation: str) -> Prefix:
-    """The pieces of the compacted state `generation`."""
+    """The prefix of the pieces of the compacted state `generation`."""
     return f"{key}/{RESERVED}/part/{generation}"
 
 
 def updates_prefix(key: Key) -> Prefix:
-    """The updates since the compacted state."""
+    """The prefix of the updates since the compacted state."""
     return f"{key}/{RESERVED}/update"
 
 
 def overlaps_prefix(key: Key) -> Prefix:
-    """The reports of regions that several agents edited at once."""
+    """The prefix of the reports of regions that several agents edited at once."""
     return f"{key}/{RESERVED}/overlap"
 
 

@@ -2,24 +2,21 @@
 
 An update (Yjs' first encoding) is a list of *structs* of each client, and a set of what is deleted.
 Each struct has an id, (client, clock), and may name others: its neighbours when it was written, and
-what it lies in. Reading it first is no luxury: the library that applies updates trusts them, and a
-value nested deeply enough ends the whole process.
+what it lies in. Updates must be parsed first because the library that applies them trusts its
+input: a deeply nested value crashes the whole process.
 
 Source: yjs/src/utils/encoding.js, yjs/src/structs/Item.js, lib0/encoding.js.
 
-Characters of two units in a document, and edits that would cut one in two.
-
-Clocks count UTF-16 units. A character beyond U+FFFF has two, and the library that keeps documents
-holds text as UTF-8: an edit that deletes one of the two, or inserts between them, makes it count
-wrong from there on, and what it encodes later cannot be loaded any more. (Yjs itself puts U+FFFD in
-place of both.) So it is known here where such characters are.
+Surrogate pairs: clocks count UTF-16 units. A character beyond U+FFFF has two, but the library holds
+text as UTF-8: after an edit that deletes one of the two, or inserts between them, it counts
+wrongly, and what it encodes later cannot be loaded any more. (Yjs itself puts U+FFFD in place of
+both.) So `Pairs` records where such characters are, and finds edits that would cut one.
 
 Source: yrs 0.2x, `split_str`; yjs/src/structs/ContentString.js.
 
-The little language that CRDT peers write: variable-length integers, strings, buffers.
-
-Seven bits to a byte, the lowest first; the highest bit says that more follow (LEB128, as in lib0).
-A `Reader` never reads beyond its bytes and never believes a length that they cannot hold.
+Encoding: variable-length integers, strings and buffers. An integer has seven bits to a byte, the
+lowest first; the highest bit says that more follow (LEB128, as in lib0). A `Reader` never reads
+beyond its bytes and never trusts a length that exceeds them.
 """
 
 import json
@@ -58,7 +55,7 @@ class Reader:
 
     def number(self) -> int:
         """An integer of 0..INTEGER_MAX."""
-        # Nearly all that an update holds are these: most of the time goes here.
+        # An update consists mostly of numbers, so most of the time is spent here.
         data, position, end = self.data, self.position, self.end
         if position < end and data[position] < 0x80:
             self.position = position + 1
@@ -81,7 +78,7 @@ class Reader:
         raise self.broken("holds a number that is too large")
 
     def count(self) -> int:
-        """A number of things that take a byte each at least."""
+        """The number of elements that follow, which take at least a byte each."""
         found = self.number()
         if found > self.end - self.position:
             raise self.broken("announces more than it holds")
@@ -94,21 +91,21 @@ class Reader:
         self.position += size
 
     def buffer(self) -> bytes:
-        """Bytes behind their number."""
+        """Bytes, preceded by their number."""
         size = self.count()
         start = self.position
         self.position = start + size
         return self.data[start : self.position]
 
     def text(self) -> str:
-        """UTF-8 behind its number of bytes."""
+        """UTF-8 text, preceded by its number of bytes."""
         try:
             return self.buffer().decode()
         except UnicodeDecodeError as error:
             raise self.broken("holds text that is not UTF-8") from error
 
     def broken(self, reason: str) -> InvalidRequest:
-        """The error to raise."""
+        """The error to raise for malformed data."""
         return InvalidRequest(field=self.field, reason=f"{reason} (byte {self.position})")
 
     @property
@@ -118,7 +115,7 @@ class Reader:
 
 
 def write_number(number: int) -> bytes:
-    """The bytes that `Reader.number` reads."""
+    """Encode what `Reader.number` reads."""
     if number < 0x80:
         return bytes((number,))
     found = bytearray()
@@ -130,12 +127,12 @@ def write_number(number: int) -> bytes:
 
 
 def write_buffer(data: bytes) -> bytes:
-    """The bytes that `Reader.buffer` reads."""
+    """Encode what `Reader.buffer` reads."""
     return write_number(len(data)) + data
 
 
 def write_text(text: str) -> bytes:
-    """The bytes that `Reader.text` reads."""
+    """Encode what `Reader.text` reads."""
     return write_buffer(text.encode())
 
 
@@ -171,8 +168,8 @@ class Span(msgspec.Struct, frozen=True, gc=False):
 class Update:
     """The additions and deletions of an update, and its dependencies.
 
-    `needs` holds, by client, the number of its units that the structs refer to; `pairs`, where its
-    text has characters of two units, as runs of them.
+    `needs` has, by client, the number of its units that the structs refer to. `pairs` has the
+    surrogate pairs in its text, as runs.
     """
 
     structs: tuple[Struct, ...]
@@ -182,20 +179,20 @@ class Update:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it neither adds nor deletes anything."""
+        """Whether it adds and deletes nothing."""
         return not self.structs and not self.deleted
 
     def reached(self) -> dict[int, int]:
-        """By client, the number of its units that are known once this was applied."""
+        """The number of known units after this update, by client."""
         return {struct.client: struct.clock + struct.length for struct in self.structs}
 
     def news(self, clocks: Mapping[int, int]) -> dict[int, int]:
-        """As `reached`, of the clients of which less is known in `clocks`."""
+        """As `reached`, for the clients of which `clocks` knows fewer units."""
         return {c: end for c, end in self.reached().items() if end > clocks.get(c, 0)}
 
     def cuts(self) -> set[Id]:
-        """The units before which it may cut a text: those beside what it inserts, and where a
-        deletion begins or ends."""
+        """The units before which it may cut a text: next to its insertions, and where a deletion
+        begins or ends."""
         found = {(s.left[0], s.left[1] + 1) for s in self.structs if s.left}
         found |= {s.right for s in self.structs if s.right}
         for span in self.deleted:
@@ -203,13 +200,14 @@ class Update:
         return found
 
     def knew(self, client: int) -> int:
-        """How many units of `client` its authors knew, as far as it shows: they refer to them."""
+        """How many units of `client` its authors knew, judging by the units it refers to."""
         deleted = (s.clock + s.length for s in self.deleted if s.client == client)
         return max(self.needs.get(client, 0), *deleted, 0)
 
     def gap(self, clocks: Mapping[int, int]) -> Id | None:
-        """Something that this builds on and that is not in `clocks`; None if it can be applied."""
-        known: dict[int, int] = {}  # of its own clients only: a document may have thousands
+        """A unit that this update builds on and `clocks` does not have; None if it can be
+        applied."""
+        known: dict[int, int] = {}  # only the clients of this update: a document may have thousands
         for struct in self.structs:
             before = known.get(struct.client) or clocks.get(struct.client, 0)
             if struct.clock > before:
@@ -229,7 +227,7 @@ def missing(gap: Id) -> InvalidRequest:
 
 
 def read_state(data: bytes) -> dict[int, int]:
-    """A state vector: by client, the number of its units that are known. Errors: InvalidRequest."""
+    """Decode a state vector: the number of known units by client. Errors: InvalidRequest."""
     reader = Reader(data, "state")
     found = {}
     for _ in range(reader.count()):
@@ -239,14 +237,14 @@ def read_state(data: bytes) -> dict[int, int]:
 
 
 def write_state(clocks: Mapping[int, int]) -> bytes:
-    """The bytes that `read_state` reads."""
+    """Encode what `read_state` reads."""
     parts = [write_number(len(clocks))]
     parts += [write_number(client) + write_number(clock) for client, clock in clocks.items()]
     return b"".join(parts)
 
 
 def read_update(data: bytes) -> Update:
-    """Read an update. Errors: InvalidRequest when it is none that may be applied."""
+    """Decode an update. Errors: InvalidRequest when it is malformed or unsafe to apply."""
     reading = UpdateReader(Reader(data))
     reading.clients()
     deleted = reading.deletions()
@@ -256,7 +254,7 @@ def read_update(data: bytes) -> Update:
 
 
 class UpdateReader:
-    """The parts of one update, in their order. Errors of every method: InvalidRequest."""
+    """Reads the parts of one update, in their order. Errors of every method: InvalidRequest."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
@@ -265,7 +263,7 @@ class UpdateReader:
         self.pairs: list[Span] = []
 
     def clients(self) -> None:
-        """Read what it adds."""
+        """Read the additions."""
         reader, seen = self.reader, set()
         for _ in range(reader.count()):
             count, client, clock = reader.count(), reader.number(), reader.number()
@@ -278,7 +276,7 @@ class UpdateReader:
                 clock += struct.length
 
     def deletions(self) -> tuple[Span, ...]:
-        """Read what it deletes."""
+        """Read the deletions."""
         reader, found = self.reader, []
         for _ in range(reader.count()):
             client = reader.number()
@@ -359,7 +357,8 @@ class UpdateReader:
         return count
 
     def _text(self, client: int, clock: int) -> int:
-        """Read text; its length is in UTF-16 units. The library makes empty ones where it cuts."""
+        """Read text; its length is in UTF-16 units. Empty text is valid: the library writes it
+        where it cuts a struct."""
         text, more = self.reader.text(), 0
         if not text.isascii():
             for match in _PAIRS.finditer(text):
@@ -415,7 +414,7 @@ _FIXED_BYTES = {127: 0, 126: 0, 124: 4, 123: 8, 122: 8, 121: 0, 120: 0}
 
 
 def _depth_of(text: str) -> int | None:
-    """How deep a JSON text nests; None if deeper than VALUE_DEPTH_MAX, or no JSON."""
+    """How deep a JSON text nests; None if deeper than VALUE_DEPTH_MAX, or not JSON."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -433,13 +432,13 @@ def _depth_of(text: str) -> int | None:
 
 
 class Pairs:
-    """Where the characters of two units are, by client: runs of them, 16 bytes each."""
+    """Where the surrogate pairs are, by client, as runs of 16 bytes each."""
 
     def __init__(self) -> None:
         self._runs: dict[int, tuple[array[int], array[int]]] = {}
 
     def add(self, spans: Iterable[Span]) -> None:
-        """Note runs (`Update.pairs`). What is noted already stays as it is."""
+        """Record runs (`Update.pairs`). Runs that are already recorded stay as they are."""
         for span in spans:
             starts, ends = self._runs.setdefault(span.client, (array("Q"), array("Q")))
             at = bisect_right(starts, span.clock)
@@ -448,14 +447,14 @@ class Pairs:
                 ends.insert(at, span.clock + span.length)
 
     def keep_below(self, clocks: Mapping[int, int]) -> None:
-        """Forget what is not in `clocks`."""
+        """Drop what is not in `clocks`."""
         for client, (starts, ends) in self._runs.items():
             at = bisect_right(starts, clocks.get(client, 0) - 1)
             del starts[at:], ends[at:]
 
     def cut_by(self, update: Update, clocks: Mapping[int, int]) -> Id | None:
-        """The character that an update would cut, of those noted here and its own; `clocks` are
-        known before it. None if it cuts none."""
+        """The character that an update would cut, among those recorded here and its own; None if it
+        cuts none. `clocks` are the units known before it."""
         for run in update.pairs:
             if (clocks.get(run.client, 0) - run.clock) % 2 and _is_in(run, clocks):
                 return run.client, run.clock
@@ -478,5 +477,5 @@ _NONE = (array("Q"), array("Q"))
 
 
 def _is_in(run: Span, clocks: Mapping[int, int]) -> bool:
-    """Whether what is known ends within `run`."""
+    """Whether the known units end within `run`."""
     return run.clock < clocks.get(run.client, 0) < run.clock + run.length

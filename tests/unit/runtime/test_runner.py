@@ -8,11 +8,10 @@ import pytest
 from blackboard.client.board import Board
 from blackboard.core.commit import Put
 from blackboard.core.path import barrier_key
-from blackboard.limits import CALL_INLINE_BYTES, STEP_ATTEMPTS_MAX, STEP_PAUSE_MS_MAX
+from blackboard.limits import CALL_INLINE_BYTES, DEFAULT, STEP_ATTEMPTS_MAX
 from blackboard.runtime.board_port import LiveBoardPort
 from blackboard.runtime.context import Context
 from blackboard.runtime.runner import _pause_s
-from blackboard.server.boards import commit_as_system
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
 from tests.conformance.acting import Notes, keys_below, notes_of, runner
@@ -38,7 +37,7 @@ def ada(service: Service) -> Board:
 async def test_a_desk_answers_a_checkpoint_that_waits(service: Service, ada: Board) -> None:
     """By the commit itself, which says that all it knows is in there."""
     key = barrier_key("ada")
-    await commit_as_system(service.host, "main", [Put(key, encode_value(1))])
+    await (await service.boards.use("main")).commit_as_system([Put(key, encode_value(1))])
     receipt = await LiveBoardPort(ada).commit([Put("public/a", encode_value(1))])
     [done] = await ada.log(after=1)
     assert (done.revision, [change.key for change in done.changes]) == (
@@ -84,7 +83,7 @@ async def test_a_result_stands_in_its_record_up_to_a_size(
 
 def test_pauses_between_attempts_grow_up_to_a_limit() -> None:
     """STEP_PAUSE_MS_MAX; each is shortened at random, by half at most."""
-    pauses_s = [_pause_s(attempt) for attempt in range(1, STEP_ATTEMPTS_MAX + 60)]
-    assert max(pauses_s) <= STEP_PAUSE_MS_MAX / 1000
-    assert min(pauses_s[10:]) >= STEP_PAUSE_MS_MAX / 2000
+    pauses_s = [_pause_s(attempt, DEFAULT) for attempt in range(1, STEP_ATTEMPTS_MAX + 60)]
+    assert max(pauses_s) <= DEFAULT.agents.step_pause_ms_max / 1000
+    assert min(pauses_s[10:]) >= DEFAULT.agents.step_pause_ms_max / 2000
     assert pauses_s[0] <= 0.02
