@@ -37,6 +37,7 @@ from blackboard.core.commit import (
     Renew,
     Waiter,
 )
+from blackboard.engines.sqlite import new
 from blackboard.engines.sqlite import store as sqlite_store
 from blackboard.engines.sqlite.file import BoardFile
 from blackboard.engines.sqlite.rows import LEASE, checksum, weigh
@@ -512,7 +513,7 @@ async def test_nobody_begins_a_board_that_a_cancelled_removal_still_removes(
 ) -> None:
     """Its thread goes on, and would take the journal of the new board away."""
     gate, entered = threading.Event(), threading.Event()
-    remove = sqlite_store.remove
+    remove = new.remove
 
     def remove_at_the_gate(path: Path) -> None:
         entered.set()
