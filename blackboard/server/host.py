@@ -17,12 +17,12 @@ from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import EngineFacts, Store
 from blackboard.errors import BlackboardError, EngineRefused, Unavailable
 from blackboard.limits import DEFAULT, Limits
-from blackboard.server.accounts import BegunBoards, WatchShares
 from blackboard.server.archiver import Archiver
 from blackboard.server.checkpoints.imports import Imports
 from blackboard.server.commit_queue import Load
 from blackboard.server.continuity import told
 from blackboard.server.documents.rooms import Documents
+from blackboard.server.overload.accounts import BegunBoards, WatchShares
 from blackboard.server.overload.charges import Charges
 from blackboard.server.overload.fair_share import Shares
 from blackboard.server.overload.rate_limits import Meters, Rates
