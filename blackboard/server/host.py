@@ -60,11 +60,11 @@ class Host:
     def __post_init__(self) -> None:
         self.load = Load()
         self.shares = Shares()
-        self.charges = Charges()
+        self.charges = Charges(limits=self.limits)
         self.meters = Meters(self.rates)
-        self.revocations = Revocations(self.store)
+        self.revocations = Revocations(self.store, self.limits)
         self.permits = Permits(self.store, self.revocations)
-        self.audit = Audit(self.store)
+        self.audit = Audit(self.store, self.limits)
         if isinstance(self.store, SealedStore):
             self.store.keys.made = partial(self.audit.note_service, "make_key")
             self.store.keys.scrubbed = self._note_scrub
@@ -189,9 +189,11 @@ class Host:
 
     async def aclose(self) -> None:
         """Close what is left when the boards are closed, and the engine at last."""
-        if self.lock_masters is not None:
-            await self.lock_masters.aclose()
-        if self.archiver is not None:
-            await self.archiver.aclose()
-            await self.archiver.archive.aclose()
-        await self.store.aclose()
+        try:
+            if self.lock_masters is not None:
+                await self.lock_masters.aclose()
+            if self.archiver is not None:
+                await self.archiver.aclose()
+                await self.archiver.archive.aclose()
+        finally:  # else the directory would stay in use
+            await self.store.aclose()

@@ -44,6 +44,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Final
 
+from msgspec import Struct
 from msgspec.structs import replace as with_fields
 
 from blackboard.client.audit_record import (
@@ -66,18 +67,15 @@ from blackboard.errors import (
     Unauthenticated,
 )
 from blackboard.limits import (
-    AUDIT_ALIKE_MAX,
-    AUDIT_BATCH_MAX,
     AUDIT_KEPT_MS,
-    AUDIT_KINDS_MAX,
-    AUDIT_QUEUE_MAX,
-    AUDIT_REFUSALS_MAX,
-    AUDIT_WINDOW_MS,
+    DEFAULT,
     LANES_MAX,
     LIST_ENTRIES_MAX,
+    Limits,
 )
 from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
+from blackboard.wire.methods import AUDITED
 
 OTHERS: Final = "(several)"
 """The verb of refusals of further kinds, which are counted together."""
@@ -95,7 +93,8 @@ class _Alike:
 class Repeats:
     """The refusals of the window that runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = DEFAULT) -> None:
+        self._limits = limits.security
         self._window = 0
         self._recorded = 0
         self._kinds: dict[tuple[str, ...], _Alike] = {}
@@ -110,13 +109,13 @@ class Repeats:
             record.board,
             record.outcome,
         )
-        if kind not in self._kinds and len(self._kinds) >= AUDIT_KINDS_MAX:
+        if kind not in self._kinds and len(self._kinds) >= self._limits.audit_kinds_max:
             record = replace(record, principal="", token="", verb=OTHERS, board="", what="")
             kind = _kind_of(record)
         alike = self._kinds.setdefault(kind, _Alike())
         if (
-            alike.recorded < AUDIT_ALIKE_MAX
-            and self._recorded < AUDIT_REFUSALS_MAX
+            alike.recorded < self._limits.audit_alike_max
+            and self._recorded < self._limits.audit_refusals_max
             and record.verb != OTHERS
         ):
             alike.recorded += 1
@@ -128,7 +127,7 @@ class Repeats:
 
     def ended(self, now_ms: Milliseconds) -> Sequence[AuditRecord]:
         """What was counted in a window that is over at `now_ms`."""
-        window = now_ms // AUDIT_WINDOW_MS
+        window = now_ms // max(1, self._limits.audit_window_ms)
         if window == self._window:
             return []
         found = self.counted()
@@ -167,39 +166,16 @@ log = logging.getLogger(__name__)
 AUDIT_BOARD: Final = "~audit"
 _LIST: Final = "system/audit"
 _WHAT_CHARACTERS_MAX: Final = 512
-_PAUSE_S: Final = 0.5
 _WRITTEN_IN_S: Final = 0.05
 """Records wait so long for others that share their commit."""
-WHOLE: Final = frozenset(
-    {
-        "checkpoint",
-        "pin",
-        "prune",
-        "restore",
-        "recover",
-        "redact",
-        "freeze",
-        "thaw",
-        "remove",
-        "branch",
-        "verify",
-        "export",
-        "import_begin",
-        "import_end",
-        "revoke",
-        "erase",
-        "rewrap",
-        "audit",
-    }
-)
-"""Methods that are recorded whenever they succeed."""
 
 
 class Audit:
     """Writes and reads the records of one process's requests."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, limits: Limits = DEFAULT) -> None:
         self._store = store
+        self._limits = limits.security
         self._keys = AuditKeys([])
         self._writer = secrets.token_hex(8)
         self._lane = int(self._writer, 16) % LANES_MAX  # others write, too
@@ -208,7 +184,7 @@ class Audit:
         self._number, self._previous, self._step = 0, "", 0
         self._last: tuple[Key, Milliseconds] | None = None
         self._sent: _Sent | None = None
-        self._repeats = Repeats()
+        self._repeats = Repeats(limits)
         self._window_over: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self.written: Callable[[], None] = lambda: None
@@ -241,7 +217,9 @@ class Audit:
             return self._put([record])
         if self._window_over is None:
             loop = asyncio.get_running_loop()
-            self._window_over = loop.call_later(AUDIT_WINDOW_MS / 1000, self._tell_counts)
+            self._window_over = loop.call_later(
+                self._limits.audit_window_ms / 1000, self._tell_counts
+            )
         return self._put(self._repeats.take(record))
 
     def _tell_counts(self) -> None:
@@ -252,7 +230,7 @@ class Audit:
 
     def _put(self, records: Sequence[AuditRecord]) -> None:
         for record in records:
-            if len(self._waiting) >= AUDIT_QUEUE_MAX:
+            if len(self._waiting) >= self._limits.audit_queue_max:
                 self._left_out += 1
             else:
                 self._waiting.append(record)
@@ -295,7 +273,7 @@ class Audit:
                 await self._write_some()
             except BlackboardError as error:
                 log.warning("audit: %s", error)
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(self._limits.audit_retry_ms / 1000)
 
     async def _write_some(self) -> None:
         """Errors: Unavailable and others: the records wait on.
@@ -327,7 +305,7 @@ class Audit:
 
     async def _next(self) -> _Sent:
         """What is to be written next."""
-        chained = list(self._chained(islice(self._waiting, AUDIT_BATCH_MAX)))
+        chained = list(self._chained(islice(self._waiting, self._limits.audit_batch_max)))
         head = await self._store.open(AUDIT_BOARD)
         self._step += 1
         name = CommitId(SYSTEM_AGENT, self._lane, self._writer, self._step)
@@ -472,7 +450,7 @@ class Audited:
             self._note_success()
 
     def _note_success(self) -> None:
-        if self._verb in WHOLE:
+        if self._verb in AUDITED:
             self._note(self._text(), "ok")
         elif self._verb in _LOOKS and looks_into_others(self._principal, self._patterns()):
             self._note(self._text(), "private")
@@ -499,9 +477,13 @@ def _words(part: object) -> str:
     """An argument for people: what a wish says by name, but for what it left out and for bytes."""
     if isinstance(part, list | tuple):
         return ",".join(map(str, part))
-    if not is_dataclass(part) or isinstance(part, type):
+    if isinstance(part, Struct):
+        names: Sequence[str] = part.__struct_fields__
+    elif is_dataclass(part) and not isinstance(part, type):
+        names = [field.name for field in fields(part)]
+    else:
         return str(part)
-    said = ((f.name, getattr(part, f.name)) for f in fields(part))
+    said = ((name, getattr(part, name)) for name in names)
     return " ".join(
         f"{name}={_words(value)}"
         for name, value in said
