@@ -20,8 +20,7 @@ from typing import Any, Final
 from sqlalchemy import and_, not_, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from blackboard.archive import history as archive_log
-from blackboard.archive import rows as archive_rows
+from blackboard.archive import history as archive_log, rows as archive_rows
 from blackboard.archive.base import Pause, Sealer, let_others_run
 from blackboard.archive.blobs import Blobs
 from blackboard.archive.database import Database, rows

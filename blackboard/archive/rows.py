@@ -29,8 +29,7 @@ from blackboard.core.commit import (
     name_of,
     narrowed_from,
 )
-from blackboard.core.entry_digest import Leaves, is_salted, standing
-from blackboard.core.entry_digest import content_of as content_hash
+from blackboard.core.entry_digest import Leaves, content_of as content_hash, is_salted, standing
 from blackboard.core.lease import from_result, to_result
 from blackboard.errors import Corrupt
 from blackboard.limits import BLOB_BYTES, VALUE_BYTES_MAX

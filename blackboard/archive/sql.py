@@ -15,12 +15,14 @@ from typing import Any, Final, Self
 from sqlalchemy import and_, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from blackboard.archive import boards as archive_boards
-from blackboard.archive import history as archive_log
-from blackboard.archive import prune as archive_prune
-from blackboard.archive import redact as archive_redact
-from blackboard.archive import removal as archive_removal
-from blackboard.archive import rows as archive_rows
+from blackboard.archive import (
+    boards as archive_boards,
+    history as archive_log,
+    prune as archive_prune,
+    redact as archive_redact,
+    removal as archive_removal,
+    rows as archive_rows,
+)
 from blackboard.archive.append import Appending, Warm, Warmth, loses, runs
 from blackboard.archive.base import Pause, Sealer, let_others_run
 from blackboard.archive.blobs import Blobs

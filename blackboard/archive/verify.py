@@ -13,9 +13,11 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
-from blackboard.archive import history as archive_log
-from blackboard.archive import redact as archive_redact
-from blackboard.archive import rows as archive_rows
+from blackboard.archive import (
+    history as archive_log,
+    redact as archive_redact,
+    rows as archive_rows,
+)
 from blackboard.archive.append import kind_of
 from blackboard.archive.base import Sealer
 from blackboard.archive.blobs import Blobs

@@ -51,8 +51,7 @@ def agents(context: typer.Context) -> None:
 
     What each is at, since when it is there, and what it waits for or crashed with.
     """
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
 
     flags = Flags.of(context)
 
@@ -123,8 +122,7 @@ def migrate(
     With --check only tell whether that works. The module is imported, from the current directory
     too. A state that fails is left as it is.
     """
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
 
     flags = Flags.of(context)
     code = imported(module)

@@ -41,8 +41,7 @@ def approvals(
     asker: Annotated[str, typer.Argument(metavar="AGENT", help="* is every agent.")] = "*",
 ) -> None:
     """List requests for approval, with their facts."""
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
 
     flags = Flags.of(context)
 
@@ -125,8 +124,7 @@ async def _pending(board: "Board", agent: str) -> "Sequence[Pending]":
 
 def _answer(flags: Flags, agent: str, name: str, said: tuple[bool, int | None, str]) -> None:
     """Give the answer `said`: approved or not, at which revision, why."""
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
 
     approved, revision, reason = said
 

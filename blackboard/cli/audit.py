@@ -53,8 +53,7 @@ def audit(
     """
     from dataclasses import asdict
 
-    from blackboard.cli import render as show
-    from blackboard.cli import screen, session
+    from blackboard.cli import render as show, screen, session
     from blackboard.server.security.audit import findings, missing, unproved
 
     before = [] if against is None else _read(against)

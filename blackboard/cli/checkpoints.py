@@ -53,8 +53,7 @@ def create(
 
     Public, private and inboxes, as one consistent cut. It stops nobody.
     """
-    from blackboard.cli import render as past
-    from blackboard.cli import session
+    from blackboard.cli import render as past, session
 
     flags = Flags.of(context)
     if barrier_s is not None and not 0 < barrier_s * 1000 < math.inf:
@@ -76,9 +75,7 @@ blackboard checkpoint list --json | jq -r '.[].name'""",
 )
 def list_all(context: typer.Context) -> None:
     """Print the checkpoints of a board, the oldest first."""
-    from blackboard.cli import render as past
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as past, render as show, session
 
     async def look(client: "Client", board: "Board") -> "tuple[Checkpoint, ...]":
         found = await board.checkpoints()
@@ -100,9 +97,7 @@ def show(context: typer.Context, name: Annotated[str, _NAME]) -> None:
 
     Digests of namespaces, agents' steps, what they declared, who signed.
     """
-    from blackboard.cli import render as past
-    from blackboard.cli import render as shown
-    from blackboard.cli import session
+    from blackboard.cli import render as past, render as shown, session
 
     async def look(board: "Board") -> "CheckpointInfo":
         return await board.show(name)
@@ -141,8 +136,7 @@ def diff(
 
     By key, down to the lines of long texts; also between a board and a branch of it.
     """
-    from blackboard.cli import render as past
-    from blackboard.cli import session, values
+    from blackboard.cli import render as past, session, values
 
     async def compare(board: "Board") -> "Diff":
         first, second = values.parse_moment(a), values.parse_moment(b)
@@ -162,8 +156,7 @@ def verify(
     The hash chain, digests, blobs and signatures. Exit code 1 and one line per finding if anything
     is not what was written.
     """
-    from blackboard.cli import render as shown
-    from blackboard.cli import session, values
+    from blackboard.cli import render as shown, session, values
 
     async def check(board: "Board") -> "Verified":
         return await board.verify(values.parse_moment(moment))
@@ -205,8 +198,7 @@ def export(
 
     It holds all of it, and can be imported on another engine or machine.
     """
-    from blackboard.cli import render as shown
-    from blackboard.cli import session
+    from blackboard.cli import render as shown, session
 
     if not overwrite and os.path.lexists(file):
         raise wrong_usage(f"{file} exists", "Name a new file, or replace it with --overwrite.")
@@ -243,8 +235,7 @@ def import_file(
 
     A file that was changed is refused.
     """
-    from blackboard.cli import render as shown
-    from blackboard.cli import session
+    from blackboard.cli import render as shown, session
 
     async def read(client: "Client") -> int:
         board = await client.import_board(file, new)
@@ -304,8 +295,7 @@ def prune(
 
     Checkpoints that are pinned or that a branch needs always stay.
     """
-    from blackboard.cli import render as past
-    from blackboard.cli import session
+    from blackboard.cli import render as past, session
     from blackboard.core.checkpoints import RetentionPolicy
 
     if history_days is not None and not 0 <= history_days * _DAY_MS < math.inf:

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from blackboard.cli import screen
-from blackboard.cli import target as places
+from blackboard.cli import screen, target as places
 from blackboard.cli.errors import wrong_usage
 from blackboard.cli.options import Command, CommandGroup, Flags, RememberCommand
 

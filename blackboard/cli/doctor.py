@@ -207,8 +207,7 @@ def open_files() -> Finding:
 
 def token(target: "Target", now_ms: int) -> Finding:
     """Whether there is a token, and for how long."""
-    from blackboard.cli.render import age
-    from blackboard.cli.render import clock as time_of
+    from blackboard.cli.render import age, clock as time_of
     from blackboard.cli.token import claims_of
 
     fix = "Give one: --token, BLACKBOARD_TOKEN or blackboard context add."
@@ -416,8 +415,7 @@ def doctor(
     out where the service that is meant is on another machine, unless --engine or --data asks for
     them. Ends with 1 if anything fails.
     """
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
     from blackboard.server import settings as config
 
     flags = Flags.of(context)

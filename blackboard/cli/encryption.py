@@ -79,8 +79,7 @@ def _tell(
     done: str,
     about: "Mapping[str, object] | None" = None,
 ) -> None:
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
 
     count = session.with_client(flags, run)
     if flags.as_json:

@@ -61,8 +61,7 @@ def watch(
     The resume token that goes to standard error at the end continues exactly there, even after days
     or on another machine.
     """
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
     from blackboard.core.watch import Position
     from blackboard.limits import DEFAULT
 
@@ -169,8 +168,7 @@ def log(
     With --pattern or --author the newest 65,536 revisions are looked through; --after looks through
     all from there on.
     """
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
 
     flags = Flags.of(context)
     wanted = _Wanted(pattern, author)
@@ -259,8 +257,7 @@ def why(
 
     Who wrote it, what the writer had read, who wrote that, and so on, as far as the log goes.
     """
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
 
     flags = Flags.of(context)
 

@@ -39,8 +39,7 @@ def freeze(
     loses a lease. It outlives restarts and restores. A refusal says who froze the board, why, and
     since when; agents of the runtime wait. Needs the admin right.
     """
-    from blackboard.cli import render as shown
-    from blackboard.cli import session
+    from blackboard.cli import render as shown, session
 
     async def work(client: "Client") -> "Freeze":
         return await client.freeze(name, note=note)
@@ -65,8 +64,7 @@ def thaw(
     note: Annotated[str, _NOTE] = "",
 ) -> None:
     """Take commits on a frozen board again."""
-    from blackboard.cli import render as shown
-    from blackboard.cli import session
+    from blackboard.cli import render as shown, session
 
     async def work(client: "Client") -> "Freeze | None":
         return await client.thaw(name, note=note)

@@ -52,8 +52,7 @@ def get(
     at: Annotated[str | None, _AT] = None,
 ) -> None:
     """Print the value of a key, or a document, as JSON."""
-    from blackboard.cli import render as show
-    from blackboard.cli import session, values
+    from blackboard.cli import render as show, session, values
 
     flags = Flags.of(context)
     if raw and (entry or flags.as_json):
@@ -115,8 +114,7 @@ def set_key(
     ] = None,
 ) -> None:
     """Set a key to a value. Prints the revision."""
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
 
     flags = Flags.of(context)
     content = _value(value, file, is_json=is_json)
@@ -168,8 +166,7 @@ blackboard delete public/owner --expect 3  # only if it is still at revision 3""
 )
 def delete(context: typer.Context, key: Annotated[str, _KEY]) -> None:
     """Remove a key. The log still has its value."""
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
     from blackboard.core.commit import Delete, KeyAt
 
     flags = Flags.of(context)
@@ -217,8 +214,7 @@ def ls(
     A document is one key. What the service and the runtime keep for themselves (below a segment
     that begins with ~) is listed only if the pattern names it.
     """
-    from blackboard.cli import render as show
-    from blackboard.cli import session, values
+    from blackboard.cli import render as show, session, values
     from blackboard.limits import LIST_ENTRIES_MAX
 
     flags = Flags.of(context)
@@ -289,8 +285,7 @@ blackboard boards --json""",
 )
 def boards(context: typer.Context) -> None:
     """List the boards, and where each one stands."""
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
 
     flags = Flags.of(context)
 

@@ -84,8 +84,7 @@ blackboard leases 'public/tasks/*' --json | jq -r '.leases[].holder'""",
 )
 def leases(context: typer.Context, pattern: Annotated[str, _PATTERN] = "public/**") -> None:
     """List the leases: holder, end, and waiters."""
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
 
     flags = Flags.of(context)
 
@@ -126,8 +125,7 @@ def claims(context: typer.Context, pattern: Annotated[str, _PATTERN] = "public/*
 
     Who works on them, how often they were tried, what the last error was, and which are dead.
     """
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
 
     flags = Flags.of(context)
 

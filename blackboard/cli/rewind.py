@@ -94,8 +94,7 @@ def rewind(
 
 
 def _take_back(flags: Flags, to: "When") -> None:
-    from blackboard.cli import render as past
-    from blackboard.cli import session
+    from blackboard.cli import render as past, session
 
     if not flags.yes:
         _ask(flags, to)
@@ -112,8 +111,7 @@ def _ask(flags: Flags, to: "When") -> None:
     """Show what would change and who is interrupted, and ask. Ends the command on a no."""
     import sys
 
-    from blackboard.cli import render as past
-    from blackboard.cli import session
+    from blackboard.cli import render as past, session
 
     async def preview(board: "Board") -> "RestorePreview":
         return await board.preview_restore(to, keys_max=past.PREVIEW_KEYS)
@@ -151,8 +149,7 @@ def recover(
     Everything, with its revisions. What was written since stays readable. To do it again, also
     after it was killed in the middle, does no harm.
     """
-    from blackboard.cli import render as shown
-    from blackboard.cli import session, values
+    from blackboard.cli import render as shown, session, values
 
     async def work(client: "Client") -> "Recovered":
         moment = None if at is None else values.parse_moment(at)
@@ -192,8 +189,7 @@ def remove(
     """
     import sys
 
-    from blackboard.cli import render as shown
-    from blackboard.cli import session
+    from blackboard.cli import render as shown, session
 
     if not yes:
         if not sys.stdin.isatty():
@@ -235,8 +231,7 @@ def branch(
 
     The two are independent afterwards; the past of this one is readable through the new one.
     """
-    from blackboard.cli import render as show
-    from blackboard.cli import session, values
+    from blackboard.cli import render as show, session, values
 
     async def work(board: "Board") -> int:
         made = await board.branch(new, values.parse_moment(moment), note=note)
@@ -269,8 +264,7 @@ def history(
 
     Also before restores, and before a branch began.
     """
-    from blackboard.cli import render as past
-    from blackboard.cli import session
+    from blackboard.cli import render as past, session
 
     async def look(board: "Board") -> "tuple[Version, ...]":
         return await board.history(key, limit=limit)

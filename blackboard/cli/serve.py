@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
 
-from blackboard.cli import screen
-from blackboard.cli import target as places
+from blackboard.cli import screen, target as places
 from blackboard.cli.errors import wrong_usage
 from blackboard.cli.options import Command, options_of
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from blackboard.cli import screen
-from blackboard.cli import target as places
+from blackboard.cli import screen, target as places
 from blackboard.cli.errors import CommandError, not_found
 from blackboard.cli.options import Flags
 from blackboard.errors import AccessDenied, InvalidRequest

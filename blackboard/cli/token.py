@@ -112,8 +112,7 @@ def _principal(name: str, grants: list[str], boards: list[str]) -> "Principal":
 
 def parse_grant(text: str) -> "AccessGrant":
     """A grant written as `PATTERN=right,right`. Errors: CommandError."""
-    from blackboard.core.access import Right
-    from blackboard.core.access import parse_grant as parse
+    from blackboard.core.access import Right, parse_grant as parse
     from blackboard.errors import InvalidRequest
 
     try:
@@ -254,8 +253,7 @@ def revoke(
 
     Connections that use them are closed; nothing is committed or delivered under them any more.
     """
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
 
     flags = Flags.of(context)
     names, until_ms = [checked_id(text) for text in ids or []], None
@@ -368,8 +366,7 @@ def grants(
     ] = None,
 ) -> None:
     """Show your rights, by pattern or on one key."""
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
     from blackboard.core.access import Right, allows
     from blackboard.core.path import check_key
 

@@ -127,8 +127,7 @@ def retrace(
     Calls are answered from the record: no tool runs, no model is asked, nothing is written. Tells
     the first step that comes out otherwise.
     """
-    from blackboard.cli import render as show
-    from blackboard.cli import session
+    from blackboard.cli import render as show, session
     from blackboard.cli.agents import imported
 
     flags = Flags.of(context)

@@ -1,7 +1,7 @@
 """Work that a cancellation must not tear in two, and cancellations that must not get lost."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from anyio import CancelScope
@@ -37,6 +37,37 @@ async def finish(
     if not task.cancelled():
         task.exception()  # looked at: what interrupted us goes first
     raise cancelled
+
+
+class SharedCalls:
+    """Calls that several tasks make at the same time, and that are carried out once for all.
+
+    Cancellation: one caller's leaves the call to the others, and it goes on without any; `settled`
+    waits for its end.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[object, asyncio.Task[Any]] = {}
+
+    async def call(self, key: object, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The result of `work`, or what it raises. While a call with this `key` is running, its
+        result is awaited instead."""
+        task = self._running.get(key)
+        if task is None:
+            task = self._running[key] = asyncio.ensure_future(work())
+            task.add_done_callback(lambda done: self._end(key, done))
+        result: T = await asyncio.shield(task)
+        return result
+
+    async def settled(self) -> None:
+        """Wait for the end of the calls that are running."""
+        while self._running:
+            await asyncio.wait(self._running.values())
+
+    def _end(self, key: object, task: asyncio.Task[Any]) -> None:
+        del self._running[key]
+        if not task.cancelled():
+            task.exception()  # looked at, even if every caller was cancelled
 
 
 def cancellations() -> int:

@@ -27,8 +27,7 @@ from blackboard.client.documents.shared_types import plain
 from blackboard.client.link import Transport
 from blackboard.client.views import Entry
 from blackboard.core.checkpoints import Moment
-from blackboard.core.commit import Delete, Op, PutBack
-from blackboard.core.commit import Entry as Kept
+from blackboard.core.commit import Delete, Entry as Kept, Op, PutBack
 from blackboard.core.documents.keys import document_of, document_prefix
 from blackboard.core.path import range_below
 from blackboard.errors import Corrupt, Unavailable

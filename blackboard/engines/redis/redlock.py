@@ -26,8 +26,7 @@ from urllib.parse import urlsplit
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import RedisError, TimeoutError as RedisTimeoutError
 
 from blackboard.engines.base import LOCK_MASTERS, VoteCounts
 from blackboard.errors import InvalidRequest, Unavailable

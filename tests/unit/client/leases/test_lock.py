@@ -13,8 +13,7 @@ from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.client.views import Change, RevisionEvent
 from blackboard.core import access
-from blackboard.core.access import AccessGrant as AccessGrant
-from blackboard.core.access import Principal, Right
+from blackboard.core.access import AccessGrant as AccessGrant, Principal, Right
 from blackboard.core.checkpoints import Moment
 from blackboard.core.commit import Grant, Lease, Reading, Release, Waiter
 from blackboard.errors import (

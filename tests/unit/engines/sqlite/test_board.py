@@ -11,9 +11,11 @@ from blackboard import limits
 from blackboard.core.commit import Committed, Epoch, Grant, Put, Renew
 from blackboard.core.model import Outcome
 from blackboard.core.state import evolve
-from blackboard.engines.sqlite import board as sqlite_board
-from blackboard.engines.sqlite import board as sqlite_group
-from blackboard.engines.sqlite import owed as sqlite_owed
+from blackboard.engines.sqlite import (
+    board as sqlite_board,
+    board as sqlite_group,
+    owed as sqlite_owed,
+)
 from blackboard.engines.sqlite.file import log_entries
 from blackboard.errors import Compacted, FutureRevision, HeadMoved, StaleEpoch, Unavailable
 from blackboard.wire.codec import prepare
