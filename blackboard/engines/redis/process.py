@@ -172,9 +172,8 @@ class RedisProcess:
 
     async def kill(self) -> None:
         """End the server at once (SIGKILL), as a crash does. Does nothing if it is not running."""
-        if (
-            self._watchdog is not None
-        ):  # first, while the process id certainly still belongs to the server
+        # First, while the process id certainly still belongs to the server.
+        if self._watchdog is not None:
             await _reap(self._watchdog)
             self._watchdog = None
         if self._server is not None:

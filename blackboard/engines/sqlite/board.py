@@ -221,9 +221,8 @@ class EmbeddedBoard:
         self._state = loaded.state
         date_leases(loaded.state, now_ms())
         self._epochs = loaded.epochs
-        self._weight = (
-            loaded.weight
-        )  # after the last group that was handed over; only the writer uses it
+        # After the last group that was handed over; only the writer uses it.
+        self._weight = loaded.weight
         self._writers = threads.writers
         self._readers = threads.readers
         self._now_ms = now_ms
@@ -486,9 +485,7 @@ class EmbeddedBoard:
         except WriteError as error:
             failure = error
         finally:
-            with contextlib.suppress(
-                RuntimeError
-            ):  # the loop is closed: there are no waiters any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
                 self._loop.call_soon_threadsafe(self._written, group, failure)
 
     def _written(self, group: WriteGroup, failure: WriteError | None) -> None:

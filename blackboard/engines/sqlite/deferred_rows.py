@@ -75,9 +75,8 @@ class DeferredRows:
         Corrupt."""
         rows = cursor.execute(DEFERRED.select).fetchall()
         self._keys = SortedSet(row[0] for row in rows)
-        if {
-            key for (key,) in cursor.execute(_IN_PLACE)
-        } != self._keys:  # this query reads the table, the other one its index
+        # This query reads the table, the one above its index.
+        if {key for (key,) in cursor.execute(_IN_PLACE)} != self._keys:
             raise Corrupt(what="table owed", reason="its index is damaged")
         supersede(state, rows)
 

@@ -127,7 +127,7 @@ local function check_prefix(prefix, since, looked)
   if since > revision then refuse('future', since, revision) end
   if since < oldest - 1 then refuse('compacted', since, oldest) end
   flush()
-  local last = namespace_of(prefix) == prefix and '/~' or nil  -- without the runtime's branches, which sort last
+  local last = namespace_of(prefix) == prefix and '/~' or nil  -- the runtime's branches sort last
   local living = below('', prefix, looked.living, last)
   local removed = below('\1', prefix, looked.removed, last)
   looked.living, looked.removed = looked.living + #living, looked.removed + #removed
@@ -450,7 +450,7 @@ local function slice(list, first, count)
   return {unpack(list, first, math.min(first + count - 1, #list))}
 end
 
-local BUNDLE = 64  -- large values of a restore per field: else there are more fields than Lua can unpack
+local BUNDLE = 64  -- large values of a restore per field: Lua cannot unpack more
 local function log(c, results)
   local fields, count = {'b', c.body, 't', time_text, 'r', results}, 6
   local each = c.begins and BUNDLE or 1

@@ -51,7 +51,7 @@ end
 
 if step == 'begin' then return begin() end
 local m = call('HMGET', META, 'seed', 'epoch')
-if step == 'end' and m[2] == ARGV[4] then return 'ok' end  -- it was done before, and the answer was lost
+if step == 'end' and m[2] == ARGV[4] then return 'ok' end  -- done before, the answer was lost
 if m[1] ~= name then return 'lost' end
 if step == 'page' then return page() end
 if step == 'end' then return finish() end
