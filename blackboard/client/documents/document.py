@@ -387,8 +387,8 @@ class Document:
 
     def _names_of(self, clients: tuple[int, ...]) -> set[str]:
         """The agents of these clients, as far as known."""
-        peers = [p for c in clients if (p := self._others.get(c)) and p.state]
-        states = [ysync.read_json(p.state) for p in peers]
+        peers = [p for c in clients if (p := self._others.get(c))]
+        states = [ysync.read_json(p.state) for p in peers if p.state]
         return {
             str(state["agent"]) for state in states if isinstance(state, dict) and "agent" in state
         }
