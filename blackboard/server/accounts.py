@@ -26,12 +26,12 @@ from blackboard.engines.base import Store
 from blackboard.errors import Conflict, LimitExceeded, Unavailable
 from blackboard.limits import (
     BOARDS_PER_ACCOUNT_MAX,
-    LIST_ENTRIES_MAX,
     REQUEST_TIMEOUT_MS,
     WATCHES_MAX,
     WATCHES_PER_ACCOUNT_MAX,
 )
-from blackboard.units import Key, Milliseconds
+from blackboard.server.pages import pages_of
+from blackboard.units import Milliseconds
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
 
 BOARDS_BOARD: Final = "~boards"
@@ -112,17 +112,13 @@ class BegunBoards:
     async def _count(self, account: str, board: str, since_ms: Milliseconds) -> int:
         """How many boards but `board` the account began that exist, or began since then."""
         there = set(await self._store.boards())
-        after: Key | None = None
         count = 0
-        while True:
-            page = await self._store.list(BOARDS_BOARD, _BEGUN, after=after, limit=LIST_ENTRIES_MAX)
+        async for page in pages_of(self._store, BOARDS_BOARD, _BEGUN):
             begun = [entry for entry in page.entries if decode_value(entry.value) == account]
             names = {_name(entry) for entry in begun if entry.time_ms > since_ms}
             names |= {_name(entry) for entry in begun} & there
             count += len(names - {board})
-            after = page.next_key
-            if after is None:
-                return count
+        return count
 
     async def _commit(self, epoch: str, ops: Sequence[Op], conditions: Sequence[KeyAt]) -> bool:
         """Whether it was committed; not if another board of the account began meanwhile."""

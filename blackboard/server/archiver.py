@@ -42,10 +42,10 @@ from blackboard.limits import (
     ARCHIVE_STEP_PAUSE_MS,
     ARCHIVE_WAIT_MS,
     FINISH_TIMEOUT_MS,
-    LIST_ENTRIES_MAX,
 )
 from blackboard.server.continuity import go_above, last_shared
-from blackboard.units import Key, Milliseconds, Revision
+from blackboard.server.pages import pages_of
+from blackboard.units import Milliseconds, Revision
 
 log = logging.getLogger(__name__)
 _FIRST_RETRY_MS = 100
@@ -379,21 +379,12 @@ class Archiver:
             first = head.epoch if head.epoch.number == 1 else Epoch(1, "")
             head, pages = Head(0, first, 1), _no_pages()
         else:
-            pages = self._listing(board.name)
+            pages = pages_of(self._store, board.name, "")
         join = self.archive.join
         mark = await join(board.name, board.fence, head, pages, apart=board.apart)
         board.apart = False
         board.checked = True
         board.reach(mark)
-
-    async def _listing(self, name: str) -> AsyncIterator[Reading]:
-        after: Key | None = None
-        while True:
-            page = await self._store.list(name, "", after=after, limit=LIST_ENTRIES_MAX)
-            yield page
-            after = page.next_key
-            if after is None:
-                return
 
 
 async def _rest(board: _ArchivedBoard) -> None:

@@ -5,7 +5,7 @@ key that the reader may read (docs/decisions/0035-readable-ranges.md).
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from blackboard.core.path import Pattern, Ranges
 from blackboard.engines.base import Store
 from blackboard.engines.payer import turn
 from blackboard.limits import LIST_ENTRIES_MAX, PAGE_BYTES_MAX
-from blackboard.units import Key
+from blackboard.units import Key, Prefix
 
 _LIST_PAGES_MAX: Final = 16
 """How many times as many keys as were asked for one request looks through for matches, before it
@@ -127,3 +127,26 @@ async def listed(source: Source, reach: Reach, sieve: Sieve, after: Key | None) 
         await asyncio.sleep(0)  # a page of an engine in memory comes without a pause
         await turn()
     return replace(shown, entries=tuple(sieve.found), next_key=sieve.last)
+
+
+async def pages_of(store: Store, board: str, prefix: Prefix) -> AsyncIterator[Reading]:
+    """All entries of a board below a prefix ("" = the whole board), page by page, as they are; two
+    pages may be of two revisions."""
+    after: Key | None = None
+    while True:
+        page = await store.list(board, prefix, after=after, limit=LIST_ENTRIES_MAX)
+        yield page
+        after = page.next_key
+        if after is None:
+            return
+
+
+async def archived_pages(archive: Archive, at: Point) -> AsyncIterator[Reading]:
+    """All entries of a board as they were at a point, page by page."""
+    after: Key | None = None
+    while True:
+        page = await archive.list(at, "", after=after, limit=LIST_ENTRIES_MAX)
+        yield page
+        after = page.next_key
+        if after is None:
+            return

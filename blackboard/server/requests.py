@@ -99,10 +99,10 @@ from blackboard.limits import (
     READ_KEYS_MAX,
     REVISION_MAX,
 )
-from blackboard.server import freezing, provenance
-from blackboard.server.boards import Boards, OpenBoard, salted
+from blackboard.server.boards import Boards
+from blackboard.server.checkpoints import provenance
 from blackboard.server.checkpoints.branch import Branches
-from blackboard.server.checkpoints.reader import HistoryReader
+from blackboard.server.checkpoints.reader import HistoryReader, begin_archive
 from blackboard.server.checkpoints.recover import Recoveries
 from blackboard.server.checkpoints.redact import Redactions
 from blackboard.server.checkpoints.restore import Restores
@@ -110,6 +110,8 @@ from blackboard.server.checkpoints.schedule import Retention
 from blackboard.server.checkpoints.take import Checkpoints
 from blackboard.server.documents.session import Session
 from blackboard.server.feed import Permitted, View
+from blackboard.server.host import Host
+from blackboard.server.open_board import OpenBoard, salted
 from blackboard.server.overload.rate_limits import clock_ms
 from blackboard.server.pages import ArchivedSource, PresentSource, Sieve, Source, listed
 from blackboard.server.security.audit import Audited
@@ -132,10 +134,11 @@ _LIST_TRIES: Final = 8
 class RequestHandler:
     """A `Transport` (client/link.py) straight into the service of this process."""
 
-    def __init__(self, host: Boards, principal: Principal) -> None:
+    def __init__(self, boards: Boards, principal: Principal) -> None:
         self.principal = principal
         """Whoever it is; replaced by the same one, with the same rights, under a newer token."""
-        self._host = host
+        self._boards = boards
+        self._host = host = boards.host
         self._readable = access.readable(principal.grants)
         self._opener = None if principal.acts_for_any else principal.account
         self._beginner = None if principal.credential is None else self._opener
@@ -158,7 +161,7 @@ class RequestHandler:
 
     def acting_as(self, agent: str) -> Transport:
         """The same way with the rights and name of `agent`. Errors: AccessDenied."""
-        return RequestHandler(self._host, access.acting_as(self.principal, agent))
+        return RequestHandler(self._boards, access.acting_as(self.principal, agent))
 
     async def head(self, board: str) -> Head:
         """The head of `board`, which is created by this if the principal may change anything there.
@@ -167,8 +170,7 @@ class RequestHandler:
         """
         with self._audited("head", board):
             self._check(board)
-            await self._begin(board, again=True)
-            return await self._host.head(board, self._opener)
+            return await (await self._begin(board, again=True)).head()
 
     async def commit(self, board: str, commit: Commit) -> Receipt:
         """Check and carry out one attempt of a commit. See `Transport.commit`."""
@@ -179,9 +181,12 @@ class RequestHandler:
             commit = self._signed(commit)
             if self._meter is not None:
                 self._take_log(prepare(commit).size)
-            if self._beginner is not None and not self._host.is_open(board):
-                await self._begin(board)
-            outcome = await self._host.commit(board, commit, self._opener, self._permit())
+            opened = self._boards.get(board)
+            if opened is None and self._beginner is not None:
+                opened = await self._begin(board)
+            elif opened is None:
+                opened = await self._boards.use(board, self._opener)
+            outcome = await opened.commit(commit, self._permit())
         return self.finish(outcome)
 
     def start(self, board: str, commit: Commit) -> "asyncio.Future[Outcome | BlackboardError]":
@@ -195,7 +200,9 @@ class RequestHandler:
             access.require_commit(self.principal, commit)
             prepared = prepare(self._signed(salted(commit)))
             self._take_log(prepared.size)
-            return self._host.opened(board).queue.submit(prepared, self._permit())
+            opened = self._boards.get(board)
+            assert opened is not None, "see can_start"
+            return opened.queue.submit(prepared, self._permit())
 
     @property
     def _signature(self) -> str:
@@ -209,7 +216,7 @@ class RequestHandler:
 
     def can_start(self, board: str) -> bool:
         """Whether `start` may be called: the board is open, and no lock masters have a say."""
-        return self._host.is_open(board) and self._host.lock_masters is None
+        return self._host.lock_masters is None and self._boards.get(board) is not None
 
     def finish(self, outcome: Outcome | BlackboardError) -> Receipt:
         """The receipt of a commit that took effect. Errors: why it did not."""
@@ -229,11 +236,12 @@ class RequestHandler:
                 raise LimitExceeded("READ_KEYS_MAX", len(keys), READ_KEYS_MAX, "keys")
             for key in keys:
                 access.require(self.principal, Right.READ, check_key(key))
-            if await self._host.find(board, self._opener) is None:
+            opened = await self._boards.find(board, self._opener)
+            if opened is None:
                 return _NOTHING
             if at is not None:
-                return await HistoryReader(self._host).read(board, keys, at)
-            return await self._host.store.read(board, keys)
+                return await HistoryReader(opened).read(keys, at)
+            return await opened.read(keys)
 
     async def list(
         self,
@@ -249,12 +257,13 @@ class RequestHandler:
             self._check(board)
             check_limit(limit, LIST_ENTRIES_MAX)
             parsed = parse_pattern(pattern)
-            if await self._host.find(board, self._opener) is None:
+            opened = await self._boards.find(board, self._opener)
+            if opened is None:
                 return _NOTHING
-            source: Source = PresentSource(self._host.store, board)
+            source: Source = PresentSource(opened.store, board)
             if at is not None:
-                past = HistoryReader(self._host)
-                source = ArchivedSource(past.archive, await past.point(board, at))
+                past = HistoryReader(opened)
+                source = ArchivedSource(past.archive, await past.point(at))
             if parsed.literal:
                 return await self._list_one(source, parsed, after)
             reach = access.reach(self.principal.grants, pattern)
@@ -277,9 +286,10 @@ class RequestHandler:
             self._check(board)
             check_limit(limit, LIST_ENTRIES_MAX)
             parsed = parse_pattern(pattern)
-            if await self._host.find(board, self._opener) is None:
+            opened = await self._boards.find(board, self._opener)
+            if opened is None:
                 return _NOTHING
-            reading = await self._host.store.leases(board)
+            reading = await opened.store.leases(board)
             found = [
                 lease
                 for lease in reading.leases
@@ -312,24 +322,23 @@ class RequestHandler:
             if proofs and wanted is not None:
                 raise InvalidRequest("proofs", "they are of all that may be read: no pattern")
             show = partial(history.logged, readable=self._readable, pattern=wanted, author=author)
-            if await self._host.find(board, self._opener) is None:
+            opened = await self._boards.find(board, self._opener)
+            if opened is None:
                 return _NO_LOG
             prove = self._proof if proofs else None
             gathered = history.Gathered(after, limit, show, prove)
-            return await self._log_pages(HistoryReader(self._host), board, gathered)
+            return await self._log_pages(HistoryReader(opened), gathered)
 
     def _proof(self, entry: LogEntry) -> Proof | None:
         return entry_digest.proof_of(entry, self._readable, _content_of)
 
-    async def _log_pages(
-        self, past: HistoryReader, board: str, gathered: history.Gathered
-    ) -> LogPage:
+    async def _log_pages(self, past: HistoryReader, gathered: history.Gathered) -> LogPage:
         """Pages of the engine joined together, so that the size of others' commits ends none
         early."""
         after = gathered.through
         while True:
             try:
-                page = await past.log(board, gathered.through, gathered.left)
+                page = await past.log(gathered.through, gathered.left)
                 is_whole = await _gather(gathered, page.entries)
             except (Resync, Compacted):
                 if gathered.through == after:
@@ -344,11 +353,11 @@ class RequestHandler:
         with self._audited("why", board, key):
             self._check(board)
             access.require(self.principal, Right.READ, check_key(key))
-            if await self._host.find(board, self._opener) is None:
+            opened = await self._boards.find(board, self._opener)
+            if opened is None:
                 return ()
-            reading = await self._host.store.read(board, [key])
-            past = HistoryReader(self._host)
-            return await provenance.causes(past, board, reading.entries, self._readable)
+            entries = (await opened.read([key])).entries
+            return await provenance.causes(HistoryReader(opened), entries, self._readable)
 
     def watch(self, board: str, request: WatchRequest) -> AbstractAsyncContextManager[Stream]:
         """Open a watch; only what may be read is delivered."""
@@ -389,11 +398,11 @@ class RequestHandler:
         """Take a checkpoint."""
         with self._audited("checkpoint", board, spec):
             await self._check_whole(board, Right.CHECKPOINT)
-            await self._begin(board)
+            opened = await self._begin(board)
             if spec.kind not in (NAMED, AUTOMATIC):
                 raise InvalidRequest(field="kind", reason=f"{spec.kind!r} is the service's own")
             check_note(spec.note)
-            return await Checkpoints(self._host).take(board, spec, self._signature)
+            return await Checkpoints(opened).take(spec, self._signature)
 
     async def checkpoints(
         self, board: str, *, after: Revision = 0, limit: int = CHECKPOINTS_PAGE_MAX
@@ -402,9 +411,10 @@ class RequestHandler:
         with self._audited("checkpoints", board):
             self._check(board)
             check_limit(limit, CHECKPOINTS_PAGE_MAX)
-            if await self._host.find(board, self._opener) is None:
+            opened = await self._boards.find(board, self._opener)
+            if opened is None:
                 return ()
-            found = await Checkpoints(self._host).all(board)
+            found = await Checkpoints(opened).all()
             shown = [
                 c for c in found if c.revision > after and self._readable(checkpoint_key(c.name))
             ]
@@ -415,8 +425,8 @@ class RequestHandler:
         with self._audited("manifest", board):
             self._check(board)
             access.require(self.principal, Right.READ, check_key(checkpoint_key(name)))
-            await self._use(board)
-            checkpoint, stored = await Checkpoints(self._host).sealed(board, name)
+            opened = await self._use(board)
+            checkpoint, stored = await Checkpoints(opened).sealed(name)
             manifest = Manifest.read(stored.manifest)
             grants = self.principal.grants
             return CheckpointInfo(
@@ -442,28 +452,28 @@ class RequestHandler:
     async def pin(self, board: str, name: str, *, pinned: bool) -> None:
         """Keep a checkpoint from being pruned, or no longer."""
         with self._audited("pin", board, name, pinned):
-            await self._use(board, Right.CHECKPOINT)
-            await Checkpoints(self._host).pin(board, name, pinned=pinned)
+            opened = await self._use(board, Right.CHECKPOINT)
+            await Checkpoints(opened).pin(name, pinned=pinned)
 
     async def prune(self, board: str, policy: RetentionPolicy, *, dry_run: bool = False) -> Pruned:
         """Remove what `policy` does not keep."""
         with self._audited("prune", board, policy, dry_run):
-            await self._use(board, Right.ADMIN)
-            return await Retention(self._host).prune(board, policy, dry_run=dry_run)
+            opened = await self._use(board, Right.ADMIN)
+            return await Retention(opened).prune(policy, dry_run=dry_run)
 
     async def restore(self, board: str, spec: RestoreRequest) -> Restored:
         """Bring back the content of a moment."""
         with self._audited("restore", board, spec):
-            await self._use(board, Right.RESTORE)
+            opened = await self._use(board, Right.RESTORE)
             check_note(spec.note)
-            return await Restores(self._host).restore(board, spec, self.principal)
+            return await Restores(opened).restore(spec, self.principal)
 
     async def recover(self, board: str, spec: RecoverRequest) -> Recovered:
         """Let a board that its engine lost begin again as what the archive has."""
         with self._audited("recover", board, spec):
             await self._check_whole(board, Right.ADMIN)
             check_note(spec.note)
-            return await Recoveries.of(self._host).recover(board, spec)
+            return await Recoveries.of(self._boards).recover(board, spec)
 
     async def redact(self, board: str, spec: RedactRequest) -> Redaction:
         """Take every value of a key out of a board, and out of all that shares its history."""
@@ -472,7 +482,7 @@ class RequestHandler:
             check_redactable(check_key(spec.key))
             check_note(spec.why)
             check_request(spec.request)
-            redactions = Redactions.of(self._host)
+            redactions = Redactions.of(self._boards)
             for name in await redactions.boards(board):
                 access.require_board(self.principal, name)
             return await redactions.redact(board, spec, self.principal.name)
@@ -480,47 +490,46 @@ class RequestHandler:
     async def freeze(self, board: str, note: str) -> Freeze:
         """Refuse commits from now on."""
         with self._audited("freeze", board, note):
-            await self._use(board, Right.ADMIN)
+            opened = await self._use(board, Right.ADMIN)
             check_note(note)
-            return await freezing.freeze(self._host, board, self.principal.name, note)
+            return await opened.freeze(self.principal.name, note)
 
     async def thaw(self, board: str, note: str) -> Freeze | None:
         """Take commits again."""
         with self._audited("thaw", board, note):
-            await self._use(board, Right.ADMIN)
+            opened = await self._use(board, Right.ADMIN)
             check_note(note)
-            return await freezing.thaw(self._host, board, self.principal.name, note)
+            return await opened.thaw(self.principal.name, note)
 
     async def remove(self, board: str) -> None:
         """Remove a board for good. See `Transport.remove`."""
         with self._audited("remove", board):
             await self._check_whole(board, Right.ADMIN)
-            await self._host.remove(board)
+            await self._boards.remove(board)
 
     async def branch(self, board: str, spec: BranchRequest) -> Head:
         """Make a board that begins as this one was."""
         with self._audited("branch", board, spec):
-            await self._use(board, Right.CHECKPOINT)
+            opened = await self._use(board, Right.CHECKPOINT)
             self._check(spec.new)
-            await self._host.check_new(spec.new)
+            await self._boards.check_new(spec.new)
             if await self._host.store.removed(spec.new) is not None:
                 reason = f"a board {spec.new!r} was removed: a branch needs a name of its own"
                 raise InvalidRequest(field="new", reason=reason)
             check_note(spec.note)
             await self._note_begun(spec.new)
-            head = await Branches(self._host).branch(board, spec, self._signature)
-            await self._host.use(spec.new, self._opener)
+            head = await Branches(opened).branch(spec, self._signature)
+            await self._boards.use(spec.new, self._opener)
             return head
 
     async def differences(self, board: str, request: DiffRequest) -> Differences:
         """A page of what differs and may be read."""
         with self._audited("differences", board, request):
-            await self._use(board)
-            if request.other is not None:
-                await self._use(request.other)
+            opened = await self._use(board)
+            other = None if request.other is None else await self._use(request.other)
             check_limit(request.limit, LIST_ENTRIES_MAX)
             reach = access.reach(self.principal.grants, request.pattern)
-            return await HistoryReader(self._host).differences(board, request, reach)
+            return await HistoryReader(opened).differences(request, reach, other)
 
     async def history(
         self,
@@ -537,16 +546,16 @@ class RequestHandler:
             if before is not None and not 0 <= before <= REVISION_MAX:
                 raise InvalidRequest(field="before", reason=f"not in 0..{REVISION_MAX}")
             access.require(self.principal, Right.READ, check_key(key))
-            await self._use(board)
-            return await HistoryReader(self._host).history(board, key, before=before, limit=limit)
+            opened = await self._use(board)
+            return await HistoryReader(opened).history(key, before=before, limit=limit)
 
     async def verify(self, board: str, at: Moment) -> Verified:
         """Check everything that is kept up to a moment. Findings name keys: the admin's."""
         with self._audited("verify", board, at):
-            await self._use(board, Right.ADMIN)
-            past = HistoryReader(self._host)
-            point = await past.point(board, at)
-            store = self._host.store
+            opened = await self._use(board, Right.ADMIN)
+            past = HistoryReader(opened)
+            point = await past.point(at)
+            store = opened.store
             keys = store.keys if isinstance(store, SealedStore) else None
             erased = () if keys is None else tuple(await keys.erased(board))
             findings: list[str] = []
@@ -560,12 +569,12 @@ class RequestHandler:
     async def export(self, board: str, name: str, *, after: Key | None = None) -> ExportPage:
         """A page of a checkpoint, every namespace of it."""
         with self._audited("export", board, name, after):
-            await self._use(board, Right.ADMIN)
-            past = HistoryReader(self._host)
-            checkpoint, stored = await Checkpoints(self._host).sealed(board, name)
+            opened = await self._use(board, Right.ADMIN)
+            past = HistoryReader(opened)
+            checkpoint, stored = await Checkpoints(opened).sealed(name)
             at = Point(board, checkpoint.revision)
-            opened, next_key = await past.page(at, after)
-            entries = tuple(sealed_entry(entry) for entry in opened)
+            page, next_key = await past.page(at, after)
+            entries = tuple(sealed_entry(entry) for entry in page)
             if after is not None:
                 return ExportPage(at.revision, entries, next_key)
             items = tuple(await past.archive.items(at))[:EXPORT_ITEMS_MAX]
@@ -578,8 +587,8 @@ class RequestHandler:
         with self._audited("import_begin", board, spec):
             await self._check_whole(board, Right.ADMIN)
             check_note(spec.note)
-            await self._host.check_new(board)
-            if await self._host.exists(board):
+            await self._boards.check_new(board)
+            if await self._boards.exists(board):
                 raise InvalidRequest(field="board", reason=f"there is a board {board!r}")
             await self._host.finish_removal(board)
             await self._host.imports.begin(board, spec, self._signature)
@@ -597,8 +606,8 @@ class RequestHandler:
         with self._audited("import_end", board, request):
             await self._check_whole(board, Right.ADMIN)
             spec, head = await self._host.imports.end(board, request)
-            await HistoryReader(self._host).begin(board, head, spec.items)
-            await self._host.use(board, self._opener)
+            await begin_archive(self._host, board, head, spec.items)
+            await self._boards.use(board, self._opener)
             return head
 
     # --- the service ------------------------------------------------------------------------------
@@ -620,7 +629,7 @@ class RequestHandler:
             return await self._host.lost_boards()
 
     @property
-    def host(self) -> Boards:
+    def host(self) -> Host:
         """What this link leads to."""
         return self._host
 
@@ -680,7 +689,7 @@ class RequestHandler:
             try:
                 count = await self._host.revocations.revoke(tokens, principal, until_ms)
                 # What had left for an engine before is decided before this is answered.
-                await self._host.settled()
+                await self._boards.settled()
             finally:
                 self._host.revocations.tell_soon()
             return count
@@ -692,7 +701,7 @@ class RequestHandler:
         """The block of a request, recorded as the rules of `server/security/audit.py` say."""
         return Audited(self._host.audit, self.principal, verb, board, about)
 
-    async def _use(self, board: str, right: Right | None = None) -> None:
+    async def _use(self, board: str, right: Right | None = None) -> OpenBoard:
         """Check that the principal may use the board, and has `right` on all of it; open it.
 
         Errors: NoSuchBoard.
@@ -700,8 +709,10 @@ class RequestHandler:
         self._check(board)
         if right is not None:
             await self._check_whole(board, right)
-        if await self._host.find(board, self._opener) is None:
+        opened = await self._boards.find(board, self._opener)
+        if opened is None:
             raise NoSuchBoard(board)
+        return opened
 
     async def _begin(self, board: str, *, again: bool = False) -> OpenBoard:
         """Open a board, which begins with that if the principal may change anything there.
@@ -709,14 +720,14 @@ class RequestHandler:
         Errors: NoSuchBoard when there is none and the principal may not, or it was removed and is
         not to begin `again`: what is left of those who used it does not bring it back.
         """
-        found = await self._host.find(board, self._opener)
+        found = await self._boards.find(board, self._opener)
         if found is not None:
             return found
         is_gone = not again and await self._host.store.removed(board) is not None
         if is_gone or not access.may_begin(self.principal):
             raise NoSuchBoard(board)
         await self._note_begun(board)
-        return await self._host.use(board, self._opener, again=again)
+        return await self._boards.use(board, self._opener, again=again)
 
     async def _note_begun(self, board: str) -> None:
         """Record whose a board is that begins now. Errors: LimitExceeded."""

@@ -25,6 +25,7 @@ from blackboard.server.checkpoints.redact import Redactions
 from blackboard.server.checkpoints.schedule import Automatic, AutomaticCheckpoints
 from blackboard.server.documents.awareness import Publishing, pubsub_of
 from blackboard.server.documents.rooms import Documents
+from blackboard.server.host import Host
 from blackboard.server.overload.rate_limits import Rates
 from blackboard.server.requests import RequestHandler
 from blackboard.server.security.kept import OwnBoards
@@ -56,14 +57,15 @@ class Service:
         automatic: Automatic | None = None,
         rates: Rates | None = None,
     ) -> None:
-        self.host = Boards(store, lock_masters, archive=archive, rates=rates or Rates())
+        self.host = Host(store, lock_masters, archive=archive, rates=rates or Rates())
+        self.boards = Boards(self.host)
         engine = pubsub_of(store)
         publishing = None if engine is None else Publishing(engine)
         self.host.documents = Documents(self.link, publishing)
         self._log_kept_revisions = log_kept_revisions
         self._automatic = automatic or Automatic()
-        self._checkpoints = AutomaticCheckpoints(self.host, self._automatic)
-        self._sweeper = Sweeper(self.host, secrets.token_hex(8))
+        self._checkpoints = AutomaticCheckpoints(self.boards, self._automatic)
+        self._sweeper = Sweeper(self.boards, secrets.token_hex(8))
         self._own_boards = OwnBoards(self.host)
         self._tasks: list[asyncio.Task[None]] = []
         self._is_closed = False
@@ -72,7 +74,7 @@ class Service:
         try:
             await self.host.look()
         except BaseException:
-            await self.host.aclose()
+            await self.boards.aclose()
             raise
         await self._own_boards.begin()
         self.host.note_start()
@@ -102,7 +104,7 @@ class Service:
             ]
         for task in self._tasks:
             task.add_done_callback(_report)
-        Redactions.of(self.host).resume()
+        Redactions.of(self.boards).resume()
         self.host.load.start()
         return self
 
@@ -125,11 +127,11 @@ class Service:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._checkpoints.at_shutdown()
-        await self.host.aclose()
+        await self.boards.aclose()
 
     def link(self, principal: Principal) -> RequestHandler:
         """The way of `principal` to the boards."""
-        return RequestHandler(self.host, principal)
+        return RequestHandler(self.boards, principal)
 
     def client(
         self, *, agent: str | None = None, close: Callable[[], Awaitable[None]] | None = None
@@ -153,7 +155,7 @@ class Service:
 
     def statistics(self) -> ServiceStatistics:
         """A snapshot of what this process does and did."""
-        return replace(self.host.statistics(), sweeper=self._sweeper.statistics())
+        return replace(self.boards.statistics(), sweeper=self._sweeper.statistics())
 
     def drain(self) -> None:
         """Take no new requests; commits that wait are still carried out."""

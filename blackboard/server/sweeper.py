@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator
+from weakref import WeakKeyDictionary
 
 from blackboard.client.leases.presence import entries_that_end_with
 from blackboard.core import history
@@ -35,7 +36,7 @@ from blackboard.limits import (
     SWEEP_ENTRIES_MAX,
 )
 from blackboard.server.boards import Boards, SweeperStatistics
-from blackboard.server.freezing import frozen
+from blackboard.server.open_board import OpenBoard
 from blackboard.wire.codec import SYSTEM_AGENT
 
 log = logging.getLogger(__name__)
@@ -46,8 +47,8 @@ EXPIRED_NOTE = "expired"
 class Sweeper:
     """Sweeps the boards that a process has open."""
 
-    def __init__(self, host: Boards, incarnation: str) -> None:
-        self._host = host
+    def __init__(self, boards: Boards, incarnation: str) -> None:
+        self._boards = boards
         self._incarnation = incarnation
         self._lane = int(incarnation, 16) % LANES_MAX
         self._step = 0
@@ -56,7 +57,7 @@ class Sweeper:
         self.refused = 0
         """Those that it came too late for."""
         self._rounds = 0
-        self._trimmed_at: dict[str, float] = {}
+        self._trimmed_at: WeakKeyDictionary[OpenBoard, float] = WeakKeyDictionary()
 
     def statistics(self) -> SweeperStatistics:
         """Its work so far."""
@@ -67,18 +68,18 @@ class Sweeper:
 
         At most SWEEP_ENTRIES_MAX of each at a time. On a frozen board they stay until the thaw.
         """
-        for board in self._host.boards():
+        for board in self._boards:
             with _told(board):
                 try:
                     await self._sweep(board)
                 except NoSuchBoard as error:  # another process removed it
-                    await self._host.let_go(board, error)
+                    await self._boards.let_go(board.name, error)
         self._rounds += 1
 
-    async def _sweep(self, board: str) -> None:
-        over = await self._host.store.leases(board, due=True)
-        due = await self._host.store.due(board, limit=SWEEP_ENTRIES_MAX)
-        if not (over.leases or due.entries) or await frozen(self._host, board):
+    async def _sweep(self, board: OpenBoard) -> None:
+        over = await board.store.leases(board.name, due=True)
+        due = await board.store.due(board.name, limit=SWEEP_ENTRIES_MAX)
+        if not (over.leases or due.entries) or await board.frozen():
             return
         expiries = [
             *(self._end(board, over.epoch, o) for o in over.leases[:SWEEP_ENTRIES_MAX]),
@@ -86,24 +87,28 @@ class Sweeper:
         ]
         await asyncio.gather(*expiries)  # so that they share engine calls
 
-    async def _end(self, board: str, epoch: str, lease: Lease) -> None:
+    async def _end(self, board: OpenBoard, epoch: str, lease: Lease) -> None:
         """End a lease, together with the presence entries of its holder."""
         gone = tuple(Delete(key) for key in entries_that_end_with(lease))
         await self._commit(board, epoch, (Expire(lease.key, lease.holder, lease.fence), *gone))
 
-    async def _remove(self, board: str, epoch: str, entry: Entry) -> None:
+    async def _remove(self, board: OpenBoard, epoch: str, entry: Entry) -> None:
         unchanged = KeyAt(entry.key, entry.mod_revision)
         await self._commit(board, epoch, (Delete(entry.key),), (unchanged,))
 
     async def _commit(
-        self, board: str, epoch: str, ops: tuple[Op, ...], conditions: tuple[KeyAt, ...] = ()
+        self,
+        board: OpenBoard,
+        epoch: str,
+        ops: tuple[Op, ...],
+        conditions: tuple[KeyAt, ...] = (),
     ) -> None:
         self._step += 1
         name = CommitId(SYSTEM_AGENT, self._lane, self._incarnation, self._step)
         # The service's own commits pass on a frozen board; this is not one that should.
         not_frozen = KeyAt(FROZEN_KEY, ABSENT)
         commit = Commit(name, epoch, ops, (*conditions, not_frozen), note=EXPIRED_NOTE)
-        outcome = await self._host.commit(board, commit)
+        outcome = await board.commit(commit)
         # A refusal means that another process was faster, or that it was renewed in time.
         if isinstance(outcome, BlackboardError):
             self.refused += 1
@@ -115,7 +120,7 @@ class Sweeper:
         looked at for ENGINE_CHECK_INTERVAL_MS: so a process that does not live that long trims too.
         """
         now_s = asyncio.get_running_loop().time()
-        for board in self._host.boards():
+        for board in self._boards:
             last_s = self._trimmed_at.get(board)
             if last_s is None or now_s - last_s >= ENGINE_CHECK_INTERVAL_MS / 1000:
                 self._trimmed_at[board] = now_s
@@ -127,33 +132,33 @@ class Sweeper:
 
         Entries that are not archived yet stay, however long the log is.
         """
-        for board in self._host.boards():
+        for board in self._boards:
             with _told(board):
                 await self._trim(board, kept)
 
-    async def _trim(self, board: str, kept: int) -> None:
-        store = self._host.store
-        head = await store.open(board)
+    async def _trim(self, board: OpenBoard, kept: int) -> None:
+        head = await board.head()
         if not history.excess(head, kept):
             return
-        archiver = self._host.archiver
-        archived = REVISION_MAX if archiver is None else await archiver.settled(board)
+        archived = REVISION_MAX
+        if board.archive is not None:
+            archived = await board.archive.settle(board.name)
         while surplus := history.excess(head, kept):
             limit = min(surplus, LOG_ENTRIES_MAX)
-            page = await store.log(board, head.oldest - 1, limit=limit)
+            page = await board.log(head.oldest - 1, limit)
             doomed = [entry.revision for entry in page.entries if entry.revision <= archived]
             if not doomed:
-                log.warning("board %s: its log stays, the archive is at %s", board, archived)
+                log.warning("board %s: its log stays, the archive is at %s", board.name, archived)
                 break
-            head = await store.compact(board, doomed[-1] + 1)
+            head = await board.store.compact(board.name, doomed[-1] + 1)
             if head.log_entries <= kept:
                 break
 
 
 @contextlib.contextmanager
-def _told(board: str) -> Iterator[None]:
+def _told(board: OpenBoard) -> Iterator[None]:
     """Log a failure on one board: the others are still swept, and this one next time."""
     try:
         yield
     except BlackboardError as error:
-        log.warning("board %s: %s", board, error)
+        log.warning("board %s: %s", board.name, error)

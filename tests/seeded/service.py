@@ -70,14 +70,14 @@ MUTANTS = (
     # --- what is private --------------------------------------------------------------------------
     Mutant(
         "all commits have one salt",
-        "blackboard/server/boards.py",
+        "blackboard/server/open_board.py",
         "salt=secrets.token_bytes(SALT_BYTES))",
         "salt=bytes(SALT_BYTES))",
         f"{BOARD} -k digest_tells_nothing",
     ),
     Mutant(
         "why tells the keys of others",
-        "blackboard/server/provenance.py",
+        "blackboard/server/checkpoints/provenance.py",
         "for ground in grounds if readable(ground[0]))",
         "for ground in grounds)",
         f"{BOARD} -k why_walks_back",

@@ -68,7 +68,7 @@ class ServiceProcess:
         store = await self._engine.store(self.process)
         service = Service(store, archive=self._archive)
         await service.__aenter__()
-        await service.host.use(BOARD)  # only boards that are open are swept
+        await service.boards.use(BOARD)  # only boards that are open are swept
         self.service, self._gate = service, _Gate(service, _let_in, OriginPolicy())
 
     def kill(self) -> None:

@@ -218,7 +218,7 @@ class World:
             return
         service = self.dice.choice(running).service
         assert service is not None
-        await Sweeper(service.host, "0").trim(self.dice.randrange(1, 10))
+        await Sweeper(service.boards, "0").trim(self.dice.randrange(1, 10))
 
     def note_failure(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Nobody took an exception: that is a bug, wherever it comes from."""

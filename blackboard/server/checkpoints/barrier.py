@@ -33,8 +33,8 @@ from blackboard.core.path import barrier_key, cut_key, identity_key, parse_patte
 from blackboard.core.watch import Position
 from blackboard.errors import BlackboardError, Conflict
 from blackboard.limits import BARRIER_GRACE_MS, OPERATIONS_MAX
-from blackboard.server.boards import Boards, commit_as_system
 from blackboard.server.feed import View, Watcher
+from blackboard.server.open_board import OpenBoard
 from blackboard.units import Milliseconds, Revision
 from blackboard.wire.codec import decode_value, encode_value
 
@@ -47,14 +47,13 @@ _ASKED_AT_ONCE = OPERATIONS_MAX // 2
 
 
 class Barrier:
-    """Asks every attached agent of `board` for its state, for up to `timeout_ms`.
+    """Asks every attached agent of a board for its state, for up to `timeout_ms`.
 
     `request` identifies the barrier: the same request again, after its service died, need not wait
     for the old entries.
     """
 
-    def __init__(self, host: Boards, board: str, request: str, timeout_ms: Milliseconds) -> None:
-        self._host = host
+    def __init__(self, board: OpenBoard, request: str, timeout_ms: Milliseconds) -> None:
         self._board = board
         self._request = request
         self._timeout_ms = timeout_ms
@@ -112,8 +111,8 @@ class Barrier:
 
     async def _attached(self) -> set[str]:
         """The agents that have their identity now."""
-        reading = await self._host.store.leases(self._board)
-        head = await self._host.head(self._board)
+        reading = await self._board.store.leases(self._board.name)
+        head = await self._board.head()
         self._asked = head.revision
         living = (lease for lease in reading.leases if lease.until_ms > head.time_ms)
         return {agent for lease in living if (agent := agent_of(lease)) is not None}
@@ -129,13 +128,13 @@ class Barrier:
             key = cut_key(agent)
             ops += [Put(barrier_key(agent), asked, ttl_ms), Put(key, asked, ttl_ms)]
             conditions.append(KeyAt(key, left_behind.get(key, ABSENT)))
-        done = await commit_as_system(self._host, self._board, ops, conditions)
+        done = await self._board.commit_as_system(ops, conditions)
         self._asked = done.revision if not self._asked_at else self._asked
         self._asked_at |= dict.fromkeys(agents, done.revision)
 
     async def _left_behind(self, keys: list[str]) -> dict[str, Revision]:
         """What this very request left standing, as a service that died had asked."""
-        reading = await self._host.store.read(self._board, keys)
+        reading = await self._board.read(keys)
         return {
             entry.key: entry.mod_revision
             for entry in reading.entries
@@ -153,9 +152,8 @@ class Barrier:
 
     @contextlib.asynccontextmanager
     async def _watch(self, since: Revision) -> AsyncIterator[Watcher]:
-        opened = await self._host.use(self._board)
-        epoch = (await self._host.head(self._board)).epoch.id
-        async with opened.feed.watch(_VIEW, Position(epoch, since)) as watcher:
+        epoch = (await self._board.head()).epoch.id
+        async with self._board.feed.watch(_VIEW, Position(epoch, since)) as watcher:
             yield watcher
 
     # --- lifting ----------------------------------------------------------------------------------
@@ -169,7 +167,7 @@ class Barrier:
             ops = [Delete(key(agent)) for agent, _ in chunk for key in (barrier_key, cut_key)]
             conditions = [KeyAt(cut_key(agent), revision) for agent, revision in chunk]
             with contextlib.suppress(BlackboardError):
-                await commit_as_system(self._host, self._board, ops, conditions)
+                await self._board.commit_as_system(ops, conditions)
 
     # --- the answers ------------------------------------------------------------------------------
 
@@ -210,6 +208,4 @@ class Barrier:
         put = Put(barrier_key(agent), asked, self._timeout_ms + BARRIER_GRACE_MS)
         stands = KeyAt(cut_key(agent), self._asked_at[agent])
         with contextlib.suppress(Conflict):
-            await commit_as_system(
-                self._host, self._board, [put], [KeyAt(barrier_key(agent), ABSENT), stands]
-            )
+            await self._board.commit_as_system([put], [KeyAt(barrier_key(agent), ABSENT), stands])

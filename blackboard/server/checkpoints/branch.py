@@ -24,9 +24,9 @@ from blackboard.core.commit import BRANCH, Entry, Epoch, Head, Seed
 from blackboard.core.path import check_name
 from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
 from blackboard.integrity.digest_check import Sums
-from blackboard.server.boards import Boards
 from blackboard.server.checkpoints.imports import origin_entry
 from blackboard.server.checkpoints.reader import HistoryReader
+from blackboard.server.open_board import OpenBoard
 from blackboard.wire.codec import decode_value
 
 _SLOT: Final = "~branches.{}"
@@ -71,14 +71,14 @@ async def _keep(archive: Archive, slot: str, owner: str) -> None:
 
 
 class Branches:
-    """Makes branches of the boards of a host."""
+    """Makes branches of a board."""
 
-    def __init__(self, host: Boards) -> None:
-        self._host = host
-        self._past = HistoryReader(host)
+    def __init__(self, board: OpenBoard) -> None:
+        self._host = board.host
+        self._past = HistoryReader(board)
 
-    async def branch(self, board: str, spec: BranchRequest, by: str) -> Head:
-        """Make `spec.new` of `board` as it was; the same request again changes nothing.
+    async def branch(self, spec: BranchRequest, by: str) -> Head:
+        """Make `spec.new` of the board as it was; the same request again changes nothing.
 
         Errors: InvalidRequest when there is a board of that name, or nothing at the moment; Corrupt
         when what the archive has of it is not what was sealed; what resolving it raises.
@@ -86,9 +86,9 @@ class Branches:
         """
         check_name(spec.new, "board")
         check_request(spec.request)
-        if await self._exists(spec.new):
+        if await self._host.exists(spec.new):
             return await self._asked_before(spec)
-        origin = await self._past.point(board, spec.at)
+        origin = await self._past.point(spec.at)
         if not origin.revision:
             raise InvalidRequest(field="at", reason="nothing was before revision 1")
         return await finish(self._make_alone(spec, origin, by))
@@ -96,7 +96,7 @@ class Branches:
     async def _make_alone(self, spec: BranchRequest, origin: Point, by: str) -> Head:
         """Make the branch while nobody else makes one of that name, in whichever process."""
         async with alone(self._past.archive, spec.new):
-            if await self._exists(spec.new):
+            if await self._host.exists(spec.new):
                 return await self._asked_before(spec)
             return await self._make(spec, origin, by)
 
@@ -141,9 +141,6 @@ class Branches:
             await self._past.check_same(origin, mark)
             raise
         yield (told,)
-
-    async def _exists(self, board: str) -> bool:
-        return await self._host.exists(board)
 
     async def _asked_before(self, spec: BranchRequest) -> Head:
         """The board's head, if this very request made it. Errors: InvalidRequest."""

@@ -35,8 +35,9 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.limits import ARCHIVE_LEASE_MS, LIST_ENTRIES_MAX, PAGE_BYTES_MAX
-from blackboard.server.archiver import check_archived
-from blackboard.server.boards import Boards
+from blackboard.server.host import Host
+from blackboard.server.open_board import OpenBoard
+from blackboard.server.pages import archived_pages, pages_of
 from blackboard.units import Key, Prefix, Revision
 
 _DIFF_PAGES_MAX: Final = 16
@@ -44,106 +45,80 @@ _DIFF_PAGES_MAX: Final = 16
 
 
 class HistoryReader:
-    """The past of the boards of a host."""
+    """The history of a board."""
 
-    def __init__(self, host: Boards) -> None:
-        self._host = host
+    def __init__(self, board: OpenBoard) -> None:
+        self._board = board
+        self._name = board.name
 
     @property
     def archive(self) -> Archive:
         """The archive. Errors: InvalidRequest when this service keeps none."""
-        return check_archived(self._host.archiver).archive
+        return self._board.archiver.archive
 
     # --- moments ----------------------------------------------------------------------------------
 
-    async def resolve(self, board: str, moment: Moment) -> Revision:
+    async def resolve(self, moment: Moment) -> Revision:
         """The revision that `moment` is.
 
         Errors: FutureRevision, NoSuchCheckpoint; Unavailable while the archive is behind.
         """
-        head = await self._host.store.open(board)
+        head = await self._board.head()
         if isinstance(moment, Instant):
-            await self.reach(board, head.revision)
-            return await self.archive.at_time(board, moment.time_ms)
+            await self.reach(head.revision)
+            return await self.archive.at_time(self._name, moment.time_ms)
         if isinstance(moment, str):
-            return head.revision if moment == NOW else await self._named(board, moment)
+            return head.revision if moment == NOW else await self._named(moment)
         if moment < 0:
             raise InvalidRequest(field="at", reason=f"{moment} is no revision")
         if moment > head.revision:
             raise FutureRevision(moment, head.revision)
         return moment
 
-    async def _named(self, board: str, name: str) -> Revision:
+    async def _named(self, name: str) -> Revision:
         """A checkpoint of the board, or one of those that it branched off, from before that."""
         key = checkpoint_key(check_checkpoint(name))
-        place, below = board, None
+        place, below = self._name, None
         while True:
-            reading = await self._host.store.read(place, [key])
+            reading = await self._board.store.read(place, [key])
             if reading.entries and (below is None or reading.entries[0].mod_revision <= below):
                 return reading.entries[0].mod_revision
-            if below is None and (lost := await self.lost_checkpoint(place, name)) is not None:
+            if below is None and (lost := await self.lost_checkpoint(name)) is not None:
                 return lost.revision
-            mark = await self.mark(place)
+            mark = await self.archive.mark(place) if self._board.archive else None
             if mark is None or mark.origin is None:
-                raise NoSuchCheckpoint(board, name)
+                raise NoSuchCheckpoint(self._name, name)
             place, below = mark.origin.board, mark.origin.revision
 
-    async def lost_checkpoint(self, board: str, name: str) -> StoredCheckpoint | None:
+    async def lost_checkpoint(self, name: str) -> StoredCheckpoint | None:
         """The newest checkpoint of that name that the board's engine lost and its archive has."""
-        return next((c for c in await self.lost_checkpoints(board) if c.name == name), None)
+        return next((c for c in await self.lost_checkpoints() if c.name == name), None)
 
-    async def lost_checkpoints(self, board: str) -> Sequence[StoredCheckpoint]:
+    async def lost_checkpoints(self) -> Sequence[StoredCheckpoint]:
         """Those that the board's engine lost and its archive has, the newest first."""
-        archive = self._host.archive
-        found = [] if archive is None else await archive.checkpoints(board)
+        archive = self._board.archive
+        found = [] if archive is None else await archive.checkpoints(self._name)
         if not found:
             return ()
-        epoch = (await self._host.store.open(board)).epoch
+        epoch = (await self._board.head()).epoch
         # The archive may not know yet from which revision the engine continued.
         gone = range(
             epoch.from_revision + 1, epoch.revision if epoch.cause in (ENGINE, RECOVER) else 0
         )
         return [c for c in reversed(found) if c.lost or c.revision in gone]
 
-    async def mark(self, board: str) -> Mark | None:
-        """The archived position of the board; None if nothing is archived."""
-        return None if self._host.archive is None else await self._host.archive.mark(board)
-
-    async def reach(self, board: str, revision: Revision) -> Mark:
+    async def reach(self, revision: Revision) -> Mark:
         """Wait until the archive has `revision`; returns how far it is.
 
         Errors: Unavailable after ARCHIVE_WAIT_MS.
         """
-        return await check_archived(self._host.archiver).reached(board, revision)
+        return await self._board.archiver.reached(self._name, revision)
 
-    async def point(self, board: str, moment: Moment) -> Point:
+    async def point(self, moment: Moment) -> Point:
         """The board at a moment, once the archive can answer for it."""
-        revision = await self.resolve(board, moment)
-        await self.reach(board, revision)
-        return Point(board, revision)
-
-    async def begin(self, board: str, head: Head, items: Sequence[tuple[Prefix, int]]) -> None:
-        """Archive a board that was just made and has no past here, if this service has an archive.
-
-        Should that fail, its archiver begins as with any board, not knowing `items`, the counters
-        of `append`.
-        """
-        archiver = self._host.archiver
-        if archiver is None:
-            return
-        fence = await archiver.archive.take(board, archiver.owner, ARCHIVE_LEASE_MS)
-        if fence is not None:
-            pages = self._listing(board)
-            await archiver.archive.join(board, fence, head, pages, items=items)
-
-    async def _listing(self, board: str) -> AsyncIterator[Reading]:
-        after: Key | None = None
-        while True:
-            page = await self._host.store.list(board, "", after=after, limit=LIST_ENTRIES_MAX)
-            yield page
-            after = page.next_key
-            if after is None:
-                return
+        revision = await self.resolve(moment)
+        await self.reach(revision)
+        return Point(self._name, revision)
 
     async def check_same(self, at: Point, known: Mark) -> None:
         """That the board still has the history in which `at` was `known`: else what was read of it
@@ -158,72 +133,70 @@ class HistoryReader:
 
     # --- entries ----------------------------------------------------------------------------------
 
-    async def read(self, board: str, keys: Sequence[Key], moment: Moment) -> Reading:
+    async def read(self, keys: Sequence[Key], moment: Moment) -> Reading:
         """Entries of `keys` as they were."""
-        return await self.archive.read(await self.point(board, moment), keys)
+        return await self.archive.read(await self.point(moment), keys)
 
     async def page(self, at: Point, after: Key | None) -> tuple[tuple[Entry, ...], Key | None]:
         """A page of a board's content without the records of the service, and where to continue."""
         page = await self.archive.list(at, "", after=after, limit=LIST_ENTRIES_MAX)
-        return tuple(e for e in page.entries if _is_content(e.key)), page.next_key
+        return _content(page), page.next_key
 
     async def pages(self, at: Point) -> AsyncIterator[tuple[Entry, ...]]:
         """All of that."""
-        after: Key | None = None
-        while True:
-            page, after = await self.page(at, after)
-            yield page
-            if after is None:
-                return
+        async for page in archived_pages(self.archive, at):
+            yield _content(page)
 
-    async def history(
-        self, board: str, key: Key, *, before: Revision | None, limit: int
-    ) -> Sequence[Version]:
+    async def history(self, key: Key, *, before: Revision | None, limit: int) -> Sequence[Version]:
         """Versions of a key, the newest first."""
-        head: Head = await self._host.store.open(board)
-        await self.reach(board, head.revision)
-        at = Point(board, head.revision)
+        head = await self._board.head()
+        await self.reach(head.revision)
+        at = Point(self._name, head.revision)
         return await self.archive.history(at, key, before=before, limit=limit)
 
-    async def put_back(self, board: str, key: Key, revision: Revision) -> Revision | None:
+    async def put_back(self, key: Key, revision: Revision) -> Revision | None:
         """Where the version was written that a restore to `revision` put back; None: it is gone."""
-        archive = self._host.archive
+        archive = self._board.archive
         if archive is None:
             return None
         try:
-            reading = await archive.read(Point(board, revision), [key])
+            reading = await archive.read(Point(self._name, revision), [key])
         except Compacted:
             return None
         return reading.entries[0].mod_revision if reading.entries else None
 
-    async def log(self, board: str, after: Revision, limit: int) -> LogPage:
+    async def log(self, after: Revision, limit: int) -> LogPage:
         """A page of the log, or of the archive, where the log does not reach back so far.
 
         Errors: Compacted, if it is not archived either; FutureRevision.
         """
         try:
-            return await self._host.store.log(board, after, limit=limit)
+            return await self._board.log(after, limit)
         except Compacted as gone:
-            return await self._archived_log(board, gone, limit)
+            return await self._archived_log(gone, limit)
 
-    async def _archived_log(self, board: str, gone: Compacted, limit: int) -> LogPage:
-        head, after = await self._host.store.open(board), gone.revision
-        mark = await self.mark(board)
+    async def _archived_log(self, gone: Compacted, limit: int) -> LogPage:
+        head, after = await self._board.head(), gone.revision
+        archive = self._board.archive
+        mark = None if archive is None else await archive.mark(self._name)
         until = 0 if mark is None else min(mark.revision, gone.oldest - 1)
         if until <= after:
             raise gone
-        found = await self.archive.log(board, after, until=until, limit=limit)
+        found = await self.archive.log(self._name, after, until=until, limit=limit)
         return LogPage(head, tuple(found), found[-1].revision if found else until)
 
     # --- differences ------------------------------------------------------------------------------
 
-    async def differences(self, board: str, request: DiffRequest, reach: Reach) -> Differences:
-        """A page of what differs between two moments, may be read, and matches.
+    async def differences(
+        self, request: DiffRequest, reach: Reach, other: OpenBoard | None = None
+    ) -> Differences:
+        """A page of what differs between two moments, the second one perhaps of another board, may
+        be read, and matches.
 
         Where it ends follows from what may be read alone.
         """
-        a = await self.point(board, request.a)
-        b = await self.point(request.other or board, request.b)
+        a = await self.point(request.a)
+        b = await (self if other is None else HistoryReader(other)).point(request.b)
         pattern = parse_pattern(request.pattern)
         found: list[Difference] = []
         after, size, seen = request.after, 0, 0
@@ -243,6 +216,10 @@ class HistoryReader:
         return Differences(a.revision, b.revision, tuple(found))
 
 
+def _content(page: Reading) -> tuple[Entry, ...]:
+    return tuple(entry for entry in page.entries if _is_content(entry.key))
+
+
 def _is_content(key: Key) -> bool:
     return namespace_of(key) != SYSTEM
 
@@ -251,3 +228,20 @@ def size_of(difference: Difference) -> int:
     """About how many bytes a difference occupies."""
     sides = (difference.before, difference.after)
     return 100 + 2 * len(difference.key) + sum(len(side.value) for side in sides if side)
+
+
+async def begin_archive(
+    host: Host, board: str, head: Head, items: Sequence[tuple[Prefix, int]]
+) -> None:
+    """Archive a board that was just made and has no history here, if this service has an archive.
+
+    Should that fail, its archiver begins as with any board, not knowing `items`, the counters of
+    `append`.
+    """
+    archiver = host.archiver
+    if archiver is None:
+        return
+    fence = await archiver.archive.take(board, archiver.owner, ARCHIVE_LEASE_MS)
+    if fence is not None:
+        pages = pages_of(host.store, board, "")
+        await archiver.archive.join(board, fence, head, pages, items=items)

@@ -32,11 +32,12 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.integrity.digest_check import Sums
-from blackboard.limits import ARCHIVE_LEASE_MS, HOLD_MS_MAX, LIST_ENTRIES_MAX, RECOVER_WAIT_MS
+from blackboard.limits import ARCHIVE_LEASE_MS, HOLD_MS_MAX, RECOVER_WAIT_MS
 from blackboard.server.archiver import check_archived
 from blackboard.server.boards import Boards
 from blackboard.server.checkpoints.branch import alone
-from blackboard.units import Key, Prefix
+from blackboard.server.pages import archived_pages
+from blackboard.units import Prefix
 
 _BARRIERS: Final = barrier_key("")
 _ARCHIVED_MS: Final = 3 * ARCHIVE_LEASE_MS
@@ -48,17 +49,17 @@ _TRIES: Final = 5
 class Recoveries:
     """The recoveries of one process."""
 
-    def __init__(self, host: Boards) -> None:
-        self._host = host
+    def __init__(self, boards: Boards) -> None:
+        self._boards = boards
         self._running: dict[str, _Recovery] = {}
 
     @classmethod
-    def of(cls, host: Boards) -> Self:
-        """Those of a host."""
-        if host.recoveries is None:
-            host.recoveries = cls(host)
-        assert isinstance(host.recoveries, cls)
-        return host.recoveries
+    def of(cls, boards: Boards) -> Self:
+        """Those of a process."""
+        if boards.recoveries is None:
+            boards.recoveries = cls(boards)
+        assert isinstance(boards.recoveries, cls)
+        return boards.recoveries
 
     async def recover(self, board: str, spec: RecoverRequest) -> Recovered:
         """Begin to recover a board, or look how far it is; waits RECOVER_WAIT_MS for the end.
@@ -71,7 +72,7 @@ class Recoveries:
         """
         running = self._running.get(board)
         if running is None:
-            running = self._running[board] = _Recovery(self._host, board, spec)
+            running = self._running[board] = _Recovery(self._boards, board, spec)
             running.task.add_done_callback(lambda _: self._running.pop(board, None))
         await asyncio.wait([running.task], timeout=RECOVER_WAIT_MS / 1000)
         return running.task.result() if running.task.done() else running.so_far
@@ -87,11 +88,12 @@ class Recoveries:
 class _Recovery:
     """One recovery, and how far it is."""
 
-    def __init__(self, host: Boards, board: str, spec: RecoverRequest) -> None:
-        self._host = host
+    def __init__(self, boards: Boards, board: str, spec: RecoverRequest) -> None:
+        self._boards = boards
+        self._host = boards.host
         self._board = board
         self._spec = spec
-        self._archiver = check_archived(host.archiver)
+        self._archiver = check_archived(boards.host.archiver)
         self._archive = self._archiver.archive
         self.so_far = Recovered(False, 0, 0, 0, "")
         self.task = asyncio.create_task(self._run(), name=f"recovery of {board}")
@@ -104,7 +106,7 @@ class _Recovery:
             for _ in range(_TRIES):
                 try:
                     recovered = await self._try()
-                    self._host.note_recovered(self._board)
+                    self._host.lost.pop(self._board, None)
                     return recovered
                 except HeadMoved as error:
                     failure = error
@@ -136,7 +138,7 @@ class _Recovery:
         None when there is none but what a recovery left that was killed.
         """
         try:
-            await self._host.use(self._board)
+            await self._boards.use(self._board)
         except Unavailable:
             if await self._host.store.exists(self._board):
                 raise
@@ -220,12 +222,7 @@ class _Recovery:
 
     async def _pages(self, target: Point) -> AsyncIterator[Sequence[Entry]]:
         """The whole content of the board, without the entries of a barrier."""
-        after: Key | None = None
-        while True:
-            page = await self._archive.list(target, "", after=after, limit=LIST_ENTRIES_MAX)
+        async for page in archived_pages(self._archive, target):
             found = [e for e in page.entries if not e.key.startswith(_BARRIERS)]
             if found:
                 yield found
-            after = page.next_key
-            if after is None:
-                return

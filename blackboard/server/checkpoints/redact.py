@@ -14,7 +14,7 @@ Invariants
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final, Self
 
@@ -32,13 +32,14 @@ from blackboard.limits import (
     ARCHIVE_LEASE_MS,
     ENGINE_CHECK_INTERVAL_MS,
     HOLD_MS_MAX,
-    LIST_ENTRIES_MAX,
     OPERATIONS_MAX,
     RECOVER_WAIT_MS,
 )
-from blackboard.server.boards import Boards, commit_as_system
+from blackboard.server.boards import Boards
 from blackboard.server.checkpoints.branch import alone
-from blackboard.units import Key, Revision
+from blackboard.server.host import Host
+from blackboard.server.pages import pages_of
+from blackboard.units import Revision
 from blackboard.wire.codec import decode_value, encode_value
 
 log = logging.getLogger(__name__)
@@ -63,18 +64,19 @@ _NO_ARCHIVE: Final = "this service keeps no archive: the log was cut, and nobody
 class Redactions:
     """The redactions of one process."""
 
-    def __init__(self, host: Boards) -> None:
-        self._host = host
+    def __init__(self, boards: Boards) -> None:
+        self._boards = boards
+        self._host = boards.host
         self._running: dict[str, _Running] = {}
         self._resuming: asyncio.Task[None] | None = None
 
     @classmethod
-    def of(cls, host: Boards) -> Self:
-        """Those of a host."""
-        if host.redactions is None:
-            host.redactions = cls(host)
-        assert isinstance(host.redactions, cls)
-        return host.redactions
+    def of(cls, boards: Boards) -> Self:
+        """Those of a process."""
+        if boards.redactions is None:
+            boards.redactions = cls(boards)
+        assert isinstance(boards.redactions, cls)
+        return boards.redactions
 
     async def boards(self, board: str) -> Sequence[str]:
         """The boards that a redaction on `board` reaches, as far as they have a name."""
@@ -97,7 +99,7 @@ class Redactions:
         old = [name for name, each in self._running.items() if each.task.done()]
         for name in old[: max(0, len(old) - _KEPT + 1)]:
             del self._running[name]
-        running = self._running[spec.request] = _Running(self._host, board, spec, by)
+        running = self._running[spec.request] = _Running(self._boards, board, spec, by)
         return running
 
     def resume(self) -> None:
@@ -118,13 +120,13 @@ class Redactions:
             heed_cancellation()
 
     async def _finish(self, board: str) -> None:
-        async for entry in _listed(self._host, board, RECORDS):
-            said = _read(entry)
-            if said.get("state") == _BEGUN:
-                spec = RedactRequest(said["key"], said["why"], secrets.token_hex(8))
-                running = self._begin(board, spec, said["by"])
-                await asyncio.wait([running.task])
-                running.task.result()
+        async for page in pages_of(self._host.store, board, RECORDS):
+            for said in map(_read, page.entries):
+                if said.get("state") == _BEGUN:
+                    spec = RedactRequest(said["key"], said["why"], secrets.token_hex(8))
+                    running = self._begin(board, spec, said["by"])
+                    await asyncio.wait([running.task])
+                    running.task.result()
 
     async def aclose(self) -> None:
         """Give up what is under way: the next service goes on."""
@@ -138,8 +140,9 @@ class Redactions:
 class _Running:
     """One redaction, and how far it is."""
 
-    def __init__(self, host: Boards, board: str, spec: RedactRequest, by: str) -> None:
-        self._host = host
+    def __init__(self, boards: Boards, board: str, spec: RedactRequest, by: str) -> None:
+        self._boards = boards
+        self._host = boards.host
         self._board = board
         self._spec = spec
         self._by = by
@@ -169,7 +172,7 @@ class _Running:
         left = tuple(dict.fromkeys([*await self._scrub(), *self._left()]))
         boards = tuple(sorted(self._removed))
         done = Redaction(True, _DONE, boards, rows.versions, rows.guessable, left)
-        await self._record(self._board, _DONE)
+        await self._record(_DONE)
         told = f"{self._spec.key} by {self._by}: {self._spec.why}".removesuffix(": ")
         self._host.audit.note_service("redact", self._board, told)
         return done
@@ -204,21 +207,22 @@ class _Running:
     async def _remove(self, board: str) -> None:
         """Remove the key from a board, and record why: in one commit, but for a large document."""
         key = self._spec.key
-        await self._host.use(board)
+        opened = await self._boards.use(board)
         ops: list[Op] = []
-        async for entry in _listed(self._host, board, document_prefix(key)):
+        async for entry in opened.entries(document_prefix(key)):
             ops.append(Delete(entry.key))
             if len(ops) == _DELETES:
-                await commit_as_system(self._host, board, ops)
+                await opened.commit_as_system(ops)
                 ops.clear()
         state = _BEGUN if board == self._board else _PART
         ops = [self._put_record(state), Delete(key), DeletePrefix(document_prefix(key))]
-        committed = await commit_as_system(self._host, board, ops, note=NOTE)
+        committed = await opened.commit_as_system(ops, note=NOTE)
         self._removed[board] = committed.revision
-        self._epochs[board] = (await self._host.store.open(board)).epoch.id
+        self._epochs[board] = (await opened.head()).epoch.id
 
-    async def _record(self, board: str, state: str) -> None:
-        await commit_as_system(self._host, board, [self._put_record(state)], note=_NOTE_DONE)
+    async def _record(self, state: str) -> None:
+        opened = await self._boards.use(self._board)
+        await opened.commit_as_system([self._put_record(state)], note=_NOTE_DONE)
 
     def _put_record(self, state: str) -> Op:
         spec = self._spec
@@ -272,7 +276,7 @@ class _Running:
         return [_NO_ARCHIVE] if self._host.archive is None else []
 
 
-async def _family(host: Boards, board: str) -> Sequence[str]:
+async def _family(host: Host, board: str) -> Sequence[str]:
     """The boards that share history with `board` and are in the engine."""
     archive = host.archive
     if archive is None:
@@ -284,23 +288,12 @@ async def _family(host: Boards, board: str) -> Sequence[str]:
     return found
 
 
-async def _is_there(host: Boards, archive: Archive, board: str) -> bool:
+async def _is_there(host: Host, archive: Archive, board: str) -> bool:
     """Whether the engine has a board, once nobody makes one of that name any more."""
     if await host.store.exists(board):
         return True
     async with alone(archive, board):
         return await host.store.exists(board)
-
-
-async def _listed(host: Boards, board: str, prefix: str) -> AsyncIterator[Entry]:
-    after: Key | None = None
-    while True:
-        page = await host.store.list(board, prefix, after=after, limit=LIST_ENTRIES_MAX)
-        for entry in page.entries:
-            yield entry
-        after = page.next_key
-        if after is None:
-            return
 
 
 def _read(entry: Entry) -> dict[str, Any]:

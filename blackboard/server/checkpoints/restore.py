@@ -74,8 +74,6 @@ from blackboard.errors import (
 from blackboard.integrity.digest_check import ENTRIES_AT_ONCE, Sums
 from blackboard.limits import (
     HOLD_MS_MAX,
-    LIST_ENTRIES_MAX,
-    LOG_ENTRIES_MAX,
     READ_KEYS_MAX,
     RESTORE_ATTEMPTS_MAX,
     RESTORE_BYTES_MAX,
@@ -83,10 +81,9 @@ from blackboard.limits import (
     RESTORE_HOLDS_MAX,
     RESTORE_KEPT_MS,
 )
-from blackboard.server.archiver import check_archived
-from blackboard.server.boards import Boards, salted, system_id
 from blackboard.server.checkpoints.reader import HistoryReader
 from blackboard.server.checkpoints.take import Checkpoints
+from blackboard.server.open_board import OpenBoard, salted, system_id
 from blackboard.server.security.revocations import Permit
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import decode_value, encode_value, prepare
@@ -100,45 +97,46 @@ _FEW_CHANGES: Final = 4_096
 
 
 class Restores:
-    """Restores boards of a host."""
+    """Restores a board."""
 
-    def __init__(self, host: Boards) -> None:
-        self._host = host
-        self._past = HistoryReader(host)
-        self._checkpoints = Checkpoints(host)
+    def __init__(self, board: OpenBoard) -> None:
+        self._board = board
+        self._past = HistoryReader(board)
 
-    async def restore(self, board: str, spec: RestoreRequest, who: Principal) -> Restored:
-        """Restore `board`, in the name of `who`; the same request again gets the same answer.
+    async def restore(self, spec: RestoreRequest, who: Principal) -> Restored:
+        """Restore the board in the name of `who`; the same request again gets the same answer.
 
         Errors: what resolving the moment raises; LimitExceeded; Corrupt: the archive does not hold
         what was sealed, and nothing changed; Unavailable: certainly not done; OutcomeUnknown: ask
         again to find out.
         """
         check_request(spec.request)
-        self._host.revocations.check(who)
+        revocations = self._board.host.revocations
+        revocations.check(who)
         by = signature(who.name, narrowed_from(who))
-        permit = self._host.revocations.permit(who)
-        done = await self._asked_before(board, spec.request)
+        permit = revocations.permit(who)
+        done = await self._asked_before(spec.request)
         if done is not None:
             return done
-        target = await self._past.point(board, spec.to)
+        target = await self._past.point(spec.to)
         await self._past.archive.mark_at(target)  # refused before anything is changed
-        before = await self._checkpoint_before(board, spec, by)
+        before = await self._checkpoint_before(spec, by)
         told = {"by": by, "note": spec.note, "to": target.revision, "before": before}
-        attempt = _Attempt(self._host, self._past, target, spec, told, permit)
+        attempt = _Attempt(self._board, self._past, target, spec, told, permit)
         try:
-            with check_archived(self._host.archiver).resting(board):
+            with self._board.archiver.resting(self._board.name):
                 return await self._insist(attempt)
         except HeadMoved as error:
-            done = await self._asked_before(board, spec.request)
+            done = await self._asked_before(spec.request)
             if done is not None:
                 return done
-            raise Unavailable(what=f"board {board}", reason=f"not restored: {error}") from error
+            reason = f"not restored: {error}"
+            raise Unavailable(what=f"board {self._board.name}", reason=reason) from error
         except (OutcomeUnknown, Conflict) as error:
-            return await self._find_out(board, spec, by, error)
+            return await self._find_out(spec, by, error)
 
     async def _find_out(
-        self, board: str, spec: RestoreRequest, by: str, failure: OutcomeUnknown | Conflict
+        self, spec: RestoreRequest, by: str, failure: OutcomeUnknown | Conflict
     ) -> Restored:
         """What came of a restore whose commit ended with `failure`.
 
@@ -147,7 +145,7 @@ class Restores:
         """
         cause: BlackboardError = failure
         try:
-            done = await self._asked_before(board, spec.request)
+            done = await self._asked_before(spec.request)
             if done is not None:
                 return done
         except Unavailable as error:
@@ -161,7 +159,7 @@ class Restores:
         for _ in range(0 if attempt.is_large else RESTORE_ATTEMPTS_MAX):
             with contextlib.suppress(HeadMoved):
                 return await attempt.commit()
-        store, board = self._host.store, attempt.board
+        store, board = self._board.store, self._board.name
         try:
             for _ in range(RESTORE_HOLDS_MAX):
                 await store.hold(board, HOLD_MS_MAX)
@@ -175,15 +173,15 @@ class Restores:
             with contextlib.suppress(Unavailable):
                 await store.hold(board, 0)
 
-    async def _checkpoint_before(self, board: str, spec: RestoreRequest, by: str) -> str:
+    async def _checkpoint_before(self, spec: RestoreRequest, by: str) -> str:
         name = f"before-restore-{spec.request}"
         asked = CheckpointRequest(name, spec.request, spec.note, kind=BEFORE_RESTORE)
-        await self._checkpoints.take(board, asked, by)
+        await Checkpoints(self._board).take(asked, by)
         return name
 
-    async def _asked_before(self, board: str, request: str) -> Restored | None:
+    async def _asked_before(self, request: str) -> Restored | None:
         """The restore that this very request did."""
-        reading = await self._host.store.read(board, [restore_key(request)])
+        reading = await self._board.read([restore_key(request)])
         if not reading.entries:
             return None
         told = decode_value(reading.entries[0].value)
@@ -207,7 +205,7 @@ def _restored(told: dict[str, Any], revision: Revision, time_ms: Milliseconds) -
 class _Attempt:
     """One restore on its way: what differs from the target, kept up with the head."""
 
-    host: Boards
+    board: OpenBoard
     past: HistoryReader
     target: Point
     spec: RestoreRequest
@@ -229,11 +227,6 @@ class _Attempt:
     """The last item of each list that has more in what the engine lost, and its index."""
     _size: int = 0
     """Bytes of the operations."""
-
-    @property
-    def board(self) -> str:
-        """The board that is restored."""
-        return self.target.board
 
     @property
     def is_large(self) -> bool:
@@ -291,13 +284,13 @@ class _Attempt:
         if self.spec.keep_calls:
             kept = {"after": self.target.revision, "through": head.revision}
             return [PutBack(KEPT_CALLS, encode_value(kept), None)]
-        reading = await self.host.store.read(self.board, [KEPT_CALLS])
+        reading = await self.board.read([KEPT_CALLS])
         return [Delete(KEPT_CALLS)] if reading.entries else []
 
     async def _send(self, commit: Commit) -> Committed:
         """By itself, past the queue of other commits: those may be waiting for us."""
         prepared = await asyncio.to_thread(prepare, commit) if self.is_large else prepare(commit)
-        outcome = await self.host.commit_past(self.board, prepared, self.permit)
+        outcome = await self.board.commit_past(prepared, self.permit)
         if isinstance(outcome, Committed):
             return outcome
         if isinstance(outcome, AttemptTooOld | StaleEpoch):  # others were here just now
@@ -329,17 +322,11 @@ class _Attempt:
 
     async def _below(self, prefix: Prefix, head: Head) -> dict[Key, bytes]:
         found: dict[Key, bytes] = {}
-        after: Key | None = None
-        while True:
-            page = await self.host.store.list(
-                self.board, prefix, after=after, limit=LIST_ENTRIES_MAX
-            )
+        async for page in self.board.pages(prefix):
             if page.revision != head.revision:
                 raise HeadMoved(head.revision, page.revision)
             found.update((entry.key, entry.value) for entry in page.entries)
-            after = page.next_key
-            if after is None:
-                return found
+        return found
 
     # --- what differs -----------------------------------------------------------------------------
 
@@ -392,10 +379,10 @@ class _Attempt:
 
     async def _begin(self) -> None:
         """What differs where the archive is now."""
-        head = await self.host.store.open(self.board)
+        head = await self.board.head()
         # The archive must know where the epoch continues: perhaps the engine lost the rest.
-        mark = await self.past.reach(self.board, max(self.target.revision, head.epoch.revision))
-        now = Point(self.board, mark.revision)
+        mark = await self.past.reach(max(self.target.revision, head.epoch.revision))
+        now = Point(self.board.name, mark.revision)
         async for key, then, at_mark in self._archived(now):
             self._then[key], self._now[key] = then, at_mark
             self._unsettled.add(key)
@@ -438,7 +425,7 @@ class _Attempt:
                 sums.add(key, *content)
             if number % ENTRIES_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        await sums.check(then, f"board {self.board} at revision {self.target.revision}")
+        await sums.check(then, f"board {self.board.name} at revision {self.target.revision}")
 
     async def _archived(
         self, now: Point
@@ -460,7 +447,7 @@ class _Attempt:
     async def _follow(self) -> Head:
         """The tail of the log, up to the head."""
         while True:
-            page = await self.host.store.log(self.board, self._through, limit=LOG_ENTRIES_MAX)
+            page = await self.board.log(self._through)
             for entry in page.entries:
                 if entry.epoch is not None and entry.epoch.cause != RESTORE:
                     raise Compacted(self._through, entry.revision)  # it continues from before

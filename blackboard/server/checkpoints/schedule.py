@@ -22,6 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from blackboard.core.access import is_reserved
 from blackboard.core.checkpoints import (
@@ -38,9 +39,10 @@ from blackboard.core.checkpoints import (
 from blackboard.core.commit import Delete, Head
 from blackboard.errors import BlackboardError, Conflict, InvalidRequest
 from blackboard.limits import INTEGER_MAX, OPERATIONS_MAX
-from blackboard.server.boards import Boards, commit_as_system
+from blackboard.server.boards import Boards
 from blackboard.server.checkpoints.reader import HistoryReader
 from blackboard.server.checkpoints.take import Checkpoints
+from blackboard.server.open_board import OpenBoard
 from blackboard.units import Milliseconds, Revision
 from blackboard.wire.codec import SYSTEM_AGENT
 
@@ -71,60 +73,59 @@ def kept_by(
 
 
 class Retention:
-    """Prunes boards of a host."""
+    """Prunes a board."""
 
-    def __init__(self, host: Boards) -> None:
-        self._host = host
-        self._past = HistoryReader(host)
-        self._checkpoints = Checkpoints(host)
+    def __init__(self, board: OpenBoard) -> None:
+        self._board = board
+        self._past = HistoryReader(board)
+        self._checkpoints = Checkpoints(board)
 
-    async def prune(self, board: str, policy: RetentionPolicy, *, dry_run: bool = False) -> Pruned:
+    async def prune(self, policy: RetentionPolicy, *, dry_run: bool = False) -> Pruned:
         """Remove what `policy` does not keep; with `dry_run`, only say which checkpoints.
 
         Errors: InvalidRequest; Unavailable while the archive is behind. Whatever is raised, each
         checkpoint is there or it is not, and doing it again does the rest.
         """
         check_policy(policy)
-        head = await self._host.store.open(board)
-        await self._past.reach(board, head.revision)
-        checkpoints = await self._checkpoints.present(board)
+        head = await self._board.head()
+        await self._past.reach(head.revision)
+        checkpoints = await self._checkpoints.present()
         kept = kept_by(policy, checkpoints, head.time_ms)
-        branched = await self._branched_off(board)
+        branched = await self._branched_off()
         kept |= {c.name for c in checkpoints if c.revision in branched}
         removed = [c.name for c in checkpoints if c.name not in kept]
         left = tuple(c.name for c in checkpoints if c.name in kept)
         if dry_run:
             return Pruned(tuple(removed), left)
-        await self._remove(board, removed)
+        await self._remove(removed)
         versions = 0
         if policy.history_ms is not None:
             revisions = [c.revision for c in checkpoints if c.name in kept]
-            versions = await self._forget_history(board, policy.history_ms, revisions)
+            versions = await self._forget_history(policy.history_ms, revisions)
         return Pruned(tuple(removed), left, versions)
 
-    async def _remove(self, board: str, names: Sequence[str]) -> None:
+    async def _remove(self, names: Sequence[str]) -> None:
         for start in range(0, len(names), OPERATIONS_MAX):
             some = names[start : start + OPERATIONS_MAX]
             ops = [Delete(checkpoint_key(name)) for name in some]
-            await commit_as_system(self._host, board, ops, note=_NOTE)
+            await self._board.commit_as_system(ops, note=_NOTE)
             for name in some:
-                await self._past.archive.forget(board, name)
+                await self._past.archive.forget(self._board.name, name)
 
-    async def _forget_history(
-        self, board: str, history_ms: Milliseconds, keep: Iterable[Revision]
-    ) -> int:
-        head = await self._host.store.open(board)
-        await self._past.reach(board, head.revision)
-        below = await self._past.archive.at_time(board, head.time_ms - history_ms)
-        return await self._past.archive.prune(board, sorted(keep), below)
+    async def _forget_history(self, history_ms: Milliseconds, keep: Iterable[Revision]) -> int:
+        head = await self._board.head()
+        await self._past.reach(head.revision)
+        below = await self._past.archive.at_time(self._board.name, head.time_ms - history_ms)
+        return await self._past.archive.prune(self._board.name, sorted(keep), below)
 
-    async def _branched_off(self, board: str) -> set[Revision]:
+    async def _branched_off(self) -> set[Revision]:
         """Revisions at which other boards began."""
         found = set()
         for name in await self._past.archive.boards():
             mark = await self._past.archive.mark(name)
-            if mark is not None and mark.origin is not None and mark.origin.board == board:
-                found.add(mark.origin.revision)
+            origin = None if mark is None else mark.origin
+            if origin is not None and origin.board == self._board.name:
+                found.add(origin.revision)
         return found
 
 
@@ -149,51 +150,51 @@ class Automatic:
 class AutomaticCheckpoints:
     """Takes them on the boards that a process has open."""
 
-    def __init__(self, host: Boards, settings: Automatic) -> None:
-        self._host = host
+    def __init__(self, boards: Boards, settings: Automatic) -> None:
+        self._boards = boards
         self._settings = settings
-        self._checkpoints = Checkpoints(host)
-        self._last: dict[str, tuple[Revision, Milliseconds]] = {}
-        self._taken: set[str] = set()
+        self._last: WeakKeyDictionary[OpenBoard, tuple[Revision, Milliseconds]]
+        self._last = WeakKeyDictionary()
+        self._taken: set[OpenBoard] = set()
 
     async def look(self) -> None:
         """Take those that are due. What fails on one board is logged, and tried again."""
-        for board in self._boards():
+        for board in self._teams():
             try:
-                head = await self._host.store.open(board)
+                head = await board.head()
                 name = self._due(board, head)
                 if name is not None:
                     await self._take(board, name, head, AUTOMATIC)
             except BlackboardError as error:
-                log.warning("board %s: no automatic checkpoint: %s", board, error)
+                log.warning("board %s: no automatic checkpoint: %s", board.name, error)
 
     async def tidy(self) -> None:
         """Prune the boards that got one since the last time."""
-        for board in sorted(self._taken):
+        for board in list(self._taken):
             try:
-                await Retention(self._host).prune(board, self._settings.keep)
+                await Retention(board).prune(self._settings.keep)
                 self._taken.discard(board)
             except BlackboardError as error:
-                log.warning("board %s: its checkpoints were not pruned: %s", board, error)
+                log.warning("board %s: its checkpoints were not pruned: %s", board.name, error)
 
     async def at_shutdown(self) -> None:
         """Take the last ones, of boards on which something happened since their last checkpoint."""
         if not self._settings.at_shutdown:
             return
-        for board in self._boards():
+        for board in self._teams():
             try:
-                head = await self._host.store.open(board)
-                taken = await self._checkpoints.entries(board)
+                head = await board.head()
+                taken = await Checkpoints(board).entries()
                 if head.revision > max((entry.mod_revision for entry in taken), default=0):
                     name = named_by_time(datetime.now(UTC), secrets.token_hex(2))
                     await self._take(board, f"shutdown-{name}", head, SHUTDOWN)
             except BlackboardError as error:
-                log.warning("board %s: no checkpoint at shutdown: %s", board, error)
+                log.warning("board %s: no checkpoint at shutdown: %s", board.name, error)
 
-    def _boards(self) -> list[str]:
-        return [board for board in self._host.boards() if not is_reserved(board)]
+    def _teams(self) -> list[OpenBoard]:
+        return [board for board in self._boards if not is_reserved(board.name)]
 
-    def _due(self, board: str, head: Head) -> str | None:
+    def _due(self, board: OpenBoard, head: Head) -> str | None:
         """The name of the checkpoint that is due; None if there is none."""
         now_ms = _now_ms()
         revision, time_ms = self._last.setdefault(board, (head.revision, now_ms))
@@ -205,11 +206,11 @@ class AutomaticCheckpoints:
             return f"auto-{began:%Y-%m-%dT%H.%M.%S.%fZ}"
         return None
 
-    async def _take(self, board: str, name: str, head: Head, kind: str) -> None:
+    async def _take(self, board: OpenBoard, name: str, head: Head, kind: str) -> None:
         spec = CheckpointRequest(name, secrets.token_hex(8), kind=kind)
         revision = head.revision
         try:
-            revision = (await self._checkpoints.take(board, spec, SYSTEM_AGENT)).revision
+            revision = (await Checkpoints(board).take(spec, SYSTEM_AGENT)).revision
             self._taken.add(board)
         except Conflict:
             pass  # another service was faster

@@ -32,8 +32,7 @@ from blackboard.core.checkpoints import (
     checkpoint_key,
 )
 from blackboard.core.checkpoints import BarrierReport as Answers
-from blackboard.core.commit import ABSENT, Committed, Entry, Epoch, KeyAt, Put
-from blackboard.engines.base import Store
+from blackboard.core.commit import ABSENT, Entry, Epoch, KeyAt, Put
 from blackboard.errors import (
     BarrierMissed,
     BlackboardError,
@@ -45,11 +44,10 @@ from blackboard.errors import (
 )
 from blackboard.integrity.envelope import sealed_form
 from blackboard.integrity.signing import KEY_BYTES, manifest_of, read_manifest
-from blackboard.limits import CHECKPOINTS_MAX, LIST_ENTRIES_MAX, MANIFEST_BYTES_MAX
-from blackboard.server.boards import Boards, commit_as_system
+from blackboard.limits import CHECKPOINTS_MAX, MANIFEST_BYTES_MAX
 from blackboard.server.checkpoints.barrier import Barrier
 from blackboard.server.checkpoints.reader import HistoryReader
-from blackboard.units import Key
+from blackboard.server.open_board import OpenBoard
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value
 
 ROOM_BYTES: Final = 64 * 1024
@@ -60,9 +58,7 @@ _DECLARED_BYTES_MAX: Final = 4 * MANIFEST_BYTES_MAX
 _HASH: Final = bytes(32)
 
 
-async def check_manifest(
-    store: Store, archive: Archive, board: str, name: str, record: bytes
-) -> None:
+async def check_manifest(board: OpenBoard, archive: Archive, name: str, record: bytes) -> None:
     """Errors: LimitExceeded when the manifest of checkpoint `name`, whose entry will hold `record`,
     would be too large to be imported.
 
@@ -70,22 +66,22 @@ async def check_manifest(
     is unavailable, nothing is refused.
     """
     try:
-        size = ROOM_BYTES + await _size(store, archive, board, name, record)
+        size = ROOM_BYTES + await _size(board, archive, name, record)
     except BlackboardError:
         return
     if size > MANIFEST_BYTES_MAX:
-        raise LimitExceeded("MANIFEST_BYTES_MAX", size, MANIFEST_BYTES_MAX, board)
+        raise LimitExceeded("MANIFEST_BYTES_MAX", size, MANIFEST_BYTES_MAX, board.name)
 
 
-async def _size(store: Store, archive: Archive, board: str, name: str, record: bytes) -> int:
+async def _size(board: OpenBoard, archive: Archive, name: str, record: bytes) -> int:
     """Bytes of the manifest, if the archive knows all namespaces and agents; approximate in
     digits."""
-    mark = await archive.mark(board)
+    mark = await archive.mark(board.name)
     facts = Facts({}, {})
     if mark is not None:
-        facts = await archive.facts_at(Point(board, mark.revision))
+        facts = await archive.facts_at(Point(board.name, mark.revision))
     cut = Cut(
-        board=board,
+        board=board.name,
         name=name,
         revision=0,
         time_ms=0,
@@ -94,74 +90,69 @@ async def _size(store: Store, archive: Archive, board: str, name: str, record: b
         chain=_HASH,
         facts=facts,
         record=record,
-        declared=await _declared(store, board),
+        declared=await _declared(board),
         previous=_HASH,
     )
     return len(manifest_of(cut, bytes(KEY_BYTES)))
 
 
-async def _declared(store: Store, board: str) -> dict[str, bytes]:
+async def _declared(board: OpenBoard) -> dict[str, bytes]:
     """What agents declared, as the log has it."""
     found: dict[str, bytes] = {}
     size = 0
-    after: Key | None = None
-    while size <= _DECLARED_BYTES_MAX:
-        page = await store.list(board, DECLARED, after=after, limit=LIST_ENTRIES_MAX)
+    async for page in board.pages(DECLARED):
         for entry in page.entries:
             value = sealed_form(entry.value)
             found[entry.key.rpartition("/")[2]] = value
             size += len(value)
-        after = page.next_key
-        if after is None:
+        if size > _DECLARED_BYTES_MAX:
             break
     return found
 
 
 class Checkpoints:
-    """The checkpoints of the boards of a host."""
+    """The checkpoints of a board."""
 
-    def __init__(self, host: Boards) -> None:
-        self._host = host
-        self._past = HistoryReader(host)
+    def __init__(self, board: OpenBoard) -> None:
+        self._board = board
+        self._past = HistoryReader(board)
 
-    async def take(self, board: str, spec: CheckpointRequest, by: str) -> Checkpoint:
+    async def take(self, spec: CheckpointRequest, by: str) -> Checkpoint:
         """Take a checkpoint in the name of `by`; the same request again gets the same answer.
 
         Errors: Conflict when the name is taken; BarrierMissed; LimitExceeded when there are
         CHECKPOINTS_MAX, or its manifest would be too large.
         """
         spec.check()
-        found = await self._asked_before(board, spec)
+        found = await self._asked_before(spec)
         if found is not None:
             return found
-        await self._check_room(board)
+        await self._check_room()
         if spec.barrier_ms is None:
-            return await self._put(board, spec, by, None)
-        async with Barrier(self._host, board, spec.request, spec.barrier_ms) as barrier:
+            return await self._put(spec, by, None)
+        async with Barrier(self._board, spec.request, spec.barrier_ms) as barrier:
             answers = await barrier.answers()
             if answers.not_fresh and not spec.stale_ok:
                 raise BarrierMissed(list(answers.not_fresh), spec.barrier_ms)
-            return await self._put(board, spec, by, answers)
+            return await self._put(spec, by, answers)
 
-    async def _put(
-        self, board: str, spec: CheckpointRequest, by: str, answers: Answers | None
-    ) -> Checkpoint:
+    async def _put(self, spec: CheckpointRequest, by: str, answers: Answers | None) -> Checkpoint:
         key = checkpoint_key(spec.name)
         record = encode_value(_record(spec, by, answers))
-        archive = self._host.archive
+        archive = self._board.archive
         if archive is not None and spec.kind != BEFORE_RESTORE:  # nothing shall prevent a restore
-            await check_manifest(self._host.store, archive, board, spec.name, record)
+            await check_manifest(self._board, archive, spec.name, record)
         try:
-            committed: Committed = await commit_as_system(
-                self._host, board, [Put(key, record)], [KeyAt(key, ABSENT)], spec.note
+            committed = await self._board.commit_as_system(
+                [Put(key, record)], [KeyAt(key, ABSENT)], spec.note
             )
         except (Conflict, OutcomeUnknown):
-            found = await self._asked_before(board, spec)
+            found = await self._asked_before(spec)
             if found is None:
                 raise
             return found
         return Checkpoint(
-            board,
+            self._board.name,
             spec.name,
             committed.revision,
             committed.time_ms,
@@ -171,13 +162,13 @@ class Checkpoints:
             answers,
         )
 
-    async def _asked_before(self, board: str, spec: CheckpointRequest) -> Checkpoint | None:
+    async def _asked_before(self, spec: CheckpointRequest) -> Checkpoint | None:
         """The checkpoint that this very request took. Errors: Conflict if another one did."""
         key = checkpoint_key(spec.name)
-        reading = await self._host.store.read(board, [key])
+        reading = await self._board.read([key])
         if not reading.entries:
             return None
-        found = checkpoint_of(board, reading.entries[0])
+        found = checkpoint_of(self._board.name, reading.entries[0])
         if _request_of(reading.entries[0]) != spec.request:
             revision = found.revision
             raise Conflict(
@@ -185,71 +176,63 @@ class Checkpoints:
             )
         return found
 
-    async def _check_room(self, board: str) -> None:
-        count = len(await self.entries(board))
+    async def _check_room(self) -> None:
+        count = len(await self.entries())
         if count >= CHECKPOINTS_MAX:
             raise LimitExceeded("CHECKPOINTS_MAX", count + 1, CHECKPOINTS_MAX)
 
     # --- which there are --------------------------------------------------------------------------
 
-    async def entries(self, board: str) -> list[Entry]:
+    async def entries(self) -> list[Entry]:
         """The entries that are checkpoints, the oldest first."""
-        found: list[Entry] = []
-        after: Key | None = None
-        while True:
-            page = await self._host.store.list(
-                board, CHECKPOINTS, after=after, limit=LIST_ENTRIES_MAX
-            )
-            found += page.entries
-            after = page.next_key
-            if after is None:
-                return sorted(found, key=lambda entry: entry.mod_revision)
+        found = [entry async for entry in self._board.entries(CHECKPOINTS)]
+        return sorted(found, key=lambda entry: entry.mod_revision)
 
-    async def all(self, board: str) -> list[Checkpoint]:
+    async def all(self) -> list[Checkpoint]:
         """All checkpoints, the oldest first; those that the engine lost and the archive has too."""
-        present = await self.present(board)
+        present = await self.present()
         names = {found.name for found in present}
         gone: dict[str, Checkpoint] = {}
-        for lost in await self._past.lost_checkpoints(board):
+        for lost in await self._past.lost_checkpoints():
             if lost.name not in names:
                 gone.setdefault(lost.name, _lost(lost))
         return sorted([*present, *gone.values()], key=lambda found: found.revision)
 
-    async def present(self, board: str) -> list[Checkpoint]:
+    async def present(self) -> list[Checkpoint]:
         """Those that the engine has, the oldest first."""
-        pinned = {stored.name for stored in await self.stored(board) if stored.pinned}
+        pinned = {stored.name for stored in await self.stored() if stored.pinned}
         return [
-            checkpoint_of(board, entry, pinned=_name_of(entry) in pinned)
-            for entry in await self.entries(board)
+            checkpoint_of(self._board.name, entry, pinned=_name_of(entry) in pinned)
+            for entry in await self.entries()
         ]
 
-    async def stored(self, board: str) -> Sequence[StoredCheckpoint]:
+    async def stored(self) -> Sequence[StoredCheckpoint]:
         """The archived checkpoints; none without an archive."""
-        archive = self._host.archive
-        return () if archive is None else await archive.checkpoints(board)
+        archive = self._board.archive
+        return () if archive is None else await archive.checkpoints(self._board.name)
 
-    async def sealed(self, board: str, name: str) -> tuple[Checkpoint, StoredCheckpoint]:
+    async def sealed(self, name: str) -> tuple[Checkpoint, StoredCheckpoint]:
         """A checkpoint with its manifest, once the archive has sealed it.
 
         Errors: NoSuchCheckpoint; Unavailable while the archive is behind.
         """
-        reading = await self._host.store.read(board, [checkpoint_key(check_checkpoint(name))])
+        reading = await self._board.read([checkpoint_key(check_checkpoint(name))])
         if not reading.entries:
-            lost = await self._past.lost_checkpoint(board, name)
+            lost = await self._past.lost_checkpoint(name)
             if lost is None:
-                raise NoSuchCheckpoint(board, name)
+                raise NoSuchCheckpoint(self._board.name, name)
             return _lost(lost), lost
         entry = reading.entries[0]
-        await self._past.reach(board, entry.mod_revision)
-        for stored in await self.stored(board):
+        await self._past.reach(entry.mod_revision)
+        for stored in await self.stored():
             if (stored.name, stored.revision) == (name, entry.mod_revision):
-                return checkpoint_of(board, entry, pinned=stored.pinned), stored
-        raise NoSuchCheckpoint(board, name)
+                return checkpoint_of(self._board.name, entry, pinned=stored.pinned), stored
+        raise NoSuchCheckpoint(self._board.name, name)
 
-    async def pin(self, board: str, name: str, *, pinned: bool) -> None:
+    async def pin(self, name: str, *, pinned: bool) -> None:
         """Keep a checkpoint from being pruned, or no longer. Errors: NoSuchCheckpoint."""
-        await self.sealed(board, name)
-        await self._past.archive.pin(board, name, pinned=pinned)
+        await self.sealed(name)
+        await self._past.archive.pin(self._board.name, name, pinned=pinned)
 
 
 def _record(spec: CheckpointRequest, by: str, answers: Answers | None) -> dict[str, Any]:

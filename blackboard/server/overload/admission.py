@@ -12,8 +12,8 @@ from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.errors import Overloaded
 from blackboard.limits import DEBT_PAUSE_MS_MAX, RATE_PAUSE_MS_MAX
-from blackboard.server.boards import Boards
 from blackboard.server.commit_queue import FREE_METHODS, Load
+from blackboard.server.host import Host
 from blackboard.server.overload.charges import Charges
 from blackboard.server.overload.fair_share import Shares, frame_us
 from blackboard.server.overload.rate_limits import Meter, clock_ms
@@ -33,7 +33,7 @@ class Admission:
     """For how long to read nothing more from the peer."""
 
     @classmethod
-    def of(cls, host: Boards, principal: Principal) -> Self:
+    def of(cls, host: Host, principal: Principal) -> Self:
         """That of a principal. Errors: Overloaded."""
         meter = host.meters.meter(principal)
         account, is_admin = principal.account, access.is_admin(principal)

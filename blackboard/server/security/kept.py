@@ -35,13 +35,14 @@ from blackboard.core.path import item_key
 from blackboard.errors import BlackboardError, Compacted, HeadMoved, StaleEpoch, Unavailable
 from blackboard.limits import (
     ENGINE_CHECK_INTERVAL_MS,
-    LIST_ENTRIES_MAX,
     LOG_ENTRIES_MAX,
     RESTORE_CHANGES_MAX,
 )
 from blackboard.server.archiver import Archiver
-from blackboard.server.boards import Boards, salted, system_id
 from blackboard.server.continuity import go_above
+from blackboard.server.host import Host
+from blackboard.server.open_board import salted, system_id
+from blackboard.server.pages import archived_pages, pages_of
 from blackboard.server.security.audit import AUDIT_BOARD
 from blackboard.server.security.revocations import ACCESS_BOARD, is_over
 from blackboard.units import Key, Milliseconds
@@ -60,7 +61,7 @@ Entries = Mapping[Key, Entry]
 class OwnBoards:
     """Sees to the own boards of a service with an archive."""
 
-    def __init__(self, host: Boards) -> None:
+    def __init__(self, host: Host) -> None:
         self._host = host
         self._looked_s = float("-inf")
 
@@ -152,27 +153,18 @@ class OwnBoards:
 
     async def _archived(self, board: str, archive: Archive, lost: Lost) -> dict[Key, Entry]:
         found: dict[Key, Entry] = {}
-        after: Key | None = None
-        while True:
-            at = Point(board, lost.through)
-            page = await archive.list(at, "", after=after, limit=LIST_ENTRIES_MAX)
+        async for page in archived_pages(archive, Point(board, lost.through)):
             found.update((entry.key, entry) for entry in page.entries)
-            after = page.next_key
-            if after is None:
-                return found
+        return found
 
     async def _present(self, board: str, head: Head) -> dict[Key, Entry] | None:
         """All that the engine has, as of `head`; None when that has moved."""
         found: dict[Key, Entry] = {}
-        after: Key | None = None
-        while True:
-            page = await self._host.store.list(board, "", after=after, limit=LIST_ENTRIES_MAX)
+        async for page in pages_of(self._host.store, board, ""):
             if page.revision != head.revision:
                 return None
             found.update((entry.key, entry) for entry in page.entries)
-            after = page.next_key
-            if after is None:
-                return found
+        return found
 
 
 def merged(board: str, then: Entries, now: Entries, now_ms: Milliseconds) -> Iterator[Op]:

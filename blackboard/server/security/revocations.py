@@ -58,13 +58,13 @@ from blackboard.errors import (
 )
 from blackboard.limits import (
     ACCESS_STALE_MS,
-    LIST_ENTRIES_MAX,
     LOG_ENTRIES_MAX,
     OPERATIONS_MAX,
     REVOCATIONS_MAX,
     REVOKED_TTL_MS,
 )
 from blackboard.server.feed import Feed, View, Watcher
+from blackboard.server.pages import pages_of
 from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import SYSTEM_AGENT, Prepared, decode_value, encode_value, prepare
 
@@ -321,13 +321,8 @@ class Revocations:
     async def _load(self) -> Position:
         """Everything that is recorded, and since when to watch: what comes twice does no harm."""
         head = await self._store.open(ACCESS_BOARD)
-        after: Key | None = None
-        while True:
-            page = await self._store.list(ACCESS_BOARD, _BELOW, after=after, limit=LIST_ENTRIES_MAX)
+        async for page in pages_of(self._store, ACCESS_BOARD, _BELOW):
             self._note_all(page.entries)
-            after = page.next_key
-            if after is None:
-                break
         self.through = max(self.through, head.revision)
         self._heard()
         return Position(head.epoch.id, head.revision)

@@ -41,7 +41,7 @@ async def link(tmp_path: Path) -> AsyncIterator[HookedLink]:
     """A way to a board with a checkpoint "one" that is exported in several pages."""
     store = await SqliteStore.at(tmp_path / "data", "memory")
     async with Service(store, archive=await archive_beside(tmp_path / "data")) as service:
-        link = HookedLink(service.host, access.operator())
+        link = HookedLink(service.boards, access.operator())
         board = Board(link, "main")
         for start in range(0, LIST_ENTRIES_MAX + 1, OPERATIONS_MAX):
             async with board.step() as step:

@@ -100,7 +100,7 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
 @pytest.fixture
 def link(service: Service) -> LossyLink:
     """A way to it that loses what it is told to."""
-    return LossyLink(service.host, operator()).prepare()
+    return LossyLink(service.boards, operator()).prepare()
 
 
 @pytest.fixture
@@ -284,10 +284,10 @@ async def test_what_was_read_before_the_first_commit_counts(
     """A power loss took revision 2; who has read it is told, who has not just goes on."""
     store = await SqliteStore.at(tmp_path, "memory")
     async with Service(store) as service:
-        await Writer(LossyLink(service.host, operator()).prepare(), "main").commit(ADD_ONE)
+        await Writer(LossyLink(service.boards, operator()).prepare(), "main").commit(ADD_ONE)
         store._boards.pop("main")._file.abandon()  # as the end of a process does
     async with Service(await SqliteStore.at(tmp_path, "memory")) as service:
-        reader = Writer(LossyLink(service.host, operator()).prepare(), "main")
+        reader = Writer(LossyLink(service.boards, operator()).prepare(), "main")
         reader.saw(seen)
         if is_told:
             with pytest.raises(StaleEpoch) as told:
@@ -305,11 +305,11 @@ async def test_what_is_read_after_a_loss_does_not_hide_what_was_read_before(
     anywhere."""
     store = await SqliteStore.at(tmp_path, "memory")
     async with Service(store) as service:
-        await Writer(LossyLink(service.host, operator()).prepare(), "main").commit(ADD_ONE)
+        await Writer(LossyLink(service.boards, operator()).prepare(), "main").commit(ADD_ONE)
         before = await store.open("main")
         store._boards.pop("main")._file.abandon()  # as the end of a process does
     async with Service(await SqliteStore.at(tmp_path, "memory")) as service:
-        reader = Writer(LossyLink(service.host, operator()).prepare(), "main")
+        reader = Writer(LossyLink(service.boards, operator()).prepare(), "main")
         reader.saw(before.revision + ahead, before.epoch.id)
         now = await reader.link.head("main")
         reader.saw(now.revision, now.epoch.id)
@@ -329,11 +329,11 @@ async def test_what_was_read_in_two_epochs_counts_in_each(
     """Revision 1 was kept, 2 was lost. What is read in the present epoch is no loss."""
     store = await SqliteStore.at(tmp_path, "memory")
     async with Service(store) as service:
-        await Writer(LossyLink(service.host, operator()).prepare(), "main").commit(ADD_ONE)
+        await Writer(LossyLink(service.boards, operator()).prepare(), "main").commit(ADD_ONE)
         before = await store.open("main")
         store._boards.pop("main")._file.abandon()  # as the end of a process does
     async with Service(await SqliteStore.at(tmp_path, "memory")) as service:
-        reader = Writer(LossyLink(service.host, operator()).prepare(), "main")
+        reader = Writer(LossyLink(service.boards, operator()).prepare(), "main")
         now = await reader.link.head("main")
         for revision in read:
             reader.saw(revision, before.epoch.id)

@@ -12,7 +12,6 @@ from blackboard.core.path import barrier_key
 from blackboard.errors import StaleEpoch
 from blackboard.runtime.board_port import BoardPort, LiveBoardPort
 from blackboard.runtime.trial import MemoryBoardPort
-from blackboard.server.boards import commit_as_system
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
 from tests.unit.server.hooked import client_of, service_over
@@ -55,7 +54,7 @@ async def test_both_desks_answer_alike(board: Board) -> None:
 async def test_a_checkpoint_is_answered_by_the_commit(service: Service, board: Board) -> None:
     """By deleting what asks for it, at once with all that the agent has to bring."""
     ada = board.as_agent("ada")
-    await commit_as_system(service.host, "main", [Put(barrier_key("ada"), ONE)])
+    await (await service.boards.use("main")).commit_as_system([Put(barrier_key("ada"), ONE)])
     await LiveBoardPort(ada).commit([Put("public/a", ONE)])
     assert await board.entry(barrier_key("ada")) is None
     [only] = await board.log(after=1)

@@ -12,7 +12,6 @@ from blackboard.limits import CALL_INLINE_BYTES, STEP_ATTEMPTS_MAX, STEP_PAUSE_M
 from blackboard.runtime.board_port import LiveBoardPort
 from blackboard.runtime.context import Context
 from blackboard.runtime.runner import _pause_s
-from blackboard.server.boards import commit_as_system
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
 from tests.conformance.acting import Notes, keys_below, notes_of, runner
@@ -38,7 +37,7 @@ def ada(service: Service) -> Board:
 async def test_a_desk_answers_a_checkpoint_that_waits(service: Service, ada: Board) -> None:
     """By the commit itself, which says that all it knows is in there."""
     key = barrier_key("ada")
-    await commit_as_system(service.host, "main", [Put(key, encode_value(1))])
+    await (await service.boards.use("main")).commit_as_system([Put(key, encode_value(1))])
     receipt = await LiveBoardPort(ada).commit([Put("public/a", encode_value(1))])
     [done] = await ada.log(after=1)
     assert (done.revision, [change.key for change in done.changes]) == (

@@ -24,6 +24,7 @@ from blackboard.server import sweeper as sweeper_module
 from blackboard.server.archiver import _LOOK_MS, Archiver
 from blackboard.server.assembly import archive_beside
 from blackboard.server.boards import Boards
+from blackboard.server.host import Host
 from blackboard.server.requests import RequestHandler
 from blackboard.server.sweeper import Sweeper
 from blackboard.units import Key, Revision
@@ -58,13 +59,13 @@ async def archive(tmp_path: Path) -> AsyncIterator[Archive]:
 
 
 @pytest.fixture
-async def host(tmp_path: Path) -> AsyncIterator[Boards]:
+async def boards(tmp_path: Path) -> AsyncIterator[Boards]:
     """What a service has, with an archive."""
     store = await SqliteStore.at(tmp_path / "data", "memory")
-    host = Boards(store, archive=await archive_beside(tmp_path / "past"))
-    await host.look()
-    yield host
-    await host.aclose()
+    boards = Boards(Host(store, archive=await archive_beside(tmp_path / "past")))
+    await boards.host.look()
+    yield boards
+    await boards.aclose()
 
 
 async def log_of(store: SqliteStore, board: str = BOARD) -> list[LogEntry]:
@@ -82,23 +83,23 @@ async def content_of(store: SqliteStore, board: str = BOARD) -> dict[Key, Entry]
     return {entry.key: entry for entry in page.entries}
 
 
-def client(host: Boards) -> Board:
+def client(boards: Boards) -> Board:
     """The board as its operator."""
-    return Client(RequestHandler(host, access.operator())).board(BOARD)
+    return Client(RequestHandler(boards, access.operator())).board(BOARD)
 
 
-async def test_what_is_committed_is_archived(host: Boards) -> None:
+async def test_what_is_committed_is_archived(boards: Boards) -> None:
     """By the service itself, soon, and equal to the log."""
-    board = client(host)
+    board = client(boards)
     for number in range(50):
         await board.put(f"public/k{number % 7}", number)
     head = await board.head()
-    assert host.archiver is not None
-    mark = await host.archiver.reached(BOARD, head.revision)
+    assert boards.host.archiver is not None
+    mark = await boards.host.archiver.reached(BOARD, head.revision)
     assert mark.revision == head.revision
-    assert isinstance(host.store, SqliteStore)
-    assert await whole_log(host.archiver.archive, BOARD) == await log_of(host.store)
-    statistics = host.archiver.statistics()
+    assert isinstance(boards.host.store, SqliteStore)
+    assert await whole_log(boards.host.archiver.archive, BOARD) == await log_of(boards.host.store)
+    statistics = boards.host.archiver.statistics()
     assert (statistics.boards, statistics.behind, statistics.failing) == (1, 0, 0)
     assert statistics.appended == head.revision
 
@@ -106,11 +107,11 @@ async def test_what_is_committed_is_archived(host: Boards) -> None:
 async def test_closing_archives_to_the_end(tmp_path: Path) -> None:
     """Whoever stops leaves nothing behind, and lets go of its lease."""
     store = await SqliteStore.at(tmp_path / "data", "memory")
-    host = Boards(store, archive=await archive_beside(tmp_path))
-    await host.look()
+    boards = Boards(Host(store, archive=await archive_beside(tmp_path)))
+    await boards.host.look()
     for number in range(20):
-        await client(host).put("public/a", number)
-    await host.aclose()
+        await client(boards).put("public/a", number)
+    await boards.aclose()
     archive = await archive_beside(tmp_path)
     mark = await archive.mark(BOARD)
     assert mark is not None
@@ -215,80 +216,80 @@ async def test_a_board_that_was_made_again_is_archived_beside_the_old_one(
         assert await whole_log(archive, f"{BOARD}~{number}") == log
 
 
-async def test_the_log_is_cut_only_behind_the_archive(host: Boards) -> None:
+async def test_the_log_is_cut_only_behind_the_archive(boards: Boards) -> None:
     """While somebody else has the archive and does nothing, the log grows."""
-    board = client(host)
-    assert host.archive is not None
-    assert host.archiver is not None
-    assert await host.archive.take(BOARD, "stuck", 60_000) == 1
+    board = client(boards)
+    assert boards.host.archive is not None
+    assert boards.host.archiver is not None
+    assert await boards.host.archive.take(BOARD, "stuck", 60_000) == 1
     for number in range(60):
         await board.put("public/a", number)
-    sweeper = Sweeper(host, "ab")
+    sweeper = Sweeper(boards, "ab")
     await sweeper.trim(10)
-    assert (await host.store.open(BOARD)).oldest == 1
-    await host.archive.give_up(BOARD, 1)
-    await host.archiver.reached(BOARD, 60)
+    assert (await boards.host.store.open(BOARD)).oldest == 1
+    await boards.host.archive.give_up(BOARD, 1)
+    await boards.host.archiver.reached(BOARD, 60)
     await sweeper.trim(10)
-    head = await host.store.open(BOARD)
+    head = await boards.host.store.open(BOARD)
     assert (head.oldest, head.log_entries) == (51, 10)
-    log = await whole_log(host.archive, BOARD)
+    log = await whole_log(boards.host.archive, BOARD)
     assert [entry.revision for entry in log] == list(range(1, 61))
 
 
 async def test_a_log_is_cut_at_the_first_look(
-    host: Boards, monkeypatch: pytest.MonkeyPatch
+    boards: Boards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service that is started again more often than once a minute trims, too; then once each."""
-    board, sweeper = client(host), Sweeper(host, "ab")
-    assert host.archiver is not None
+    board, sweeper = client(boards), Sweeper(boards, "ab")
+    assert boards.host.archiver is not None
     for number in range(30):
         await board.put("public/a", number)
-    await host.archiver.reached(BOARD, 30)
+    await boards.host.archiver.reached(BOARD, 30)
     await sweeper.trim_due(10)
-    assert (await host.store.open(BOARD)).log_entries == 10
+    assert (await boards.host.store.open(BOARD)).log_entries == 10
     for number in range(30):
         await board.put("public/a", number)
-    await host.archiver.reached(BOARD, 60)
+    await boards.host.archiver.reached(BOARD, 60)
     await sweeper.trim_due(10)
-    assert (await host.store.open(BOARD)).log_entries == 40
+    assert (await boards.host.store.open(BOARD)).log_entries == 40
     monkeypatch.setattr(sweeper_module, "ENGINE_CHECK_INTERVAL_MS", 0)
     await sweeper.trim_due(10)
-    assert (await host.store.open(BOARD)).log_entries == 10
+    assert (await boards.host.store.open(BOARD)).log_entries == 10
 
 
 async def test_an_error_that_nobody_foresaw_does_not_end_it(
-    host: Boards, monkeypatch: pytest.MonkeyPatch
+    boards: Boards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody else would begin again; the next try goes on where it was."""
-    assert host.archiver is not None
-    await client(host).put("public/a", 1)
-    page, failures = host.archiver._page, ["a library's own"]
+    assert boards.host.archiver is not None
+    await client(boards).put("public/a", 1)
+    page, failures = boards.host.archiver._page, ["a library's own"]
 
     async def failing(board: Any) -> Any:
         if failures:
             raise RuntimeError(failures.pop())
         return await page(board)
 
-    monkeypatch.setattr(host.archiver, "_page", failing)
-    assert (await host.archiver.reached(BOARD, 1, PATIENCE_MS)).revision == 1
+    monkeypatch.setattr(boards.host.archiver, "_page", failing)
+    assert (await boards.host.archiver.reached(BOARD, 1, PATIENCE_MS)).revision == 1
     assert not failures
 
 
-async def test_waiting_for_the_archive_is_bounded(host: Boards) -> None:
+async def test_waiting_for_the_archive_is_bounded(boards: Boards) -> None:
     """Unavailable, saying how far it is."""
-    assert host.archive is not None
-    assert host.archiver is not None
-    await host.archive.take(BOARD, "stuck", 60_000)
-    await client(host).put("public/a", 1)
+    assert boards.host.archive is not None
+    assert boards.host.archiver is not None
+    await boards.host.archive.take(BOARD, "stuck", 60_000)
+    await client(boards).put("public/a", 1)
     with pytest.raises(Unavailable, match="not yet at 1"):
-        await host.archiver.reached(BOARD, 1, timeout_ms=50)
+        await boards.host.archiver.reached(BOARD, 1, timeout_ms=50)
 
 
 async def test_it_rests_while_a_restore_is_on_its_way(
-    host: Boards, monkeypatch: pytest.MonkeyPatch
+    boards: Boards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No append is begun but the one that may be under way; afterwards it goes on."""
-    archiver, board, begun = host.archiver, client(host), 0
+    archiver, board, begun = boards.host.archiver, client(boards), 0
     assert archiver is not None
     append = archiver.archive.append
 
@@ -309,11 +310,11 @@ async def test_it_rests_while_a_restore_is_on_its_way(
 
 
 async def test_a_rest_of_the_archiver_has_an_end(
-    host: Boards, monkeypatch: pytest.MonkeyPatch
+    boards: Boards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ARCHIVE_REST_MS, then it does one thing: a restore may take long, or hang."""
     monkeypatch.setattr(archiver_module, "ARCHIVE_REST_MS", 5)
-    archiver, board = host.archiver, client(host)
+    archiver, board = boards.host.archiver, client(boards)
     assert archiver is not None
     with archiver.resting(BOARD):
         for number in range(3):
@@ -347,10 +348,10 @@ async def test_a_full_page_is_followed_by_the_next_one(
 
 
 async def test_an_append_leaves_time_for_others_unless_somebody_waits(
-    host: Boards, monkeypatch: pytest.MonkeyPatch
+    boards: Boards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ARCHIVE_STEP_PAUSE_MS between the steps of a large commit; none for who waits for it."""
-    archiver, board, pauses = host.archiver, client(host), asyncio.Queue[Pause]()
+    archiver, board, pauses = boards.host.archiver, client(boards), asyncio.Queue[Pause]()
     assert archiver is not None
     append, loop = archiver.archive.append, asyncio.get_running_loop()
 
@@ -405,27 +406,27 @@ async def test_who_waits_for_another_archiver_asks_with_pauses(
     assert 0 < asked <= wait_ms // _LOOK_MS + 2
 
 
-async def test_the_lag_is_the_age_of_what_is_not_archived(tmp_path: Path, host: Boards) -> None:
+async def test_the_lag_is_the_age_of_what_is_not_archived(tmp_path: Path, boards: Boards) -> None:
     """It grows while somebody else holds the archive's file, and is gone afterwards."""
-    board = client(host)
+    board = client(boards)
     await board.put("public/a", 1)
-    assert host.archiver is not None
-    await host.archiver.reached(BOARD, 1)
+    assert boards.host.archiver is not None
+    await boards.host.archiver.reached(BOARD, 1)
     file = tmp_path / "past" / "archive.db"
     with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         await board.put("public/a", 2)
 
         async def lags() -> bool:
-            assert host.archiver is not None
-            return host.archiver.statistics().lag_ms > 300
+            assert boards.host.archiver is not None
+            return boards.host.archiver.statistics().lag_ms > 300
 
         await wait_until(lags)
         await board.put("public/a", 3)
         assert await lags()
         other.execute("ROLLBACK")
-    await host.archiver.reached(BOARD, 3, timeout_ms=PATIENCE_MS)
-    assert host.archiver.statistics().lag_ms == 0
+    await boards.host.archiver.reached(BOARD, 3, timeout_ms=PATIENCE_MS)
+    assert boards.host.archiver.statistics().lag_ms == 0
 
 
 async def test_commits_go_on_while_the_database_is_away(tmp_path: Path) -> None:
@@ -434,27 +435,27 @@ async def test_commits_go_on_while_the_database_is_away(tmp_path: Path) -> None:
         pytest.skip("no PostgreSQL server on this machine: run tools/get_postgres.sh")
     async with Postgres() as server, Place(server.url, tmp_path / "blobs") as place:
         store = await SqliteStore.at(tmp_path / "data", "memory")
-        host = Boards(store, archive=await place.open())
-        await host.look()
-        board = client(host)
+        boards = Boards(Host(store, archive=await place.open()))
+        await boards.host.look()
+        board = client(boards)
         await board.put("public/a", 0)
-        assert host.archiver is not None
-        await host.archiver.reached(BOARD, 1)
+        assert boards.host.archiver is not None
+        await boards.host.archiver.reached(BOARD, 1)
         server.kill()
         for number in range(30):
             await board.put("public/a", number)
 
         async def is_failing() -> bool:
-            assert host.archiver is not None
-            return host.archiver.statistics().failing == 1
+            assert boards.host.archiver is not None
+            return boards.host.archiver.statistics().failing == 1
 
         await wait_until(is_failing)
         await server.start()
-        mark = await host.archiver.reached(BOARD, 31, timeout_ms=PATIENCE_MS)
+        mark = await boards.host.archiver.reached(BOARD, 31, timeout_ms=PATIENCE_MS)
         assert mark.revision == 31
-        assert host.archiver.statistics().failing == 0
-        assert await whole_log(host.archiver.archive, BOARD) == await log_of(store)
-        await host.aclose()
+        assert boards.host.archiver.statistics().failing == 0
+        assert await whole_log(boards.host.archiver.archive, BOARD) == await log_of(store)
+        await boards.aclose()
 
 
 async def test_a_cancellation_that_the_engine_swallowed_does_not_keep_it_open(

@@ -7,17 +7,20 @@ import pytest
 
 from blackboard.client.client import Client
 from blackboard.core import access
-from blackboard.errors import LimitExceeded
+from blackboard.core.commit import Committed, Put
+from blackboard.errors import LimitExceeded, NoSuchBoard
 from blackboard.server import boards as host_module
+from blackboard.wire.codec import encode_value, prepare
+from tests.conformance.writer import Writer
 from tests.unit.server.hooked import client_of, service_over
 
 
 async def test_a_board_has_one_queue_and_one_feed_however_many_ask_at_once(tmp_path: Path) -> None:
     async with service_over(tmp_path) as (service, _):
-        opened = await asyncio.gather(*[service.host.use("main") for _ in range(10)])
+        opened = await asyncio.gather(*[service.boards.use("main") for _ in range(10)])
         assert len({id(board.queue) for board in opened}) == 1
         assert len({id(board.feed) for board in opened}) == 1
-        assert service.host.boards() == ["main"]
+        assert [board.name for board in service.boards] == ["main"]
 
 
 async def test_the_number_of_open_boards_is_bounded(
@@ -70,3 +73,23 @@ async def test_one_principal_cannot_take_all_boards(
         assert await mallory.board(other).get("public/x") == 1
         for name in "defg":
             await client_of(service).board(name).head()
+
+
+async def test_a_board_that_ended_refuses_what_still_holds_it(tmp_path: Path) -> None:
+    """Its queued commits are carried out; the next board of that name is another one."""
+    async with service_over(tmp_path) as (service, store):
+        main = await service.boards.use("main")
+        writer = await Writer.open(store, "main")
+        waiting = main.queue.submit(prepare(writer.make(Put("public/a", encode_value(1)))))
+        await service.boards.remove("main")
+        assert isinstance(await waiting, Committed)
+        assert service.boards.get("main") is None
+        with pytest.raises(NoSuchBoard):
+            await main.commit(writer.make(Put("public/a", encode_value(2))))
+        with pytest.raises(NoSuchBoard):
+            await service.boards.use("main")
+        again = await service.boards.use("main", again=True)
+        assert again is not main
+        with pytest.raises(NoSuchBoard):
+            await main.commit_as_system([Put("system/tests/a", encode_value(3))])
+        assert (await again.read(["public/a", "system/tests/a"])).entries == ()

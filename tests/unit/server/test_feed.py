@@ -19,8 +19,8 @@ from blackboard.core.path import parse_patterns
 from blackboard.core.watch import Position, WatchState
 from blackboard.errors import Compacted, Corrupt, Unavailable
 from blackboard.server import feed as feed_module
-from blackboard.server.boards import system_id
 from blackboard.server.feed import Feed, View, Watcher
+from blackboard.server.open_board import system_id
 from blackboard.server.service import Service
 from blackboard.wire.codec import prepare
 from tests.unit.server.hooked import HookedStore, client_of, service_over
@@ -53,7 +53,7 @@ def board(parts: tuple[Service, HookedStore]) -> Board:
 @pytest.fixture
 async def feed(parts: tuple[Service, HookedStore], board: Board) -> Feed:
     """Its feed."""
-    return (await parts[0].host.use("main")).feed
+    return (await parts[0].boards.use("main")).feed
 
 
 async def entries(watcher: Watcher, until: int) -> list[LogEntry]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from blackboard.core.commit import Put
-from blackboard.server import provenance
+from blackboard.server.checkpoints import provenance
 from blackboard.wire.codec import encode_value
 from tests.unit.server.hooked import client_of, service_over
 

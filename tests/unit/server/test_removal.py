@@ -116,7 +116,7 @@ async def test_who_uses_a_board_that_is_removed_is_told(service: Service) -> Non
     stale = writer.make(Put("public/plan", encode_value(4)))
     assert not await service.host.store.exists("main")
     await client.board("main").head()
-    outcome = await service.host.commit("main", stale)
+    outcome = await (await service.boards.use("main")).commit(stale)
     assert isinstance(outcome, StaleEpoch)
 
 
@@ -194,7 +194,7 @@ async def test_another_process_sees_that_a_board_was_removed(
                     pass
 
         async def has_let_go() -> bool:
-            return "main" not in two.host.boards()
+            return two.boards.get("main") is None
 
         await wait_until(has_let_go)
         assert not await two.host.exists("main")

@@ -13,6 +13,7 @@ from blackboard.core.commit import Grant
 from blackboard.core.path import identity_key
 from blackboard.server import sweeper as module
 from blackboard.server.boards import Boards
+from blackboard.server.host import Host
 from blackboard.server.requests import RequestHandler
 from blackboard.server.sweeper import Sweeper
 from tests.conformance.team import take
@@ -31,24 +32,24 @@ async def store(tmp_path: Path) -> HookedStore:
 
 
 @pytest.fixture
-async def host(store: HookedStore) -> AsyncIterator[Boards]:
+async def boards(store: HookedStore) -> AsyncIterator[Boards]:
     """What a service has, without a sweeper of its own."""
-    host = Boards(store)
-    await host.look()
-    yield host
-    await host.aclose()
+    boards = Boards(Host(store))
+    await boards.host.look()
+    yield boards
+    await boards.aclose()
 
 
 @pytest.fixture
-async def board(host: Boards) -> Board:
+async def board(boards: Boards) -> Board:
     """A board as its operator."""
-    return Client(RequestHandler(host, access.operator())).board("main")
+    return Client(RequestHandler(boards, access.operator())).board("main")
 
 
 @pytest.fixture
-def sweeper(host: Boards) -> Sweeper:
+def sweeper(boards: Boards) -> Sweeper:
     """The sweeper of this process."""
-    return Sweeper(host, "ab")
+    return Sweeper(boards, "ab")
 
 
 async def until_due(store: HookedStore, count: int) -> None:
@@ -61,10 +62,10 @@ async def until_due(store: HookedStore, count: int) -> None:
 
 
 async def test_two_sweepers_end_a_lease_once(
-    host: Boards, store: HookedStore, board: Board, sweeper: Sweeper
+    boards: Boards, store: HookedStore, board: Board, sweeper: Sweeper
 ) -> None:
     """The one that came late is refused, counts it, and changes nothing."""
-    late = Sweeper(host, "cd")
+    late = Sweeper(boards, "cd")
     await board.commit([Grant("public/a", "dead", LEAST_MS), Grant("public/b", "ada", HOUR_MS)])
     await until_due(store, 1)
 
@@ -139,10 +140,10 @@ async def test_a_sweep_ends_only_so_many_leases(
 
 
 async def test_on_a_frozen_board_everything_stays(
-    store: HookedStore, host: Boards, board: Board, sweeper: Sweeper
+    store: HookedStore, boards: Boards, board: Board, sweeper: Sweeper
 ) -> None:
     """Until the thaw: what is over then goes as ever."""
-    link = RequestHandler(host, access.operator())
+    link = RequestHandler(boards, access.operator())
     await board.put("public/note", 1, ttl_ms=1)
     await board.commit([Grant("public/a", "dead", LEAST_MS)])
     freeze = await link.freeze("main", "look first")
@@ -156,9 +157,9 @@ async def test_on_a_frozen_board_everything_stays(
 
 
 async def test_a_freeze_goes_before_a_sweep_that_is_under_way(
-    store: HookedStore, host: Boards, board: Board, sweeper: Sweeper
+    store: HookedStore, boards: Boards, board: Board, sweeper: Sweeper
 ) -> None:
-    link = RequestHandler(host, access.operator())
+    link = RequestHandler(boards, access.operator())
     await board.commit([Grant("public/a", "dead", LEAST_MS)])
     await until_due(store, 1)
 

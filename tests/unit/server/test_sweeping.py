@@ -34,7 +34,7 @@ def board(parts: Parts) -> Board:
 @pytest.fixture
 def sweeper(parts: Parts) -> Sweeper:
     """A sweeper besides the service's own: several may sweep one board."""
-    return Sweeper(parts[0].host, "0f")
+    return Sweeper(parts[0].boards, "0f")
 
 
 async def due(parts: Parts, count: int) -> None:
@@ -82,7 +82,8 @@ async def test_what_was_written_anew_in_time_stays(
     await due(parts, 1)
     [entry] = (await parts[1].due("main", limit=1)).entries
     await board.put("public/a", "new")
-    await sweeper._remove("main", (await board.head()).epoch.id, entry)
+    main = await parts[0].boards.use("main")
+    await sweeper._remove(main, (await board.head()).epoch.id, entry)
     assert await board.get("public/a") == "new"
 
 
@@ -90,7 +91,7 @@ async def test_two_sweepers_remove_once(parts: Parts, board: Board, sweeper: Swe
     await board.put("public/a", 1, ttl_ms=1)
     await due(parts, 1)
     await sweeper.sweep()
-    await Sweeper(parts[0].host, "1e").sweep()
+    await Sweeper(parts[0].boards, "1e").sweep()
     assert (await board.head()).revision == 2
 
 

@@ -369,7 +369,7 @@ async def test_a_grant_between_the_asking_and_the_watch_is_not_missed(
 ) -> None:
     """The watch begins at the revision of the asking commit, wherever the head is by then."""
     granted = await ada.commit([Grant(A, "ada~other", HOUR_MS)])
-    link = BusyLink(opened[0].host, access.agent("ada"))
+    link = BusyLink(opened[0].boards, access.agent("ada"))
     link.meanwhile = lambda: ada.commit([Release(A, "ada~other", granted.revision)])
     block = Block(Board(link, "main").lock(A, ttl_ms=HOUR_MS))
     held = await block.entered()

@@ -14,7 +14,6 @@ from blackboard.client.leases.presence import entries_that_end_with, presence_ke
 from blackboard.core.commit import Delete, Grant, Lease, Put, Release
 from blackboard.core.path import barrier_key, cut_key, identity_key
 from blackboard.errors import Fenced, LeaseHeld, SnapshotFirst, StepSuperseded
-from blackboard.server.boards import commit_as_system
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
 from tests.conformance.workers import Block, apart, lease_of
@@ -45,7 +44,7 @@ async def test_a_renewal_during_a_barrier_keeps_the_lease_whatever_is_committed(
     """The presence would tell of a step that is newer each time: until the cut it tells nothing."""
     until_cut = Put(cut_key("ada"), encode_value(1))
     async with ada.attach(ttl_ms=HOUR_MS) as me:
-        await commit_as_system(opened[0].host, "main", [until_cut])
+        await (await opened[0].boards.use("main")).commit_as_system([until_cut])
 
         async def step() -> None:
             await ada.commit([Put("public/a", encode_value(1)), Delete(barrier_key("ada"))])
@@ -63,7 +62,7 @@ async def test_a_renewal_during_a_barrier_keeps_the_lease_whatever_is_committed(
             patch.setattr(Lock, "_renew", interrupted)
             await step()
             await me._renew()
-        await commit_as_system(opened[0].host, "main", [Delete(cut_key("ada"))])
+        await (await opened[0].boards.use("main")).commit_as_system([Delete(cut_key("ada"))])
         await me._renew()
         [present] = await ada.agents()
         assert present.step == me.committed

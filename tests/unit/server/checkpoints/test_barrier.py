@@ -11,7 +11,6 @@ from blackboard.client.board import Board
 from blackboard.core.commit import Delete, Put
 from blackboard.core.path import barrier_key, cut_key
 from blackboard.limits import BARRIER_GRACE_MS
-from blackboard.server.boards import commit_as_system
 from blackboard.server.checkpoints.barrier import Barrier
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
@@ -39,9 +38,9 @@ async def test_a_gate_that_somebody_else_removed_was_not_answered(
     opened: tuple[Service, HookedStore], ada: Board
 ) -> None:
     """Such as the sweeper, when its time was over: nobody brought anything."""
-    host = opened[0].host
-    async with ada.attach(), Barrier(host, "main", REQUEST, BARRIER_MS) as barrier:
-        await commit_as_system(host, "main", [Delete(barrier_key("ada"))])
+    main = await opened[0].boards.use("main")
+    async with ada.attach(), Barrier(main, REQUEST, BARRIER_MS) as barrier:
+        await main.commit_as_system([Delete(barrier_key("ada"))])
         with anyio.fail_after(PATIENCE_S):
             answers = await barrier.answers()
     assert (answers.delivered, answers.not_fresh) == ((), ("ada",))
@@ -50,7 +49,7 @@ async def test_a_gate_that_somebody_else_removed_was_not_answered(
 async def test_a_service_that_dies_leaves_gates_that_end_by_themselves(
     opened: tuple[Service, HookedStore], ada: Board
 ) -> None:
-    barrier = Barrier(opened[0].host, "main", REQUEST, BARRIER_MS)
+    barrier = Barrier(await opened[0].boards.use("main"), REQUEST, BARRIER_MS)
     async with ada.attach():
         await barrier.__aenter__()  # and never left
         operator = client_of(opened[0]).board("main")
@@ -64,13 +63,13 @@ async def test_what_a_later_barrier_asked_is_left_alone(
     opened: tuple[Service, HookedStore], ada: Board
 ) -> None:
     """One that outlived its time, in a process that was frozen, lifts nothing of the next one."""
-    host = opened[0].host
+    main = await opened[0].boards.use("main")
     operator = client_of(opened[0]).board("main")
     keys = (barrier_key("ada"), cut_key("ada"))
     async with ada.attach():
-        async with Barrier(host, "main", REQUEST, BARRIER_MS):
+        async with Barrier(main, REQUEST, BARRIER_MS):
             later = [Put(key, encode_value("a later one"), 60_000) for key in keys]
-            await commit_as_system(host, "main", later)
+            await main.commit_as_system(later)
         assert [await operator.get(key) for key in keys] == ["a later one"] * 2
 
 
@@ -78,15 +77,15 @@ async def test_one_barrier_stands_at_a_time(
     opened: tuple[Service, HookedStore], ada: Board
 ) -> None:
     """Another one waits for its turn, and fails when its own time is over before."""
-    host = opened[0].host
+    main = await opened[0].boards.use("main")
     operator = client_of(opened[0]).board("main")
     async with ada.attach():
-        async with Barrier(host, "main", REQUEST, 60_000):
-            async with Barrier(host, "main", "b" * 16, BARRIER_MS) as other:
+        async with Barrier(main, REQUEST, 60_000):
+            async with Barrier(main, "b" * 16, BARRIER_MS) as other:
                 answers = await other.answers()
             assert (answers.delivered, answers.not_fresh) == ((), ("ada",))
             assert await operator.entry(cut_key("ada")) is not None
-            third = Barrier(host, "main", "c" * 16, 60_000)
+            third = Barrier(main, "c" * 16, 60_000)
             waiting = asyncio.create_task(third.__aenter__())
             await ada.commit([Delete(barrier_key("ada"))])
             assert not waiting.done()
@@ -102,10 +101,10 @@ async def test_the_same_request_goes_on_where_its_service_died(
     opened: tuple[Service, HookedStore], ada: Board
 ) -> None:
     """It need not wait for what it asked itself."""
-    host = opened[0].host
+    main = await opened[0].boards.use("main")
     async with ada.attach():
-        await Barrier(host, "main", REQUEST, 60_000).__aenter__()  # and never left
-        async with Barrier(host, "main", REQUEST, 60_000) as again:
+        await Barrier(main, REQUEST, 60_000).__aenter__()  # and never left
+        async with Barrier(main, REQUEST, 60_000) as again:
             await ada.commit([Delete(barrier_key("ada"))])
             with anyio.fail_after(PATIENCE_S):
                 assert (await again.answers()).delivered == ("ada",)
@@ -132,7 +131,7 @@ async def test_who_only_holds_a_lock_is_not_asked(
 ) -> None:
     async with (
         ada.lock("public/plan"),
-        Barrier(opened[0].host, "main", REQUEST, BARRIER_MS) as barrier,
+        Barrier(await opened[0].boards.use("main"), REQUEST, BARRIER_MS) as barrier,
     ):
         answers = await barrier.answers()
     assert (answers.delivered, answers.not_fresh, answers.left) == ((), (), ())

@@ -42,7 +42,7 @@ async def board(service: Service) -> Board:
 
 async def size_of(service: Service, name: str) -> int:
     """Bytes of a manifest that was made."""
-    _, stored = await Checkpoints(service.host).sealed(BOARD, name)
+    _, stored = await Checkpoints(await service.boards.use(BOARD)).sealed(name)
     return len(stored.manifest)
 
 
@@ -69,10 +69,10 @@ async def test_it_is_measured_as_it_will_be(board: Board, service: Service) -> N
     """But for the digits of some numbers."""
     await board.checkpoint("c0")
     said = await size_of(service, "c0")
-    store, archive = service.host.store, service.host.archive
-    assert archive is not None
-    reading = await store.read(BOARD, [checkpoint_key("c0")])
-    size = await checkpoints_manifest._size(store, archive, BOARD, "c0", reading.entries[0].value)
+    main = await service.boards.use(BOARD)
+    assert main.archive is not None
+    record = (await main.read([checkpoint_key("c0")])).entries[0].value
+    size = await checkpoints_manifest._size(main, main.archive, "c0", record)
     assert abs(said - size) < 64
 
 

@@ -100,7 +100,7 @@ async def test_a_restore_that_was_answered_took_effect_whatever_comes_then(tmp_p
     """Nothing is asked after its answer, which could fail: that would read as not done."""
     store = await SqliteStore.at(tmp_path)
     async with Service(store, archive=await archive_beside(tmp_path)) as service:
-        link = AwayAfterRestore(service.host, access.operator())
+        link = AwayAfterRestore(service.boards, access.operator())
         board = Board(link, BOARD)
         await board.put("public/a", 1)
         restored = await board.restore(0)

@@ -35,7 +35,7 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
 
 async def test_one_is_taken_every_so_many_revisions(service: Service) -> None:
     board = board_of(service)
-    automatic = AutomaticCheckpoints(service.host, Automatic(every_revisions=3))
+    automatic = AutomaticCheckpoints(service.boards, Automatic(every_revisions=3))
     await board.put("public/n", 0)
     for number in range(8):
         await automatic.look()
@@ -48,7 +48,7 @@ async def test_one_is_taken_every_so_many_revisions(service: Service) -> None:
 async def test_none_is_taken_of_a_board_on_which_nothing_happened(service: Service) -> None:
     board = board_of(service)
     await board.put("public/n", 0)
-    automatic = AutomaticCheckpoints(service.host, Automatic(every_ms=1))
+    automatic = AutomaticCheckpoints(service.boards, Automatic(every_ms=1))
     await automatic.look()
     await automatic.look()
     assert await board.checkpoints() == ()
@@ -61,7 +61,7 @@ async def test_none_is_taken_of_a_board_on_which_nothing_happened(service: Servi
 
 async def test_two_services_take_each_one_once(service: Service) -> None:
     board = board_of(service)
-    both = [AutomaticCheckpoints(service.host, Automatic(every_revisions=4)) for _ in range(2)]
+    both = [AutomaticCheckpoints(service.boards, Automatic(every_revisions=4)) for _ in range(2)]
     await board.put("public/n", 0)
     for number in range(12):
         for automatic in both:
@@ -74,7 +74,7 @@ async def test_two_services_take_each_one_once(service: Service) -> None:
 async def test_what_is_not_kept_is_pruned(service: Service) -> None:
     board = board_of(service)
     settings = Automatic(every_revisions=2, keep=RetentionPolicy(last=1, days=0))
-    automatic = AutomaticCheckpoints(service.host, settings)
+    automatic = AutomaticCheckpoints(service.boards, settings)
     await board.put("public/n", 0)
     for number in range(8):
         await automatic.look()
@@ -111,7 +111,7 @@ async def test_one_is_taken_at_shutdown_of_what_was_looked_at_before(service: Se
     """That others are not due yet does not mean that nothing happened."""
     board = board_of(service)
     settings = Automatic(every_revisions=100, at_shutdown=True)
-    automatic = AutomaticCheckpoints(service.host, settings)
+    automatic = AutomaticCheckpoints(service.boards, settings)
     await board.put("public/n", 1)
     await automatic.look()
     await automatic.at_shutdown()

@@ -89,7 +89,7 @@ async def test_a_commit_that_waits_is_not_carried_out_under_a_revoked_token(
             tasks.start_soon(other.put, f"public/{number}", 1)
             await held.has_begun(number + 1)
         waiting = asyncio.create_task(mine.put("public/mine", 1))
-        queue = service.host.opened("main").queue
+        queue = (await service.boards.use("main")).queue
         await wait_until(_asks(lambda: len(queue._waiting) == 1))
         revoking = asyncio.create_task(revoke(service))
         await wait_until(_asks(lambda: service.host.revocations.epoch >= 1))
@@ -137,7 +137,7 @@ async def test_a_token_that_runs_out_while_its_commit_waits(
             tasks.start_soon(other.put, f"public/{number}", 1)
             await held.has_begun(number + 1)
         waiting = asyncio.create_task(mine.put("public/mine", 1))
-        queue = service.host.opened("main").queue
+        queue = (await service.boards.use("main")).queue
         await wait_until(_asks(lambda: len(queue._waiting) == 1))
         monkeypatch.setattr(revocations, "_now_ms", lambda: ends_ms)
         held.let_go()

@@ -22,7 +22,7 @@ Ground = tuple[Key, Revision]
 
 
 async def causes(
-    past: HistoryReader, board: str, entries: Sequence[Entry], readable: Callable[[Key], bool]
+    past: HistoryReader, entries: Sequence[Entry], readable: Callable[[Key], bool]
 ) -> list[Cause]:
     """The commits behind `entries` as they are now, nearest first."""
     waiting = deque(((entry.key, entry.mod_revision), 0) for entry in entries)
@@ -31,7 +31,7 @@ async def causes(
     while waiting and len(found) < WHY_COMMITS_MAX:
         await turn()
         (key, revision), depth = waiting.popleft()
-        cause = await _cause(past, board, Cause(key, revision, depth), readable)
+        cause = await _cause(past, Cause(key, revision, depth), readable)
         found.append(cause)
         for ground in cause.based_on:
             if ground not in met and cause.depth < WHY_DEPTH_MAX:
@@ -40,17 +40,15 @@ async def causes(
     return found
 
 
-async def _cause(
-    past: HistoryReader, board: str, at: Cause, readable: Callable[[Key], bool]
-) -> Cause:
+async def _cause(past: HistoryReader, at: Cause, readable: Callable[[Key], bool]) -> Cause:
     """`at`, which says where, and what the commit there says."""
     try:
-        entry = await _entry_at(past, board, at.revision)
+        entry = await _entry_at(past, at.revision)
     except Compacted:
         return replace(at, missing="compacted")
     if entry is None or not any(change.key == at.key for change in entry.changes):
         return replace(at, missing="not written there")
-    grounds = await _grounds(past, board, at.key, entry)
+    grounds = await _grounds(past, at.key, entry)
     shown = tuple(ground for ground in grounds if readable(ground[0]))
     return replace(
         at,
@@ -62,21 +60,19 @@ async def _cause(
     )
 
 
-async def _grounds(
-    past: HistoryReader, board: str, key: Key, entry: LogEntry
-) -> tuple[Ground, ...]:
+async def _grounds(past: HistoryReader, key: Key, entry: LogEntry) -> tuple[Ground, ...]:
     if entry.epoch is None or entry.epoch.cause != RESTORE:
         return entry.based_on
-    written = await past.put_back(board, key, entry.epoch.from_revision)
+    written = await past.put_back(key, entry.epoch.from_revision)
     return () if written is None else ((key, written),)
 
 
-async def _entry_at(past: HistoryReader, board: str, revision: Revision) -> LogEntry | None:
+async def _entry_at(past: HistoryReader, revision: Revision) -> LogEntry | None:
     """The log entry of `revision`; None if there is none: a writer may claim any ground."""
     if revision < 1:
         return None
     try:
-        page = await past.log(board, revision - 1, 1)
+        page = await past.log(revision - 1, 1)
     except FutureRevision:
         return None
     return next((entry for entry in page.entries if entry.revision == revision), None)

@@ -1,0 +1,195 @@
+"""What the boards of one process share: its engine, its archive, and who may do what.
+
+Nothing here belongs to one board: that is `server/open_board.py`.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from dataclasses import replace as with_fields
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from blackboard.archive.base import Archive
+from blackboard.core.access import is_reserved
+from blackboard.core.checkpoints import Lost, LostBoard
+from blackboard.encryption.store import SealedStore
+from blackboard.engines.base import EngineFacts, Store
+from blackboard.errors import BlackboardError, EngineRefused, Unavailable
+from blackboard.server.accounts import BegunBoards, WatchShares
+from blackboard.server.archiver import Archiver
+from blackboard.server.checkpoints.imports import Imports
+from blackboard.server.commit_queue import Load
+from blackboard.server.continuity import told
+from blackboard.server.documents.rooms import Documents
+from blackboard.server.overload.charges import Charges
+from blackboard.server.overload.fair_share import Shares
+from blackboard.server.overload.rate_limits import Meters, Rates
+from blackboard.server.security.audit import AUDIT_BOARD, Audit
+from blackboard.server.security.revocations import ACCESS_BOARD, Permits, Revocations
+from blackboard.units import Revision
+
+if TYPE_CHECKING:
+    from blackboard.engines.redis.redlock import LockMasters
+
+log = logging.getLogger(__name__)
+_REVOCATION_ARCHIVED_MS: Final = 5_000
+"""How long a revocation waits for the archive: it takes a few milliseconds unless it is away."""
+
+
+@dataclass
+class Host:
+    """The engine and the archive of one process, and what all of its boards use."""
+
+    store: Store
+    lock_masters: "LockMasters | None" = None
+    draining: bool = False
+    archive: Archive | None = None
+    """Where the history of the boards is kept; without, nobody can look back."""
+    rates: Rates = field(default_factory=Rates)
+    """What each principal may ask for."""
+    lost: dict[str, Lost] = field(default_factory=dict)
+    """What the engine lost of each board, as far as it is known and not recovered."""
+    removing: set[str] = field(default_factory=set)
+    """Boards that are being removed now."""
+    _facts: EngineFacts | None = None
+    _refused: EngineRefused | None = None
+
+    def __post_init__(self) -> None:
+        self.load = Load()
+        self.shares = Shares()
+        self.charges = Charges()
+        self.meters = Meters(self.rates)
+        self.revocations = Revocations(self.store)
+        self.permits = Permits(self.store, self.revocations)
+        self.audit = Audit(self.store)
+        if isinstance(self.store, SealedStore):
+            self.store.keys.made = partial(self.audit.note_service, "make_key")
+            self.store.keys.scrubbed = self._note_scrub
+        self.imports = Imports(self.store)
+        self.watches = WatchShares()
+        self.begun = BegunBoards(self.store)
+        self.archiver = None if self.archive is None else Archiver(self.store, self.archive)
+        """What feeds the archive."""
+        if self.archiver is not None:
+            self.revocations.archived = self._archived_revocation
+            self.audit.written = partial(self._archive_soon, AUDIT_BOARD)
+        self.documents: Documents | None = None
+        """Those open here; None until a service can give ways to their boards."""
+
+    def _archive_soon(self, own: str) -> None:
+        """Have what was written to a board of the service's own archived."""
+        if self.archiver is not None and not self.archiver.is_closed:
+            self.archiver.follow(own)
+            self.archiver.poke(own)
+
+    async def _archived_revocation(self, revision: Revision) -> None:
+        """Wait until a revocation is archived; one that is not, as the archive is away, is in force
+        all the same."""
+        assert self.archiver is not None
+        self._archive_soon(ACCESS_BOARD)
+        try:
+            await self.archiver.reached(ACCESS_BOARD, revision, _REVOCATION_ARCHIVED_MS)
+        except Unavailable as error:
+            log.warning("a revocation lies in the engine alone until it is archived: %s", error)
+
+    async def look(self) -> None:
+        """Ask the engine for its settings; somebody may have changed them under us.
+
+        Errors: EngineRefused; from then on nothing is served until a later check succeeds.
+        InvalidRequest when two lock masters are the same server.
+        """
+        try:
+            facts = await self.store.facts()
+        except EngineRefused as error:
+            self._refused = error
+            raise
+        self._refused = None
+        found = () if self.lock_masters is None else await self.lock_masters.check()
+        self._facts = with_fields(facts, warnings=facts.warnings + found)
+        await self._look_for_lost()
+
+    async def _look_for_lost(self) -> None:
+        """Find the boards that are archived and that the engine does not have at all."""
+        if self.archive is None:
+            return
+        try:
+            there = set(await self.store.boards())
+            for name in await self.archive.boards():
+                if name in there or name in self.removing or is_reserved(name):
+                    continue
+                if await self.store.removed(name) is not None:
+                    await self.finish_removal(name)
+                elif await self.archive.holds(name):
+                    mark = await self.archive.mark(name)
+                    through = 0 if mark is None else mark.revision
+                    self.lost.setdefault(name, Lost(0, through, through))
+            await self.archive.sweep()
+        except BlackboardError as error:
+            log.warning("the archive cannot be compared with the engine: %s", error)
+
+    async def lost_boards(self) -> Sequence[LostBoard]:
+        """Boards of which the archive has what the engine lost, by name; those that were set apart
+        are among them until they are recovered. Errors: Unavailable."""
+        if self.archive is None:
+            return []
+        there, found = set(await self.store.boards()), []
+        for name in await self.archive.boards():
+            if is_reserved(name) or await self.store.removed(name) is not None:
+                continue
+            if name in there:
+                lost = await self.archive.lost(name)
+                found += [] if lost is None else [LostBoard(name, lost.survived, lost.through)]
+            elif await self.archive.holds(name) and (mark := await self.archive.mark(name)):
+                found.append(LostBoard(name, 0, mark.revision, mark.called))
+        return found
+
+    def note_start(self) -> None:
+        """Have it in the audit with which master key this service works, if it has one."""
+        if isinstance(self.store, SealedStore):
+            self.audit.note_service("use_key", "", f"master key {self.store.keys.master}")
+
+    def _note_scrub(self, left: str) -> None:
+        """Have it in the audit whether the engine's files still hold data keys that are gone."""
+        self.audit.note_service("scrub_keys", "", left or "no live file holds what was replaced")
+
+    def facts(self) -> EngineFacts:
+        """The engine's facts as of the last check."""
+        assert self._facts is not None, "the service was not started"
+        lost = tuple(told(name, found) for name, found in sorted(self.lost.items()))
+        return with_fields(self._facts, warnings=self._facts.warnings + lost)
+
+    def check_serving(self) -> None:
+        """Errors: Unavailable while stopping; EngineRefused when the engine would lose data."""
+        if self.draining:
+            raise Unavailable(what="service", reason="it is stopping")
+        if self._refused is not None:
+            raise EngineRefused(**self._refused.fields())
+
+    async def exists(self, name: str) -> bool:
+        """Whether there is such a board: in the engine, or in the archive of one that lost it."""
+        if await self.store.exists(name):
+            return True
+        if self.archive is None or await self.store.removed(name) is not None:
+            return False
+        return await self.archive.holds(name)
+
+    async def finish_removal(self, name: str) -> None:
+        """Remove what is left outside the engine of a board that it removed, if it did."""
+        if await self.store.removed(name) is None:
+            return
+        is_shared = False
+        if self.archive is not None:
+            is_shared = await self.archive.remove(name, keep=await self.store.boards())
+        if isinstance(self.store, SealedStore) and not is_shared:
+            await self.store.keys.forget(name)
+        await self.begun.forget(name)
+
+    async def aclose(self) -> None:
+        """Close what is left when the boards are closed, and the engine at last."""
+        if self.lock_masters is not None:
+            await self.lock_masters.aclose()
+        if self.archiver is not None:
+            await self.archiver.aclose()
+            await self.archiver.archive.aclose()
+        await self.store.aclose()

@@ -1,0 +1,249 @@
+"""A board that this process serves: its commit queue, its feed, its archiver, its freeze.
+
+`Boards.use` makes one, once; `end` closes it, once. Who still holds one that ended gets the reason
+from everything that would change the board.
+
+Nothing here checks rights: `server/requests.py`, the only way in, does.
+
+Invariants
+- each commit of the service has its own incarnation, so that commits of several services or tasks
+  are never mistaken for retries of each other.
+- an unknown outcome is resolved by sending the same commit again, at most SYSTEM_TRIES times.
+"""
+
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from blackboard.archive.base import Archive
+from blackboard.core.commit import (
+    ABSENT,
+    Commit,
+    CommitId,
+    Committed,
+    Condition,
+    Delete,
+    Entry,
+    Head,
+    KeyAt,
+    LogPage,
+    Op,
+    Put,
+    Reading,
+)
+from blackboard.core.entry_digest import SALT_BYTES
+from blackboard.core.freeze import FROZEN_KEY, Freeze, freeze_in
+from blackboard.core.model import Outcome
+from blackboard.engines.base import Store
+from blackboard.errors import (
+    AttemptTooOld,
+    BlackboardError,
+    Conflict,
+    OutcomeUnknown,
+    StaleEpoch,
+    Unavailable,
+)
+from blackboard.limits import LANES_MAX, LOG_ENTRIES_MAX, NOTE_BYTES_MAX
+from blackboard.server import redlock_votes as quorum
+from blackboard.server.archiver import Archiver, check_archived
+from blackboard.server.commit_queue import CommitQueue
+from blackboard.server.feed import Feed
+from blackboard.server.host import Host
+from blackboard.server.pages import pages_of
+from blackboard.server.security.revocations import Permit
+from blackboard.units import Key, Prefix, Revision
+from blackboard.wire.codec import SYSTEM_AGENT, Prepared, encode_value
+
+SYSTEM_TRIES: Final = 5
+_FREEZE_TRIES: Final = 5
+"""How often somebody else may freeze or thaw the board between a look at it and the commit."""
+
+
+class OpenBoard:
+    """One open board. What is the same for all boards of the process is in `host`."""
+
+    def __init__(self, host: Host, name: str) -> None:
+        self.host = host
+        self.name = name
+        self.queue = CommitQueue(
+            host.store, name, host.load, host.revocations.recheck, host.permits.commit
+        )
+        self.feed = Feed(host.store, name, host.archive)
+        self._ended: BlackboardError | None = None
+
+    @property
+    def store(self) -> Store:
+        """Its engine."""
+        return self.host.store
+
+    @property
+    def archive(self) -> Archive | None:
+        """Where its history is kept; None: nowhere."""
+        return self.host.archive
+
+    @property
+    def archiver(self) -> Archiver:
+        """What feeds its archive. Errors: InvalidRequest when this service keeps none."""
+        return check_archived(self.host.archiver)
+
+    async def end(self, error: BlackboardError) -> None:
+        """Serve the board no longer. Watchers get `error`, members of its documents are
+        disconnected; commits that were queued are carried out."""
+        self._ended = error
+        await self.feed.end(error)
+        if self.host.documents is not None:
+            await self.host.documents.end(self.name)
+        await self.queue.aclose()
+
+    # --- its content ------------------------------------------------------------------------------
+
+    async def head(self) -> Head:
+        """Where it stands."""
+        return await self.store.open(self.name)
+
+    async def read(self, keys: Sequence[Key]) -> Reading:
+        """As `Store.read`."""
+        return await self.store.read(self.name, keys)
+
+    async def log(self, after: Revision, limit: int = LOG_ENTRIES_MAX) -> LogPage:
+        """As `Store.log`."""
+        return await self.store.log(self.name, after, limit=limit)
+
+    def pages(self, prefix: Prefix) -> AsyncIterator[Reading]:
+        """All entries below `prefix` ("" = the whole board), page by page. Each page is as of one
+        revision; two may differ in theirs."""
+        return pages_of(self.store, self.name, prefix)
+
+    async def entries(self, prefix: Prefix) -> AsyncIterator[Entry]:
+        """The same, one by one."""
+        async for page in self.pages(prefix):
+            for entry in page.entries:
+                yield entry
+
+    # --- commits ----------------------------------------------------------------------------------
+
+    async def commit(
+        self, commit: Commit, permit: Permit | None = None
+    ) -> Outcome | BlackboardError:
+        """Carry out one attempt of a commit, agreed with the lock masters if it is about leases.
+
+        Without a `permit` it is the service's own. Errors: Unavailable when it was not applied for
+        want of votes or of room; why the board ended.
+        """
+        self._check_open()
+        try:
+            return await quorum.submit(self.queue, salted(commit), self.host.lock_masters, permit)
+        finally:
+            if self.host.archiver is not None:
+                self.host.archiver.poke(self.name)
+
+    async def commit_past(
+        self, prepared: Prepared, permit: Permit | None
+    ) -> Outcome | BlackboardError:
+        """Carry out a commit separately, bypassing the queue.
+
+        Errors: Unavailable when certainly it was not applied; why the board ended.
+        """
+        self._check_open()
+        for refusal in self.host.revocations.recheck([permit]).values():
+            return refusal
+        (outcome,) = await self.host.permits.commit(self.name, [prepared], [permit])
+        return outcome
+
+    async def commit_as_system(
+        self, ops: Sequence[Op], conditions: Sequence[Condition] = (), note: str = ""
+    ) -> Committed:
+        """Commit `ops` in the name of the service, in whichever epoch the board is.
+
+        Errors: a Rejected: nothing changed. Unavailable; OutcomeUnknown: look whether it is there.
+        """
+        head = await self.head()
+        since = head.revision
+        commit = Commit(
+            system_id(), head.epoch.id, tuple(ops), tuple(conditions), note=note, known=since
+        )
+        failure: BlackboardError | None = None
+        for _ in range(SYSTEM_TRIES):
+            outcome = await self.commit(commit)
+            if isinstance(outcome, Committed):
+                return outcome
+            failure = outcome
+            if isinstance(outcome, StaleEpoch):
+                commit = replace(commit, epoch=outcome.current)
+            elif isinstance(outcome, OutcomeUnknown) and not outcome.final:
+                commit = replace(commit, retry_since=since)
+            elif isinstance(outcome, AttemptTooOld):  # only a first attempt gets this
+                since = outcome.head
+                commit = replace(commit, known=since)
+            else:
+                raise outcome
+        raise failure or Unavailable(what=f"board {self.name}", reason="no answer")
+
+    def _check_open(self) -> None:
+        if self._ended is not None:
+            raise type(self._ended)(**self._ended.fields())
+
+    # --- its freeze: what a frozen board refuses is in core/freeze.py -----------------------------
+
+    async def frozen(self) -> Freeze | None:
+        """Its freeze; None if it is not frozen."""
+        for entry in (await self.read([FROZEN_KEY])).entries:
+            return freeze_in(entry.value, entry.time_ms, entry.mod_revision)
+        return None
+
+    async def freeze(self, by: str, note: str) -> Freeze:
+        """Freeze it; if it is frozen it stays as it is, and its freeze is returned.
+
+        Errors: Unavailable; OutcomeUnknown: ask again, which does no harm.
+        """
+        put = Put(FROZEN_KEY, encode_value({"by": by, "note": note}))
+        for _ in range(_FREEZE_TRIES):
+            found = await self.frozen()
+            if found is not None:
+                return found
+            try:
+                done = await self.commit_as_system(
+                    [put], [KeyAt(FROZEN_KEY, ABSENT)], _told(f"frozen by {by}", note)
+                )
+            except Conflict:
+                continue
+            return Freeze(by, note, done.time_ms, done.revision)
+        raise Unavailable(f"board {self.name}", "others freeze and thaw it all the time")
+
+    async def thaw(self, by: str, note: str) -> Freeze | None:
+        """Thaw it; returns the freeze that this ended, None if there was none.
+
+        Errors: Unavailable; OutcomeUnknown: ask again, which does no harm.
+        """
+        for _ in range(_FREEZE_TRIES):
+            found = await self.frozen()
+            if found is None:
+                return None
+            stands = KeyAt(FROZEN_KEY, found.revision)
+            try:
+                await self.commit_as_system(
+                    [Delete(FROZEN_KEY)], [stands], _told(f"thawed by {by}", note)
+                )
+            except Conflict:
+                continue
+            return found
+        raise Unavailable(f"board {self.name}", "others freeze and thaw it all the time")
+
+
+def salted(commit: Commit) -> Commit:
+    """The commit with a new salt, on its way to an engine."""
+    return replace(commit, salt=secrets.token_bytes(SALT_BYTES))
+
+
+def system_id() -> CommitId:
+    """A name for one commit of the service, unlike any other."""
+    incarnation = secrets.token_hex(8)
+    return CommitId(SYSTEM_AGENT, int(incarnation, 16) % LANES_MAX, incarnation, 0)
+
+
+def _told(what: str, note: str) -> str:
+    """What the log keeps as the note of the commit."""
+    text = f"{what}: {note}" if note else what
+    return text.encode()[:NOTE_BYTES_MAX].decode(errors="ignore")
