@@ -1,13 +1,15 @@
-"""The Board: the interface for programs, agents and people; the same embedded and over a WebSocket.
+"""The Board: the interface of agents and programs, the same embedded and over a WebSocket.
 
-    async with blackboard.open("data") as client: board = client.board("expansion") await
-    board.put("public/valuation", {"usd_bn": 2900}) await board.checkpoint("before-plan", note="all
-    three agents agree") await board.restore("before-plan")                      # this board, for
-    all agents other = await board.branch("cheaper", "before-plan")    # or a new one, beside it
+    async with blackboard.open("data") as client:
+        board = client.board("expansion")
+        await board.put("public/valuation", {"usd_bn": 2900})
+        await board.checkpoint("before-plan", note="all three agents agree")
+        await board.restore("before-plan")                      # this board, for all agents
+        other = await board.branch("cheaper", "before-plan")    # or a new one, beside it
 
-A Board holds only its writers' identities (see `client/writer.py`); every answer comes from the
-service behind its link. A moment is a revision, the name of a checkpoint, "now" or a `datetime`. Of
-earlier revisions you see what you may read now.
+A Board holds only its writers' identities (`client/writer.py`); the service behind its link
+answers. A moment is a revision, the name of a checkpoint, "now" or a `datetime`. Rights are those
+of now.
 """
 
 import secrets
@@ -93,9 +95,9 @@ T = TypeVar("T")
 class Board:
     """One board, seen and changed by one agent.
 
-    Methods that read earlier revisions raise NoSuchCheckpoint for an unknown name, FutureRevision
-    above the head, Compacted for a pruned revision, AccessDenied, and Unavailable while the archive
-    is behind. Methods that change something raise OutcomeUnknown when it may have been done.
+    Reads of earlier revisions raise NoSuchCheckpoint for an unknown name, FutureRevision above the
+    head, Compacted for a pruned one, AccessDenied, and Unavailable while the archive is behind.
+    Changes raise OutcomeUnknown when they may have been made.
     """
 
     def __init__(self, link: Transport, name: str) -> None:
@@ -124,9 +126,8 @@ class Board:
         return self._agents[agent]
 
     def waiting_for_thaw(self, wait_ms: Milliseconds) -> "Board":
-        """The same board, on which a commit waits up to `wait_ms` (at most FROZEN_WAIT_MS_MAX) for
-        the thaw while the board is frozen, before it is refused (BoardFrozen). Renewals do not
-        wait.
+        """The same board, on which commits wait up to `wait_ms` (at most FROZEN_WAIT_MS_MAX) for
+        the thaw while it is frozen, before they are refused (BoardFrozen). Renewals do not wait.
         """
         if not 0 <= wait_ms <= FROZEN_WAIT_MS_MAX:
             raise InvalidRequest("wait_ms", f"{wait_ms} is not in 0..{FROZEN_WAIT_MS_MAX}")
@@ -376,12 +377,10 @@ class Board:
         raise ValueError("attempts must be at least 1")
 
     async def refresh(self) -> None:
-        """Accept the present state of the board after a StaleEpoch, and continue in its present
-        epoch.
+        """Accept the board as it is now, after a StaleEpoch: continue in its present epoch.
 
-        This also covers later steps and attachments on this board, for any agent. A step in
-        progress is refused. Boards from `as_agent` are not refreshed, because their users may rely
-        on earlier reads.
+        This covers later steps and attachments on this board, for any agent, but not boards from
+        `as_agent`, whose users may rely on earlier reads. A step in progress is refused.
         """
         head = await self._link.head(self.name)
         self._take(head.epoch, head.revision)
@@ -411,17 +410,15 @@ class Board:
         ttl_ms: Milliseconds = LEASE_TTL_MS,
         timeout_ms: Milliseconds | None = None,
     ) -> Lock:
-        """Hold the leases of `keys`, all or none, for a block; wait in a queue while other holders
-        have them.
+        """Hold the leases of `keys`, all or none, for a block; wait in a queue if they are held.
 
             async with board.lock("public/plan") as lock:
                 plan = await board.get("public/plan")
                 await board.put("public/plan", better(plan))
 
-        Every commit on this board that this task makes in the block, or a task started in it,
-        relies on the lock, and is Fenced if it was lost. It is renewed while the block runs; if
-        this process dies, it is free after `ttl_ms`, which is also the longest pause that it
-        survives.
+        Every commit that this task, or one started in the block, makes on this board relies on the
+        lock, and is Fenced if it was lost. It is renewed while the block runs; if this process
+        dies, it is free after `ttl_ms`, which is also the longest pause that it survives.
 
         Errors: LeaseHeld after `timeout_ms` (0: at once; None: waits for ever). LeaseLost when it
         was lost in the middle; the block was cancelled then. LocalProtocolError when this task
@@ -697,8 +694,7 @@ class Board:
         return await self.restore(rewound_to(to, at, before), note=note)
 
     async def branch(self, new: str, at: When = NOW, *, note: str = "") -> Self:
-        """Make a new board that begins with the content of this one at `at`; `note` says what it is
-        for.
+        """Make a new board with the content of this one at `at`; `note` says what it is for.
 
         The two are independent afterwards. The earlier history of this board is readable through
         the new one. Errors: InvalidRequest when there is a board of that name; Corrupt when the

@@ -1,10 +1,12 @@
 """A checkpoint as one file: every namespace, the signed manifest, the counters of lists.
 
-The file is a zip archive of export.json      what it is, and the SHA-256 of each other member
-manifest         the manifest's exact bytes, as they were signed signature        their signature
-items.msgpack    [prefix, next index] of each list, one after the other entries.msgpack  [key,
-value, mod revision, create revision, author, time ms, expiry ms or null] of each entry, in key
-order, one after the other
+The file is a zip archive of
+    export.json      what it is, and the SHA-256 of each other member
+    manifest         the manifest's exact bytes, as they were signed
+    signature        their signature
+    items.msgpack    [prefix, next index] of each list, one after the other
+    entries.msgpack  [key, value, mod revision, create revision, author, time ms, expiry ms or null]
+                     of each entry, in key order, one after the other
 
 Its comment, the last 64 bytes, is the SHA-256 of everything before it in hexadecimal, so that a
 flipped bit anywhere is detected.

@@ -1,7 +1,7 @@
 """Supervises an agent in this process: restarts it after a crash, and stops it properly.
 
-    life = Life(Researcher("ada"), board) ended = await life.run()                  # until it is
-    done, stopped, or crashes too often
+    supervisor = Supervisor(Researcher("ada"), board)
+    ended = await supervisor.run()          # until it is done, stopped, or crashes too often
 
 In `run` this process is the agent (`run_agent`): the lease is its heartbeat, visible in
 `Board.agents`. Another process that runs the same agent waits, and continues from the last commit

@@ -1,9 +1,9 @@
 """Locks: leases with a queue, automatic renewal, and fences that are added to commits
 automatically.
 
-    async with board.lock("public/plan", "public/budget") as lock: plan = await
-    board.get("public/plan") await board.put("public/plan", better(plan))     # carries the lock's
-    fences automatically
+    async with board.lock("public/plan", "public/budget") as lock:
+        plan = await board.get("public/plan")
+        await board.put("public/plan", better(plan))     # carries the fences of the lock
 
 Several keys are requested in one commit, so every queue has the waiters in the same order, and
 there is no deadlock. The log wakes waiters; there is no polling.

@@ -3,8 +3,8 @@
 --   KEYS  see prelude.lua
 --   ARGV  1 that revision: the access number
 -- Reply: {'ok', 'ok'}. A board that does not exist, is being made, or was not opened on this run of
--- the server has no number and gets none: the first commit under a token is refused, and its
--- service reads the record and runs this script.
+--        the server has no number and gets none: the first commit under a token is refused, and
+--        its service reads the record and runs this script.
 local m = call('HMGET', META, 'run', 'access')
 if m[1] == server_run() and tonumber(m[2] or -1) < tonumber(ARGV[1]) then
   call('HDEL', ENTRIES, '\0')  -- needs no memory, so what follows passes when there is none

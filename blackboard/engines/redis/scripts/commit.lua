@@ -2,14 +2,15 @@
 --   KEYS  see prelude.lua
 --   ARGV  1 limits, msgpack map of name to number (rows of blackboard/types.py)
 --         2 msgpack array: how many large values each commit has
--- 3 the access number at which the tokens of these commits were checked; '' = no tokens
+--         3 the access number at which the tokens of these commits were checked; '' = no tokens
 --         then for each commit: control, body (wire/codec.py), its large values
 -- Reply: nothing was decided and it is {} when the board must be opened on this run of the server
 --        first, {-1, access number of the board ('' = none)} when ARGV[3] does not reach that, {ms}
 --        when it is held for so long; else {revision, time_ms, outcome of each commit ...}, where
 --        an outcome is
 --        {1, revision, results?}        committed; results only if an operation computed something;
--- a commit that makes no log entry has the newest revision, and its answer is not kept
+--                                       a commit that makes no log entry has the newest revision,
+--                                       and its answer is not kept
 --        {2, revision, time_ms, results} the same commit was applied before
 --        {0, code, field ...}           refused, nothing was written
 -- An error reply means that the log and the state disagree (a right is missing, a bug): the log is

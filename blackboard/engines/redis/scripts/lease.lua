@@ -1,6 +1,6 @@
--- The rules of leases. Placed between batch.lua and commit.lua. Twin: core/lease.py. A lease is a
--- flat list (see prelude.lua) that is never changed in place; false means that it is free. Each
--- operation takes the lease and returns the lease after it.
+-- The rules of leases. Placed between batch.lua and commit.lua. Twin: core/lease.py.
+-- A lease is a flat list (see prelude.lua) that is never changed in place; false means that it is
+-- free. Each operation takes the lease and returns the lease after it.
 
 local function check_fence(lease, key, holder, fence)
   if not lease then refuse('fenced', key, fence, 0, false) end

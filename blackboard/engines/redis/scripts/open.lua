@@ -1,9 +1,9 @@
 -- Makes sure that a board exists and belongs to this run of the server.
 --   ARGV  1 id of an epoch, should one begin   2 revisions to skip then
--- 3 the highest revision of this board that the caller has seen
+--         3 the highest revision of this board that the caller has seen
 --         4 id of the epoch to end ('' = none), if the head is still revision 5: another one begins
 --         although the server is the same
--- 6 the time to live of a lease that does not record its own
+--         6 the time to live of a lease that does not record its own
 --         7 '1' if a board that was removed (remove.lua) is to begin again
 -- Reply: head, see prelude.lua; {} while the board is being made (seed.lua); {its last revision} if
 -- it was removed.

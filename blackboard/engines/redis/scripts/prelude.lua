@@ -6,8 +6,8 @@
 --                         number, id, cause, from_revision, revision), run (see below), hold (until
 --                         when other commits than a restore wait), access (access.lua),
 --                         u:<namespace> and u: (usage: keys, bytes as two 8-byte integers);
--- u:@<account>, u:@<account>/inbox (the same, of the entries it wrote last); h:<account> (leases
--- that it holds or waits for), h: (identities); while
+--                         u:@<account>, u:@<account>/inbox (the same of what it wrote last);
+--                         h:<account> (leases held or waited for), h: (identities); while
 --                         it is being made (seed.lua) there is seed, and no run: nothing else finds
 --                         a board then; of one that was removed (remove.lua) there is nothing but
 --                         gone (its last revision) and number (that of its last epoch)
