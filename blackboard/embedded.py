@@ -10,6 +10,7 @@ from blackboard.encryption.master_key import LocalWrapper
 from blackboard.engines.sqlite.file import Level
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import InvalidRequest
+from blackboard.limits import DEFAULT, Limits
 from blackboard.server.assembly import archive_beside, sealed
 from blackboard.server.redlock_votes import masters_at
 from blackboard.server.service import Service
@@ -22,6 +23,7 @@ def open(  # noqa: A001 - `blackboard.open` reads like the built-in that it rese
     agent: str | None = None,
     lock_masters: Sequence[str] = (),
     master_key: str | None = None,
+    limits: Limits = DEFAULT,
 ) -> Opening:
     """Open the boards kept in directory `path`, which is made if it does not exist.
 
@@ -31,7 +33,7 @@ def open(  # noqa: A001 - `blackboard.open` reads like the built-in that it rese
     commits) or "memory" (a crash of this process). You are the operator, or `agent` if given.
     `lock_masters` are URLs of Redis servers that vote on every lease (Redlock). With `master_key`
     (32 bytes in hexadecimal, one key per line) private values are encrypted wherever they are
-    stored.
+    stored. `limits` are those of the service, and of its clients.
 
     Errors: DataDirectoryInUse, naming the process that owns the directory and how to connect to it;
     Corrupt when a file there is damaged; InvalidRequest for a URL in place of a directory, and for
@@ -49,12 +51,12 @@ def open(  # noqa: A001 - `blackboard.open` reads like the built-in that it rese
             raise
         try:
             wrapper = None if master_key is None else LocalWrapper.of(master_key)
-            front, sealing = await sealed(store, archive, wrapper)
+            front, sealing = await sealed(store, archive, wrapper, limits=limits)
         except BaseException:
             await archive.aclose()
             await store.aclose()
             raise
-        service = Service(front, lock_masters=masters, archive=sealing)
+        service = Service(front, lock_masters=masters, archive=sealing, limits=limits)
         await service.__aenter__()
         return service.client(agent=agent, close=service.aclose)
 

@@ -1,11 +1,21 @@
-"""The types that all layers share, and the one table of limits.
+"""The one table of limits: what bounds everything that could grow, and why so much.
 
-Nothing here has behaviour. A limit that is not in this table does not exist; each row says what it
-bounds, in which unit, and where the number comes from. `tests/unit/test_limits.py` tests each of
-them at its edge.
+Two kinds stand apart. Constants in capitals belong to the format and the protocol: every process
+that shares a board must agree on them, so nobody can change them. What one process may choose for
+itself is a field of `Limits`, one frozen value that is passed in: `blackboard.open(limits=...)`,
+`connect(limits=...)`, `Service(limits=...)`. `DEFAULT` has what is used otherwise:
+
+    limits = replace(DEFAULT, client=replace(DEFAULT.client, merge_attempts_max=64))
+
+An error names a limit in capitals, whichever kind it is. A limit that is not in this table does not
+exist; each row says what it bounds, in which unit, and where the number comes from.
+`tests/unit/test_limits.py` tests each of them at its edge.
 """
 
-from typing import Final
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from blackboard.errors import InvalidRequest
 
 # --- numbers --------------------------------------------------------------------------------------
 REVISION_MAX: Final = 2**53 - 1
@@ -33,8 +43,6 @@ VALUE_BYTES_MAX: Final = 1024 * 1024
 """One encoded value. Put larger artefacts into a blob store, and a reference here."""
 VALUE_INLINE_BYTES_MAX: Final = 2048
 """Larger values go to Redis as separate arguments, because Lua hashes every string it makes."""
-SEALED_COMPARED_MAX: Final = 65_536
-"""Encrypted values that a process remembers as compared with the log: 20 MiB."""
 SEALED_SEARCH_MAX: Final = 4_096
 """Revisions after the encryption of a value in which its commit is told from a copy of it. A busy
 board takes in fewer while one commit is on its way."""
@@ -97,19 +105,10 @@ LEASE_WAITERS_MAX: Final = 256
 """Holders in the queue of one lease: each change of a lease is logged with its whole queue."""
 LEASE_WAITERS_PER_ACCOUNT_MAX: Final = LEASE_WAITERS_MAX // 2
 """Waiters of one account in one queue, so that half of it is left for others."""
-RENEWALS_PER_TTL: Final = 3
-"""Renewals in one time to live: two may fail before a holder loses its lease."""
-TAKE_OVER_ATTEMPTS_MAX: Final = 8
-"""Attempts to take over an identity that keeps changing hands."""
 FINISH_TIMEOUT_MS: Final = 5_000
 """Time that a cancelled task waits for a release (or another commit that must finish)."""
 CLAIM_TRIES_MAX: Final = 5
 """Default number of attempts at a claimed entry before it becomes a dead letter."""
-CLAIM_LOOK_ENTRIES: Final = 64
-"""Entries of a page in which a claimer looks for a free one: more than a team works on at once."""
-CLAIM_TAKE_ATTEMPTS_MAX: Final = 4
-"""Times that a claimer tries one entry whose attempts are just being counted, before it takes the
-next one."""
 RESTORE_CHANGES_MAX: Final = 65_536
 """Keys that one restore changes: it is one atomic call, during which other commits wait. A branch
 is built aside and has no such limit."""
@@ -154,20 +153,11 @@ IMPORT_IDLE_MS: Final = 30_000
 """Time after which an import is given up if its next page does not come."""
 COMMAND_PATIENCE_MS: Final = 5_000
 """Time after which a command reports that its service does not answer: a person is waiting."""
-CONNECT_WAIT_MS: Final = 10_000
-"""Time that the first connection of a client waits for a service that is starting, unless it says
-otherwise: long enough for a restart, and short enough for somebody who forgot to start one."""
-LONG_REQUEST_TIMEOUT_MS: Final = 600_000
-"""Time after which a client stops waiting for an operation on a whole board: a branch, a check."""
-DELIVERIES_MAX: Final = 3
-"""Times that one commit is preceded by a delivery of the agent for a checkpoint."""
 MANIFEST_BYTES_MAX: Final = 4 * 1024 * 1024
 """One manifest: it has a digest per namespace, a line per agent, and the agents' declarations. A
 checkpoint that would have a larger one is refused, except the one before a restore."""
 EXPORT_ITEMS_MAX: Final = 100_000
 """Counters of lists that one export carries; they travel with its first page."""
-LOG_KEPT_REVISIONS: Final = 1_000_000
-"""Log entries kept before the oldest are compacted away."""
 
 # --- the archive ----------------------------------------------------------------------------------
 BLOB_BYTES: Final = 64 * 1024
@@ -371,13 +361,6 @@ AUDIT_BATCH_MAX: Final = 256
 AUDIT_KEPT_MS: Final = 90 * 24 * 3600 * 1000
 """Time for which an audit record is kept; export them to keep them longer."""
 
-# --- encryption -----------------------------------------------------------------------------------
-SEALS_PER_KEY_MAX: Final = 2**28
-"""Values that one process encrypts with one data key. NIST SP 800-38D allows 2**32 random nonces
-for a key; sixteen processes stay below."""
-KEY_COMMAND_TIMEOUT_MS: Final = 30_000
-"""Time that the command which prints the master key may take."""
-
 # --- documents ------------------------------------------------------------------------------------
 DOCUMENT_BYTES_MAX: Final = 16 * 1024 * 1024
 """The encoded state of one document, including deleted parts: loading it takes half a second, and
@@ -406,8 +389,6 @@ AWARENESS_PER_SESSION_MAX: Final = 16
 """Awareness states of one connection. An unmodified client has one."""
 AWARENESS_TTL_MS: Final = 30 * 1000
 """Time after which a silent client of another process counts as gone, as in y-protocols."""
-AWARENESS_RENEW_MS: Final = AWARENESS_TTL_MS // 2
-"""How often a replica repeats its awareness state."""
 DOCUMENT_TOKEN_TTL_MS_MAX: Final = 3600 * 1000
 """Longest life of a token in a URL, where logs and histories may store it."""
 
@@ -437,18 +418,12 @@ AGENT_ERROR_BYTES_MAX: Final = 2_048
 """The text of an agent's error that is recorded on the board."""
 REST_TOLD_AFTER_MS: Final = 300
 """Time for which an agent rests before its presence says so: short waits are not worth a commit."""
-TEAM_AGENTS_MAX: Final = 1_024
-"""Agents of one team in one process, including spawned ones, and entries of its roster."""
 
 # --- models and memory ----------------------------------------------------------------------------
 MODEL_TIMEOUT_MS: Final = 120_000
 """One attempt to get an answer of a model: long answers of slow models take a minute."""
 MODEL_ATTEMPTS_MAX: Final = 4
 """Attempts to get one answer of a model: rate limits and restarts pass, other faults do not."""
-MODEL_PAUSE_MS_MAX: Final = 30_000
-"""Longest pause between two attempts; if a service asks for a longer one, the call fails."""
-MODEL_ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
-"""One answer of a model as it comes over the wire: sixteen times the longest that models give."""
 TRANSCRIPT_TURN_BYTES_MAX: Final = 256 * 1024
 """Text of one turn of a transcript, so that a page holds several. Put a longer text into an entry,
 and a reference into the transcript."""
@@ -458,19 +433,11 @@ TRANSCRIPT_PAGE_BYTES_MAX: Final = 512 * 1024
 """Text of one page of archived turns, so that it fits into one value in every encoding."""
 WINDOW_TURNS_MAX: Final = 1_024
 """Turns of a sliding window: what one page of a listing holds."""
-RECALL_TURNS_MAX: Final = 100_000
-"""Archived turns that one process keeps searchable, the newest ones; about 100 MB of memory."""
-RECALL_RESULTS_MAX: Final = 100
-"""Turns that one search returns."""
-RECALL_WORDS_MAX: Final = 64
-"""Words of a query that are searched for; a longer query is cut off."""
 
 # --- agents ---------------------------------------------------------------------------------------
 STEP_CALLS_MAX: Final = 256
 """Calls that one step of an agent makes: each has up to three entries, which one operation removes
 in the end (OPERATIONS_MAX)."""
-STEP_PAUSE_MS_MAX: Final = 1_000
-"""Longest pause before a step runs again after a conflict."""
 CALL_INLINE_BYTES: Final = 64 * 1024
 """A larger result of a call is stored in a separate entry, beside the record of the call."""
 LARGE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -512,7 +479,153 @@ FLIGHTS_MAX: Final = 2
 """Engine calls of one board in flight: while one waits for the disk, the next is being decided."""
 COMMITS_QUEUED_MAX: Final = 8192
 """Commits waiting for one board's engine in one process; then new ones are refused."""
-MERGE_ATTEMPTS_MAX: Final = 16
-"""Times that a `merge` is computed again because its key changed in between."""
 STEP_ATTEMPTS_MAX: Final = 5
 """Default number of times that `Board.run_step` runs a step whose reads went stale."""
+
+# --- what one process chooses for itself ----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitGroup:
+    """The limits that one part of the package has. Errors: InvalidRequest naming the field."""
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            _check(f"limits.{one.name}", getattr(self, one.name))
+
+
+def _check(name: str, value: Any) -> None:
+    """A time or a part may be 0 (at once, nothing), everything else must be at least 1."""
+    if isinstance(value, LimitGroup):
+        return
+    if isinstance(value, tuple):
+        if not value:
+            raise InvalidRequest(name, "at least one number is needed")
+        for each in value:
+            _check(name, each)
+        return
+    lowest = 0 if name.endswith(("_ms", "_percent")) else 1
+    if type(value) is not int or not lowest <= value <= INTEGER_MAX:
+        raise InvalidRequest(name, f"{value!r} is not a whole number in {lowest}..{INTEGER_MAX}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientLimits(LimitGroup):
+    """What a client waits for, and how often it tries."""
+
+    finish_timeout_ms: int = FINISH_TIMEOUT_MS
+    """Time that a cancelled task waits for a release (or another commit that must finish)."""
+    connect_wait_ms: int = 10_000
+    """Time that the first connection of a client waits for a service that is starting: long enough
+    for a restart, and short enough for somebody who forgot to start one."""
+    commit_timeout_ms: int = 30_000
+    """Time for which a commit is sent again until its outcome is known."""
+    long_request_timeout_ms: int = 600_000
+    """Time after which a client stops waiting for an operation on a whole board: a branch, a
+    check."""
+    merge_attempts_max: int = 16
+    """Times that a `merge` is computed again because its key changed in between."""
+    deliveries_max: int = 3
+    """Times that one commit is preceded by a delivery of the agent for a checkpoint."""
+    renewals_per_ttl: int = 3
+    """Renewals in one time to live: two may fail before a holder loses its lease."""
+    take_over_attempts_max: int = 8
+    """Attempts to take over an identity that keeps changing hands."""
+    claim_look_entries: int = 64
+    """Entries of a page in which a claimer looks for a free one: more than a team works on at
+    once."""
+    claim_take_attempts_max: int = 4
+    """Times that a claimer tries one entry whose attempts are just being counted, before it takes
+    the next one."""
+    awareness_renew_ms: int = AWARENESS_TTL_MS // 2
+    """How often a replica repeats its awareness state."""
+    commit_pauses_ms: tuple[int, ...] = (10, 30, 100, 300, 1_000)
+    """Pauses between attempts at a commit; the last one repeats. Each is shortened at random by up
+    to half, so that clients that failed together do not come back together."""
+    connect_pauses_ms: tuple[int, ...] = (0, 50, 200, 500, 1_000, 2_000, 5_000)
+    """Pauses before connecting again; the last one repeats, and each is shortened at random."""
+    token_refresh_percent: int = 75
+    """Part of a token's life after which it is refreshed, if there is a source of tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardLimits(LimitGroup):
+    """What a service keeps of each board."""
+
+    log_kept_revisions: int = 1_000_000
+    """Log entries kept before the oldest are compacted away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncryptionLimits(LimitGroup):
+    """What a service that encrypts keeps and waits for."""
+
+    sealed_compared_max: int = 65_536
+    """Encrypted values that a process remembers as compared with the log: 20 MiB."""
+    seals_per_key_max: int = 2**28
+    """Values that one process encrypts with one data key. NIST SP 800-38D allows 2**32 random
+    nonces for a key; sixteen processes stay below."""
+    key_command_timeout_ms: int = 30_000
+    """Time that the command which prints the master key may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentLimits(LimitGroup):
+    """What one process of agents keeps in memory, and what it waits for."""
+
+    team_agents_max: int = 1_024
+    """Agents of one team in one process, including spawned ones, and entries of its roster."""
+    recall_turns_max: int = 100_000
+    """Archived turns that one process keeps searchable, the newest ones; about 100 MB of memory."""
+    recall_results_max: int = 100
+    """Turns that one search returns."""
+    recall_words_max: int = 64
+    """Words of a query that are searched for; a longer query is cut off."""
+    model_pause_ms_max: int = 30_000
+    """Longest pause between two attempts; if a service asks for a longer one, the call fails."""
+    model_answer_bytes_max: int = 4 * 1024 * 1024
+    """One answer of a model as it comes over the wire: sixteen times the longest that models
+    give."""
+    step_pause_ms_max: int = 1_000
+    """Longest pause before a step runs again after a conflict."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits(LimitGroup):
+    """How long each end of a connection waits for the other."""
+
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS
+    """Time after which a client stops waiting for an answer."""
+    handshake_timeout_ms: int = HANDSHAKE_TIMEOUT_MS
+    """Time for the first message (`hello`) of a connection."""
+    ping_interval_ms: int = PING_INTERVAL_MS
+    """Idle time between two pings, and the time that a pong may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchLimits(LimitGroup):
+    """What watchers that are behind keep in memory."""
+
+    watch_queue_changes_max: int = WATCH_QUEUE_CHANGES_MAX
+    """Changes kept in memory per board for watchers; slower ones read the log instead."""
+    watch_queue_bytes_max: int = WATCH_QUEUE_BYTES_MAX
+    """The same in bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits(LimitGroup):
+    """Every limit that one process may choose for itself, by the part that keeps it.
+
+    Errors: InvalidRequest, naming the field, for a number that is out of range.
+    """
+
+    client: ClientLimits = field(default_factory=ClientLimits)
+    connection: ConnectionLimits = field(default_factory=ConnectionLimits)
+    watch: WatchLimits = field(default_factory=WatchLimits)
+    boards: BoardLimits = field(default_factory=BoardLimits)
+    encryption: EncryptionLimits = field(default_factory=EncryptionLimits)
+    agents: AgentLimits = field(default_factory=AgentLimits)
+
+
+DEFAULT: Final = Limits()
+"""What is used unless other limits are passed in."""

@@ -334,8 +334,8 @@ MUTANTS = (
     # --- who may see what -------------------------------------------------------------------------
     Mutant(
         "a manifest shows what every agent declared",
-        "blackboard/server/requests.py",
-        "                    if self._readable(declared_key(agent))\n",
+        "blackboard/server/checkpoints/take.py",
+        "            if readable(declared_key(agent))\n",
         "",
         f"{BOARD} -k shows_each_what_it_may_read",
     ),

@@ -6,6 +6,7 @@ import re
 import pytest
 
 import blackboard
+from blackboard.server.gates import GATES
 from tests.source_tree import ROOT, Source
 
 PAGE = ROOT / "docs/architecture.md"
@@ -77,3 +78,12 @@ def test_the_package_names_the_same_five_files() -> None:
 )
 def test_a_name_that_does_not_exist_is_found(text: str, offenders: list[str]) -> None:
     assert missing(names_in(text)) == offenders
+
+
+def test_the_page_has_the_gates_of_a_commit() -> None:
+    """All of them, in their order, as the code has them."""
+    section = PAGE.read_text("utf-8").partition("### The gates of a commit")[2]
+    rows = [line for line in section.partition("\n## ")[0].splitlines() if line.startswith("|")]
+    assert rows[2:] == [
+        f"| {gate.name} | {gate.when.text} | {gate.refuses} | {gate.why} |" for gate in GATES
+    ]

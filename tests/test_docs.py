@@ -278,12 +278,17 @@ def test_the_page_of_limits_is_the_table_of_limits() -> None:
 
 
 def test_every_limit_has_its_value_and_reason() -> None:
-    """Each constant of limits.py, however the page is made."""
+    """Each constant and each field of limits.py, however the page is made."""
     page = BY_PATH["docs/limits.md"].text
     constants = {name: value for name, value in vars(limits).items() if name.isupper()}
     assert len(constants) > 50
     for name, value in constants.items():
-        assert re.search(rf"^\| `{name}` \| {value:,}( \(.+\))? \| .+ \|$", page, re.MULTILINE)
+        if isinstance(value, int):
+            row = rf"^\| `{name}` \| {value:,}( \(.+\))? \|( .*\|)? .+ \|$"
+            assert re.search(row, page, re.MULTILINE), name
+    for group in dataclasses.fields(limits.DEFAULT):
+        for field in dataclasses.fields(getattr(limits.DEFAULT, group.name)):
+            assert f"\n| `{field.name.upper()}` | " in page.split(f"### `limits.{group.name}`")[1]
 
 
 def test_the_tables_of_keys_and_patterns_are_right() -> None:

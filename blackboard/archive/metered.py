@@ -5,10 +5,12 @@ has a number, which an SQL function returns; the number leads to its meter.
 """
 
 import sqlite3
-import time
+from functools import partial
 from itertools import count
 from typing import Any, Final
 from weakref import WeakValueDictionary
+
+from blackboard.engines.payer import timed
 
 METER_FUNCTION: Final = "blackboard_meter"
 _NUMBERS: Final = count(1)
@@ -21,6 +23,10 @@ class ConnectionMeter:
 
     def __init__(self) -> None:
         self.spent_ns = 0
+
+    def add(self, spent_ns: int) -> None:
+        """Note so much more."""
+        self.spent_ns += spent_ns
 
 
 _METERS: Final[WeakValueDictionary[int, ConnectionMeter]] = WeakValueDictionary()
@@ -57,15 +63,7 @@ class _MeteredCursor(sqlite3.Cursor):
     meter: ConnectionMeter
 
     def execute(self, statement: str, given: Any = (), /) -> Any:
-        began_ns = time.thread_time_ns()
-        try:
-            return super().execute(statement, given)
-        finally:
-            self.meter.spent_ns += time.thread_time_ns() - began_ns
+        return timed(partial(super().execute, statement, given), self.meter.add)
 
     def fetchall(self) -> list[Any]:
-        began_ns = time.thread_time_ns()
-        try:
-            return super().fetchall()
-        finally:
-            self.meter.spent_ns += time.thread_time_ns() - began_ns
+        return timed(super().fetchall, self.meter.add)

@@ -64,7 +64,7 @@ def watch(
     from blackboard.cli import render as show
     from blackboard.cli import session
     from blackboard.core.watch import Position
-    from blackboard.limits import REQUEST_TIMEOUT_MS
+    from blackboard.limits import DEFAULT
 
     flags = Flags.of(context)
     if after is not None and snapshot:
@@ -83,8 +83,8 @@ def watch(
                 printer.state(watch.revision, sorted(watch.state.values(), key=lambda e: e.key))
             await _print_all(watch, printer, count)
 
-    # It keeps trying, because its service may be restarting.
-    session.with_client_and_board(flags, follow, patience_ms=REQUEST_TIMEOUT_MS)
+    # It keeps waiting: its service may be restarted.
+    session.with_client_and_board(flags, follow, patience_ms=DEFAULT.connection.request_timeout_ms)
 
 
 async def _print_all(

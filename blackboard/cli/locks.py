@@ -55,7 +55,7 @@ def lock(
     command runs, it is terminated. BLACKBOARD_FENCE has the fence, BLACKBOARD_LEASE the lease.
     """
     from blackboard.cli import locked, session
-    from blackboard.limits import LEASE_TTL_MS, REQUEST_TIMEOUT_MS
+    from blackboard.limits import DEFAULT, LEASE_TTL_MS
 
     flags = Flags.of(context)
     ttl_ms = LEASE_TTL_MS if ttl_s is None else round(ttl_s * 1000)
@@ -69,7 +69,9 @@ def lock(
         return await locked.run(board.name, held, [program, *command[1:]])
 
     # It keeps waiting: its service may be restarted.
-    done = session.with_board(flags, run, create=True, patience_ms=REQUEST_TIMEOUT_MS)
+    done = session.with_board(
+        flags, run, create=True, patience_ms=DEFAULT.connection.request_timeout_ms
+    )
     raise typer.Exit(done)
 
 

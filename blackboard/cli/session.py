@@ -3,6 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -11,7 +12,7 @@ from blackboard.cli import target as places
 from blackboard.cli.errors import CommandError, not_found
 from blackboard.cli.options import Flags
 from blackboard.errors import AccessDenied, InvalidRequest
-from blackboard.limits import COMMAND_PATIENCE_MS
+from blackboard.limits import COMMAND_PATIENCE_MS, DEFAULT
 from blackboard.units import Key, Milliseconds
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ T = TypeVar("T")
 NEAR_MAX: Final = 3
 """Most names that are suggested in place of a mistyped one."""
 _ANY_KEY: Final = "public/~"
+_AT_ONCE: Final = replace(DEFAULT, client=replace(DEFAULT.client, connect_wait_ms=0))
+"""Somebody sits in front of a command: it says at once that nothing runs there."""
 
 
 def target_of(flags: Flags) -> places.Target:
@@ -143,7 +146,7 @@ async def _opened(
             agent=target.agent,
             ca=target.ca,
             patience_ms=patience_ms,
-            wait_ms=0,  # the command is interactive: report at once that nothing runs there
+            limits=_AT_ONCE,
         )
         async with connecting as client:
             yield client

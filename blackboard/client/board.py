@@ -83,8 +83,8 @@ from blackboard.limits import (
     LEASE_TTL_MS,
     LIST_ENTRIES_MAX,
     LOG_ENTRIES_MAX,
-    MERGE_ATTEMPTS_MAX,
     STEP_ATTEMPTS_MAX,
+    Limits,
 )
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import decode_value, encode_value
@@ -113,6 +113,11 @@ class Board:
     def agent(self) -> str:
         """The name under which this board is changed."""
         return self._link.agent
+
+    @property
+    def limits(self) -> Limits:
+        """How long this process waits, how often it tries, and how much it keeps."""
+        return self._link.limits
 
     def as_agent(self, agent: str) -> "Board":
         """The same board with the name and the rights of `agent`; it needs its own `refresh`.
@@ -185,10 +190,7 @@ class Board:
         return Listing(reading.revision, entries, reading.next_key)
 
     async def scan(self, pattern: str, *, at: When | None = None) -> AsyncIterator[Entry]:
-        """All entries that match, page by page; two pages may be of different revisions.
-
-        With `at`, all are as they were then.
-        """
+        """All entries that match, as of `at`; without it pages may be of different revisions."""
         after: Key | None = None
         while True:
             page = await self.list(pattern, after=after, at=at)
@@ -297,13 +299,13 @@ class Board:
         encode_value(patch)  # refuses what nests too deep to be applied
         entry = await self.entry(key)
         revision, value = (entry.mod_revision, entry.value) if entry else (0, None)
-        for attempt in range(MERGE_ATTEMPTS_MAX):
+        for left in reversed(range(self.limits.client.merge_attempts_max)):
             merged = merge.apply(value, patch)
             try:
                 await self.put(key, merged, expected=revision)
                 return merged
             except Conflict as conflict:
-                if attempt == MERGE_ATTEMPTS_MAX - 1:
+                if not left:
                     raise
                 revision, value = conflict.actual, conflict.current
                 if value is None and revision:
@@ -323,7 +325,7 @@ class Board:
         """Carry out all of `ops` as one revision, exactly once, if every condition holds.
 
         Errors: Conflict, Fenced and the other kinds of Rejected: nothing changed. Unavailable: not
-        applied. OutcomeUnknown: sent, but no answer within REQUEST_TIMEOUT_MS.
+        applied. OutcomeUnknown: sent, and nobody could be asked within COMMIT_TIMEOUT_MS.
 
         The values of `ops` are encoded ones (`wire.codec.encode_value`).
         """
@@ -771,16 +773,14 @@ class Board:
         """
         return await self._link.verify(self.name, moment_of(at))
 
-    # --- files ------------------------------------------------------------------------------------
-
     async def export(self, name: str, file: str | Path, *, overwrite: bool = False) -> Exported:
         """Write checkpoint `name` to `file`: every namespace, and its signed manifest.
 
-        The file appears once it is complete and on the disk; an export that ends before leaves no
-        file. `Client.import_board` reads it. Errors: InvalidRequest when `file` exists, unless with
-        `overwrite`: then a regular file is replaced atomically, and nothing else (no device, no
-        link, not even to a file); when it cannot be written. Corrupt when the archive does not
-        match the signed digests.
+        The file appears when it is complete and on the disk; whatever ends the export before that
+        leaves none. `Client.import_board` reads it.
+        Errors: InvalidRequest when `file` cannot be written, or exists, unless with `overwrite`:
+        then a regular file is replaced, at once and as a whole, but no link and no device. Corrupt
+        when the archive does not hold what was sealed.
         """
         return await export_board(self._link, self.name, name, Path(file), overwrite=overwrite)
 

@@ -6,15 +6,19 @@ from typing import Any, TypeVar
 
 from anyio import CancelScope
 
-from blackboard.limits import FINISH_TIMEOUT_MS
+from blackboard.limits import DEFAULT
+from blackboard.units import Milliseconds
 
 T = TypeVar("T")
 
 
-async def finish(work: Coroutine[Any, Any, T]) -> T:
+async def finish(
+    work: Coroutine[Any, Any, T],
+    timeout_ms: Milliseconds = DEFAULT.client.finish_timeout_ms,
+) -> T:
     """Run `work` to its end even if the caller is cancelled; returns its result.
 
-    Cancellation: waits up to FINISH_TIMEOUT_MS more for `work`, which is then cancelled too; after
+    Cancellation: waits up to `timeout_ms` more for `work`, which is then cancelled too; after
     that the cancellation continues. Cancellation by an anyio scope waits for `work` without that
     bound.
     """
@@ -26,7 +30,7 @@ async def finish(work: Coroutine[Any, Any, T]) -> T:
                 await asyncio.wait([task])
             except asyncio.CancelledError as error:
                 if cancelled is None:
-                    task.get_loop().call_later(FINISH_TIMEOUT_MS / 1000, task.cancel)
+                    task.get_loop().call_later(timeout_ms / 1000, task.cancel)
                 cancelled = error
     if cancelled is None:
         return task.result()

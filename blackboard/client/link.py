@@ -37,6 +37,7 @@ from blackboard.core.checkpoints import (
 from blackboard.core.commit import Commit, Entry, Head, LogEntry, LogPage, Reading
 from blackboard.core.freeze import Freeze
 from blackboard.core.watch import Position
+from blackboard.limits import Limits
 from blackboard.units import Key, Milliseconds, Revision
 
 
@@ -102,6 +103,10 @@ class Transport(Protocol):
 
     Methods that change something also raise OutcomeUnknown: it may have been done.
     """
+
+    @property
+    def limits(self) -> Limits:
+        """How long this process waits, how often it tries, and how much it keeps."""
 
     @property
     def agent(self) -> str:

@@ -4,7 +4,7 @@ Invariants
 - A lane has one commit in flight, and its step numbers only grow. The number of a refused step is
   not reused.
 - an unknown outcome is resolved by sending the same commit again; only when that fails for
-  REQUEST_TIMEOUT_MS is OutcomeUnknown raised.
+  COMMIT_TIMEOUT_MS is OutcomeUnknown raised.
 - a refused retry is reported as refused only when no earlier attempt can be accepted any more;
   otherwise its outcome is unknown.
 - A commit is sent again under a new epoch only if nothing that this writer saw was lost.
@@ -18,7 +18,7 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any
@@ -60,11 +60,9 @@ from blackboard.errors import (
 from blackboard.limits import (
     BARRIER_GRACE_MS,
     BARRIER_MS_MAX,
-    DELIVERIES_MAX,
     LANES_MAX,
     LOG_ENTRIES_MAX,
     OPERATIONS_MAX,
-    REQUEST_TIMEOUT_MS,
 )
 from blackboard.units import Key, Milliseconds, Revision
 
@@ -89,10 +87,6 @@ Deliver = Callable[[], Awaitable[Sequence[Op]]]
 Until the cut it is called again with each further commit, unless it had to wait for something
 before: a callback that calls a model is called once.
 """
-
-_BACKOFF_MS = (10, 30, 100, 300, 1_000)
-"""Pauses between attempts; the last one repeats. See `pause_s`."""
-
 
 _FAILURES = (AttemptTooOld, OutcomeUnknown, StaleEpoch, Unavailable)
 """Failures after which the same commit is sent again."""
@@ -121,6 +115,8 @@ class Writer:
     def __init__(self, link: Transport, board: str) -> None:
         self.link = link
         self.board = board
+        self._limits = link.limits.client
+        self._patience_s = link.limits.client.commit_timeout_ms / 1000
         self.seen: Revision = 0
         self._epoch: Epoch | None = None
         self._read_in = ""
@@ -232,23 +228,31 @@ class Writer:
         (`brings`: by default, with_held), or waits for the cut. If the board is
         frozen, it waits up to `wait_frozen_ms` for the thaw, unless `waits` is false.
 
-        Errors: a Rejected: nothing changed. Unavailable: certainly not applied. OutcomeUnknown: it
-        may have been applied; the service did not answer within REQUEST_TIMEOUT_MS. Cancellation:
-        leaves the outcome unknown.
+        Errors: a Rejected: nothing changed. Unavailable: certainly not applied. OutcomeUnknown:
+        perhaps applied; nobody could be reached for COMMIT_TIMEOUT_MS to find out.
+        Cancellation: leaves the outcome unknown.
         """
-        patience = _Patience(self.wait_frozen_ms if waits else 0)
+        patience = self._patience(self.wait_frozen_ms if waits else 0)
         while True:
             try:
                 return await self._commit(spec, with_held=with_held, brings=brings)
             except BoardFrozen as frozen:
                 await self.thawed(frozen, patience)
 
+    def _patience(self, wait_ms: Milliseconds) -> "_Patience":
+        return _Patience(wait_ms, self._pauses_ms())
+
+    def _pauses_ms(self) -> Iterator[Milliseconds]:
+        """The pauses between attempts, without end. See `pause_s`."""
+        pauses_ms = self._limits.commit_pauses_ms
+        return chain(pauses_ms, repeat(pauses_ms[-1]))
+
     async def thawed(self, frozen: BoardFrozen, patience: "_Patience | None" = None) -> None:
         """Return when the board may be thawed: try again then.
 
         Errors: `frozen`, when that takes longer than `patience` (None: than `wait_frozen_ms`).
         """
-        patience = patience or _Patience(self.wait_frozen_ms)
+        patience = patience or self._patience(self.wait_frozen_ms)
         left_s, pause_s = patience.begin()
         if left_s <= 0:
             raise frozen
@@ -266,7 +270,7 @@ class Writer:
     async def _commit(
         self, spec: CommitRequest, *, with_held: bool, brings: bool | None
     ) -> Receipt:
-        for _ in range(DELIVERIES_MAX):
+        for _ in range(self._limits.deliveries_max):
             try:
                 return await self._carry_out(spec, with_held=with_held)
             except SnapshotFirst as asked:
@@ -380,10 +384,10 @@ class Writer:
         counts once no earlier attempt can be applied any more.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + REQUEST_TIMEOUT_MS / 1000
+        deadline = loop.time() + self._patience_s
         uncertain: OutcomeUnknown | None = None
         since = commit.known
-        for pause_ms in chain(_BACKOFF_MS, repeat(_BACKOFF_MS[-1])):
+        for pause_ms in self._pauses_ms():
             if isinstance(failure, StaleEpoch):
                 commit = replace(commit, epoch=self._adopt(failure, number))
                 number = failure.number
@@ -413,7 +417,7 @@ class Writer:
                     raise uncertain or frozen from frozen
                 # It was not applied, but an earlier attempt could still be applied after the thaw.
                 await self.thawed(frozen)
-                failure, deadline = uncertain, loop.time() + REQUEST_TIMEOUT_MS / 1000
+                failure, deadline = uncertain, loop.time() + self._patience_s
             except Rejected:
                 if uncertain is not None:
                     await self._close(lane, commit, uncertain, deadline)
@@ -434,7 +438,7 @@ class Writer:
         op = Delete(superseding_key(self.link.agent))
         name = replace(refused.id, step=lane.step)
         mark = Commit(name, refused.epoch, (op,), note="after a refused retry", known=refused.known)
-        for pause_ms in chain(_BACKOFF_MS, repeat(_BACKOFF_MS[-1])):
+        for pause_ms in self._pauses_ms():
             failure: Exception = uncertain
             try:
                 self.saw((await self.link.commit(self.board, mark)).revision)
@@ -472,10 +476,10 @@ class Writer:
 class _Patience:
     """How long one commit waits for the thaw of its board, all in all."""
 
-    def __init__(self, wait_ms: Milliseconds) -> None:
+    def __init__(self, wait_ms: Milliseconds, pauses_ms: Iterator[Milliseconds]) -> None:
         self._wait_s = wait_ms / 1000
         self._until_s: float | None = None
-        self._pauses = chain(_BACKOFF_MS, repeat(_BACKOFF_MS[-1]))
+        self._pauses = pauses_ms
 
     def begin(self) -> tuple[float, float]:
         """The seconds still to wait, and those to pause after that."""

@@ -27,7 +27,7 @@ from blackboard.encryption.master_key import Wrapper
 from blackboard.engines.base import Scrubs, Store
 from blackboard.errors import BlackboardError, Corrupt, Unavailable
 from blackboard.integrity.envelope import KEY_BYTES, KEY_ID_BYTES
-from blackboard.limits import LIST_ENTRIES_MAX, LOG_ENTRIES_MAX, SEALS_PER_KEY_MAX
+from blackboard.limits import DEFAULT, LIST_ENTRIES_MAX, LOG_ENTRIES_MAX, Limits
 from blackboard.units import Revision
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
 
@@ -60,8 +60,9 @@ class DataKey:
 class DataKeys:
     """The data keys of all boards of a raw (not encrypting) store."""
 
-    def __init__(self, raw: Store, wrapper: Wrapper) -> None:
+    def __init__(self, raw: Store, wrapper: Wrapper, *, limits: Limits = DEFAULT) -> None:
         self._raw = raw
+        self._seals_max = limits.encryption.seals_per_key_max
         self._wrapper = wrapper
         self._tables: dict[str, dict[bytes, DataKey]] = {}
         self._newest: dict[tuple[str, str], DataKey] = {}
@@ -99,12 +100,12 @@ class DataKeys:
         if board not in self._tables:
             await self._load(board)
         found = self._newest.get((board, namespace))
-        if found is not None and found.seals < SEALS_PER_KEY_MAX:
+        if found is not None and found.seals < self._seals_max:
             return found
         lock = self._making.setdefault((board, namespace), asyncio.Lock())
         async with lock:
             found = self._newest.get((board, namespace))
-            if found is not None and found.seals < SEALS_PER_KEY_MAX:
+            if found is not None and found.seals < self._seals_max:
                 return found
             return await self._make(board, namespace)
 

@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from blackboard.errors import Corrupt, InvalidRequest
 from blackboard.integrity.envelope import KEY_BYTES, NONCE_BYTES
-from blackboard.limits import KEY_COMMAND_TIMEOUT_MS
+from blackboard.limits import DEFAULT
+from blackboard.units import Milliseconds
 
 _ID_BYTES: Final = 8
 
@@ -86,10 +87,12 @@ def new_master_key() -> str:
     return secrets.token_hex(KEY_BYTES)
 
 
-async def from_command(command: str) -> LocalWrapper:
-    """The keys that a command prints. Errors: InvalidRequest, without its output.
+async def from_command(
+    command: str, timeout_ms: Milliseconds = DEFAULT.encryption.key_command_timeout_ms
+) -> LocalWrapper:
+    """The keys that a command prints. Errors: InvalidRequest, which shows nothing that it printed.
 
-    The command is split as a shell would, and run without one.
+    The command is split as a shell would, and run without one. It may take `timeout_ms`.
     """
     try:
         program, *arguments = shlex.split(command)
@@ -103,7 +106,7 @@ async def from_command(command: str) -> LocalWrapper:
     except (OSError, ValueError) as error:
         raise InvalidRequest("master_key_command", str(error)) from error
     try:
-        async with asyncio.timeout(KEY_COMMAND_TIMEOUT_MS / 1000):
+        async with asyncio.timeout(timeout_ms / 1000):
             out, _ = await process.communicate()
     except TimeoutError as error:
         process.kill()

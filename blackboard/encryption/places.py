@@ -51,7 +51,7 @@ from blackboard.integrity.envelope import (
     open_sealed,
     seal,
 )
-from blackboard.limits import LOG_ENTRIES_MAX, SEALED_COMPARED_MAX, SEALED_SEARCH_MAX
+from blackboard.limits import DEFAULT, LOG_ENTRIES_MAX, SEALED_SEARCH_MAX, Limits
 from blackboard.units import Key, Revision
 from blackboard.wire.codec import decode_value, encode_value
 
@@ -76,12 +76,15 @@ that they come from."""
 class Places:
     """The places of values in one engine."""
 
-    def __init__(self, raw: Store, keys: DataKeys, *, public: bool) -> None:
+    def __init__(
+        self, raw: Store, keys: DataKeys, *, public: bool, limits: Limits = DEFAULT
+    ) -> None:
         self.switch = Switch(keys)
         self.past: Past | None = None
         """None without an archive."""
         self._raw = raw
         self._public = public
+        self._compared_max = limits.encryption.sealed_compared_max
         self._known: OrderedDict[tuple[str, Key], tuple[Revision, bytes, str]] = OrderedDict()
         self._epochs: dict[str, str] = {}
         self._ids: OrderedDict[str, OrderedDict[Revision, CommitId]] = OrderedDict()
@@ -357,7 +360,7 @@ class Places:
     def _note(self, board: str, key: Key, revision: Revision, value: bytes, author: str) -> None:
         self._known[board, key] = revision, value[-_TAG_BYTES:], author
         self._known.move_to_end((board, key))
-        if len(self._known) > SEALED_COMPARED_MAX:
+        if len(self._known) > self._compared_max:
             self._known.popitem(last=False)
 
     def note_own(self, board: str, commit: Commit, done: Committed) -> None:

@@ -81,7 +81,7 @@ from blackboard.integrity.envelope import (
     seal,
     sealed_form,
 )
-from blackboard.limits import INTEGER_MAX, MERGE_ATTEMPTS_MAX, READ_KEYS_MAX
+from blackboard.limits import DEFAULT, INTEGER_MAX, READ_KEYS_MAX, Limits
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import Prepared, encode_value, prepare
 
@@ -221,11 +221,14 @@ class SealedStore:
     """A `Store` that encrypts; see the docstring of this module. Closing it closes the one
     behind."""
 
-    def __init__(self, raw: Store, keys: DataKeys, *, public: bool = False) -> None:
+    def __init__(
+        self, raw: Store, keys: DataKeys, *, public: bool = False, limits: Limits = DEFAULT
+    ) -> None:
         self.raw = raw
         self.keys = keys
         self.opener = Opener(keys)
-        self.places = Places(raw, keys, public=public)
+        self.places = Places(raw, keys, public=public, limits=limits)
+        self._merge_attempts_max = limits.client.merge_attempts_max
         self._heads: dict[str, tuple[str, Revision, float]] = {}
         # Sums that were outdated are recomputed one by one, in their order. Otherwise one of them
         # could be outdated each time, for ever.
@@ -379,7 +382,7 @@ class SealedStore:
         """The outcome for the sender; an outdated sum is computed again."""
         if self._is_late(plan, outcome):
             async with self._adding:
-                for _ in range(MERGE_ATTEMPTS_MAX):
+                for _ in range(self._merge_attempts_max):
                     counters = await self._counters(board, [prepared.commit])
                     again = await self._plan(board, prepared, counters)
                     if not isinstance(again, Plan):

@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -50,16 +51,20 @@ async def turn() -> None:
         await found.turn()
 
 
-def charged(work: Callable[[], T]) -> T:
-    """Run `work` in this thread and charge the thread's time to the payer of this task."""
-    found = _PAYER.get()
-    if found is None:
-        return work()
+def timed(work: Callable[[], T], charge: Callable[[int], None]) -> T:
+    """Do `work`; `charge` gets the processor time of this thread that it took, in nanoseconds,
+    whatever becomes of it."""
     began_ns = time.thread_time_ns()
     try:
         return work()
     finally:
-        found.charge(time.thread_time_ns() - began_ns)
+        charge(time.thread_time_ns() - began_ns)
+
+
+def charged(work: Callable[[], T]) -> T:
+    """Do `work` here and now; its payer is charged for the time of this thread."""
+    found = _PAYER.get()
+    return work() if found is None else timed(work, found.charge)
 
 
 def metered(work: Callable[[], T]) -> Callable[[], T]:
@@ -73,13 +78,8 @@ def metered(work: Callable[[], T]) -> Callable[[], T]:
         return work
     loop, charge = asyncio.get_running_loop(), found.charge
 
-    def run() -> T:
-        began_ns = time.thread_time_ns()
-        try:
-            return work()
-        finally:
-            spent_ns = time.thread_time_ns() - began_ns
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-                loop.call_soon_threadsafe(charge, spent_ns)
+    def charge_there(spent_ns: int) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(charge, spent_ns)
 
-    return run
+    return partial(timed, work, charge_there)

@@ -20,7 +20,7 @@ from blackboard.client.views import Entry, Listing, Receipt
 from blackboard.core.checkpoints import KEPT_CALLS
 from blackboard.core.commit import Condition, Delete, HeldFence, Op
 from blackboard.errors import AccessDenied, SnapshotFirst, StaleEpoch
-from blackboard.limits import LIST_ENTRIES_MAX
+from blackboard.limits import LIST_ENTRIES_MAX, Limits
 from blackboard.units import Key, Revision
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,10 @@ class BoardPort(StepBoard, Protocol):
     @property
     def name(self) -> str:
         """The name of the board."""
+
+    @property
+    def limits(self) -> Limits:
+        """How long this process waits, how often it tries, and how much it keeps."""
 
     async def entries(self, keys: Sequence[Key]) -> Mapping[Key, Entry]:
         """The entries of `keys`, all as of one revision; absent keys are left out."""
@@ -76,6 +80,11 @@ class LiveBoardPort:
     def name(self) -> str:
         """The name of the board."""
         return self.board.name
+
+    @property
+    def limits(self) -> Limits:
+        """Those of the board's client."""
+        return self.board.limits
 
     async def entry(self, key: Key) -> Entry | None:
         """The entry at `key`."""

@@ -31,10 +31,10 @@ from tenacity.wait import wait_random_exponential
 
 from blackboard.errors import InvalidRequest, ModelFailed
 from blackboard.limits import (
-    MODEL_ANSWER_BYTES_MAX,
+    DEFAULT,
     MODEL_ATTEMPTS_MAX,
-    MODEL_PAUSE_MS_MAX,
     MODEL_TIMEOUT_MS,
+    Limits,
 )
 from blackboard.runtime.models import (
     ChatMessage,
@@ -90,8 +90,10 @@ class ChatModel:
         *,
         prices: Prices | None = None,
         patience: Patience | None = None,
+        limits: Limits = DEFAULT,
     ) -> None:
         self._endpoint = endpoint
+        self._limits = limits.agents
         self._prices = prices
         self._patience = patience or Patience()
         key = endpoint.key
@@ -111,7 +113,7 @@ class ChatModel:
         patience = self._patience
         retrying = AsyncRetrying(
             stop=stop_after_attempt(patience.attempts),
-            wait=_Pause(patience.first_pause_s),
+            wait=_Pause(patience.first_pause_s, self._limits.model_pause_ms_max),
             retry=retry_if_exception_type(_TryAgain),
             reraise=True,
         )
@@ -164,8 +166,8 @@ class ChatModel:
         content = bytearray()
         async for chunk in response.aiter_bytes():
             content += chunk
-            if len(content) > MODEL_ANSWER_BYTES_MAX:
-                reason = f"an answer of more than {MODEL_ANSWER_BYTES_MAX:,} bytes"
+            if len(content) > self._limits.model_answer_bytes_max:
+                reason = f"an answer of more than {self._limits.model_answer_bytes_max:,} bytes"
                 raise ModelFailed(self.name, reason, response.status_code)
         return bytes(content)
 
@@ -175,7 +177,7 @@ class ChatModel:
         reason = _error_message(content) or response.reason_phrase
         pause_s = _asked_pause_s(response.headers.get("retry-after", ""))
         passing = status in _PASSING or status >= 500
-        if not passing or pause_s * 1000 > MODEL_PAUSE_MS_MAX:
+        if not passing or pause_s * 1000 > self._limits.model_pause_ms_max:
             raise ModelFailed(self.name, reason, status)
         raise _TryAgain(reason, status, pause_s)
 
@@ -218,8 +220,8 @@ class _TryAgain(Exception):
 class _Pause(wait_random_exponential):
     """Random and growing, so that agents that failed together do not retry together."""
 
-    def __init__(self, first_s: float) -> None:
-        super().__init__(multiplier=first_s, max=MODEL_PAUSE_MS_MAX / 1000)
+    def __init__(self, first_s: float, longest_ms: Milliseconds) -> None:
+        super().__init__(multiplier=first_s, max=longest_ms / 1000)
 
     def __call__(self, retry_state: RetryCallState) -> float:
         outcome = retry_state.outcome

@@ -28,7 +28,7 @@ from blackboard.client.views import Entry, Listing
 from blackboard.core.commit import Condition, Op, Put
 from blackboard.core.path import parse_pattern
 from blackboard.errors import Corrupt, Rejected
-from blackboard.limits import INBOX_TAKE_MAX
+from blackboard.limits import INBOX_TAKE_MAX, Limits
 from blackboard.runtime import chunks as large
 from blackboard.runtime.approvals import Case, Decision, Request
 from blackboard.runtime.board_port import BoardPort
@@ -128,6 +128,11 @@ class Context(Generic[S]):
     def agent(self) -> str:
         """The agent that takes the step."""
         return self._port.agent
+
+    @property
+    def limits(self) -> Limits:
+        """How long this process waits, how often it tries, and how much it keeps."""
+        return self._port.limits
 
     @property
     def refused(self) -> Rejected | None:

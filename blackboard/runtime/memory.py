@@ -32,14 +32,13 @@ from blackboard.core.commit import ABSENT, Condition, Delete, KeyAt, Op, Put
 from blackboard.core.path import check_name, item_key
 from blackboard.errors import Conflict, Corrupt, InvalidRequest, LimitExceeded
 from blackboard.limits import (
+    DEFAULT,
     LIST_ENTRIES_MAX,
-    RECALL_RESULTS_MAX,
-    RECALL_TURNS_MAX,
-    RECALL_WORDS_MAX,
     TRANSCRIPT_PAGE_BYTES_MAX,
     TRANSCRIPT_PAGE_TURNS_MAX,
     TRANSCRIPT_TURN_BYTES_MAX,
     WINDOW_TURNS_MAX,
+    Limits,
 )
 from blackboard.runtime.models import ChatMessage, Role
 from blackboard.units import Key, Milliseconds, Prefix
@@ -391,8 +390,9 @@ class Recall:
     Cancellation: the next search continues indexing where this one stopped.
     """
 
-    def __init__(self, transcript: Transcript) -> None:
+    def __init__(self, transcript: Transcript, *, limits: Limits = DEFAULT) -> None:
         self._transcript = transcript
+        self._limits = limits.agents
         self._last: tuple[Key, int] | None = None
         """Key and mod_revision of the last page that is indexed."""
         self._recent: list[int] = []
@@ -404,9 +404,11 @@ class Recall:
         self, board: TranscriptBoard, words: str, *, limit: int = 10
     ) -> tuple[Turn, ...]:
         """The turns that have one of `words` at least, at most `limit` (1..RECALL_RESULTS_MAX)."""
-        if not 1 <= limit <= RECALL_RESULTS_MAX:
-            raise InvalidRequest(field="limit", reason=f"{limit} is not in 1..{RECALL_RESULTS_MAX}")
-        wanted = " OR ".join(f'"{word}"' for word in _WORD.findall(words)[:RECALL_WORDS_MAX])
+        results_max = self._limits.recall_results_max
+        if not 1 <= limit <= results_max:
+            raise InvalidRequest(field="limit", reason=f"{limit} is not in 1..{results_max}")
+        known = _WORD.findall(words)[: self._limits.recall_words_max]
+        wanted = " OR ".join(f'"{word}"' for word in known)
         if not wanted:
             return ()
         await self._catch_up(board)
@@ -449,7 +451,7 @@ class Recall:
         self._sql.execute(
             "DELETE FROM turns WHERE rowid IN"
             " (SELECT rowid FROM turns ORDER BY rowid DESC LIMIT -1 OFFSET ?)",
-            (RECALL_TURNS_MAX,),
+            (self._limits.recall_turns_max,),
         )
 
     def _start_anew(self) -> None:

@@ -31,7 +31,7 @@ from pydantic import BaseModel, ConfigDict
 from blackboard.client.board import Board
 from blackboard.client.contexts import TOKEN_VARIABLE
 from blackboard.errors import BlackboardError, InvalidRequest
-from blackboard.limits import AGENT_ERROR_BYTES_MAX, FINISH_TIMEOUT_MS
+from blackboard.limits import AGENT_ERROR_BYTES_MAX
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.run import Rest
 from blackboard.runtime.state import Status, state_key
@@ -240,7 +240,8 @@ class ProcessSupervisor:
         if process.returncode is not None:
             return
         process.terminate()
-        with anyio.move_on_after((self._policy.grace_ms + FINISH_TIMEOUT_MS) / 1000):
+        patience_ms = self._policy.grace_ms + self._board.limits.client.finish_timeout_ms
+        with anyio.move_on_after(patience_ms / 1000):
             await process.wait()
         if process.returncode is None:
             process.kill()

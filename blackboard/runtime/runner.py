@@ -29,7 +29,7 @@ from blackboard.errors import (
     StaleEpoch,
     Unauthenticated,
 )
-from blackboard.limits import STEP_ATTEMPTS_MAX, STEP_PAUSE_MS_MAX
+from blackboard.limits import STEP_ATTEMPTS_MAX, Limits
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.approvals import decisions_of, requests_of
 from blackboard.runtime.board_port import BoardPort
@@ -190,7 +190,7 @@ class Runner(Generic[S]):
             except Conflict as error:
                 self._give_up(attempt, error)
                 refused = error
-                await asyncio.sleep(_pause_s(attempt))
+                await asyncio.sleep(_pause_s(attempt, self._port.limits))
             except _NotAccepted as error:
                 if isinstance(error.refusal, _FINAL) or type(error.refusal) is type(refused):
                     raise error.refusal from None
@@ -413,7 +413,7 @@ def _together(waits: list[Suspended]) -> Suspended:
     )
 
 
-def _pause_s(attempt: int) -> float:
+def _pause_s(attempt: int, limits: Limits) -> float:
     """Growing and random, so that agents that conflicted do not conflict again at once."""
-    pause_ms = min(STEP_PAUSE_MS_MAX, _FIRST_PAUSE_MS * 2.0**attempt)
+    pause_ms = min(limits.agents.step_pause_ms_max, _FIRST_PAUSE_MS * 2.0**attempt)
     return random.uniform(0.5, 1.0) * pause_ms / 1000

@@ -41,7 +41,7 @@ from blackboard.errors import (
     StaleEpoch,
     Unavailable,
 )
-from blackboard.limits import FROZEN_WAIT_MS_MAX, TEAM_AGENTS_MAX
+from blackboard.limits import FROZEN_WAIT_MS_MAX
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.context import Context
 from blackboard.runtime.run import Rest
@@ -105,8 +105,9 @@ async def spawn(ctx: Context[Any], agent: Agent[Any], state: BaseModel | None = 
     (TEAM_AGENTS_MAX). The step is refused if the name is taken.
     """
     size = await ctx.count(f"{ROSTER}/*")
-    if size >= TEAM_AGENTS_MAX:
-        raise LimitExceeded("TEAM_AGENTS_MAX", size + 1, TEAM_AGENTS_MAX, agent.name)
+    agents_max = ctx.limits.agents.team_agents_max
+    if size >= agents_max:
+        raise LimitExceeded("TEAM_AGENTS_MAX", size + 1, agents_max, agent.name)
     first = None if state is None else agent.schema.dump(agent.name, state)
     key = roster_key(agent.name)
     ctx.expect(KeyAt(key, ABSENT))
@@ -153,8 +154,9 @@ class _Team:
         self._roots = {agent.name: agent for agent in agents}
         if len(self._roots) != len(agents):
             raise InvalidRequest(field="agents", reason="two of them have the same name")
-        if len(agents) > TEAM_AGENTS_MAX:
-            raise LimitExceeded("TEAM_AGENTS_MAX", len(agents), TEAM_AGENTS_MAX, "agents")
+        self._agents_max = board.limits.agents.team_agents_max
+        if len(agents) > self._agents_max:
+            raise LimitExceeded("TEAM_AGENTS_MAX", len(agents), self._agents_max, "agents")
         classes: list[type[Agent[Any]]] = [type(agent) for agent in agents]
         self._kinds = {kind.kind: kind for kind in (*classes, *kinds)}
         self._make_supervisor = make_supervisor
@@ -220,7 +222,7 @@ class _Team:
             agent = self._agent(name, member)
             if name in self._living or agent is None:
                 continue
-            if len(self._living) >= TEAM_AGENTS_MAX:
+            if len(self._living) >= self._agents_max:
                 await self._refuse(name, member)
                 continue
             self.ended.pop(name, None)
@@ -231,7 +233,7 @@ class _Team:
     async def _refuse(self, name: str, member: TeamMember) -> None:
         """Several were spawned at once, and the team is full: record the refusal in the roster."""
         size = len(self._living) + 1
-        refusal = LimitExceeded("TEAM_AGENTS_MAX", size, TEAM_AGENTS_MAX, name)
+        refusal = LimitExceeded("TEAM_AGENTS_MAX", size, self._agents_max, name)
         self.ended[name] = AgentExit(name, "refused", str(refusal))
         if member.how is None:
             log.warning("agent %s is not started: %s", name, refusal)

@@ -30,7 +30,7 @@ from blackboard.core.model import decide, log_entry, prolong
 from blackboard.core.path import parse_pattern
 from blackboard.core.state import State, evolve
 from blackboard.errors import InvalidRequest, StaleEpoch
-from blackboard.limits import CALL_INLINE_BYTES, LIST_ENTRIES_MAX, STEP_ATTEMPTS_MAX
+from blackboard.limits import CALL_INLINE_BYTES, DEFAULT, LIST_ENTRIES_MAX, STEP_ATTEMPTS_MAX
 from blackboard.runtime import chunks as large
 from blackboard.runtime.agent import Agent
 from blackboard.runtime.approvals import Answer, decisions_of, requests_of
@@ -51,6 +51,7 @@ class MemoryBoardPort:
     def __init__(self, agent: str, name: str = "trial") -> None:
         self.agent = agent
         self.name = name
+        self.limits = DEFAULT
         self.log: list[LogEntry] = []
         self._state = State(Epoch(1, "trial"))
 

@@ -19,6 +19,7 @@ from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import Store
 from blackboard.errors import EngineRefused
 from blackboard.integrity.signing import Seal, make_key
+from blackboard.limits import DEFAULT, Limits
 from blackboard.units import Revision
 
 
@@ -41,7 +42,12 @@ _NEEDED: Final = "the master key with which values were sealed here (docs/howto/
 
 
 async def sealed(
-    store: Store, archive: Archive | None, wrapper: Wrapper | None, *, public: bool = False
+    store: Store,
+    archive: Archive | None,
+    wrapper: Wrapper | None,
+    *,
+    public: bool = False,
+    limits: Limits = DEFAULT,
 ) -> tuple[Store, Archive | None]:
     """A store and an archive that seal with data keys wrapped by `wrapper`; without one, as given.
 
@@ -55,10 +61,10 @@ async def sealed(
         if KEYS_BOARD in await store.boards():
             raise EngineRefused("master_key", "none", _NEEDED)
         return store, archive
-    keys = DataKeys(store, wrapper)
+    keys = DataKeys(store, wrapper, limits=limits)
     try:
         await keys.check()
-        front = SealedStore(store, keys, public=public)
+        front = SealedStore(store, keys, public=public, limits=limits)
         await _switch_on(front, archive)
     except BaseException:
         await keys.aclose()

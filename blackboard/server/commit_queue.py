@@ -17,11 +17,15 @@ Then all requests are refused, except those of admins and those that end somethi
 """
 
 import asyncio
+import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec.structs import replace
+
+from blackboard.core.commit import Commit, CommitId
+from blackboard.core.entry_digest import SALT_BYTES
 from blackboard.core.model import Outcome
 from blackboard.engines.base import Store
 from blackboard.errors import BlackboardError, OutcomeUnknown, Overloaded
@@ -31,12 +35,13 @@ from blackboard.limits import (
     BATCH_COMMITS_MAX,
     COMMITS_QUEUED_MAX,
     FLIGHTS_MAX,
+    LANES_MAX,
     LOOP_LAG_MS_MAX,
     LOOP_LOOK_MS,
     OVERLOAD_RETRY_MS,
 )
-from blackboard.server.security.revocations import Permit
-from blackboard.wire.codec import Prepared
+from blackboard.server.security.revocations import Permit, Permits
+from blackboard.wire.codec import SYSTEM_AGENT, Prepared
 
 _LOOKS: Final = 3
 FREE_METHODS: Final = frozenset({"whoami", "refresh", "unwatch", "progress"})
@@ -94,6 +99,17 @@ class Load:
             raise Overloaded("service", reason, OVERLOAD_RETRY_MS)
 
 
+def salted(commit: Commit) -> Commit:
+    """The commit with a new salt, on its way to an engine."""
+    return replace(commit, salt=secrets.token_bytes(SALT_BYTES))
+
+
+def system_id() -> CommitId:
+    """A name for one commit of the service, unlike any other."""
+    incarnation = secrets.token_hex(8)
+    return CommitId(SYSTEM_AGENT, int(incarnation, 16) % LANES_MAX, incarnation, 0)
+
+
 Waiting = tuple[Prepared, "asyncio.Future[Outcome | BlackboardError]", Permit | None]
 
 
@@ -113,18 +129,12 @@ class CommitQueue:
     store: Store
     board: str
     load: Load = field(default_factory=Load)
-    recheck: Callable[[Sequence[Permit | None]], Mapping[int, BlackboardError]] = lambda _: {}
-    """Which of what was permitted when it was queued may not be done any more, and why."""
-    send: (
-        Callable[
-            [str, Sequence[Prepared], Sequence[Permit | None]],
-            Awaitable[Sequence[Outcome | BlackboardError]],
-        ]
-        | None
-    ) = None
-    """How a batch goes to the engine; None = as it is."""
+    permits: Permits | None = None
+    """Looks again at the tokens of those that came with one, as their batch leaves."""
     counts: CommitCounts = field(default_factory=CommitCounts)
     _waiting: deque[Waiting] = field(default_factory=deque)
+    _with_permit: int = 0
+    """Those that wait and came with a token."""
     _in_flight: int = 0
     _working: int = 0
     _workers: "set[asyncio.Task[None]]" = field(default_factory=set)
@@ -146,6 +156,7 @@ class CommitQueue:
         self.load.check_backlog()
         outcome: asyncio.Future[Outcome | BlackboardError] = self._loop.create_future()
         self._waiting.append((prepared, outcome, permit))
+        self._with_permit += permit is not None
         self.load.backlog_bytes += prepared.size
         if self._working < FLIGHTS_MAX:
             self._working += 1
@@ -166,10 +177,12 @@ class CommitQueue:
     async def _work(self) -> None:
         try:
             while self._waiting:
-                batch = self._permitted(self._take())
-                if not batch:
-                    continue
-                outcomes = await self._commit(batch)
+                batch, permits = self._take(), None
+                if self._with_permit and self.permits is not None:
+                    batch, permits = self._permitted(batch, self.permits)
+                    if not batch:
+                        continue
+                outcomes = await self._commit(batch, permits)
                 for (_, waiter, _), outcome in zip(batch, outcomes, strict=True):
                     if not waiter.done():
                         waiter.set_result(outcome)
@@ -193,29 +206,36 @@ class CommitQueue:
         self.load.backlog_bytes -= sum(prepared.size for prepared, _, _ in batch)
         return batch
 
-    def _permitted(self, batch: list[Waiting]) -> list[Waiting]:
-        """The commits that are still permitted; the others get the reason."""
-        refused = self.recheck([permit for _, _, permit in batch])
+    def _permitted(
+        self, batch: list[Waiting], permits: Permits
+    ) -> "tuple[list[Waiting], Permits | None]":
+        """The commits that are still permitted, and who sends them; the others get the reason."""
+        with_permit = sum(permit is not None for _, _, permit in batch)
+        if not with_permit:
+            return batch, None
+        self._with_permit -= with_permit
+        refused = permits.recheck([permit for _, _, permit in batch])
         for number, refusal in refused.items():
             waiter = batch[number][1]
             if not waiter.done():
                 waiter.set_result(refusal)
-        return (
-            [waiting for n, waiting in enumerate(batch) if n not in refused] if refused else batch
-        )
+        left = [each for n, each in enumerate(batch) if n not in refused] if refused else batch
+        return left, permits
 
-    async def _commit(self, batch: list[Waiting]) -> list[Outcome | BlackboardError]:
+    async def _commit(
+        self, batch: list[Waiting], permits: Permits | None
+    ) -> list[Outcome | BlackboardError]:
         commits = [prepared for prepared, _, _ in batch]
         outcomes: list[Outcome | BlackboardError]
         flight: asyncio.Future[None] = self._loop.create_future()
         self._flights.add(flight)
         self._in_flight += 1
         try:
-            if self.send is None:
+            if permits is None:
                 outcomes = list(await self.store.commit(self.board, commits))
             else:
-                permits = [permit for _, _, permit in batch]
-                outcomes = list(await self.send(self.board, commits, permits))
+                granted = [permit for _, _, permit in batch]
+                outcomes = list(await permits.commit(self.board, commits, granted))
         except BlackboardError as error:
             # One error for all would share a traceback among tasks: each gets its own.
             outcomes = [type(error)(**error.fields()) for _ in batch]
@@ -238,6 +258,7 @@ class CommitQueue:
             if not waiter.done():
                 waiter.set_result(_unknown(prepared))
         self._waiting.clear()
+        self._with_permit = 0
 
 
 def _unknown(prepared: Prepared) -> OutcomeUnknown:

@@ -16,12 +16,13 @@ from blackboard.core.checkpoints import Lost, LostBoard
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.base import EngineFacts, Store
 from blackboard.errors import BlackboardError, EngineRefused, Unavailable
-from blackboard.server.accounts import BegunBoards, WatchShares
+from blackboard.limits import DEFAULT, Limits
 from blackboard.server.archiver import Archiver
 from blackboard.server.checkpoints.imports import Imports
 from blackboard.server.commit_queue import Load
 from blackboard.server.continuity import told
 from blackboard.server.documents.rooms import Documents
+from blackboard.server.overload.accounts import BegunBoards, WatchShares
 from blackboard.server.overload.charges import Charges
 from blackboard.server.overload.fair_share import Shares
 from blackboard.server.overload.rate_limits import Meters, Rates
@@ -48,6 +49,7 @@ class Host:
     """Where the history of the boards is kept; without, nobody can look back."""
     rates: Rates = field(default_factory=Rates)
     """What each principal may ask for."""
+    limits: Limits = DEFAULT
     lost: dict[str, Lost] = field(default_factory=dict)
     """What the engine lost of each board, as far as it is known and not recovered."""
     removing: set[str] = field(default_factory=set)

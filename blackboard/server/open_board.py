@@ -11,7 +11,6 @@ Invariants
 - an unknown outcome is resolved by sending the same commit again, at most SYSTEM_TRIES times.
 """
 
-import secrets
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
@@ -21,7 +20,6 @@ from blackboard.archive.base import Archive
 from blackboard.core.commit import (
     ABSENT,
     Commit,
-    CommitId,
     Committed,
     Condition,
     Delete,
@@ -33,7 +31,6 @@ from blackboard.core.commit import (
     Put,
     Reading,
 )
-from blackboard.core.entry_digest import SALT_BYTES
 from blackboard.core.freeze import FROZEN_KEY, Freeze, freeze_in
 from blackboard.core.model import Outcome
 from blackboard.engines.base import Store
@@ -45,16 +42,16 @@ from blackboard.errors import (
     StaleEpoch,
     Unavailable,
 )
-from blackboard.limits import LANES_MAX, LOG_ENTRIES_MAX, NOTE_BYTES_MAX
+from blackboard.limits import LOG_ENTRIES_MAX, NOTE_BYTES_MAX
 from blackboard.server import redlock_votes as quorum
 from blackboard.server.archiver import Archiver, check_archived
-from blackboard.server.commit_queue import CommitQueue
+from blackboard.server.commit_queue import CommitQueue, salted, system_id
 from blackboard.server.feed import Feed
 from blackboard.server.host import Host
 from blackboard.server.pages import pages_of
 from blackboard.server.security.revocations import Permit
 from blackboard.units import Key, Prefix, Revision
-from blackboard.wire.codec import SYSTEM_AGENT, Prepared, encode_value
+from blackboard.wire.codec import Prepared, encode_value, prepare
 
 SYSTEM_TRIES: Final = 5
 _FREEZE_TRIES: Final = 5
@@ -67,9 +64,7 @@ class OpenBoard:
     def __init__(self, host: Host, name: str) -> None:
         self.host = host
         self.name = name
-        self.queue = CommitQueue(
-            host.store, name, host.load, host.revocations.recheck, host.permits.commit
-        )
+        self.queue = CommitQueue(host.store, name, host.load, host.permits)
         self.feed = Feed(host.store, name, host.archive)
         self._ended: BlackboardError | None = None
 
@@ -132,9 +127,16 @@ class OpenBoard:
         Without a `permit` it is the service's own. Errors: Unavailable when it was not applied for
         want of votes or of room; why the board ended.
         """
+        return await self.submit(prepare(salted(commit)), permit)
+
+    async def submit(self, prepared: Prepared, permit: Permit | None) -> Outcome | BlackboardError:
+        """As `commit`, of one that was salted and encoded."""
         self._check_open()
         try:
-            return await quorum.submit(self.queue, salted(commit), self.host.lock_masters, permit)
+            masters = self.host.lock_masters
+            if masters is None:
+                return await self.queue.submit(prepared, permit)
+            return await quorum.submit(self.queue, prepared, masters, permit)
         finally:
             if self.host.archiver is not None:
                 self.host.archiver.poke(self.name)
@@ -147,10 +149,13 @@ class OpenBoard:
         Errors: Unavailable when certainly it was not applied; why the board ended.
         """
         self._check_open()
-        for refusal in self.host.revocations.recheck([permit]).values():
+        if permit is None:
+            (outcome,) = await self.store.commit(self.name, [prepared])
+            return outcome
+        for refusal in self.host.permits.recheck([permit]).values():
             return refusal
-        (outcome,) = await self.host.permits.commit(self.name, [prepared], [permit])
-        return outcome
+        (decision,) = await self.host.permits.commit(self.name, [prepared], [permit])
+        return decision
 
     async def commit_as_system(
         self, ops: Sequence[Op], conditions: Sequence[Condition] = (), note: str = ""
@@ -230,17 +235,6 @@ class OpenBoard:
                 continue
             return found
         raise Unavailable(f"board {self.name}", "others freeze and thaw it all the time")
-
-
-def salted(commit: Commit) -> Commit:
-    """The commit with a new salt, on its way to an engine."""
-    return replace(commit, salt=secrets.token_bytes(SALT_BYTES))
-
-
-def system_id() -> CommitId:
-    """A name for one commit of the service, unlike any other."""
-    incarnation = secrets.token_hex(8)
-    return CommitId(SYSTEM_AGENT, int(incarnation, 16) % LANES_MAX, incarnation, 0)
 
 
 def _told(what: str, note: str) -> str:

@@ -22,7 +22,7 @@ from blackboard.core.model import Outcome
 from blackboard.errors import BlackboardError, InvalidRequest, StaleEpoch, Unavailable
 from blackboard.server.commit_queue import CommitQueue
 from blackboard.server.security.revocations import Permit
-from blackboard.wire.codec import prepare
+from blackboard.wire.codec import Prepared
 
 if TYPE_CHECKING:  # pottery is needed only where lock masters are configured
     from blackboard.engines.redis.redlock import LockMasters
@@ -48,20 +48,21 @@ def masters_at(urls: Sequence[str]) -> "LockMasters | None":
 
 async def submit(
     queue: CommitQueue,
-    commit: Commit,
-    masters: "LockMasters | None",
+    prepared: Prepared,
+    masters: "LockMasters",
     permit: Permit | None = None,
 ) -> Outcome | BlackboardError:
-    """Carry out `commit`, with the votes of `masters`, if there are any, for its leases.
+    """Carry out a commit, with the votes of `masters` for its leases.
 
     Errors: Unavailable, not applied: no majority of masters answers, or another epoch of the board
     has their votes; or COMMITS_QUEUED_MAX.
     """
-    if masters is None or not any(isinstance(op, _LEASE_OPERATIONS) for op in commit.ops):
-        return await queue.submit(prepare(commit), permit)
-    ballot = _Ballot(masters, queue.board, commit)
+    ops = prepared.commit.ops
+    if not any(isinstance(op, _LEASE_OPERATIONS) for op in ops):
+        return await queue.submit(prepared, permit)
+    ballot = _Ballot(masters, queue.board, prepared.commit)
     await ballot.open()
-    outcome = await queue.submit(prepare(commit), permit)
+    outcome = await queue.submit(prepared, permit)
     await ballot.close(outcome)
     return outcome
 

@@ -13,7 +13,12 @@ import carry everything, private namespaces included, and need the admin right o
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    nullcontext,
+)
 from functools import partial
 from typing import Final
 
@@ -50,7 +55,6 @@ from blackboard.core.checkpoints import (
     Version,
     check_request,
     checkpoint_key,
-    declared_key,
 )
 from blackboard.core.commit import (
     PRESENT,
@@ -88,7 +92,6 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.integrity.envelope import sealed_form
-from blackboard.integrity.signing import Manifest
 from blackboard.limits import (
     CHECKPOINTS_PAGE_MAX,
     EXPORT_ITEMS_MAX,
@@ -107,18 +110,20 @@ from blackboard.server.checkpoints.recover import Recoveries
 from blackboard.server.checkpoints.redact import Redactions
 from blackboard.server.checkpoints.restore import Restores
 from blackboard.server.checkpoints.schedule import Retention
-from blackboard.server.checkpoints.take import Checkpoints
+from blackboard.server.checkpoints.take import Checkpoints, info_of
+from blackboard.server.commit_queue import salted
 from blackboard.server.documents.session import Session
 from blackboard.server.feed import Permitted, View
+from blackboard.server.gates import CommitGates
 from blackboard.server.host import Host
-from blackboard.server.open_board import OpenBoard, salted
-from blackboard.server.overload.rate_limits import clock_ms
+from blackboard.server.open_board import OpenBoard
+from blackboard.server.overload.rate_limits import Meter, clock_ms
 from blackboard.server.pages import ArchivedSource, PresentSource, Sieve, Source, listed
 from blackboard.server.security.audit import Audited
 from blackboard.server.security.revocations import Permit
-from blackboard.server.validation import check_commit, check_note
+from blackboard.server.validation import check_note
 from blackboard.units import Key, Milliseconds, Revision
-from blackboard.wire.codec import SYSTEM_AGENT, decode_value, prepare
+from blackboard.wire.codec import Prepared, decode_value, prepare
 
 
 def check_limit(limit: int, maximum: int) -> None:
@@ -139,10 +144,16 @@ class RequestHandler:
         """Whoever it is; replaced by the same one, with the same rights, under a newer token."""
         self._boards = boards
         self._host = host = boards.host
+        self.limits = host.limits
         self._readable = access.readable(principal.grants)
         self._opener = None if principal.acts_for_any else principal.account
         self._beginner = None if principal.credential is None else self._opener
         self._meter = host.meters.meter(principal)
+        self._has_token = principal.credential is not None
+        self.gates = CommitGates(host, principal, served=False)
+        """What its commits pass that come from programs of this process;"""
+        self.served_gates = CommitGates(host, principal, served=True)
+        """and those that came over a connection, which has validated them (`start`)."""
 
     @property
     def agent(self) -> str:
@@ -175,18 +186,13 @@ class RequestHandler:
     async def commit(self, board: str, commit: Commit) -> Receipt:
         """Check and carry out one attempt of a commit. See `Transport.commit`."""
         with self._audited("commit", board):
-            self._check(board)
-            check_commit(commit)
-            access.require_commit(self.principal, commit)
-            commit = self._signed(commit)
-            if self._meter is not None:
-                self._take_log(prepare(commit).size)
+            prepared = self._passed(self.gates, board, commit)
             opened = self._boards.get(board)
             if opened is None and self._beginner is not None:
                 opened = await self._begin(board)
             elif opened is None:
                 opened = await self._boards.use(board, self._opener)
-            outcome = await opened.commit(commit, self._permit())
+            outcome = await opened.submit(prepared, self._permit())
         return self.finish(outcome)
 
     def start(self, board: str, commit: Commit) -> "asyncio.Future[Outcome | BlackboardError]":
@@ -196,13 +202,18 @@ class RequestHandler:
         that are known before it is sent.
         """
         with self._audited("commit", board):
-            self._check(board)
-            access.require_commit(self.principal, commit)
-            prepared = prepare(self._signed(salted(commit)))
-            self._take_log(prepared.size)
+            prepared = self._passed(self.served_gates, board, commit)
             opened = self._boards.get(board)
             assert opened is not None, "see can_start"
             return opened.queue.submit(prepared, self._permit())
+
+    def _passed(self, gates: CommitGates, board: str, commit: Commit) -> Prepared:
+        """The commit, encoded, once it has passed the gates before its board: server/gates.py."""
+        gates.check(self.principal, board, commit)
+        prepared = prepare(self._signed(salted(commit)))
+        if self._meter is not None:
+            self._take_log(self._meter, prepared.size)
+        return prepared
 
     @property
     def _signature(self) -> str:
@@ -427,27 +438,7 @@ class RequestHandler:
             access.require(self.principal, Right.READ, check_key(checkpoint_key(name)))
             opened = await self._use(board)
             checkpoint, stored = await Checkpoints(opened).sealed(name)
-            manifest = Manifest.read(stored.manifest)
-            grants = self.principal.grants
-            return CheckpointInfo(
-                checkpoint,
-                manifest.epoch,
-                manifest.chain.hex(),
-                manifest.previous.hex(),
-                {
-                    namespace: found.hex()
-                    for namespace, found in manifest.digests.items()
-                    if access.allows_below(grants, Right.READ, namespace)
-                },
-                {agent: at for agent, at in manifest.steps.items() if agent != SYSTEM_AGENT},
-                {
-                    agent: told
-                    for agent, told in manifest.declared.items()
-                    if self._readable(declared_key(agent))
-                },
-                manifest.key.hex(),
-                manifest.memory,
-            )
+            return info_of(checkpoint, stored, self.principal.grants)
 
     async def pin(self, board: str, name: str, *, pinned: bool) -> None:
         """Keep a checkpoint from being pruned, or no longer."""
@@ -697,8 +688,12 @@ class RequestHandler:
     async def aclose(self) -> None:
         """Nothing to close: the service belongs to somebody else."""
 
-    def _audited(self, verb: str, board: str = "", *about: object) -> Audited:
+    def _audited(
+        self, verb: str, board: str = "", *about: object
+    ) -> AbstractContextManager[None, None]:
         """The block of a request, recorded as the rules of `server/security/audit.py` say."""
+        if not self._has_token:
+            return _UNRECORDED
         return Audited(self._host.audit, self.principal, verb, board, about)
 
     async def _use(self, board: str, right: Right | None = None) -> OpenBoard:
@@ -743,13 +738,11 @@ class RequestHandler:
 
     def _permit(self) -> Permit | None:
         """The permit that the commit queue checks again before a commit leaves for the engine."""
-        return self._host.revocations.permit(self.principal)
+        return self._host.revocations.permit(self.principal) if self._has_token else None
 
-    def _take_log(self, size: int) -> None:
+    def _take_log(self, meter: Meter, size: int) -> None:
         """Errors: RateLimited when the logs would grow by more than the principal may let them."""
-        if self._meter is None:
-            return
-        refusal = self._meter.take_log(size, clock_ms())
+        refusal = meter.take_log(size, clock_ms())
         if refusal is not None:
             raise refusal
 
@@ -790,6 +783,8 @@ def _content_of(value: bytes) -> bytes:
     return content_of(sealed_form(value))
 
 
+_UNRECORDED: Final = nullcontext()
+"""The block of a request of whoever opened the service in its own process."""
 _NOTHING: Final = Reading(0, "")
 """The answer to a read of a board that does not exist."""
 _NO_LOG: Final = LogPage(Head(0, Epoch(0, ""), 1), ())

@@ -19,7 +19,7 @@ from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.engines.base import EngineFacts, Store
 from blackboard.errors import BlackboardError
-from blackboard.limits import ENGINE_CHECK_INTERVAL_MS, LOG_KEPT_REVISIONS, SWEEP_INTERVAL_MS
+from blackboard.limits import DEFAULT, ENGINE_CHECK_INTERVAL_MS, SWEEP_INTERVAL_MS, Limits
 from blackboard.server.boards import Boards, ServiceStatistics
 from blackboard.server.checkpoints.redact import Redactions
 from blackboard.server.checkpoints.schedule import Automatic, AutomaticCheckpoints
@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 class Service:
     """Serves the boards of `store`. Use as a context manager; leaving it closes the store too.
 
-    `log_kept_revisions` bounds each board's log; older entries are compacted away, once they are in
-    the `archive`, if there is one. With `lock_masters` a lease is granted only if a majority of
+    Log entries beyond `limits.boards.log_kept_revisions` are compacted away, once they are in the
+    `archive`, if there is one. With `lock_masters` a lease is granted only if a majority of
     them agrees. Both are closed too. `automatic` says when checkpoints are taken unasked; `rates`,
     what each principal may ask for.
     Errors on entering: EngineRefused, Unavailable; InvalidRequest when two lock masters are one.
@@ -51,18 +51,20 @@ class Service:
         self,
         store: Store,
         *,
-        log_kept_revisions: int = LOG_KEPT_REVISIONS,
         lock_masters: "LockMasters | None" = None,
         archive: Archive | None = None,
         automatic: Automatic | None = None,
         rates: Rates | None = None,
+        limits: Limits = DEFAULT,
     ) -> None:
-        self.host = Host(store, lock_masters, archive=archive, rates=rates or Rates())
+        self.host = Host(
+            store, lock_masters, archive=archive, rates=rates or Rates(), limits=limits
+        )
         self.boards = Boards(self.host)
         engine = pubsub_of(store)
         publishing = None if engine is None else Publishing(engine)
         self.host.documents = Documents(self.link, publishing)
-        self._log_kept_revisions = log_kept_revisions
+        self._limits = limits
         self._automatic = automatic or Automatic()
         self._checkpoints = AutomaticCheckpoints(self.boards, self._automatic)
         self._sweeper = Sweeper(self.boards, secrets.token_hex(8))
@@ -81,7 +83,7 @@ class Service:
         sweeper = self._sweeper
 
         async def trim() -> None:
-            await sweeper.trim_due(self._log_kept_revisions)
+            await sweeper.trim_due(self._limits.boards.log_kept_revisions)
 
         self._tasks = [
             asyncio.create_task(

@@ -21,6 +21,7 @@ import os
 import ssl
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -43,10 +44,11 @@ from blackboard.errors import InvalidRequest, Unauthenticated
 from blackboard.integrity.private_files import make_directory
 from blackboard.integrity.tokens import AUDIENCE, check_secret, issue, new_secret, verify
 from blackboard.limits import (
+    DEFAULT,
     LOG_BYTES_PER_ACCOUNT_MAX,
-    LOG_KEPT_REVISIONS,
     RATE_BURST_MS,
     REPLICAS_MAX,
+    Limits,
 )
 from blackboard.server.checkpoints.schedule import Automatic
 from blackboard.server.overload.rate_limits import Rates
@@ -112,7 +114,7 @@ class Settings(BaseSettings):
     tls_key: Path | None = None
     insecure: bool = False
     """Serve other machines without TLS: only behind something that adds it."""
-    log_kept_revisions: Annotated[int, Field(ge=1)] = LOG_KEPT_REVISIONS
+    log_kept_revisions: Annotated[int, Field(ge=1)] = DEFAULT.boards.log_kept_revisions
     archive: str | None = None
     """Where the past of the boards is kept: sqlite:///path, postgresql://..., or "none". Beside the
     embedded engine unless it is said; Redis has none unless it is said."""
@@ -235,6 +237,12 @@ def automatic_of(settings: Settings) -> Automatic:
         None if seconds is None else seconds * 1000,
         settings.checkpoint_at_shutdown,
     )
+
+
+def limits_of(settings: Settings) -> Limits:
+    """The limits of the process: as usual, but for those that have a setting."""
+    kept = settings.log_kept_revisions
+    return replace(DEFAULT, boards=replace(DEFAULT.boards, log_kept_revisions=kept))
 
 
 def rates_of(settings: Settings) -> Rates:

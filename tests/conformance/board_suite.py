@@ -10,8 +10,6 @@ The rules stand in `rules_board_*.py` beside this file, a group each; each test 
 import pytest
 
 from blackboard.client.board import Board
-from blackboard.client.leases import ambient as keeper
-from blackboard.client.leases import lock
 from tests.conformance.rules_board_account import AccountRules
 from tests.conformance.rules_board_branch import BranchRules
 from tests.conformance.rules_board_checkpoint import BarrierRules, CheckpointRules
@@ -35,7 +33,7 @@ from tests.conformance.rules_runtime_approvals import ApprovalRules
 from tests.conformance.rules_runtime_freeze import AgentFreezeRules
 from tests.conformance.rules_runtime_journal import JournalRules
 from tests.conformance.rules_runtime_restore import AgentRestoreRules
-from tests.conformance.team import RENEWED_MS, Team
+from tests.conformance.team import Team
 
 
 class BoardAgents:
@@ -55,12 +53,6 @@ class BoardAgents:
     async def boss(self, team: Team) -> Board:
         """The board as a person sees it who may approve what agents ask."""
         return await team.operator()
-
-    @pytest.fixture
-    def renewed_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What has RENEWED_MS is renewed more than twice a second, and lasts for a minute."""
-        for module in (lock, keeper):
-            monkeypatch.setattr(module, "RENEWALS_PER_TTL", RENEWED_MS / 400)
 
 
 class BoardSuite(

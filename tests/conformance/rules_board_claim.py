@@ -24,7 +24,7 @@ from blackboard.errors import (
     LocalProtocolError,
     NothingToClaim,
 )
-from tests.conformance.team import PATIENCE_S, RENEWED_MS, Team
+from tests.conformance.team import PATIENCE_S, RENEWED_MS, Team, renewed_often
 from tests.conformance.workers import Block, apart, renewals
 from tests.waiting import wait_until
 
@@ -148,10 +148,8 @@ class TakingRules:
         async with ada.claim(TASKS) as task:
             assert task.key == TWO
 
-    async def test_entries_beyond_the_first_page_are_found(
-        self, ada: Board, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("blackboard.client.leases.claim.CLAIM_LOOK_ENTRIES", 2)
+    @pytest.mark.limits(claim_look_entries=2)
+    async def test_entries_beyond_the_first_page_are_found(self, ada: Board) -> None:
         for n in range(5):
             await ada.put(f"public/tasks/{n}", n)
             if n < 4:
@@ -375,7 +373,7 @@ class LosingRules:
         [claimed] = await ada.claims()
         assert (claimed.state, claimed.last_error) == ("dead", "its claimers died")
 
-    @pytest.mark.usefixtures("renewed_often")
+    @renewed_often
     async def test_a_claim_is_renewed(self, ada: Board) -> None:
         await ada.put(ONE, 1)
         async with ada.claim(TASKS, ttl_ms=RENEWED_MS) as task:
@@ -403,7 +401,7 @@ class LosingRules:
         assert await ada.get("public/result") is None
         assert await ada.get(ONE) == 1
 
-    @pytest.mark.usefixtures("renewed_often")
+    @renewed_often
     async def test_who_loses_a_task_is_told_at_once(self, ada: Board, team: Team) -> None:
         await ada.put(ONE, 1)
         with anyio.fail_after(PATIENCE_S), pytest.raises(LeaseLost):

@@ -12,7 +12,7 @@ from blackboard.core import access
 from blackboard.core.freeze import FROZEN_KEY
 from blackboard.errors import AccessDenied, BoardFrozen, InvalidRequest, NoSuchBoard, StaleEpoch
 from blackboard.limits import FROZEN_WAIT_MS_MAX
-from tests.conformance.team import PATIENCE_S, RENEWED_MS, Team, take
+from tests.conformance.team import PATIENCE_S, RENEWED_MS, Team, renewed_often, take
 from tests.waiting import wait_until
 
 PLAN = "public/plan"
@@ -135,7 +135,7 @@ class FreezeRules:
         with pytest.raises(BoardFrozen):
             await ada.put(PLAN, 4)
 
-    @pytest.mark.usefixtures("renewed_often")
+    @renewed_often
     async def test_holders_keep_their_leases(
         self, team: Team, admin: Client, ada: Board, bob: Board
     ) -> None:

@@ -19,7 +19,7 @@ from blackboard.errors import (
 )
 from blackboard.limits import FENCES_MAX
 from blackboard.wire.codec import encode_value
-from tests.conformance.team import PATIENCE_S, RENEWED_MS, Team, take
+from tests.conformance.team import PATIENCE_S, RENEWED_MS, Team, renewed_often, take
 from tests.conformance.workers import Block, apart, finished, lease_of, queued, renewals
 
 A, B = "public/a", "public/b"
@@ -112,7 +112,7 @@ class LockRules:
         await third.entered()
         await third.end()
 
-    @pytest.mark.usefixtures("renewed_often")
+    @renewed_often
     async def test_a_lock_is_renewed_as_long_as_its_block_runs(self, ada: Board) -> None:
         """And that makes no revision: who watches sees the grant and the release."""
         async with ada.watch(A) as watch:
@@ -124,7 +124,7 @@ class LockRules:
         assert kinds == ["grant", "release"]
         assert (await ada.head()).revision == 2
 
-    @pytest.mark.usefixtures("renewed_often")
+    @renewed_often
     async def test_a_ticket_is_renewed_as_long_as_it_is_waited_for(
         self, ada: Board, bob: Board
     ) -> None:
@@ -274,7 +274,7 @@ class FenceRules:
             await bob.put("public/y", 1)
             await ada.put("public/y", 2)
 
-    @pytest.mark.usefixtures("renewed_often")
+    @renewed_often
     async def test_a_lost_lock_ends_the_block_where_it_waits(self, team: Team, ada: Board) -> None:
         operator = await team.operator()
         block = Block(ada.lock(A, B, ttl_ms=RENEWED_MS))

@@ -7,7 +7,7 @@ from blackboard.client.leases.presence import IfTaken, presence_key
 from blackboard.core.commit import Grant, Release
 from blackboard.core.path import identity_key
 from blackboard.errors import AccessDenied, Fenced, InvalidRequest, LeaseHeld, LeaseLost
-from tests.conformance.team import RENEWED_MS, Team, take
+from tests.conformance.team import RENEWED_MS, Team, renewed_often, take
 from tests.conformance.workers import Block, finished, lease_of, queued, renewals
 
 SHORT_MS = 300
@@ -42,7 +42,7 @@ class PresenceRules:
                 receipt.revision,
             )
 
-    @pytest.mark.usefixtures("renewed_often")
+    @renewed_often
     async def test_a_heartbeat_tells_what_has_changed_and_else_nothing(self, ada: Board) -> None:
         """One that has nothing to tell makes no revision."""
         async with (
@@ -103,7 +103,7 @@ class PresenceRules:
         await second.end()
         assert await ada.agents() == ()
 
-    @pytest.mark.usefixtures("renewed_often")
+    @renewed_often
     async def test_who_is_taken_over_is_told_while_it_waits(self, ada: Board) -> None:
         first = Block(ada.attach(ttl_ms=RENEWED_MS))
         await first.entered()

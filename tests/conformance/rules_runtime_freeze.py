@@ -15,7 +15,7 @@ from blackboard.runtime.state import Status
 from blackboard.runtime.supervisor import AgentExit, Supervisor
 from blackboard.runtime.team import run_team
 from tests.conformance.acting import Actor, Notes, Tool, notes_of
-from tests.conformance.team import PATIENCE_S, RENEWED_MS, Team
+from tests.conformance.team import PATIENCE_S, RENEWED_MS, Team, renewed_often
 from tests.waiting import wait_until
 
 
@@ -27,7 +27,7 @@ class AgentFreezeRules:
         """The client of somebody who may freeze."""
         return await team.client(access.operator())
 
-    @pytest.mark.usefixtures("renewed_often")
+    @renewed_often
     @pytest.mark.parametrize("when", ["before the call", "after the call"])
     async def test_a_step_goes_on_after_the_thaw_and_calls_once(
         self,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 import anyio
+import pytest
 
 from blackboard.client.board import Board
 from blackboard.client.client import Client
@@ -17,6 +18,8 @@ from blackboard.server.service import Service
 
 RENEWED_MS = 60_000
 """How long a lease lasts whose renewals a test awaits: with `renewed_often`, they do come."""
+renewed_often = pytest.mark.limits(renewals_per_ttl=RENEWED_MS // 400)
+"""What has RENEWED_MS is renewed more than twice a second, and lasts for a minute."""
 PATIENCE_S = 60.0
 """How long a test waits for what must come; a machine under load is slow now and then."""
 _numbers = count()

@@ -20,6 +20,7 @@ from blackboard.engines.base import Store
 from blackboard.engines.redis.process import RedisProcess
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.limits import Limits
 from blackboard.server.assembly import archive_beside, sealed
 from blackboard.server.service import Service
 from tests.conformance.board_suite import BoardAgents, BoardSuite
@@ -40,11 +41,11 @@ _Rules: Any = BoardSuite if os.environ.get("BLACKBOARD_TEST_SEALED") else _Few
 
 
 @asynccontextmanager
-async def sealing(raw: Store, directory: Path) -> AsyncIterator[Team]:
+async def sealing(raw: Store, directory: Path, limits: Limits) -> AsyncIterator[Team]:
     """A service that seals, in front of `raw` and an archive in `directory`."""
     wrapper = LocalWrapper.of(new_master_key())
     store, archive = await sealed(raw, await archive_beside(directory), wrapper)
-    async with Service(store, archive=archive) as service:
+    async with Service(store, archive=archive, limits=limits) as service:
 
         async def connect(principal: Principal) -> Client:
             return Client(service.link(principal))
@@ -56,9 +57,9 @@ class TestBoardSealed(BoardSuite):
     """Nobody who uses a board notices."""
 
     @pytest.fixture
-    async def team(self, tmp_path: Path) -> AsyncIterator[Team]:
+    async def team(self, tmp_path: Path, limits: Limits) -> AsyncIterator[Team]:
         """A service over an empty directory."""
-        async with sealing(await SqliteStore.at(tmp_path, "memory"), tmp_path) as team:
+        async with sealing(await SqliteStore.at(tmp_path, "memory"), tmp_path, limits) as team:
             yield team
 
 
@@ -78,10 +79,12 @@ class TestBoardSealedRedis(_Rules):  # type: ignore[misc]
     """Nor over Redis, as the account that may do what is needed only."""
 
     @pytest.fixture
-    async def team(self, one_server: RedisProcess, tmp_path: Path) -> AsyncIterator[Team]:
+    async def team(
+        self, one_server: RedisProcess, tmp_path: Path, limits: Limits
+    ) -> AsyncIterator[Team]:
         """A service over the server, which other tests use, too."""
         store = RedisStore.connect(make_account(one_server.url))
         for board in await store.boards():
             await store.drop(board)
-        async with sealing(store, tmp_path) as team:
+        async with sealing(store, tmp_path, limits) as team:
             yield team

@@ -11,12 +11,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from blackboard.client import writer as writer_module
 from blackboard.client.board import Board
 from blackboard.core import access
 from blackboard.core.commit import ENGINE
 from blackboard.errors import BlackboardError, OutcomeUnknown, Unavailable
 from tests.guarantees.processes import ServiceProcess
+from tests.lowered import lowered
 from tests.waiting import wait_until
 
 SOON_S = 120.0
@@ -63,7 +63,6 @@ def disk(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk
     made = Disk(tmp_path / "flag")
     monkeypatch.setenv("LD_PRELOAD", str(library))
     monkeypatch.setenv("FAILING_SYNC", str(made.flag))
-    monkeypatch.setattr(writer_module, "REQUEST_TIMEOUT_MS", SHORT_MS)
     return made
 
 
@@ -71,7 +70,12 @@ def disk(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk
 def service(disk: Disk, tmp_path: Path) -> ServiceProcess:
     """A service on that disk, not started."""
     assert not disk.flag.exists()
-    return ServiceProcess("sqlite", tmp_path / "data", log=tmp_path / "log")
+    return ServiceProcess(
+        "sqlite",
+        tmp_path / "data",
+        log=tmp_path / "log",
+        limits=lowered(commit_timeout_ms=SHORT_MS),
+    )
 
 
 def cut_power(data: Path) -> None:

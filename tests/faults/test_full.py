@@ -20,7 +20,6 @@ import pytest
 from anyio.abc import Process
 from msgspec.structs import replace
 
-from blackboard.client import writer as writer_module
 from blackboard.client.board import Board
 from blackboard.core import access
 from blackboard.core.commit import Head, Put
@@ -30,11 +29,13 @@ from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import BlackboardError, OutcomeUnknown, Unavailable
 from tests.conformance.writer import Writer, packed
 from tests.guarantees.processes import ServiceProcess
+from tests.lowered import lowered
 from tests.servers import ask
 from tests.waiting import wait_until
 
 SHORT_MS = 4_000
 """How long a writer insists here, instead of half a minute."""
+HURRIED = lowered(commit_timeout_ms=SHORT_MS)
 SOON_S = 90.0
 """What a hang would exceed."""
 COUNT, BIG = "public/count", "public/big"
@@ -42,12 +43,6 @@ BIG_BYTES = 200_000
 DISK = "2m"
 WRAPPER = "#!/bin/sh\ntrap '' XFSZ\nexec {binary} \"$@\"\n"
 """Lets a server be told that its file is too large, instead of ending it."""
-
-
-@pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writers of this process give up soon."""
-    monkeypatch.setattr(writer_module, "REQUEST_TIMEOUT_MS", SHORT_MS)
 
 
 @contextmanager
@@ -112,14 +107,13 @@ async def goes_on(board: Board) -> None:
     await wait_until(is_taken, timeout_s=SOON_S)
 
 
-@pytest.mark.usefixtures("hurried")
 async def test_an_embedded_engine_whose_disk_is_full(small_disk: Path) -> None:
     """Reading goes on; with room again writing does, too, and a restart finds it all."""
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(600_000))
     acknowledged: list[int] = []
     with anyio.fail_after(SOON_S):
-        async with ServiceProcess("sqlite", small_disk / "data") as service:
+        async with ServiceProcess("sqlite", small_disk / "data", limits=HURRIED) as service:
             async with service.connect(access.agent("ada")) as client:
                 board = client.board("main")
                 assert isinstance(await count_up(board, acknowledged), Unavailable)
@@ -133,12 +127,11 @@ async def test_an_embedded_engine_whose_disk_is_full(small_disk: Path) -> None:
                 assert await client.board("main").get("public/after") == 1
 
 
-@pytest.mark.usefixtures("hurried")
 async def test_an_embedded_engine_whose_files_may_not_grow(tmp_path: Path) -> None:
     """SQLite calls that an I/O error, after which nothing is believed before it can be written."""
     acknowledged: list[int] = []
     with anyio.fail_after(SOON_S):
-        async with ServiceProcess("sqlite", tmp_path / "data") as service:
+        async with ServiceProcess("sqlite", tmp_path / "data", limits=HURRIED) as service:
             async with service.connect(access.agent("ada")) as client:
                 board = client.board("main")
                 acknowledged.append(await board.increment(COUNT))
@@ -197,16 +190,15 @@ async def check_it_is_served(service: ServiceProcess, head: Head, folder: Path) 
         assert await board.get(COUNT) == 2
 
 
-@pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize("start", ["once", "again"])
 async def test_a_service_that_starts_without_room_can_be_read(tmp_path: Path, start: str) -> None:
     """Nothing grows: no journal, no index of one, no token, nobody to say who has the directory."""
     data = tmp_path / "data"
     with anyio.fail_after(2 * SOON_S):
-        async with ServiceProcess("sqlite", data) as plenty:
+        async with ServiceProcess("sqlite", data, limits=HURRIED) as plenty:
             head = await fill_board(plenty)
             await plenty.stop()
-        service = Starved("sqlite", data, secret=plenty.secret)
+        service = Starved("sqlite", data, secret=plenty.secret, limits=HURRIED)
         async with service:
             if start == "again":
                 await service.stop()
@@ -220,13 +212,12 @@ async def test_a_service_that_starts_without_room_can_be_read(tmp_path: Path, st
                 assert (await board.get(COUNT), await board.get("public/after")) == (1, None)
 
 
-@pytest.mark.usefixtures("hurried")
 async def test_a_service_that_starts_on_a_full_disk_can_be_read(
     small_disk: Path, tmp_path: Path
 ) -> None:
     data, ballast = small_disk / "data", small_disk / "ballast"
     with anyio.fail_after(2 * SOON_S):
-        async with ServiceProcess("sqlite", data) as service:
+        async with ServiceProcess("sqlite", data, limits=HURRIED) as service:
             head = await fill_board(service)
             await service.stop()
             with ballast.open("wb", buffering=0) as file, suppress(OSError):
@@ -289,7 +280,6 @@ async def careless(wrapped: Path) -> AsyncIterator[RedisProcess]:
         yield redis
 
 
-@pytest.mark.usefixtures("hurried")
 async def test_a_redis_that_cannot_write_its_file_refuses_commits(
     careless: RedisProcess, tmp_path: Path
 ) -> None:
@@ -297,7 +287,7 @@ async def test_a_redis_that_cannot_write_its_file_refuses_commits(
     acknowledged: list[int] = []
     with anyio.fail_after(SOON_S):
         async with (
-            ServiceProcess(careless.url, tmp_path / "data") as service,
+            ServiceProcess(careless.url, tmp_path / "data", limits=HURRIED) as service,
             service.connect(access.agent("ada")) as client,
         ):
             board = client.board("main")
@@ -318,7 +308,7 @@ async def test_a_redis_that_syncs_each_commit_ends_when_it_cannot(
     with anyio.fail_after(SOON_S):
         async with (
             RedisProcess(wrapped) as redis,
-            ServiceProcess(redis.url, tmp_path / "data") as service,
+            ServiceProcess(redis.url, tmp_path / "data", limits=HURRIED) as service,
             service.connect(access.agent("ada")) as client,
         ):
             board = client.board("main")
@@ -337,14 +327,13 @@ async def ended(redis: RedisProcess) -> bool:
     return not redis.is_running()
 
 
-@pytest.mark.usefixtures("hurried")
 async def test_a_redis_without_memory_still_forgets(redis_binary: Path, tmp_path: Path) -> None:
     """Writing is refused, reading and removing are not; then there is room."""
     acknowledged: list[int] = []
     with anyio.fail_after(SOON_S):
         async with (
             RedisProcess(redis_binary) as redis,
-            ServiceProcess(redis.url, tmp_path / "data") as service,
+            ServiceProcess(redis.url, tmp_path / "data", limits=HURRIED) as service,
             service.connect(access.agent("ada")) as client,
         ):
             board = client.board("main")

@@ -18,6 +18,7 @@ from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.integrity.signing import make_key
 from blackboard.integrity.tokens import issue, new_secret
+from blackboard.limits import DEFAULT, Limits
 from blackboard.server.assembly import archive_url
 from tests.ports import free_port
 from tests.source_tree import ROOT
@@ -42,6 +43,8 @@ class ServiceProcess:
     archived: bool = False
     log: Path | None = None
     lock_masters: tuple[str, ...] = ()
+    limits: Limits = DEFAULT
+    """Those of its clients in this process."""
     _process: Process | None = None
 
     @property
@@ -117,7 +120,7 @@ class ServiceProcess:
     def connect(self, principal: Principal | None = None) -> AbstractAsyncContextManager[Client]:
         """A client as `principal`, by default the operator."""
         token = issue(self.secret, principal or access.operator(), HOUR_MS)
-        return blackboard.connect(self.url, token=token)
+        return blackboard.connect(self.url, token=token, limits=self.limits)
 
     async def _end(self, number: signal.Signals) -> None:
         if self._process is not None:

@@ -43,6 +43,7 @@ from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Conflict, Corrupt, Unavailable
 from blackboard.integrity.envelope import APPEND, MAGIC_BEFORE, PUT, Header, header_of, seal
+from blackboard.limits import DEFAULT, Limits
 from blackboard.server.assembly import sealed
 from blackboard.units import Key
 from blackboard.wire.codec import decode_value, encode_value, prepare
@@ -57,13 +58,16 @@ NOTHING = encode_value(None)
 class Services:
     """Services over one engine; each begins when it is asked for, all end together."""
 
-    def __init__(self, raw: Store) -> None:
+    def __init__(self, raw: Store, limits: Limits = DEFAULT) -> None:
         self.raw = raw
+        self.limits = limits
         self._keys: list[DataKeys] = []
 
     async def begin(self, *, public: bool = False, master: str = MASTER) -> SealedStore:
         """What a service that begins now has."""
-        front, _ = await sealed(self.raw, None, LocalWrapper.of(master), public=public)
+        front, _ = await sealed(
+            self.raw, None, LocalWrapper.of(master), public=public, limits=self.limits
+        )
         assert isinstance(front, SealedStore)
         self._keys.append(front.keys)
         return front
@@ -75,9 +79,9 @@ class Services:
 
 
 @pytest.fixture
-async def services(raw: Store) -> AsyncIterator[Services]:
+async def services(raw: Store, limits: Limits) -> AsyncIterator[Services]:
     """Services over the engine."""
-    found = Services(raw)
+    found = Services(raw, limits)
     try:
         yield found
     finally:
@@ -485,11 +489,9 @@ class PlacesRules:
         await services.raw.compact(BOARD, 4)
         assert await shown(await services.begin(), SECRET, *ITEMS) == ["limit=10", "A", "B", "C"]
 
-    async def test_few_values_are_remembered(
-        self, services: Services, old: list[bytes], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    @pytest.mark.limits(sealed_compared_max=2)
+    async def test_few_values_are_remembered(self, services: Services, old: list[bytes]) -> None:
         """SEALED_COMPARED_MAX; of all others the log is asked again."""
-        monkeypatch.setattr("blackboard.encryption.places.SEALED_COMPARED_MAX", 2)
         store = await services.begin()
         for _ in range(2):
             assert await shown(store, SECRET, *ITEMS) == ["limit=10", "A", "B", "C"]

@@ -70,7 +70,7 @@ MUTANTS = (
     # --- what is private --------------------------------------------------------------------------
     Mutant(
         "all commits have one salt",
-        "blackboard/server/open_board.py",
+        "blackboard/server/commit_queue.py",
         "salt=secrets.token_bytes(SALT_BYTES))",
         "salt=bytes(SALT_BYTES))",
         f"{BOARD} -k digest_tells_nothing",

@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.new import create
 from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.limits import Limits
 from blackboard.server import feed
 from blackboard.server.security import revocations
 from blackboard.server.service import Service
@@ -53,9 +54,9 @@ def no_marks_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+async def service(tmp_path: Path, limits: Limits) -> AsyncIterator[Service]:
     """A service over an empty directory."""
-    async with Service(await SqliteStore.at(tmp_path / "boards")) as service:
+    async with Service(await SqliteStore.at(tmp_path / "boards"), limits=limits) as service:
         yield service
 
 

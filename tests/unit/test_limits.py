@@ -7,6 +7,7 @@ both numbers. What is too large to be made in a test is lowered first.
 import ast
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,10 @@ from blackboard.core.path import check_key, check_name, identity_key, parse_patt
 from blackboard.engines.base import check_hold
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import BlackboardError, InvalidRequest, LimitExceeded, Unavailable
+from blackboard.limits import DEFAULT
 from blackboard.wire.codec import encode_value, prepare
 from tests.conformance.writer import Writer
+from tests.lowered import lowered
 from tests.source_tree import ROOT
 from tests.unit.core.trial import Trial, packed
 
@@ -282,6 +285,42 @@ async def test_waiting_commits_have_an_edge(
     assert (await store.open(BOARD)).revision == 4
 
 
+# --- what one process chooses ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("merge_attempts_max", 0),
+        ("merge_attempts_max", -1),
+        ("merge_attempts_max", 1.5),
+        ("merge_attempts_max", True),
+        ("commit_timeout_ms", -1),
+        ("commit_timeout_ms", limits.INTEGER_MAX + 1),
+        ("commit_timeout_ms", "30"),
+        ("commit_pauses_ms", ()),
+        ("commit_pauses_ms", (1, -1)),
+    ],
+)
+def test_a_number_out_of_range_is_refused_by_name(name: str, value: Any) -> None:
+    """When the value is made, not when it is needed."""
+    with pytest.raises(InvalidRequest) as refused:
+        lowered(**{name: value})
+    assert refused.value.field == f"limits.{name}"
+
+
+def test_no_limit_can_be_set_twice() -> None:
+    """An error names a limit without its group, so no two groups have one of the same name."""
+    groups = [getattr(DEFAULT, group.name) for group in fields(DEFAULT)]
+    names = [field.name for group in groups for field in fields(group)]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_a_time_may_be_nothing() -> None:
+    """At once, that is."""
+    assert lowered(commit_timeout_ms=0).client.commit_timeout_ms == 0
+
+
 # --- every row ------------------------------------------------------------------------------------
 
 BY_EFFECT = {
@@ -314,6 +353,7 @@ PACES = {
     "ARCHIVE_PAUSE_MS",
     "BLOB_CALLS_MAX",
     "CLAIM_TAKE_ATTEMPTS_MAX",
+    "COMMIT_PAUSES_MS",
     "LOCK_MASTER_CALLS_MAX",
     "LONG_REQUEST_TIMEOUT_MS",
     "REST_TOLD_AFTER_MS",
@@ -348,8 +388,10 @@ def _tests_in(source: str) -> Iterator[tuple[str, str]]:
 
 
 def rows() -> list[str]:
-    """The names of the table."""
-    return [name for name in vars(limits) if name.isupper()]
+    """The names of the table: the constants, and the fields in capitals as errors give them."""
+    groups = [getattr(DEFAULT, group.name) for group in fields(DEFAULT)]
+    chosen = [field.name.upper() for group in groups for field in fields(group)]
+    return [name for name in vars(limits) if name.isupper() and name != "DEFAULT"] + chosen
 
 
 def untested(names: list[str], sources: dict[str, dict[str, str]]) -> list[str]:
@@ -359,6 +401,7 @@ def untested(names: list[str], sources: dict[str, dict[str, str]]) -> list[str]:
         text for file, tests in sources.items() if file != here for text in tests.values()
     )
     said = set(re.findall(r"[A-Z][A-Z_]{3,}", everything)) | set(PROBES) | set(LOWERED)
+    said |= {name.upper() for name in re.findall(r"\b([a-z_]{4,})=", everything)}
     return [name for name in names if name not in said]
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from starlette.applications import Starlette
 
 from blackboard import limits
-from blackboard.client import board, writer
+from blackboard.client import writer
 from blackboard.client.audit_record import AuditRecord
 from blackboard.client.board import Board
 from blackboard.client.client import Client
@@ -32,6 +32,7 @@ from blackboard.errors import (
     SnapshotFirst,
     Unavailable,
 )
+from blackboard.limits import DEFAULT, Limits
 from blackboard.runtime.chat import Patience
 from blackboard.runtime.memory import Recall, Transcript
 from blackboard.runtime.supervisor import Crashes, RestartPolicy
@@ -59,10 +60,10 @@ KEY_HEX = "ab" * 32
 
 
 @pytest.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+async def service(tmp_path: Path, limits: Limits) -> AsyncIterator[Service]:
     """A service with an archive."""
     store, archive = await SqliteStore.at(tmp_path, "memory"), await archive_beside(tmp_path)
-    async with Service(store, archive=archive) as service:
+    async with Service(store, archive=archive, limits=limits) as service:
         yield service
 
 
@@ -80,7 +81,6 @@ DEFAULTS: list[tuple[str, Callable[..., Any], str]] = [
     ("LEASE_TTL_MS", Board.lock, "ttl_ms"),
     ("LEASE_TTL_MS", Board.attach, "ttl_ms"),
     ("CLAIM_TRIES_MAX", Board.claim, "tries_max"),
-    ("LOG_KEPT_REVISIONS", Service, "log_kept_revisions"),
     ("DIFF_KEYS_MAX", Board.diff, "limit"),
     ("AGENT_CRASHES_MAX", RestartPolicy, "crashes_max"),
     ("AGENT_PAUSE_MS", RestartPolicy, "pause_ms"),
@@ -125,9 +125,9 @@ async def test_pages_of_the_past_have_an_edge(main: Board, service: Service) -> 
 async def test_a_search_has_an_edge(main: Board) -> None:
     """RECALL_RESULTS_MAX turns."""
     with Recall(Transcript("operator")) as recall:
-        assert await recall.search(main, "word", limit=limits.RECALL_RESULTS_MAX) == ()
+        assert await recall.search(main, "word", limit=DEFAULT.agents.recall_results_max) == ()
         with pytest.raises(InvalidRequest):
-            await recall.search(main, "word", limit=limits.RECALL_RESULTS_MAX + 1)
+            await recall.search(main, "word", limit=DEFAULT.agents.recall_results_max + 1)
 
 
 # --- the past -------------------------------------------------------------------------------------
@@ -171,11 +171,11 @@ async def test_imports_have_an_edge(main: Board, service: Service) -> None:
 # --- attempts -------------------------------------------------------------------------------------
 
 
+@pytest.mark.limits(merge_attempts_max=3)
 async def test_a_merge_is_computed_so_often(
     main: Board, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MERGE_ATTEMPTS_MAX times; then its caller hears of the conflict."""
-    monkeypatch.setattr(board, "MERGE_ATTEMPTS_MAX", 3)
     other = Client(service.link(access.agent("bob"))).board("main")
     await main.put("public/map", {"n": 0})
     commit, tries = RequestHandler.commit, 0
@@ -193,9 +193,9 @@ async def test_a_merge_is_computed_so_often(
     assert tries == 3
 
 
+@pytest.mark.limits(deliveries_max=2)
 async def test_a_commit_gives_way_so_often(main: Board, monkeypatch: pytest.MonkeyPatch) -> None:
     """DELIVERIES_MAX times it brings what a checkpoint asks for; then the refusal is told."""
-    monkeypatch.setattr(writer, "DELIVERIES_MAX", 2)
     brought = 0
 
     async def bring(*_: Any, **__: Any) -> None:
@@ -238,16 +238,15 @@ async def test_records_of_the_audit_share_a_commit(
         assert entry.expires_at_ms == entry.time_ms + limits.AUDIT_KEPT_MS
 
 
-async def test_the_command_for_the_key_has_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_command_for_the_key_has_a_time() -> None:
     """KEY_COMMAND_TIMEOUT_MS; a quick one is waited for."""
     quick = f"{sys.executable} -c \"print('{KEY_HEX}')\""
     await master_key.from_command(quick)
-    monkeypatch.setattr(master_key, "KEY_COMMAND_TIMEOUT_MS", 200)
     slow = f'{sys.executable} -c "input()"'
     endless = f"{sys.executable} -c \"import signal; signal.pause(); print('{KEY_HEX}')\""
     for command in (slow, endless):
         with pytest.raises((InvalidRequest, Unavailable)) as refused:
-            await master_key.from_command(command)
+            await master_key.from_command(command, 200)
         assert KEY_HEX not in str(refused.value.fields())
 
 

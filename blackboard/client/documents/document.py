@@ -38,13 +38,11 @@ from blackboard.errors import (
     LocalProtocolError,
     Unavailable,
 )
-from blackboard.limits import AWARENESS_RENEW_MS, REQUEST_TIMEOUT_MS
 from blackboard.units import Key, Milliseconds
 from blackboard.wire import ysync
 from blackboard.wire.ysync import Awareness, AwarenessState, Edit, QueryAwareness, Step1, Step2
 
 log = logging.getLogger(__name__)
-_BACKOFF_MS = (0, 50, 200, 500, 1_000, 2_000, 5_000)
 _PASSING = frozenset({"closed", "gap", "too_slow"})
 """Causes after which the document is opened again, with all local edits."""
 Waiting = list[asyncio.Future[None]]
@@ -64,6 +62,7 @@ class Document:
     def __init__(self, link: Transport, board: str, key: Key) -> None:
         self.key = check_document(key)
         self._link = link
+        self._limits = link.limits
         self._board = board
         self._doc: Doc[Any] = Doc()
         self.version = 0
@@ -134,14 +133,17 @@ class Document:
         self._held.clear()
         self._fail(Unavailable(what=f"document {self.key}", reason="it was closed"))
 
-    async def synced(self, *, timeout_ms: Milliseconds = REQUEST_TIMEOUT_MS) -> None:
+    async def synced(self, *, timeout_ms: Milliseconds | None = None) -> None:
         """Wait until every edit made here so far is committed, and everything that was committed
         before is here.
 
-        Errors: DocumentRefused; AccessDenied; Unavailable after `timeout_ms`, or BoardFrozen: the
-        edits are kept and still sent when the service is back, or the board is thawed.
+        Errors: DocumentRefused; AccessDenied; Unavailable after `timeout_ms` (None: after
+        REQUEST_TIMEOUT_MS), or BoardFrozen: the edits are kept and still sent when the service is
+        back, or the board is thawed.
         Cancellation: loses nothing.
         """
+        if timeout_ms is None:
+            timeout_ms = self._limits.connection.request_timeout_ms
         self._check()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
@@ -298,7 +300,8 @@ class Document:
                 return self._give_up(DocumentRefused(self.key, "malformed", str(error)))
             except BlackboardError as error:
                 return self._give_up(error)
-            pause_ms = _BACKOFF_MS[min(failures, len(_BACKOFF_MS) - 1)]
+            pauses_ms = self._limits.client.connect_pauses_ms
+            pause_ms = pauses_ms[min(failures, len(pauses_ms) - 1)]
             failures += 1
             await asyncio.sleep(random.uniform(0.5, 1.0) * pause_ms / 1000)
         return None
@@ -411,7 +414,10 @@ class Document:
         while True:
             if self._presence_clock != sent or loop.time() >= renewal:
                 self._presence_clock += 1
-                sent, renewal = self._presence_clock, loop.time() + AWARENESS_RENEW_MS / 1000
+                told, renewal = (
+                    self._presence_clock,
+                    loop.time() + self._limits.client.awareness_renew_ms / 1000,
+                )
                 await self._send_presence(pipe)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(renewal):

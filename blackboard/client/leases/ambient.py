@@ -40,7 +40,7 @@ from blackboard.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from blackboard.limits import FENCES_MAX, RENEWALS_PER_TTL
+from blackboard.limits import DEFAULT, FENCES_MAX, Limits
 from blackboard.units import Key, Milliseconds, Revision
 
 _UNIQUE_BYTES = 8
@@ -133,11 +133,17 @@ class Keeper:
     """
 
     def __init__(
-        self, hold: Hold, ttl_ms: Milliseconds, renew: Callable[[], Awaitable[object]]
+        self,
+        hold: Hold,
+        ttl_ms: Milliseconds,
+        renew: Callable[[], Awaitable[object]],
+        *,
+        limits: Limits = DEFAULT,
     ) -> None:
         self.lost: LeaseLost | None = None
         self._hold = hold
         self._ttl_s = ttl_ms / 1000
+        self._pause_s = self._ttl_s / limits.client.renewals_per_ttl
         self._renew = renew
         self._deadline_s = 0.0
         self._block: asyncio.Task[object] | None = None
@@ -196,9 +202,8 @@ class Keeper:
     async def _keep(self, sent_s: float) -> None:
         """Renew on time. Ends with the error that is a loss."""
         loop = asyncio.get_running_loop()
-        pause_s = self._ttl_s / RENEWALS_PER_TTL
         while True:
-            await asyncio.sleep(min(sent_s + pause_s, self._deadline_s) - loop.time())
+            await asyncio.sleep(min(sent_s + self._pause_s, self._deadline_s) - loop.time())
             sent_s = loop.time()
             try:
                 async with asyncio.timeout_at(self._deadline_s):

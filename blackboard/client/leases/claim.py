@@ -26,7 +26,7 @@ from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import anyio
 
@@ -61,15 +61,14 @@ from blackboard.errors import (
     NothingToClaim,
 )
 from blackboard.limits import (
-    CLAIM_LOOK_ENTRIES,
-    CLAIM_TAKE_ATTEMPTS_MAX,
-    FINISH_TIMEOUT_MS,
     LEASE_TTL_MS_MIN,
     NOTE_BYTES_MAX,
     READ_KEYS_MAX,
 )
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import encode_value
+
+T = TypeVar("T")
 
 TRIES = "~tries"
 DEAD = "~dead"
@@ -321,6 +320,7 @@ class Claim:
     ) -> None:
         self._board = board
         self._writer = writer
+        self._limits = writer.link.limits
         self._pattern = check_pattern(pattern)
         self._terms = terms
         self._task: Task | None = None
@@ -336,12 +336,14 @@ class Claim:
             await anyio.lowlevel.checkpoint_if_cancelled()
         except BaseException:
             if self._task is not None:
-                await _quietly(self._undo(self._task), None)
+                await self._quietly(self._undo(self._task), None)
             raise
         hold = Hold(
             self._writer.link.origin, self._writer.board, self._writer.link.agent, (task.fence,)
         )
-        self._keeper = Keeper(hold, self._terms.ttl_ms, lambda: self._renew(task.fence))
+        self._keeper = Keeper(
+            hold, self._terms.ttl_ms, lambda: self._renew(task.fence), limits=self._limits
+        )
         self._keeper.start(task.sent_s)
         return task
 
@@ -356,11 +358,11 @@ class Claim:
         assert task is not None
         keeper.stop()
         if keeper.lost is not None:
-            await _quietly(self._lost(task, error or keeper.lost), None)
+            await self._quietly(self._lost(task, error or keeper.lost), None)
         elif error is None:
             await self._settle(task, keeper)
         else:
-            await _quietly(self._failed(task, error), error)
+            await self._quietly(self._failed(task, error), error)
         keeper.judge(error)
 
     # --- taking -----------------------------------------------------------------------------------
@@ -405,15 +407,15 @@ class Claim:
             page = await self._page(page.next_key)
 
     async def _page(self, after: Key | None) -> Listing:
-        return await self._board.list(self._pattern, after=after, limit=CLAIM_LOOK_ENTRIES)
+        entries = self._limits.client.claim_look_entries
+        return await self._board.list(self._pattern, after=after, limit=entries)
 
     async def _take(self, entry: Entry) -> Task | None:
-        """Claim `entry`; None if another claimer was faster, it changed, or it was tried too
-        often."""
-        for _ in range(CLAIM_TAKE_ATTEMPTS_MAX):
+        """Claim `entry`; None if somebody was faster, it changed, or was tried too often."""
+        for _ in range(self._limits.client.claim_take_attempts_max):
             found = await self._board.entry(tries_key(entry.key))
             try:
-                await finish(self._grant(entry, found))
+                await self._finish(self._grant(entry, found))
             except LeaseHeld:
                 return None
             except BoardFrozen as frozen:
@@ -427,7 +429,7 @@ class Claim:
             if self._task.attempt <= self._terms.tries_max:
                 return self._task
             task, self._task = self._task, None
-            await _quietly(self._bury(task, task.last_error or "its claimers died"), None)
+            await self._quietly(self._bury(task, task.last_error or "its claimers died"), None)
             return None
         return None
 
@@ -464,11 +466,11 @@ class Claim:
             await self._done(task)
         except Fenced as fenced:
             if fenced.key != task.key:
-                await _quietly(self._failed(task, fenced), fenced)
+                await self._quietly(self._failed(task, fenced), fenced)
                 raise
             keeper.lose("its end came too late", fenced)
         except BaseException as error:
-            await _quietly(self._failed(task, error), error)
+            await self._quietly(self._failed(task, error), error)
             raise
 
     async def _done(self, task: Task) -> None:
@@ -476,7 +478,8 @@ class Claim:
         ops = (*task.ops, Delete(task.key), Delete(tries_key(task.key)), _release(task.fence))
         while True:
             try:
-                await finish(self._writer.commit(CommitRequest(ops, note=_DONE), waits=False))
+                done = self._writer.commit(CommitRequest(ops, note=_DONE), waits=False)
+                await self._finish(done)
             except BoardFrozen as frozen:
                 await self._writer.thawed(frozen)
             else:
@@ -500,7 +503,7 @@ class Claim:
         """As `_failed`, for a lease that seems to be lost: if the board still has it, the task
         cannot be claimed until it expires. This does not wait long."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(FINISH_TIMEOUT_MS / 1000):
+            async with asyncio.timeout(self._limits.client.finish_timeout_ms / 1000):
                 await self._failed(task, error)
 
     async def _bury(self, task: Task, last_error: str) -> None:
@@ -515,6 +518,19 @@ class Claim:
             conditions = [KeyAt(task.key, entry.mod_revision)]
         spec = CommitRequest(tuple(ops), tuple(conditions), note=f"{_DEAD}: {last_error}")
         await self._writer.commit(spec, with_held=False, brings=True, waits=False)
+
+    async def _finish(self, work: Coroutine[Any, Any, T]) -> T:
+        """As `finish`, for as long as this process waits."""
+        return await finish(work, self._limits.client.finish_timeout_ms)
+
+    async def _quietly(self, work: Coroutine[Any, Any, None], error: BaseException | None) -> None:
+        """Tidy up after `error`. If that fails, the lease is left to run out, and a note on the
+        error says so."""
+        try:
+            await self._finish(work)
+        except BlackboardError as failure:
+            if error is not None:
+                error.add_note(f"the task could not be returned: {failure}")
 
     async def _undo(self, task: Task) -> None:
         """Undo the claim, as if `task` had not been taken."""
@@ -544,13 +560,3 @@ def _error_text(error: BaseException) -> str:
     """An error as one short text for the record."""
     text = f"{type(error).__name__}: {error}".encode(errors="replace")
     return text[:_TOLD_BYTES_MAX].decode(errors="ignore")
-
-
-async def _quietly(work: Coroutine[Any, Any, None], error: BaseException | None) -> None:
-    """Tidy up after `error`. If that fails, the lease is left to run out, and a note on the error
-    says so."""
-    try:
-        await finish(work)
-    except BlackboardError as failure:
-        if error is not None:
-            error.add_note(f"the task could not be returned: {failure}")

@@ -21,9 +21,9 @@ the requesting commit leaves no gap in which a grant could be missed.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from blackboard.client.cancellation import finish
 from blackboard.client.leases import ambient as held
@@ -46,15 +46,11 @@ from blackboard.errors import (
     StaleEpoch,
     Unavailable,
 )
-from blackboard.limits import (
-    FINISH_TIMEOUT_MS,
-    LIST_ENTRIES_MAX,
-    RENEWALS_PER_TTL,
-    REQUEST_TIMEOUT_MS,
-)
+from blackboard.limits import LIST_ENTRIES_MAX
 from blackboard.units import Fence, Key, Milliseconds, Revision
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Lock:
@@ -82,6 +78,7 @@ class Lock:
         self.holder = held.new_holder(writer.link.agent, writer.link.account)
         """The name of this acquisition on the board."""
         self._writer = writer
+        self._limits = writer.link.limits
         self._ttl_ms = ttl_ms
         self._timeout_ms = timeout_ms
         self._places: dict[Key, Fence] = {}
@@ -116,7 +113,7 @@ class Lock:
         await self._acquire_in_time()
         origin, board, agent = self._writer.link.origin, self._writer.board, self._writer.link.agent
         self._hold = Hold(origin, board, agent, self.fences)
-        self._keeper = Keeper(self._hold, self._ttl_ms, self._renew)
+        self._keeper = Keeper(self._hold, self._ttl_ms, self._renew, limits=self._limits)
         self._keeper.start(self._sent_s)
         return self
 
@@ -128,11 +125,18 @@ class Lock:
     ) -> None:
         assert self._keeper is not None
         self._keeper.stop()
-        limit_ms = FINISH_TIMEOUT_MS if self._keeper.lost else REQUEST_TIMEOUT_MS
-        refusal = await finish(self._leave_within(limit_ms))
+        limits = self._limits
+        limit_ms = limits.connection.request_timeout_ms
+        if self._keeper.lost:
+            limit_ms = limits.client.finish_timeout_ms
+        refusal = await self._finish(self._leave_within(limit_ms))
         if refusal is not None:
             self._keeper.lose("another holder has it, or it is free", refusal)
         self._keeper.judge(error)
+
+    async def _finish(self, work: Coroutine[Any, Any, T]) -> T:
+        """As `finish`, for as long as this process waits."""
+        return await finish(work, self._limits.client.finish_timeout_ms)
 
     # --- waiting ----------------------------------------------------------------------------------
 
@@ -153,18 +157,18 @@ class Lock:
             while not self._granted():
                 await self._wait()
                 if self._is_due():
-                    await finish(self._prolong())
+                    await self._finish(self._prolong())
                 if self._outrun():
-                    await finish(self._ask_again())
+                    await self._finish(self._ask_again())
         except BaseException:
-            await finish(self._leave_within(FINISH_TIMEOUT_MS))
+            await self._finish(self._leave_within(self._limits.client.finish_timeout_ms))
             raise
 
     async def _begin(self) -> None:
         """Request the keys; on a frozen board after the thaw, if this agent waits for it."""
         while True:
             try:
-                return await finish(self._ask())
+                return await self._finish(self._ask())
             except BoardFrozen as frozen:
                 await self._writer.thawed(frozen)
 
@@ -177,7 +181,7 @@ class Lock:
 
     def _due_s(self) -> float:
         """When leases and tickets are to be prolonged, by the clock of the event loop."""
-        return self._sent_s + self._ttl_ms / 1000 / RENEWALS_PER_TTL
+        return self._sent_s + self._ttl_ms / 1000 / self._limits.client.renewals_per_ttl
 
     def _is_due(self) -> bool:
         return asyncio.get_running_loop().time() >= self._due_s()
@@ -221,7 +225,7 @@ class Lock:
                     async with asyncio.timeout_at(self._due_s()):
                         self._notice(await anext(watch))
                 except TimeoutError:
-                    await finish(self._prolong())
+                    await self._finish(self._prolong())
 
     async def _prolong(self) -> None:
         """Renew leases and tickets, and process what the answer says of them."""

@@ -38,7 +38,7 @@ from blackboard.errors import (
     LeaseHeld,
     SnapshotFirst,
 )
-from blackboard.limits import FINISH_TIMEOUT_MS, READ_KEYS_MAX, TAKE_OVER_ATTEMPTS_MAX
+from blackboard.limits import READ_KEYS_MAX
 from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import SYSTEM_AGENT, encode_value
 
@@ -161,7 +161,8 @@ class Attachment(Lock, Generic[BoardT]):
     async def _leave(self) -> Fenced | None:
         """As for a lock; a delivery in progress ends before the identity is released."""
         if self._delivering is not None:
-            _, late = await asyncio.wait([self._delivering], timeout=FINISH_TIMEOUT_MS / 1000)
+            patience_s = self._limits.client.finish_timeout_ms / 1000
+            _, late = await asyncio.wait([self._delivering], timeout=patience_s)
             if late:
                 log.warning("agent %s: its delivery does not end", self.agent)
         return await super()._leave()
@@ -189,8 +190,9 @@ class Attachment(Lock, Generic[BoardT]):
     # --- additions to the commits of a lock ----------------------------------------------------
 
     async def _ask(self) -> None:
-        """As for a lock; if another process takes the identity at the same time, try again."""
-        for _ in range(TAKE_OVER_ATTEMPTS_MAX - 1 if self._takes_over else 0):
+        """As a lock; if somebody else takes the identity at the same time, try again."""
+        attempts_max = self._limits.client.take_over_attempts_max if self._takes_over else 1
+        for _ in range(attempts_max - 1):
             try:
                 await super()._ask()
             except (Fenced, LeaseHeld):

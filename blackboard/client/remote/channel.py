@@ -17,6 +17,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from websockets.exceptions import ConnectionClosed, WebSocketException
@@ -31,10 +32,10 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.limits import (
-    HANDSHAKE_TIMEOUT_MS,
-    REQUEST_TIMEOUT_MS,
+    DEFAULT,
     REQUESTS_IN_FLIGHT_MAX,
     WATCHES_PER_CONNECTION_MAX,
+    Limits,
 )
 from blackboard.units import Milliseconds
 from blackboard.wire import reading
@@ -53,16 +54,11 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-_BACKOFF_MS: Final = (0, 50, 200, 500, 1_000, 2_000, 5_000)
-"""Pauses before connecting again; the last one repeats. Each is shortened at random, so that the
-clients of a service that came back do not all come at once."""
 _PAUSE_S_MIN: Final = 0.05
 _FIRST_PAUSE_MS: Final = 500
 """The longest pause before the first connection: somebody waits for it."""
 _ASKED_MAX: Final = REQUESTS_IN_FLIGHT_MAX - 2 * WATCHES_PER_CONNECTION_MAX
 """Requests in flight; the rest of what the service allows is kept for `tell`."""
-_REFRESHED_AT: Final = 0.75
-"""The part of a token's life after which it is refreshed."""
 
 
 class LostError(Exception):
@@ -129,15 +125,21 @@ class Channel:
     """A connection to the service that outlives its sockets."""
 
     def __init__(
-        self, address: Address, *, patience_ms: Milliseconds, dial: Dial = connect
+        self,
+        address: Address,
+        *,
+        patience_ms: Milliseconds,
+        dial: Dial | None = None,
+        limits: Limits = DEFAULT,
     ) -> None:
         self.url = address.websocket
+        self.limits = limits
         self.patience_ms = patience_ms
         self.agent = ""
         self.account: str | None = None
         """The name under which the connection acts."""
         self._address, self._is_closed = address, False
-        self._dial = dial
+        self._dial = dial or partial(connect, limits=limits.connection)
         self._loop = asyncio.get_running_loop()
         self._session: ClientSession | None = None  # set while requests can be sent
         self._requests: dict[int, _Request] = {}
@@ -189,13 +191,15 @@ class Channel:
     # --- asking -----------------------------------------------------------------------------------
 
     async def ask(
-        self, method: str, params: dict[str, Any], timeout_ms: Milliseconds = REQUEST_TIMEOUT_MS
+        self, method: str, params: dict[str, Any], timeout_ms: Milliseconds | None = None
     ) -> Any:
-        """Send one request and wait for its result, for at most `timeout_ms`.
+        """Send one request and wait for its result, for at most `timeout_ms`, or as long as usual.
 
         Errors: what the service answers; Unavailable when there was no connection to send it on for
         `patience_ms`; LostError when the answer cannot come any more, or did not in time.
         """
+        if timeout_ms is None:
+            timeout_ms = self.limits.connection.request_timeout_ms
         session = await self._ready()
         number = session.send_request(method, params)
         loop = self._loop
@@ -244,7 +248,7 @@ class Channel:
             try:
                 return await attempt()
             except (LostError, Unavailable) as error:
-                rest_s = pause_s(error, _backoff_ms(failures))
+                rest_s = pause_s(error, self._backoff_ms(failures))
                 if self._refusal is not None or self._loop.time() + rest_s > deadline:
                     if isinstance(error, Overloaded):
                         raise
@@ -289,7 +293,7 @@ class Channel:
     async def _keep(self) -> None:
         failures = 0
         while self._refusal is None:
-            pause_ms = _backoff_ms(failures)
+            pause_ms = self._backoff_ms(failures)
             if self._is_first():
                 pause_ms = min(pause_ms, _FIRST_PAUSE_MS)
             await self._rest(random.uniform(0.5, 1.0) * pause_ms / 1000)
@@ -330,6 +334,10 @@ class Channel:
                 await self._demand.wait()
         self._demand.clear()
 
+    def _backoff_ms(self, failures: int) -> Milliseconds:
+        pauses_ms = self.limits.client.connect_pauses_ms
+        return pauses_ms[min(failures, len(pauses_ms) - 1)]
+
     async def _greet(self, socket: Open) -> ClientSession:
         session = ClientSession(MSGPACK)
         params: dict[str, Any] = {"client": "python"}
@@ -338,7 +346,7 @@ class Channel:
         session.send_hello(params)
         for frame in session.bytes_to_send():
             await socket.send(frame)
-        async with asyncio.timeout(HANDSHAKE_TIMEOUT_MS / 1000):
+        async with asyncio.timeout(self.limits.connection.handshake_timeout_ms / 1000):
             events = session.receive(_binary(await socket.recv()))
         if isinstance(events[0], Failed):
             raise events[0].error
@@ -386,11 +394,12 @@ class Channel:
         """Before each token runs out, go on with the next one, if there is a source of them."""
         if not callable(self._address.token):
             return
+        percent = self.limits.client.token_refresh_percent
         try:
             identity = await self.ask("whoami", {})
             while (expires_at_ms := identity.get("expires_at_ms")) is not None:
                 left_s = expires_at_ms / 1000 - time.time()
-                await asyncio.sleep(max(left_s * _REFRESHED_AT, _PAUSE_S_MIN))
+                await asyncio.sleep(max(left_s * percent / 100, _PAUSE_S_MIN))
                 params = {"token": await self._address.fresh_token()}
                 identity = await self.ask("refresh", params)
         except (BlackboardError, LostError, OSError) as error:
@@ -489,10 +498,6 @@ class Channel:
 def _fresh(error: BlackboardError) -> BlackboardError:
     """A copy of the error for another task, because a raised one carries its traceback."""
     return type(error)(**error.fields())
-
-
-def _backoff_ms(failures: int) -> Milliseconds:
-    return _BACKOFF_MS[min(failures, len(_BACKOFF_MS) - 1)]
 
 
 def _binary(message: str | bytes) -> bytes:

@@ -27,7 +27,7 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
 )
-from blackboard.limits import FRAME_BYTES_MAX, HANDSHAKE_TIMEOUT_MS, PING_INTERVAL_MS
+from blackboard.limits import DEFAULT, FRAME_BYTES_MAX, ConnectionLimits
 
 TokenSource = Callable[[], str | Awaitable[str]]
 """Gives a token whenever one is needed: when connecting, and before the one in use runs out."""
@@ -134,7 +134,9 @@ class ClientSocket(ClientConnection):
 
 
 @contextlib.asynccontextmanager
-async def connect(address: Address, token: str | None) -> AsyncIterator[ClientSocket]:
+async def connect(
+    address: Address, token: str | None, *, limits: ConnectionLimits = DEFAULT.connection
+) -> AsyncIterator[ClientSocket]:
     """A WebSocket to `address`, closed at the end. Errors: those that `translated` knows."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     connecting = connect_websocket(
@@ -144,10 +146,10 @@ async def connect(address: Address, token: str | None) -> AsyncIterator[ClientSo
         compression=None,
         ssl=address.tls(),
         proxy=None if address.is_loopback else True,
-        open_timeout=HANDSHAKE_TIMEOUT_MS / 1000,
+        open_timeout=limits.handshake_timeout_ms / 1000,
         close_timeout=_CLOSE_TIMEOUT_S,
-        ping_interval=PING_INTERVAL_MS / 1000,
-        ping_timeout=PING_INTERVAL_MS / 1000,
+        ping_interval=limits.ping_interval_ms / 1000,
+        ping_timeout=limits.ping_interval_ms / 1000,
         max_size=FRAME_BYTES_MAX,
         create_connection=ClientSocket,
     )

@@ -24,10 +24,10 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.limits import (
+    DEFAULT,
     DOCUMENT_TOKEN_TTL_MS_MAX,
     FRAME_BYTES_MAX,
-    HANDSHAKE_TIMEOUT_MS,
-    PING_INTERVAL_MS,
+    ConnectionLimits,
 )
 from blackboard.units import Key, Milliseconds
 from blackboard.wire.ysync import CLOSE_BY_CAUSE
@@ -39,7 +39,12 @@ _CLOSE_FORBIDDEN: Final = 4403
 
 @asynccontextmanager
 async def open_document(
-    address: Address, board: str, key: Key, agent: str | None
+    address: Address,
+    board: str,
+    key: Key,
+    agent: str | None,
+    *,
+    limits: ConnectionLimits = DEFAULT.connection,
 ) -> AsyncIterator["RemotePipe"]:
     """Connect to a document. Errors: Unavailable; InvalidRequest for a key that is none."""
     path = f"{address.websocket}/boards/{quote(board)}/docs/{quote(check_document(key))}"
@@ -53,10 +58,10 @@ async def open_document(
             compression=None,
             ssl=address.tls(),
             proxy=None if address.is_loopback else True,
-            open_timeout=HANDSHAKE_TIMEOUT_MS / 1000,
+            open_timeout=limits.handshake_timeout_ms / 1000,
             close_timeout=_CLOSE_TIMEOUT_S,
-            ping_interval=PING_INTERVAL_MS / 1000,
-            ping_timeout=PING_INTERVAL_MS / 1000,
+            ping_interval=limits.ping_interval_ms / 1000,
+            ping_timeout=limits.ping_interval_ms / 1000,
             max_size=None,
             max_queue=4,
         )

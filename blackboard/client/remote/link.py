@@ -59,7 +59,7 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
 )
-from blackboard.limits import CONNECT_WAIT_MS, LONG_REQUEST_TIMEOUT_MS, REQUEST_TIMEOUT_MS
+from blackboard.limits import DEFAULT, Limits
 from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire import history_messages as past
 from blackboard.wire import reading
@@ -81,8 +81,8 @@ def connect(
     token: str | TokenSource | None = None,
     agent: str | None = None,
     ca: str | Path | None = None,
-    patience_ms: Milliseconds = REQUEST_TIMEOUT_MS,
-    wait_ms: Milliseconds = CONNECT_WAIT_MS,
+    patience_ms: Milliseconds | None = None,
+    limits: Limits = DEFAULT,
 ) -> Opening:
     """Connect to the service at `url` (ws, wss, http or https), as the principal of `token`.
 
@@ -95,8 +95,9 @@ def connect(
     before the current token expires. `agent` is the name to act as, if it is not the principal's
     own. `ca` is a PEM file with the only authorities to trust for TLS; without one, those of this
     machine are trusted. When the connection breaks, requests and watches wait up to `patience_ms`
-    for a new one before they are Unavailable. The first connection waits up to `wait_ms`, and no
-    longer than `patience_ms`, for a service that is starting; the log says that it does.
+    for a new one before they are Unavailable (None: as long as for an answer). `limits` are what
+    this client waits for and keeps. The first connection waits up to CONNECT_WAIT_MS, and no longer
+    than `patience_ms`, for a service that is starting; the log says that it does.
 
     Errors: Unavailable when nothing answers at `url` by then, at once for an unknown host and for a
     certificate that is not accepted; Unauthenticated, also when no token is known; AccessDenied
@@ -107,9 +108,10 @@ def connect(
 
     async def begin() -> Client:
         address, board = _address(url, token, agent, ca)
-        channel = Channel(address, patience_ms=patience_ms)
+        longest_ms = limits.connection.request_timeout_ms if patience_ms is None else patience_ms
+        channel = Channel(address, patience_ms=longest_ms, limits=limits)
         try:
-            await channel.open(min(wait_ms, patience_ms))
+            await channel.open(min(limits.client.connect_wait_ms, longest_ms))
         except Unauthenticated as error:
             if address.token is not None:
                 raise
@@ -148,6 +150,12 @@ class RemoteTransport:
     def __init__(self, channel: Channel, agent: str | None = None) -> None:
         self._channel = channel
         self._agent = agent
+        self._long_ms = channel.limits.client.long_request_timeout_ms
+
+    @property
+    def limits(self) -> Limits:
+        """As `Transport.limits`."""
+        return self._channel.limits
 
     @property
     def agent(self) -> str:
@@ -254,7 +262,8 @@ class RemoteTransport:
 
     def document(self, board: str, key: Key) -> AbstractAsyncContextManager[Pipe]:
         """As `Transport.document`, over a separate WebSocket."""
-        return open_document(self._channel.address, board, key, self._agent)
+        limits = self.limits.connection
+        return open_document(self._channel.address, board, key, self._agent, limits=limits)
 
     async def checkpoint(self, board: str, spec: CheckpointRequest) -> Checkpoint:
         """As `Transport.checkpoint`."""
@@ -267,7 +276,7 @@ class RemoteTransport:
             "stale_ok": spec.stale_ok,
             "automatic": spec.kind == AUTOMATIC,
         }
-        patience_ms = REQUEST_TIMEOUT_MS + (spec.barrier_ms or 0)
+        patience_ms = self.limits.connection.request_timeout_ms + (spec.barrier_ms or 0)
         return past.read_checkpoint(await self._do("checkpoint", params, patience_ms))
 
     async def checkpoints(self, board: str, *, after: Revision, limit: int) -> Sequence[Checkpoint]:
@@ -297,7 +306,7 @@ class RemoteTransport:
             "dry_run": dry_run,
         }
         prune = self._ask if dry_run else self._do
-        return past.read_pruned(await prune("prune", params, LONG_REQUEST_TIMEOUT_MS))
+        return past.read_pruned(await prune("prune", params, self._long_ms))
 
     async def restore(self, board: str, spec: RestoreRequest) -> Restored:
         """As `Transport.restore`."""
@@ -308,18 +317,18 @@ class RemoteTransport:
             "note": spec.note,
             **({"keep_calls": True} if spec.keep_calls else {}),
         }
-        return past.read_restored(await self._do("restore", params, LONG_REQUEST_TIMEOUT_MS))
+        return past.read_restored(await self._do("restore", params, self._long_ms))
 
     async def recover(self, board: str, spec: RecoverRequest) -> Recovered:
         """As `Transport.recover`."""
         at = None if spec.at is None else moment_out(spec.at)
         params = {"board": board, "at": at, "note": spec.note}
-        return past.read_recovered(await self._ask("recover", params, LONG_REQUEST_TIMEOUT_MS))
+        return past.read_recovered(await self._ask("recover", params, self._long_ms))
 
     async def redact(self, board: str, spec: RedactRequest) -> Redaction:
         """As `Transport.redact`."""
         params = {"board": board, "key": spec.key, "why": spec.why, "request": spec.request}
-        return past.read_redaction(await self._ask("redact", params, LONG_REQUEST_TIMEOUT_MS))
+        return past.read_redaction(await self._ask("redact", params, self._long_ms))
 
     async def freeze(self, board: str, note: str) -> Freeze:
         """As `Transport.freeze`."""
@@ -333,7 +342,7 @@ class RemoteTransport:
 
     async def remove(self, board: str) -> None:
         """As `Transport.remove`."""
-        await self._do("remove", {"board": board}, LONG_REQUEST_TIMEOUT_MS)
+        await self._do("remove", {"board": board}, self._long_ms)
 
     async def branch(self, board: str, spec: BranchRequest) -> Head:
         """As `Transport.branch`."""
@@ -344,7 +353,7 @@ class RemoteTransport:
             "request": spec.request,
             "note": spec.note,
         }
-        return reading.read_head(await self._do("branch", params, LONG_REQUEST_TIMEOUT_MS))
+        return reading.read_head(await self._do("branch", params, self._long_ms))
 
     async def differences(self, board: str, request: DiffRequest) -> Differences:
         """As `Transport.differences`."""
@@ -369,7 +378,7 @@ class RemoteTransport:
     async def verify(self, board: str, at: Moment) -> Verified:
         """As `Transport.verify`."""
         params = {"board": board, "at": moment_out(at)}
-        return past.read_verified(await self._ask("verify", params, LONG_REQUEST_TIMEOUT_MS))
+        return past.read_verified(await self._ask("verify", params, self._long_ms))
 
     async def export(self, board: str, name: str, *, after: Key | None) -> ExportPage:
         """As `Transport.export`."""
@@ -403,7 +412,7 @@ class RemoteTransport:
     async def import_end(self, board: str, request: str) -> Head:
         """As `Transport.import_end`."""
         params = {"board": board, "request": request}
-        return reading.read_head(await self._do("import_end", params, LONG_REQUEST_TIMEOUT_MS))
+        return reading.read_head(await self._do("import_end", params, self._long_ms))
 
     async def boards(self) -> Sequence[str]:
         """As `Transport.boards`."""
@@ -505,7 +514,7 @@ class RemoteTransport:
     @property
     def _answer_ms(self) -> Milliseconds:
         """How long an answer may take that does not go over a whole board."""
-        return min(REQUEST_TIMEOUT_MS, self._channel.patience_ms)
+        return min(self.limits.connection.request_timeout_ms, self._channel.patience_ms)
 
 
 def _receipt(message: Any) -> Receipt:

@@ -18,7 +18,6 @@ from blackboard.client.remote.channel import Channel
 from blackboard.core.history import cost_of
 from blackboard.core.watch import Position
 from blackboard.errors import BlackboardError, LocalProtocolError
-from blackboard.limits import WATCH_QUEUE_BYTES_MAX, WATCH_QUEUE_CHANGES_MAX
 from blackboard.wire import reading
 from blackboard.wire.session import Changed
 
@@ -30,6 +29,7 @@ class RemoteStream:
         self, channel: Channel, board: str, request: WatchRequest, *, agent: str | None
     ) -> None:
         self._channel = channel
+        self._limits = channel.limits.watch
         self._params: dict[str, Any] = {
             "board": board,
             "patterns": list(request.patterns),
@@ -130,7 +130,11 @@ class RemoteStream:
         self._buffer.append((delivery, size, count))
         self._bytes += size
         self._changes += count
-        if self._bytes > WATCH_QUEUE_BYTES_MAX or self._changes > WATCH_QUEUE_CHANGES_MAX:
+        limits = self._limits
+        if (
+            self._bytes > limits.watch_queue_bytes_max
+            or self._changes > limits.watch_queue_changes_max
+        ):
             self._give_up()
         self._news.set()
 

@@ -82,7 +82,8 @@ from blackboard.limits import (
 )
 from blackboard.server.checkpoints.reader import HistoryReader
 from blackboard.server.checkpoints.take import Checkpoints
-from blackboard.server.open_board import OpenBoard, salted, system_id
+from blackboard.server.commit_queue import salted, system_id
+from blackboard.server.open_board import OpenBoard
 from blackboard.server.security.revocations import Permit
 from blackboard.units import Key, Milliseconds, Prefix, Revision
 from blackboard.wire.codec import decode_value, encode_value, prepare

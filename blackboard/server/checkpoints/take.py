@@ -19,10 +19,13 @@ from typing import Any, Final
 
 from blackboard.archive.base import Archive
 from blackboard.archive.fold import DECLARED
+from blackboard.core import access
+from blackboard.core.access import AccessGrant, Right
 from blackboard.core.checkpoints import (
     BEFORE_RESTORE,
     CHECKPOINTS,
     Checkpoint,
+    CheckpointInfo,
     CheckpointRequest,
     Cut,
     Facts,
@@ -30,6 +33,7 @@ from blackboard.core.checkpoints import (
     StoredCheckpoint,
     check_checkpoint,
     checkpoint_key,
+    declared_key,
 )
 from blackboard.core.checkpoints import BarrierReport as Answers
 from blackboard.core.commit import ABSENT, Entry, Epoch, KeyAt, Put
@@ -43,7 +47,7 @@ from blackboard.errors import (
     OutcomeUnknown,
 )
 from blackboard.integrity.envelope import sealed_form
-from blackboard.integrity.signing import KEY_BYTES, manifest_of, read_manifest
+from blackboard.integrity.signing import KEY_BYTES, Manifest, manifest_of, read_manifest
 from blackboard.limits import CHECKPOINTS_MAX, MANIFEST_BYTES_MAX
 from blackboard.server.checkpoints.barrier import Barrier
 from blackboard.server.checkpoints.reader import HistoryReader
@@ -250,6 +254,32 @@ def _record(spec: CheckpointRequest, by: str, answers: Answers | None) -> dict[s
         "request": spec.request,
         "barrier": barrier,
     }
+
+
+def info_of(
+    checkpoint: Checkpoint, stored: StoredCheckpoint, grants: tuple[AccessGrant, ...]
+) -> CheckpointInfo:
+    """A checkpoint with what its manifest says of what `grants` let be read. Errors: Corrupt."""
+    manifest, readable = Manifest.read(stored.manifest), access.readable(grants)
+    return CheckpointInfo(
+        checkpoint,
+        manifest.epoch,
+        manifest.chain.hex(),
+        manifest.previous.hex(),
+        {
+            namespace: found.hex()
+            for namespace, found in manifest.digests.items()
+            if access.allows_below(grants, Right.READ, namespace)
+        },
+        {agent: at for agent, at in manifest.steps.items() if agent != SYSTEM_AGENT},
+        {
+            agent: declared
+            for agent, declared in manifest.declared.items()
+            if readable(declared_key(agent))
+        },
+        manifest.key.hex(),
+        manifest.memory,
+    )
 
 
 def _lost(stored: StoredCheckpoint) -> Checkpoint:

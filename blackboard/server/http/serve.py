@@ -57,6 +57,7 @@ from blackboard.server.service import Service
 from blackboard.server.settings import (
     Settings,
     automatic_of,
+    limits_of,
     make_archive,
     make_store,
     rates_of,
@@ -199,7 +200,9 @@ async def serve(
             raise
         try:
             wrapper = await wrapper_of(settings)
-            front, archive = await sealed(store, archive, wrapper, public=settings.seal_public)
+            front, archive = await sealed(
+                store, archive, wrapper, public=settings.seal_public, limits=limits_of(settings)
+            )
         except BaseException:
             if archive is not None:
                 await archive.aclose()
@@ -207,11 +210,11 @@ async def serve(
             raise
         service = Service(
             front,
-            log_kept_revisions=settings.log_kept_revisions,
             lock_masters=lock_masters,
             archive=archive,
             automatic=automatic_of(settings),
             rates=rates_of(settings),
+            limits=limits_of(settings),
         )
         service.host.audit.seal_with(secret.splitlines())
         async with service:

@@ -31,9 +31,10 @@ import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeVar
 
-from blackboard.engines.payer import paid_by
+from blackboard.engines.payer import paid_by, timed
 from blackboard.errors import Overloaded
 from blackboard.limits import (
     ACCOUNTS_TOLD_MAX,
@@ -449,21 +450,16 @@ class Subscription:
 @types.coroutine
 def measured(work: Coroutine[Any, Any, T], charge: Callable[[int], None]) -> Generator[Any, Any, T]:
     """Drive `work`, and charge the processor time of each of its steps."""
-    clock = time.thread_time_ns
-    given: Any = None
-    failure: BaseException | None = None
+    step = partial(work.send, None)
     while True:
-        began_ns = clock()
         try:
-            awaited = work.send(given) if failure is None else work.throw(failure)
+            awaited = timed(step, charge)
         except StopIteration as end:
             result: T = end.value
             return result
         finally:
-            # An error refers to this frame, so the frame must not refer to the error.
-            given = failure = None
-            charge(clock() - began_ns)
+            del step  # an error holds this frame: it must not be held by it
         try:
-            given = yield awaited
+            step = partial(work.send, (yield awaited))
         except BaseException as error:  # noqa: BLE001 - whatever it is, `work` gets it
-            failure = error
+            step = partial(work.throw, error)

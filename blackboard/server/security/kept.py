@@ -39,9 +39,9 @@ from blackboard.limits import (
     RESTORE_CHANGES_MAX,
 )
 from blackboard.server.archiver import Archiver
+from blackboard.server.commit_queue import salted, system_id
 from blackboard.server.continuity import go_above
 from blackboard.server.host import Host
-from blackboard.server.open_board import salted, system_id
 from blackboard.server.pages import archived_pages, pages_of
 from blackboard.server.security.audit import AUDIT_BOARD
 from blackboard.server.security.revocations import ACCESS_BOARD, is_over

@@ -30,7 +30,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -422,6 +422,12 @@ class Permits:
         self._store = store
         self._revocations = revocations
         self._shared = shared_of(store)
+
+    def recheck(
+        self, permits: Sequence[Permit | None]
+    ) -> Mapping[int, Unauthenticated | Unavailable]:
+        """As `Revocations.recheck`."""
+        return self._revocations.recheck(permits)
 
     async def commit(
         self, board: str, commits: Sequence[Prepared], permits: Sequence[Permit | None]

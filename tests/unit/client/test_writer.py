@@ -31,7 +31,7 @@ from blackboard.errors import (
     StepSuperseded,
     Unavailable,
 )
-from blackboard.limits import LANES_MAX, REQUEST_TIMEOUT_MS
+from blackboard.limits import DEFAULT, LANES_MAX
 from blackboard.server.requests import RequestHandler
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
@@ -78,9 +78,9 @@ async def not_reached(_: Commit, __: Deliver) -> Receipt:
 
 
 async def time_is_up(_: Commit, __: Deliver) -> Receipt:
-    """Nobody was there until REQUEST_TIMEOUT_MS were over: the event loop's clock jumps ahead."""
+    """Nobody was there until COMMIT_TIMEOUT_MS were over: the event loop's clock jumps ahead."""
     loop = asyncio.get_running_loop()
-    before, jump_s = loop.time, REQUEST_TIMEOUT_MS / 1000
+    before, jump_s = loop.time, DEFAULT.client.commit_timeout_ms / 1000
     loop.time = lambda: before() + jump_s  # type: ignore[method-assign]
     raise Unavailable("service", "away")
 

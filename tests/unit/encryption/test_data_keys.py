@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from blackboard import limits
 from blackboard.core.commit import Commit, CommitId, Put
 from blackboard.encryption.data_keys import KEYS_BOARD, DataKeys
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import Corrupt
+from blackboard.limits import DEFAULT, Limits
 from blackboard.wire.codec import decode_value, encode_value, prepare
 from tests.waiting import wait_until
 
@@ -32,9 +32,9 @@ def wrapper() -> LocalWrapper:
 
 
 @pytest.fixture
-async def keys(raw: SqliteStore, wrapper: LocalWrapper) -> AsyncIterator[DataKeys]:
+async def keys(raw: SqliteStore, wrapper: LocalWrapper, limits: Limits) -> AsyncIterator[DataKeys]:
     """The data keys of one process."""
-    keys = DataKeys(raw, wrapper)
+    keys = DataKeys(raw, wrapper, limits=limits)
     yield keys
     await keys.aclose()
 
@@ -164,12 +164,10 @@ async def test_a_new_master_key_wraps_all_without_touching_a_value(
         await DataKeys(raw, LocalWrapper.of(old)).check()
 
 
-async def test_a_key_is_replaced_before_it_has_sealed_too_much(
-    keys: DataKeys, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(seals_per_key_max=2)
+async def test_a_key_is_replaced_before_it_has_sealed_too_much(keys: DataKeys) -> None:
     """At the edge."""
-    monkeypatch.setattr("blackboard.encryption.data_keys.SEALS_PER_KEY_MAX", 2)
-    assert limits.SEALS_PER_KEY_MAX > 2
+    assert DEFAULT.encryption.seals_per_key_max > 2
     first = await keys.current("a", ADA)
     first.seals = 1
     assert await keys.current("a", ADA) is first

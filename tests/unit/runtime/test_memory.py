@@ -11,7 +11,7 @@ from blackboard import Board, InvalidRequest
 from blackboard.client.views import Entry, Listing, Receipt
 from blackboard.core.commit import Condition, Op, Put
 from blackboard.errors import Corrupt, LimitExceeded
-from blackboard.limits import TRANSCRIPT_PAGE_BYTES_MAX, TRANSCRIPT_TURN_BYTES_MAX
+from blackboard.limits import TRANSCRIPT_PAGE_BYTES_MAX, TRANSCRIPT_TURN_BYTES_MAX, Limits
 from blackboard.runtime import memory
 from blackboard.runtime.memory import Recall, Transcript, Turn, tokens_of
 from blackboard.units import Key
@@ -264,12 +264,11 @@ async def test_a_question_is_no_query(board: Board, question: str) -> None:
         assert await recall.search(board, question) == ()
 
 
-async def test_the_index_is_bounded(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.limits(recall_turns_max=2, recall_words_max=2)
+async def test_the_index_is_bounded(board: Board, limits: Limits) -> None:
     """The newest turns stay, and of a long question its beginning counts."""
-    monkeypatch.setattr(memory, "RECALL_TURNS_MAX", 2)
-    monkeypatch.setattr(memory, "RECALL_WORDS_MAX", 2)
     await say(board, "green a", "green b", "green c")
-    with Recall(TALK) as recall:
+    with Recall(TALK, limits=limits) as recall:
         assert set(texts(await recall.search(board, "green"))) == {"green b", "green c"}
         assert texts(await recall.search(board, "b x green")) == ["green b"]
 

@@ -8,7 +8,7 @@ import pytest
 from blackboard.client.board import Board
 from blackboard.core.commit import Put
 from blackboard.core.path import barrier_key
-from blackboard.limits import CALL_INLINE_BYTES, STEP_ATTEMPTS_MAX, STEP_PAUSE_MS_MAX
+from blackboard.limits import CALL_INLINE_BYTES, DEFAULT, STEP_ATTEMPTS_MAX
 from blackboard.runtime.board_port import LiveBoardPort
 from blackboard.runtime.context import Context
 from blackboard.runtime.runner import _pause_s
@@ -83,7 +83,7 @@ async def test_a_result_stands_in_its_record_up_to_a_size(
 
 def test_pauses_between_attempts_grow_up_to_a_limit() -> None:
     """STEP_PAUSE_MS_MAX; each is shortened at random, by half at most."""
-    pauses_s = [_pause_s(attempt) for attempt in range(1, STEP_ATTEMPTS_MAX + 60)]
-    assert max(pauses_s) <= STEP_PAUSE_MS_MAX / 1000
-    assert min(pauses_s[10:]) >= STEP_PAUSE_MS_MAX / 2000
+    pauses_s = [_pause_s(attempt, DEFAULT) for attempt in range(1, STEP_ATTEMPTS_MAX + 60)]
+    assert max(pauses_s) <= DEFAULT.agents.step_pause_ms_max / 1000
+    assert min(pauses_s[10:]) >= DEFAULT.agents.step_pause_ms_max / 2000
     assert pauses_s[0] <= 0.02

@@ -11,7 +11,7 @@ import pytest
 import blackboard
 from blackboard import Board, InvalidRequest
 from blackboard.errors import LimitExceeded
-from blackboard.runtime import team
+from blackboard.limits import Limits
 from blackboard.runtime.state import state_key
 from blackboard.runtime.supervisor import AgentExit, Supervisor
 from blackboard.runtime.team import MakeSupervisor, roster_key, run_team
@@ -21,9 +21,9 @@ from tests.waiting import wait_until
 
 
 @pytest.fixture
-async def board(tmp_path: Path) -> AsyncIterator[Board]:
+async def board(tmp_path: Path, limits: Limits) -> AsyncIterator[Board]:
     """A board, as an operator has it."""
-    async with blackboard.open(tmp_path, level="memory") as client:
+    async with blackboard.open(tmp_path, level="memory", limits=limits) as client:
         yield client.board("main")
 
 
@@ -197,11 +197,9 @@ async def _has_counted(board: Board, agent: str, wanted: int) -> bool:
 
 
 @pytest.mark.parametrize("more", [0, 1])
-async def test_a_team_has_room_for_so_many(
-    board: Board, monkeypatch: pytest.MonkeyPatch, more: int
-) -> None:
+@pytest.mark.limits(team_agents_max=2)
+async def test_a_team_has_room_for_so_many(board: Board, more: int) -> None:
     """TEAM_AGENTS_MAX; one more is refused."""
-    monkeypatch.setattr(team, "TEAM_AGENTS_MAX", 2)
     agents = [Counter(f"ada.{number}") for number in range(2 + more)]
     if not more:
         assert len(await run_team(board, agents, make_supervisor=quick(board))) == len(agents)
@@ -211,22 +209,18 @@ async def test_a_team_has_room_for_so_many(
     assert (refused.value.limit, refused.value.value) == ("TEAM_AGENTS_MAX", 3)
 
 
-async def test_who_has_children_is_told_when_there_is_no_room(
-    board: Board, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(team_agents_max=3)
+async def test_who_has_children_is_told_when_there_is_no_room(board: Board) -> None:
     """In the step, by an error with a name; the team goes on."""
-    monkeypatch.setattr(team, "TEAM_AGENTS_MAX", 3)
     ended = await run_team(board, [Prolific("eve")], kinds=[Counter], make_supervisor=quick(board))
     assert ended["eve"].outcome == "TEAM_AGENTS_MAX 4 eve.2"
     assert {life.how for life in ended.values()} == {"done"}
     assert sorted(ended) == ["eve", "eve.0", "eve.1"]
 
 
-async def test_of_those_born_at_once_some_find_no_room(
-    board: Board, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(team_agents_max=2)
+async def test_of_those_born_at_once_some_find_no_room(board: Board) -> None:
     """They are refused, which the roster says, and nobody waits for them."""
-    monkeypatch.setattr(team, "TEAM_AGENTS_MAX", 2)
     for name in ("ada", "bob", "cyd"):
         await board.put(roster_key(name), {"kind": "Counter"})
     ended = await run_team(board, [Counter("ada")], make_supervisor=quick(board))

@@ -13,6 +13,7 @@ from blackboard.core.model import Outcome
 from blackboard.core.path import Ranges
 from blackboard.engines.base import EngineFacts
 from blackboard.engines.sqlite.store import SqliteStore
+from blackboard.limits import DEFAULT, Limits
 from blackboard.server import service as service_module
 from blackboard.server.service import Service
 from blackboard.units import Key, Milliseconds, Prefix, Revision
@@ -76,7 +77,9 @@ class HookedStore(SqliteStore):
 
 
 @asynccontextmanager
-async def service_over(path: Path) -> AsyncIterator[tuple[Service, HookedStore]]:
+async def service_over(
+    path: Path, limits: Limits = DEFAULT
+) -> AsyncIterator[tuple[Service, HookedStore]]:
     """A service over a hooked engine.
 
     It does not sweep: that would set off hooks that are meant for others, and end what a test wants
@@ -85,7 +88,7 @@ async def service_over(path: Path) -> AsyncIterator[tuple[Service, HookedStore]]
     store = await HookedStore.at(path, "memory")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(service_module, "SWEEP_INTERVAL_MS", 3_600_000)
-        async with Service(store) as service:
+        async with Service(store, limits=limits) as service:
             yield service, store
 
 

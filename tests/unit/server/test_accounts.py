@@ -13,8 +13,8 @@ from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.access import Credential
 from blackboard.errors import LimitExceeded
-from blackboard.server import accounts
-from blackboard.server.accounts import WatchShares
+from blackboard.server.overload import accounts
+from blackboard.server.overload.accounts import WatchShares
 from blackboard.server.service import Service
 from tests.unit.server.hooked import client_of, service_over
 

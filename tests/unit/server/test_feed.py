@@ -19,8 +19,8 @@ from blackboard.core.path import parse_patterns
 from blackboard.core.watch import Position, WatchState
 from blackboard.errors import Compacted, Corrupt, Unavailable
 from blackboard.server import feed as feed_module
+from blackboard.server.commit_queue import system_id
 from blackboard.server.feed import Feed, View, Watcher
-from blackboard.server.open_board import system_id
 from blackboard.server.service import Service
 from blackboard.wire.codec import prepare
 from tests.unit.server.hooked import HookedStore, client_of, service_over

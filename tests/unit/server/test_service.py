@@ -11,6 +11,7 @@ from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import EngineRefused, Unavailable
 from blackboard.server import service as service_module
 from blackboard.server.service import Service
+from tests.lowered import lowered
 from tests.unit.server.hooked import HookedStore, client_of, service_over
 from tests.waiting import wait_until
 
@@ -50,7 +51,9 @@ async def test_the_log_is_trimmed_while_the_service_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service_module, "ENGINE_CHECK_INTERVAL_MS", 5)
-    async with Service(await SqliteStore.at(tmp_path), log_kept_revisions=10) as service:
+    async with Service(
+        await SqliteStore.at(tmp_path), limits=lowered(log_kept_revisions=10)
+    ) as service:
         board = client_of(service).board("main")
         for _ in range(30):
             await board.increment("public/n")

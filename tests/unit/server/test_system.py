@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from blackboard.core.commit import Put
-from blackboard.server import open_board as system
+from blackboard.server import commit_queue as system
 from blackboard.wire.codec import encode_value
 from tests.unit.server.hooked import service_over
 

@@ -8,11 +8,11 @@ import anyio
 import pytest
 
 from blackboard.client.leases import ambient as held
-from blackboard.client.leases import ambient as module
 from blackboard.client.leases.ambient import Hold, Keeper
 from blackboard.core.commit import HeldFence
 from blackboard.errors import AccessDenied, Fenced, LeaseLost, OutcomeUnknown, Unavailable
-from blackboard.limits import RENEWALS_PER_TTL
+from blackboard.limits import DEFAULT, Limits
+from tests.lowered import lowered
 from tests.simulation.loop import SimulatedLoop, rest
 
 FENCE = HeldFence("public/a", "ada~1", 7)
@@ -21,16 +21,15 @@ SLACK_S = 60.0
 """How late a busy machine may wake us; a loss that never came would hang."""
 
 
-def keeper_of(renew: Callable[[], Awaitable[object]], ttl_ms: int = TTL_MS) -> Keeper:
+OFTEN = lowered(renewals_per_ttl=6_000)
+"""A lease of ten minutes is renewed every 100 ms: no pause of the machine is a loss."""
+
+
+def keeper_of(
+    renew: Callable[[], Awaitable[object]], ttl_ms: int = TTL_MS, limits: Limits = DEFAULT
+) -> Keeper:
     """A keeper of one lease."""
-    return Keeper(Hold("here", "main", "ada", (FENCE,)), ttl_ms, renew)
-
-
-@pytest.fixture
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lease of ten minutes is renewed every 100 ms: no pause of the machine is a loss."""
-    assert RENEWALS_PER_TTL == 3
-    monkeypatch.setattr(module, "RENEWALS_PER_TTL", 6_000)
+    return Keeper(Hold("here", "main", "ada", (FENCE,)), ttl_ms, renew, limits=limits)
 
 
 async def run(keeper: Keeper, body: Callable[[], Awaitable[object]]) -> None:
@@ -77,22 +76,23 @@ class Renewals:
             self.enough.set()
 
 
-async def test_it_is_renewed_at_a_third_of_its_time(often: None) -> None:
+async def test_it_is_renewed_at_a_third_of_its_time() -> None:
     """Here: at a 6000th."""
     renewals = Renewals(None, None)
+    assert DEFAULT.client.renewals_per_ttl == 3
     start = asyncio.get_running_loop().time()
     with anyio.fail_after(60):
-        await run(keeper_of(renewals, 600_000), renewals.enough.wait)
+        await run(keeper_of(renewals, 600_000, OFTEN), renewals.enough.wait)
     for count, at in enumerate(renewals.times, start=1):
         assert at - start >= count * 0.1 - 0.02
     assert len(renewals.times) == 3
 
 
-async def test_what_may_pass_is_tried_again(often: None) -> None:
+async def test_what_may_pass_is_tried_again() -> None:
     unknown = OutcomeUnknown("ada", 0, "i", 1, "no answer")
     renewals = Renewals(Unavailable("service", "away"), unknown, None)
     with anyio.fail_after(60):
-        await run(keeper_of(renewals, 600_000), renewals.enough.wait)
+        await run(keeper_of(renewals, 600_000, OFTEN), renewals.enough.wait)
     assert len(renewals.times) == 4
 
 
@@ -210,9 +210,9 @@ async def test_a_loss_after_the_block_cancels_nobody() -> None:
     assert lost.value.holder == "bob"
 
 
-async def test_nothing_is_renewed_after_the_block(often: None) -> None:
+async def test_nothing_is_renewed_after_the_block() -> None:
     renewals = Renewals()
-    await run(keeper_of(renewals, 600_000), renewals.enough.wait)
+    await run(keeper_of(renewals, 600_000, OFTEN), renewals.enough.wait)
     assert len(renewals.times) == 1
     watchdogs = [task for task in asyncio.all_tasks() if task.get_name() == "keeper of leases"]
     assert all(task.cancelling() for task in watchdogs)

@@ -9,11 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from blackboard.client import cancellation as finish
 from blackboard.client.board import Board
 from blackboard.client.client import Client
-from blackboard.client.leases import ambient as keeper
-from blackboard.client.leases import lock
 from blackboard.client.views import Change, RevisionEvent
 from blackboard.core import access
 from blackboard.core.access import AccessGrant as AccessGrant
@@ -30,6 +27,7 @@ from blackboard.errors import (
     StepSuperseded,
     Unavailable,
 )
+from blackboard.limits import Limits
 from blackboard.server.requests import RequestHandler
 from blackboard.server.service import Service
 from blackboard.units import Key
@@ -42,12 +40,9 @@ HOUR_MS = 3_600_000
 SHORT_MS = 300
 
 
-@pytest.fixture
-def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases and tickets of an hour are prolonged at once and often: what a test waits for comes
-    soon, and nothing runs out however long the test takes."""
-    monkeypatch.setattr(lock, "RENEWALS_PER_TTL", 36_000)
-    monkeypatch.setattr(keeper, "RENEWALS_PER_TTL", 36_000)
+eager = pytest.mark.limits(renewals_per_ttl=36_000)
+"""Leases and tickets of an hour are prolonged at once and often: what a test waits for comes soon,
+and nothing runs out however long the test takes."""
 
 
 class Gate:
@@ -84,9 +79,9 @@ class Counting:
 
 
 @pytest.fixture
-async def opened(tmp_path: Path) -> AsyncIterator[tuple[Service, HookedStore]]:
+async def opened(tmp_path: Path, limits: Limits) -> AsyncIterator[tuple[Service, HookedStore]]:
     """A service over a hooked engine."""
-    async with service_over(tmp_path) as opened:
+    async with service_over(tmp_path, limits) as opened:
         yield opened
 
 
@@ -163,7 +158,7 @@ async def test_cancelled_while_it_waits(ada: Board) -> None:
     assert (lease.holder, lease.waiters) == ("ada~other", ())
 
 
-@pytest.mark.usefixtures("eager")
+@eager
 @pytest.mark.parametrize("place", ["before commit", "after commit"])
 async def test_cancelled_while_its_ticket_is_prolonged(
     store: HookedStore, ada: Board, place: str
@@ -225,12 +220,11 @@ async def test_a_cancelled_scope_of_anyio_gives_back_too(ada: Board) -> None:
     assert await ada.leases() == ()
 
 
+@pytest.mark.limits(finish_timeout_ms=50)
 async def test_a_cancellation_waits_only_so_long_for_a_service_that_hangs(
-    store: HookedStore, ada: Board, monkeypatch: pytest.MonkeyPatch
+    store: HookedStore, ada: Board
 ) -> None:
     """What it may have got runs out by itself."""
-    monkeypatch.setattr(finish, "FINISH_TIMEOUT_MS", 50)
-    monkeypatch.setattr(lock, "FINISH_TIMEOUT_MS", 50)
     gate = Gate()
     store.hook("before commit", gate)
     block = Block(ada.lock(A, ttl_ms=SHORT_MS))
@@ -239,18 +233,18 @@ async def test_a_cancellation_waits_only_so_long_for_a_service_that_hangs(
     gate.open()
 
 
+@pytest.mark.limits(finish_timeout_ms=2_000)
 async def test_what_was_asked_for_without_an_answer_is_given_back_too(
-    store: HookedStore, ada: Board, monkeypatch: pytest.MonkeyPatch
+    store: HookedStore, ada: Board
 ) -> None:
     """It may have been granted: what nobody waits for any more is not known to have failed."""
-    monkeypatch.setattr(finish, "FINISH_TIMEOUT_MS", 20)
-    monkeypatch.setattr(lock, "FINISH_TIMEOUT_MS", 60_000)
     gate = Gate()
     store.hook("before commit", gate)
     block = Block(ada.lock(A))
     await gate.reached.wait()
+    gate.reached.clear()
     block.task.cancel()
-    await asyncio.wait([block.task], timeout=0.2)
+    await gate.reached.wait()  # by what gives it back, as nothing waits for the grant any more
     gate.open()
     await asyncio.wait([block.task])
     assert block.task.cancelled()
@@ -260,11 +254,11 @@ async def test_what_was_asked_for_without_an_answer_is_given_back_too(
 # --- a service that is slow or away ---------------------------------------------------------------
 
 
+@pytest.mark.limits(finish_timeout_ms=50)
 async def test_a_lock_that_cannot_be_renewed_in_time_is_lost(
-    store: HookedStore, ada: Board, monkeypatch: pytest.MonkeyPatch
+    store: HookedStore, ada: Board
 ) -> None:
     """By the holder's own clock: nobody tells it."""
-    monkeypatch.setattr(lock, "FINISH_TIMEOUT_MS", 50)
     block = Block(ada.lock(A, ttl_ms=SHORT_MS))
 
     async def enter_and_go_on() -> None:
@@ -289,11 +283,10 @@ async def test_a_lock_whose_grant_was_long_under_way_is_lost_at_once(
     store.hooks.clear()
 
 
+@pytest.mark.limits(finish_timeout_ms=50)
 async def test_patience_ends_with_a_service_that_does_not_answer(
-    store: HookedStore, ada: Board, monkeypatch: pytest.MonkeyPatch
+    store: HookedStore, ada: Board
 ) -> None:
-    monkeypatch.setattr(finish, "FINISH_TIMEOUT_MS", 50)
-    monkeypatch.setattr(lock, "FINISH_TIMEOUT_MS", 50)
     gate = Gate()
     store.hook("before commit", gate)
     with pytest.raises(Unavailable, match=A):
@@ -302,14 +295,13 @@ async def test_patience_ends_with_a_service_that_does_not_answer(
     gate.open()
 
 
+@pytest.mark.limits(request_timeout_ms=50)
 async def test_a_lock_that_cannot_be_given_back_is_left_to_run_out(
     store: HookedStore,
     ada: Board,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The work is done: its commits were accepted, and the block ends well."""
-    monkeypatch.setattr(lock, "REQUEST_TIMEOUT_MS", 50)
     with caplog.at_level(logging.WARNING):
         async with ada.lock(A, ttl_ms=HOUR_MS):
             store.hook("before commit", failing(Unavailable("engine", "away")))
@@ -411,11 +403,9 @@ async def test_who_was_put_out_of_a_queue_asks_again(
     assert await ada.leases() == ()
 
 
-async def test_who_heard_late_of_the_grant_renews_before_the_block(
-    ada: Board, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(renewals_per_ttl=360_000)
+async def test_who_heard_late_of_the_grant_renews_before_the_block(ada: Board) -> None:
     """So that the block does not begin with a lease that is nearly over."""
-    monkeypatch.setattr(lock, "RENEWALS_PER_TTL", 360_000)
     granted = await ada.commit([Grant(A, "ada~other", HOUR_MS)])
     block = Block(ada.lock(A, ttl_ms=HOUR_MS))
     await queued(ada, A, 1)
@@ -439,7 +429,7 @@ async def test_who_may_lock_but_not_read_is_refused_and_does_not_wait_for_ever(
 # --- locks within locks ---------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("eager")
+@eager
 async def test_a_lost_outer_lock_ends_the_waiting_for_an_inner_one(
     opened: tuple[Service, HookedStore], ada: Board
 ) -> None:

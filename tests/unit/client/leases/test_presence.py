@@ -14,6 +14,7 @@ from blackboard.client.leases.presence import entries_that_end_with, presence_ke
 from blackboard.core.commit import Delete, Grant, Lease, Put, Release
 from blackboard.core.path import barrier_key, cut_key, identity_key
 from blackboard.errors import Fenced, LeaseHeld, SnapshotFirst, StepSuperseded
+from blackboard.limits import Limits
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
 from tests.conformance.workers import Block, apart, lease_of
@@ -24,9 +25,9 @@ ADA = identity_key("ada")
 
 
 @pytest.fixture
-async def opened(tmp_path: Path) -> AsyncIterator[tuple[Service, HookedStore]]:
+async def opened(tmp_path: Path, limits: Limits) -> AsyncIterator[tuple[Service, HookedStore]]:
     """A service over a hooked engine."""
-    async with service_over(tmp_path) as opened:
+    async with service_over(tmp_path, limits) as opened:
         yield opened
 
 
@@ -91,14 +92,13 @@ class Rival:
 
 
 @pytest.mark.parametrize("first_free", [True, False])
+@pytest.mark.limits(take_over_attempts_max=3)
 async def test_taking_over_looks_again_when_somebody_came_between(
     opened: tuple[Service, HookedStore],
     ada: Board,
-    monkeypatch: pytest.MonkeyPatch,
     first_free: bool,
 ) -> None:
     """TAKE_OVER_ATTEMPTS_MAX times in all."""
-    monkeypatch.setattr(presence, "TAKE_OVER_ATTEMPTS_MAX", 3)
     rival = Rival(opened[1], ada, times=2)
     if not first_free:
         await rival.take()
@@ -108,11 +108,11 @@ async def test_taking_over_looks_again_when_somebody_came_between(
     assert rival.looks == 3
 
 
+@pytest.mark.limits(take_over_attempts_max=3)
 async def test_taking_over_ends_when_it_never_succeeds(
-    opened: tuple[Service, HookedStore], ada: Board, monkeypatch: pytest.MonkeyPatch
+    opened: tuple[Service, HookedStore], ada: Board
 ) -> None:
     """With the last refusal, and nothing changed."""
-    monkeypatch.setattr(presence, "TAKE_OVER_ATTEMPTS_MAX", 3)
     rival = Rival(opened[1], ada, times=3)
     with pytest.raises((Fenced, LeaseHeld)):
         await Block(ada.attach(if_taken="take_over")).entered()

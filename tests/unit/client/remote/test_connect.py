@@ -12,13 +12,14 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
 import blackboard
-from blackboard.client.remote import channel
 from blackboard.client.remote.channel import Channel, Open
 from blackboard.client.remote.connect import Address
 from blackboard.core.commit import Epoch, Head
 from blackboard.errors import LocalProtocolError, Unavailable
+from blackboard.limits import Limits
 from blackboard.wire.answers import write_head
 from blackboard.wire.frames import MSGPACK
+from tests.lowered import lowered
 from tests.ports import free_port
 from tests.waiting import wait_until
 
@@ -63,9 +64,9 @@ async def test_fragments_are_put_together() -> None:
             assert told == HEADS
 
 
-async def test_what_is_no_frame_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.limits(connect_pauses_ms=(0, 3_600_000))
+async def test_what_is_no_frame_ends_the_connection(limits: Limits) -> None:
     """The client comes again, and says why once it has no patience left."""
-    monkeypatch.setattr(channel, "_BACKOFF_MS", (0, 3_600_000))
 
     connections = 0
 
@@ -81,7 +82,7 @@ async def test_what_is_no_frame_ends_the_connection(monkeypatch: pytest.MonkeyPa
     subprotocols = [Subprotocol("blackboard.v1+msgpack")]
     async with serve(rude, "127.0.0.1", 0, subprotocols=subprotocols) as server:
         url = f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
-        async with blackboard.connect(url, token="t", patience_ms=60_000) as client:
+        async with blackboard.connect(url, token="t", patience_ms=60_000, limits=limits) as client:
             with pytest.raises(Unavailable, match="not msgpack"):
                 await client.board("b").head()
         assert connections == 2
@@ -129,7 +130,9 @@ async def test_the_first_connection_waits_for_a_service_that_starts(
 
     with caplog.at_level(logging.WARNING):
         connecting = asyncio.ensure_future(
-            blackboard.connect(url, token="t", wait_ms=60_000, patience_ms=60_000)._begin()
+            blackboard.connect(
+                url, token="t", patience_ms=60_000, limits=lowered(connect_wait_ms=60_000)
+            )._begin()
         )
         await wait_until(is_waiting)
         subprotocol = Subprotocol("blackboard.v1+msgpack")
@@ -146,7 +149,9 @@ async def test_the_first_connection_waits_for_a_service_that_starts(
 async def test_it_says_why_when_it_gives_up(wait_ms: int, patience_ms: int) -> None:
     url = f"ws://127.0.0.1:{free_port()}"
     with pytest.raises(Unavailable, match="Connect call failed"):
-        await blackboard.connect(url, token="t", wait_ms=wait_ms, patience_ms=patience_ms)
+        await blackboard.connect(
+            url, token="t", patience_ms=patience_ms, limits=lowered(connect_wait_ms=wait_ms)
+        )
 
 
 async def test_it_does_not_wait_where_waiting_does_not_help() -> None:

@@ -12,7 +12,6 @@ import pytest
 from blackboard.client.board import Board
 from blackboard.client.client import Client
 from blackboard.client.link import Transport
-from blackboard.client.remote import channel
 from blackboard.client.remote.channel import Channel
 from blackboard.client.remote.link import RemoteTransport, connect
 from blackboard.core import access
@@ -23,6 +22,7 @@ from blackboard.core.checkpoints import (
     RetentionPolicy,
 )
 from blackboard.errors import NoSuchCheckpoint, OutcomeUnknown, Unavailable
+from blackboard.limits import Limits
 from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
 from tests.serving import Served, serving
@@ -30,7 +30,10 @@ from tests.unit.server.http.conversation import PATIENCE_S
 from tests.unit.server.http.line import CuttingStore, Line
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.usefixtures("no_marks_by_the_clock")
+pytestmark = [
+    pytest.mark.usefixtures("no_marks_by_the_clock"),
+    pytest.mark.limits(connect_pauses_ms=(0, 50)),
+]
 
 REQUEST = "0123456789abcdef"
 SHORT_MS = 300
@@ -75,12 +78,9 @@ async def line(served: Served) -> AsyncIterator[Line]:
 
 
 @pytest.fixture
-async def client(
-    served: Served, line: Line, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Client]:
+async def client(served: Served, line: Line, limits: Limits) -> AsyncIterator[Client]:
     """The operator over that line, with little patience once connected."""
-    monkeypatch.setattr(channel, "_BACKOFF_MS", (0, 50))
-    async with connect(line.url, token=served.token(), patience_ms=60_000) as client:
+    async with connect(line.url, token=served.token(), patience_ms=60_000, limits=limits) as client:
         channel_of(client).patience_ms = SHORT_MS
         yield client
 
@@ -168,11 +168,11 @@ async def test_what_was_never_sent_is_certainly_not_done(
         await asyncio.wait_for(DEEDS[method](client.link), PATIENCE_S)
 
 
+@pytest.mark.limits(connect_pauses_ms=(100,))
 async def test_what_waited_to_be_sent_as_the_connection_broke_is_not_in_doubt(
-    client: Client, line: Line, board: Board, monkeypatch: pytest.MonkeyPatch
+    client: Client, line: Line, board: Board
 ) -> None:
     """It breaks in the turn in which the request is made: not a byte of it has left."""
-    monkeypatch.setattr(channel, "_BACKOFF_MS", (100,))
     asking = asyncio.ensure_future(DEEDS["restore"](client.link))
     asyncio.get_running_loop().call_soon(channel_of(client)._forget, "broken")
     line.kill()

@@ -12,7 +12,7 @@ import pytest
 
 from blackboard.client.client import Client
 from blackboard.client.contexts import BOARD_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE
-from blackboard.client.remote import channel, stream
+from blackboard.client.remote import stream
 from blackboard.client.remote.connect import Address
 from blackboard.client.remote.link import RemoteTransport, connect
 from blackboard.client.watch import Watch
@@ -28,7 +28,7 @@ from blackboard.errors import (
     Unauthenticated,
     Unavailable,
 )
-from blackboard.limits import WATCHES_PER_CONNECTION_MAX
+from blackboard.limits import WATCHES_PER_CONNECTION_MAX, Limits
 from blackboard.server.requests import RequestHandler
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
@@ -57,9 +57,9 @@ async def line(served: Served) -> AsyncIterator[Line]:
 
 
 @pytest.fixture
-async def client(served: Served, line: Line) -> AsyncIterator[Client]:
+async def client(served: Served, line: Line, limits: Limits) -> AsyncIterator[Client]:
     """The operator, over that line."""
-    async with connect(line.url, token=served.token(), patience_ms=60_000) as client:
+    async with connect(line.url, token=served.token(), patience_ms=60_000, limits=limits) as client:
         yield client
 
 
@@ -254,10 +254,10 @@ async def test_a_lost_commit_says_what_is_known(
     assert (receipt.revision, receipt.duplicate) == (2, True)
 
 
-async def test_patience_ends(served: Served, line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.limits(connect_pauses_ms=(0, 3_600_000))
+async def test_patience_ends(served: Served, line: Line, limits: Limits) -> None:
     """Nothing waits for ever for a service that does not come back; nothing of it is applied."""
-    monkeypatch.setattr(channel, "_BACKOFF_MS", (0, 3_600_000))
-    async with connect(line.url, token=served.token(), patience_ms=60_000) as client:
+    async with connect(line.url, token=served.token(), patience_ms=60_000, limits=limits) as client:
         assert isinstance(client.link, RemoteTransport)
         board, held = client.board("b"), client.link._channel
         async with board.watch("public/**") as watch:
@@ -373,11 +373,9 @@ async def test_a_mark_that_was_asked_for_comes_after_a_cut(client: Client, line:
         assert await asyncio.wait_for(waiting, PATIENCE_S) == []
 
 
-async def test_a_slow_watcher_costs_little_and_misses_nothing(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(watch_queue_changes_max=10)
+async def test_a_slow_watcher_costs_little_and_misses_nothing(client: Client) -> None:
     """Its buffer is bounded, other calls go on, and later it gets everything from the log."""
-    monkeypatch.setattr(stream, "WATCH_QUEUE_CHANGES_MAX", 10)
     board = client.board("b")
     async with board.watch("public/**") as watch:
         held = watch._stream  # what the test is about has no public face

@@ -10,7 +10,6 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 import blackboard
-from blackboard.client.remote import channel
 from blackboard.client.remote.documents import document_token
 from blackboard.core import access
 from blackboard.core.access import Narrowing
@@ -24,6 +23,7 @@ from blackboard.errors import (
     Unavailable,
 )
 from blackboard.integrity.tokens import attenuate, unverified
+from blackboard.limits import Limits
 from blackboard.server.http import documents
 from blackboard.server.http import handshake as gate
 from blackboard.server.security import revocations
@@ -296,19 +296,18 @@ async def test_new_rights_count_at_once(served: Served) -> None:
         assert answer["error"]["data"]["code"] == "access_denied"
 
 
+@pytest.mark.limits(token_refresh_percent=0)
 async def test_a_client_with_a_source_of_tokens_never_runs_out(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: Served, limits: Limits
 ) -> None:
     """It asks for the next one in time; nobody who uses it notices."""
-    assert 0 < channel._REFRESHED_AT < 1
-    monkeypatch.setattr(channel, "_REFRESHED_AT", 0.0)
     given: list[str] = []
 
     async def source() -> str:
         given.append(served.token(ADA))
         return given[-1]
 
-    async with blackboard.connect(served.url, token=source) as client:
+    async with blackboard.connect(served.url, token=source, limits=limits) as client:
         board = client.board()
 
         async def has_refreshed_twice() -> bool:

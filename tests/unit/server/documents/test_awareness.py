@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from blackboard.client.client import Client
-from blackboard.client.documents import document
 from blackboard.core import access
 from blackboard.core.commit import signature
 from blackboard.core.documents.update import write_text
@@ -18,7 +17,12 @@ from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.encryption.store import SealedStore
 from blackboard.engines.redis.store import RedisStore
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.limits import AWARENESS_BYTES_MAX, AWARENESS_PER_SESSION_MAX, AWARENESS_STATES_MAX
+from blackboard.limits import (
+    AWARENESS_BYTES_MAX,
+    AWARENESS_PER_SESSION_MAX,
+    AWARENESS_STATES_MAX,
+    Limits,
+)
 from blackboard.server.documents import awareness as documents_presence
 from blackboard.server.documents import awareness as documents_whispers
 from blackboard.server.documents import session as documents_session
@@ -337,12 +341,10 @@ async def test_what_is_sealed_is_whispered_sealed(redis_url: str) -> None:
     await spy.aclose()
 
 
-async def test_a_replica_says_again_that_it_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(awareness_renew_ms=50)
+async def test_a_replica_says_again_that_it_is_there(tmp_path: Path, limits: Limits) -> None:
     """Browsers forget whom they have not heard of for 30 s; and it comes back with a new word."""
-    monkeypatch.setattr(document, "AWARENESS_RENEW_MS", 50)
-    async with Service(await SqliteStore.at(tmp_path, "memory")) as service:
+    async with Service(await SqliteStore.at(tmp_path, "memory"), limits=limits) as service:
         link = service.link(access.operator())
         assert pubsub_of(service.host.store) is None
         async with (

@@ -8,13 +8,11 @@ recorded, and those that the operator of the service began, count to nobody.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from secrets import token_hex
 from typing import Final
 
 from blackboard.core.commit import (
     ABSENT,
     Commit,
-    CommitId,
     Committed,
     Delete,
     Entry,
@@ -30,9 +28,10 @@ from blackboard.limits import (
     WATCHES_MAX,
     WATCHES_PER_ACCOUNT_MAX,
 )
+from blackboard.server.commit_queue import system_id
 from blackboard.server.pages import pages_of
 from blackboard.units import Milliseconds
-from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
+from blackboard.wire.codec import decode_value, encode_value, prepare
 
 BOARDS_BOARD: Final = "~boards"
 _BEGUN: Final = "system/begun"
@@ -122,8 +121,7 @@ class BegunBoards:
 
     async def _commit(self, epoch: str, ops: Sequence[Op], conditions: Sequence[KeyAt]) -> bool:
         """Whether it was committed; not if another board of the account began meanwhile."""
-        name = CommitId(SYSTEM_AGENT, 0, token_hex(8), 0)
-        commit = Commit(name, epoch, tuple(ops), tuple(conditions))
+        commit = Commit(system_id(), epoch, tuple(ops), tuple(conditions))
         (outcome,) = await self._store.commit(BOARDS_BOARD, [prepare(commit)])
         if isinstance(outcome, Conflict):
             return False

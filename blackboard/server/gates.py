@@ -1,0 +1,228 @@
+"""Every check that a commit passes between its request and the engine's decision, in order.
+
+`GATES` is the whole list. What is off for a service, a principal or a way in is not in the list of
+its commits (`CommitGates.names`), and costs them nothing.
+
+A gate with a `check` is called here, for each commit. The others stand where the commit is in their
+hands: around the request (audit, share), at its board (votes), in the queue and where a batch
+leaves it (room, token again, access number, encryption), and in the engine, which decides.
+
+Invariants
+- a commit that a gate refuses was not seen by any gate behind it, and changed nothing.
+- embedded and served commits pass the same gates in the same order: what the wire format has
+  validated is not validated again, and nothing queues for the processor in its own process.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from blackboard.core import access
+from blackboard.core.access import Principal
+from blackboard.core.commit import Commit
+from blackboard.encryption.store import SealedStore
+from blackboard.server.host import Host
+from blackboard.server.security.revocations import shared_of
+from blackboard.server.validation import check_commit
+
+Check = Callable[[Host, Principal, str, Commit], None]
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """When a gate is in the list: in words, and on a host, for a principal, whose commits are
+    `served` (come over a connection) or not."""
+
+    text: str
+    holds: Callable[[Host, Principal, bool], bool]
+
+
+ALWAYS: Final = When("always", lambda host, principal, served: True)
+SERVED: Final = When("over a connection", lambda host, principal, served: served)
+IN_PROCESS: Final = When("in its own process", lambda host, principal, served: not served)
+TOKEN: Final = When("under a token", lambda host, principal, served: bool(principal.credential))
+METERED: Final = When(
+    "with a rate", lambda host, principal, served: host.meters.meter(principal) is not None
+)
+METERED_PEER: Final = When(
+    "with a rate, over a connection",
+    lambda host, principal, served: served and METERED.holds(host, principal, served),
+)
+SHARED: Final = When(
+    "under a token, on Redis",
+    lambda host, principal, served: (
+        bool(principal.credential) and shared_of(host.store) is not None
+    ),
+)
+VOTED: Final = When(
+    "with lock masters", lambda host, principal, served: host.lock_masters is not None
+)
+SEALED: Final = When(
+    "with a master key", lambda host, principal, served: isinstance(host.store, SealedStore)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """One of them."""
+
+    name: str
+    refuses: str
+    """What, and with which error."""
+    why: str
+    """Why it stands here."""
+    when: When = ALWAYS
+    check: Check | None = None
+    """None: it stands further on, or around the request."""
+
+
+GATES: Final = (
+    Gate(
+        "audit",
+        "nothing; it records what the gates behind it refuse",
+        "around all others: no refusal gets past it",
+        TOKEN,
+    ),
+    Gate(
+        "rates",
+        "RateLimited: more requests or bytes than the account may send",
+        "costs least, and keeps what a flood costs small",
+        METERED_PEER,
+    ),
+    Gate(
+        "load",
+        "Overloaded: the event loop is late; admins are let through",
+        "before any work is done that would make it later",
+        SERVED,
+    ),
+    Gate(
+        "share",
+        "nothing; it waits until the account has its share of the processor",
+        "before the message is read, which is the first thing that costs time",
+        SERVED,
+    ),
+    Gate(
+        "serving",
+        "Unavailable while the service stops; EngineRefused while the engine would lose data",
+        "of no use to anybody if it is not served",
+        check=lambda host, principal, board, commit: host.check_serving(),
+    ),
+    Gate(
+        "token",
+        "Unauthenticated: expired or revoked; Unavailable: revocations are not known",
+        "before anything is said about boards and keys",
+        TOKEN,
+        lambda host, principal, board, commit: host.revocations.check(principal),
+    ),
+    Gate(
+        "board",
+        "AccessDenied: not a board of this principal; InvalidRequest: not a name",
+        "one comparison, before one for each operation",
+        check=lambda host, principal, board, commit: access.require_board(principal, board),
+    ),
+    Gate(
+        "form",
+        "InvalidRequest, LimitExceeded: a malformed key, number, value or note",
+        "what follows relies on it; the wire format has validated what is served",
+        IN_PROCESS,
+        lambda host, principal, board, commit: check_commit(commit),
+    ),
+    Gate(
+        "rights",
+        "AccessDenied: no right to a key of an operation, condition, fence or read",
+        "before the commit is counted or anybody waits for it",
+        check=lambda host, principal, board, commit: access.require_commit(principal, commit),
+    ),
+    Gate(
+        "log rate",
+        "RateLimited: the logs would grow faster than the account may let them",
+        "needs the encoded size; what is refused before is not counted",
+        METERED,
+    ),
+    Gate(
+        "votes",
+        "Unavailable: no majority of the lock masters votes for a lease",
+        "before the queue: a commit that waits for votes holds up no other one",
+        VOTED,
+    ),
+    Gate(
+        "room",
+        "Overloaded: too many commits, or bytes of them, are waiting",
+        "the last moment at which nothing was promised",
+    ),
+    Gate(
+        "token again",
+        "Unauthenticated, Unavailable: as `token`, of what happened while it was queued",
+        "as the batch leaves: a commit may have waited for seconds",
+        TOKEN,
+    ),
+    Gate(
+        "access number",
+        "Unauthenticated: another process revoked the token, and this one had not read that",
+        "with the batch, in the engine: nothing comes between it and the decision",
+        SHARED,
+    ),
+    Gate(
+        "encryption",
+        "Corrupt, LimitExceeded: a private value that cannot be encrypted or added to",
+        "next to the engine: nothing behind it sees a plain value",
+        SEALED,
+    ),
+    Gate(
+        "identity",
+        "StepSuperseded, AttemptTooOld, OutcomeUnknown; a retry gets its first answer",
+        "first in the engine: a retry is never decided twice",
+    ),
+    Gate(
+        "epoch",
+        "StaleEpoch: the commit is from before a restore or a loss",
+        "what it knows of the board is of another history",
+    ),
+    Gate(
+        "size",
+        "LimitExceeded, InvalidRequest: too many operations, conditions or fences, or nothing",
+        "bounds what the checks behind it cost",
+    ),
+    Gate(
+        "freeze",
+        "BoardFrozen: an admin froze the board",
+        "an incident overrides whatever the commit is about",
+    ),
+    Gate(
+        "barrier",
+        "SnapshotFirst: a checkpoint waits for this agent's state",
+        "before its fences: an agent that is asked answers first",
+    ),
+    Gate(
+        "fences",
+        "Fenced: a lease that the commit relies on is gone",
+        "before its conditions: its holder learns that it is not the holder",
+    ),
+    Gate(
+        "conditions",
+        "Conflict, FutureRevision, Compacted: a key or a prefix is not as it was read",
+        "before its operations, which are then certain of what they change",
+    ),
+    Gate(
+        "operations",
+        "Conflict, TypeMismatch, LimitExceeded: an operation cannot be applied, or a quota",
+        "last: the quotas count what would be there afterwards",
+    ),
+)
+"""All gates; `core/model.py::decide` has the order in the engine, from `identity` on."""
+
+
+class CommitGates:
+    """The gates of one principal's commits."""
+
+    def __init__(self, host: Host, principal: Principal, *, served: bool) -> None:
+        self._host = host
+        on = tuple(gate for gate in GATES if gate.when.holds(host, principal, served))
+        self.names = tuple(gate.name for gate in on)
+        """Those that are on, in order."""
+        self._checks = tuple(gate.check for gate in on if gate.check is not None)
+
+    def check(self, principal: Principal, board: str, commit: Commit) -> None:
+        """Pass those that can be passed before the commit is encoded. Errors: theirs."""
+        for check in self._checks:
+            check(self._host, principal, board, commit)
