@@ -83,7 +83,7 @@ def watch(
                 printer.state(watch.revision, sorted(watch.state.values(), key=lambda e: e.key))
             await _print_all(watch, printer, count)
 
-    # It keeps waiting: its service may be restarted.
+    # It keeps trying, because its service may be restarting.
     session.with_client_and_board(flags, follow, patience_ms=DEFAULT.connection.request_timeout_ms)
 
 

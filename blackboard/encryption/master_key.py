@@ -90,7 +90,7 @@ def new_master_key() -> str:
 async def from_command(
     command: str, timeout_ms: Milliseconds = DEFAULT.encryption.key_command_timeout_ms
 ) -> LocalWrapper:
-    """The keys that a command prints. Errors: InvalidRequest, which shows nothing that it printed.
+    """The keys that a command prints. Errors: InvalidRequest, without its output.
 
     The command is split as a shell would, and run without one. It may take `timeout_ms`.
     """

@@ -62,7 +62,7 @@ def timed(work: Callable[[], T], charge: Callable[[int], None]) -> T:
 
 
 def charged(work: Callable[[], T]) -> T:
-    """Do `work` here and now; its payer is charged for the time of this thread."""
+    """Run `work` in this thread and charge the thread's time to the payer of this task."""
     found = _PAYER.get()
     return work() if found is None else timed(work, found.charge)
 

@@ -92,7 +92,7 @@ MUTANTS = (
     Mutant(
         "a claim that is cancelled while taken stays",
         "blackboard/client/leases/claim.py",
-        "                await _quietly(self._undo(self._task), None)\n            raise",
+        "                await self._quietly(self._undo(self._task), None)\n            raise",
         "                pass\n            raise",
         f"{UNIT}/client/leases/test_interrupted.py -k cancel-claim",
     ),
@@ -100,7 +100,7 @@ MUTANTS = (
         "a task whose end is refused is not returned",
         "blackboard/client/leases/claim.py",
         "        except BaseException as error:\n"
-        "            await _quietly(self._failed(task, error), error)\n"
+        "            await self._quietly(self._failed(task, error), error)\n"
         "            raise\n",
         "",
         f"{BOARD} -k end_that_is_refused",

@@ -414,7 +414,7 @@ class Document:
         while True:
             if self._presence_clock != sent or loop.time() >= renewal:
                 self._presence_clock += 1
-                told, renewal = (
+                sent, renewal = (
                     self._presence_clock,
                     loop.time() + self._limits.client.awareness_renew_ms / 1000,
                 )

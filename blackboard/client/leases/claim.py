@@ -411,7 +411,8 @@ class Claim:
         return await self._board.list(self._pattern, after=after, limit=entries)
 
     async def _take(self, entry: Entry) -> Task | None:
-        """Claim `entry`; None if somebody was faster, it changed, or was tried too often."""
+        """Claim `entry`; None if another claimer was faster, it changed, or it was tried too
+        often."""
         for _ in range(self._limits.client.claim_take_attempts_max):
             found = await self._board.entry(tries_key(entry.key))
             try:

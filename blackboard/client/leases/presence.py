@@ -190,7 +190,7 @@ class Attachment(Lock, Generic[BoardT]):
     # --- additions to the commits of a lock ----------------------------------------------------
 
     async def _ask(self) -> None:
-        """As a lock; if somebody else takes the identity at the same time, try again."""
+        """As for a lock; if another process takes the identity at the same time, try again."""
         attempts_max = self._limits.client.take_over_attempts_max if self._takes_over else 1
         for _ in range(attempts_max - 1):
             try:

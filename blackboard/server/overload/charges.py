@@ -458,7 +458,7 @@ def measured(work: Coroutine[Any, Any, T], charge: Callable[[int], None]) -> Gen
             result: T = end.value
             return result
         finally:
-            del step  # an error holds this frame: it must not be held by it
+            del step  # an error refers to this frame, so the frame must not refer to the error
         try:
             step = partial(work.send, (yield awaited))
         except BaseException as error:  # noqa: BLE001 - whatever it is, `work` gets it
