@@ -221,7 +221,7 @@ blackboard token inspect - < token
 blackboard token inspect  # the one in use""",
 )
 def inspect(context: typer.Context, which: Annotated[str | None, _TOKEN] = None) -> None:
-    """Show the content of a token: its subject, its rights, its id.
+    """Show the content of a token: its subject, rights and id.
 
     The token is not verified; blackboard grants has the service verify it.
     """

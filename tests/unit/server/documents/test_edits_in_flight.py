@@ -119,9 +119,9 @@ async def test_what_builds_on_an_edit_is_not_told_before_it(tmp_path: Path) -> N
             for data in (first, second):
                 edit = EditInFlight(member, crdt.read_update(data))
                 room._in_flight._in_flight[data] = edit
-            room._tell_acknowledged([second])
+            room._forward_acknowledged([second])
             assert not room.live.clocks
-            room._tell_acknowledged([first, second])
+            room._forward_acknowledged([first, second])
             assert room._in_flight.find(first) == EditInFlight(
                 member, crdt.read_update(first), True
             )
@@ -148,7 +148,7 @@ async def test_what_cannot_be_told_is_not_passed_over(
             edits = [peer.edit(word) for word in ("a", "b")]
             for data in edits:
                 room._in_flight._in_flight[data] = EditInFlight(ann, crdt.read_update(data))
-            room._tell_acknowledged(edits)
+            room._forward_acknowledged(edits)
             async with asyncio.timeout(TIMEOUT_S):
                 await asyncio.wait([room._task])
             assert room._task.cancelled()
