@@ -21,6 +21,14 @@ PYTEST := $(RUN)pytest -n $(WORKERS) --dist worksteal \
 # Tests start processes by the hundred: each would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Types are checked beside the tests, which wait a good deal; what mypy says follows the tests.
+define tests_and_types
+	@said=$$(mktemp); trap 'rm -f "$$said"' EXIT; \
+	$(MAKE) types >"$$said" 2>&1 & types=$$!; \
+	code=0; $(PYTEST) $(1) || code=$$?; \
+	wait $$types || code=$$?; cat "$$said"; exit $$code
+endef
+
 .PHONY: help venv servers demo lint types check test test-all versions chaos mutants proof audit bench constraints clean
 
 help: ## List the verbs
@@ -47,17 +55,18 @@ types: $(STAMP)
 	$(RUN)mypy --strict $(PYTHON_FOLDERS)
 
 # Which tests belong to which of these three: tests/tiers.py.
-check: $(STAMP) lint types ## Check what needs no server: style, types, rules, units: two minutes
-	@echo "check: the quick tests, $(WORKERS) at a time"
-	@$(PYTEST) -q -m quick
+check: $(STAMP) lint ## Check what needs no server: style, types, rules, units: two minutes
+	@echo "check: types, and the quick tests, $(WORKERS) at a time"
+	$(call tests_and_types,-q -m quick)
 
-test: $(STAMP) servers lint types ## Check all behaviour, on each engine and transport: ten minutes
-	@echo "test: each behaviour once, $(WORKERS) tests at a time"
-	@$(PYTEST) -m "not long"
+test: $(STAMP) servers lint ## Check all behaviour, on each engine and transport: ten minutes
+	@echo "test: types, and each behaviour once, $(WORKERS) tests at a time"
+	$(call tests_and_types,-m "not long")
 
-test-all: $(STAMP) servers lint types ## Check everything, as CI does: the long forms, too
-	@echo "test-all: every test, $(WORKERS) at a time"
-	@$(PYTEST)
+test-all: export BLACKBOARD_TEST_SPAWN := 1
+test-all: $(STAMP) servers lint ## Check everything, as CI does: the long forms, too
+	@echo "test-all: types, and every test, $(WORKERS) at a time"
+	$(call tests_and_types,)
 
 versions: servers ## Run the quick checks under every Python that is here (WHOLE=1 for all tests)
 	@tools/versions.sh

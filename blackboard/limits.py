@@ -335,9 +335,6 @@ ACCOUNTS_TOLD_MAX: Final = 16
 # --- access ---------------------------------------------------------------------------------------
 NARROWINGS_MAX: Final = 8
 """Times that a token can be narrowed: enough for sub-agents of sub-agents."""
-REVOCATIONS_MAX: Final = 65_536
-"""Tokens and principals that are revoked at the same time; a record ends when its token would
-have."""
 REVOKED_TTL_MS: Final = 366 * 24 * 3600 * 1000
 """Time for which a revoked token of unknown validity is remembered: the longest that a token is
 valid (the operator's: a year)."""
@@ -345,19 +342,6 @@ ACCESS_STALE_MS: Final = 15_000
 """A service process that could not read the record of revocations for this long refuses tokens."""
 
 # --- audit ----------------------------------------------------------------------------------------
-AUDIT_QUEUE_MAX: Final = 10_000
-"""Audit records of one process that wait to be written; further ones are only counted."""
-AUDIT_WINDOW_MS: Final = 60_000
-"""Refusals that repeat within this time are counted instead of recorded, so that a flood cannot
-fill the disk."""
-AUDIT_ALIKE_MAX: Final = 16
-"""Refusals of one principal by one method that are recorded one by one in AUDIT_WINDOW_MS."""
-AUDIT_REFUSALS_MAX: Final = 128
-"""Refusals of all that are recorded one by one in AUDIT_WINDOW_MS."""
-AUDIT_KINDS_MAX: Final = 64
-"""Kinds of refusals (principal, token, method, board, outcome) that are counted separately."""
-AUDIT_BATCH_MAX: Final = 256
-"""Audit records of one commit."""
 AUDIT_KEPT_MS: Final = 90 * 24 * 3600 * 1000
 """Time for which an audit record is kept; export them to keep them longer."""
 
@@ -557,6 +541,30 @@ class BoardLimits(LimitGroup):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SecurityLimits(LimitGroup):
+    """What a service records of refusals, and how much it keeps of what it refuses."""
+
+    audit_queue_max: int = 10_000
+    """Audit records of one process that wait to be written; further ones are only counted."""
+    audit_window_ms: int = 60_000
+    """Refusals that repeat within this time are counted instead of recorded, so that a flood cannot
+    fill the disk."""
+    audit_alike_max: int = 16
+    """Refusals of one principal by one method that are recorded one by one in AUDIT_WINDOW_MS."""
+    audit_refusals_max: int = 128
+    """Refusals of all that are recorded one by one in AUDIT_WINDOW_MS."""
+    audit_kinds_max: int = 64
+    """Kinds of refusals (principal, token, method, board, outcome) that are counted separately."""
+    audit_batch_max: int = 256
+    """Audit records of one commit."""
+    audit_retry_ms: int = 500
+    """Pause before audit records that could not be written are written again."""
+    revocations_max: int = 65_536
+    """Tokens and principals that are revoked at the same time; a record ends when its token would
+    have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EncryptionLimits(LimitGroup):
     """What a service that encrypts keeps and waits for."""
 
@@ -623,6 +631,7 @@ class Limits(LimitGroup):
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)
     watch: WatchLimits = field(default_factory=WatchLimits)
     boards: BoardLimits = field(default_factory=BoardLimits)
+    security: SecurityLimits = field(default_factory=SecurityLimits)
     encryption: EncryptionLimits = field(default_factory=EncryptionLimits)
     agents: AgentLimits = field(default_factory=AgentLimits)
 

@@ -90,8 +90,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("redis_binary", found or [None], ids=names, indirect=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by the servers that they use, and by the tiers that they belong to."""
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Read no file that has no test of `make check`, if those are all that is wanted."""
+    if config.option.markexpr != "quick" or collection_path.suffix != ".py":
+        return None
+    path = collection_path.relative_to(config.rootpath).as_posix()
+    return None if tiers.may_be_quick(path) else True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Mark tests by the servers that they use, and by the tiers that they belong to.
+
+    What is left of them, after those that were not asked for, is dealt out to the workers.
+    """
+    _mark(items)
+    yield
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    items[:] = tiers.dealt(items, workers)
+
+
+def _mark(items: list[pytest.Item]) -> None:
     for item in items:
         names = getattr(item, "fixturenames", ())
         if "redis_binary" in names:

@@ -24,6 +24,7 @@ REGISTRY = re.compile(
     r"pypi\.(?:org|python)|pythonhosted\.org|deb\.debian\.org|registry\.npmjs|crates\.io"
     r"|golang\.org"
 )
+CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]{4,}")
 _OPERATIONS = (
     "Append Delete DeletePrefix Expire Grant HeldFence Increment KeyAt PrefixUnchanged Put Release"
     " Renew"
@@ -34,6 +35,38 @@ SAME_NOUN = {
     "Version": "as an archive keeps it, and decoded for people",
 } | dict.fromkeys(_OPERATIONS.split(), "as the rules take it, and as JSON is validated")
 """Classes of one name in two modules, and why both are the same noun."""
+PATCHED_LIMITS = {
+    "of the format, which all processes share: data of its size is too large to make": (
+        "ACCOUNT_INBOX_KEYS_MAX ACCOUNT_KEYS_MAX BOARD_KEYS_MAX CHECKPOINTS_MAX "
+        "DOCUMENT_BYTES_MAX DOCUMENT_UPDATE_BYTES_MAX FRAME_BYTES_MAX HOLD_MS_MAX LANES_MAX "
+        "LEASES_MAX LEASES_PER_ACCOUNT_MAX LEASE_WAITERS_MAX LIST_ENTRIES_MAX LOG_ENTRIES_MAX "
+        "MANIFEST_BYTES_MAX NAMESPACE_BYTES_MAX NAMESPACE_KEYS_MAX OPERATIONS_MAX "
+        "OVERLAP_CLIENTS_MAX PAGE_BYTES_MAX READ_KEYS_MAX RESTORE_CHANGES_MAX RESYNC_BYTES "
+        "SEALED_SEARCH_MAX "
+    ),
+    "of a service, an engine or an archive: a constant still": (
+        "ACCESS_STALE_MS ARCHIVE_PAGE_ENTRIES ARCHIVE_PAUSE_MS ARCHIVE_REST_MS "
+        "ARCHIVE_STEP_PAUSE_MS AWARENESS_TTL_MS BATCH_BYTES_MAX BLOB_GRACE_MS BOARDS_MAX "
+        "BOARDS_PER_ACCOUNT_MAX BOARDS_PER_PRINCIPAL_MAX COMMITS_QUEUED_MAX CONNECTIONS_MAX "
+        "CONNECTIONS_PER_PRINCIPAL_MAX DOCUMENTS_MAX DOCUMENT_SESSIONS_MAX DOCUMENT_TAIL_BYTES "
+        "DOCUMENT_TAIL_UPDATES DRAIN_TIMEOUT_MS ENGINE_CHECK_INTERVAL_MS ENGINE_RETRY_MS "
+        "FLIGHTS_MAX HANDSHAKE_TIMEOUT_MS IMPORT_IDLE_MS INTAKE_ACCOUNT_BYTES_MAX "
+        "INTAKE_BYTES_MAX INTAKE_SMALL_BYTES LOCK_MASTER_TIMEOUT_MS LOOP_LAG_MS_MAX "
+        "LOOP_LOOK_MS METERS_MAX PROGRESS_INTERVAL_MS READS_WAITING_MAX RECOVER_WAIT_MS "
+        "REPLICA_WAIT_MS REQUESTS_IN_FLIGHT_MAX REQUEST_TIMEOUT_MS RESTORE_HOLDS_MAX "
+        "SEND_TIMEOUT_MS SWEEP_ENTRIES_MAX SWEEP_INTERVAL_MS UNGREETED_MAX WATCHES_MAX "
+        "WATCHES_PER_ACCOUNT_MAX WATCH_BATCH_BYTES_MAX WATCH_QUEUE_CHANGES_MAX WHY_COMMITS_MAX "
+        "WHY_DEPTH_MAX "
+    ),
+    "private to a module: where it begins to do something another way": (
+        "OWED_ROWS_MAX OWED_ROWS_MIN PAID_ROWS RESTED_WRITES ROUND_US STEP_KEYS _APART_OPS "
+        "_CLOSE_TIMEOUT_S _COMPACTION_DELAY_S _COMPACT_ROWS _COMPACT_SLICE _COPY_AFTER_S "
+        "_DECODED_BYTES _DRIFT_S _EXPIRY_S _FEW_CHANGES _HTTP_TIMEOUT_S _LAST_COMPACTION_S "
+        "_LIST_PAGES_MAX _LOOK_BACK_MAX _PATIENT_MS _SHARED_S _TAIL_WAIT_MS _WAL_PAGES "
+    ),
+}
+"""Constants that tests patch, and why they are no fields of `Limits`. The list only gets shorter.
+"""
 POLLING = "tests/waiting.py"  # the one home of bounded polling
 
 Rule = Callable[[Source], list[str]]
@@ -195,6 +228,29 @@ def repeated_classes(files: list[Source]) -> list[str]:
     ]
 
 
+def patched_limits(source: Source) -> list[str]:
+    """Constants of a module that a test replaces; what can be passed in is passed in."""
+    known = set(" ".join(PATCHED_LIMITS.values()).split())
+    return [
+        f"{source.path}:{line}: {name} is patched: pass it in (the mark `limits`)"
+        for name, line in patches(source.tree)
+        if name not in known
+    ]
+
+
+def patches(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Each constant that is set by `monkeypatch.setattr`, with its line."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(attr="setattr"),
+                args=[ast.Constant(value=str(path)), _] | [_, ast.Constant(value=str(path)), _],
+            ):
+                name = path.rpartition(".")[2]
+                if CONSTANT.fullmatch(name):
+                    yield name, node.lineno
+
+
 def check(rule: Rule, files: list[Source]) -> None:
     """Fail with every offender that `rule` finds in those files."""
     report("\n".join(chain.from_iterable(map(rule, files))))
@@ -249,6 +305,14 @@ def test_repeated_classes_are_found() -> None:
     assert repeated_classes([one, other]) == ["Past: blackboard/one.py, blackboard/other.py"]
 
 
+def test_tests_pass_limits_in() -> None:
+    """They replace no constant but those that are listed, and each of these is needed."""
+    files = sources("tests")
+    check(patched_limits, files)
+    patched = {name for source in files for name, _ in patches(source.tree)}
+    assert set(" ".join(PATCHED_LIMITS.values()).split()) - patched == set()
+
+
 def test_folders_are_small() -> None:
     """A folder is a role that can be taken in at a glance."""
     report("\n".join(full_folders([source.path for source in sources("blackboard")])))
@@ -269,6 +333,11 @@ BAD: list[tuple[Rule, str, str]] = [
     (missing_module_docstrings, "x = 1", '"""Why."""'),
     (missing_docstrings, "class A:\n    'Why.'\n    def b(self): ...", "def _f(): ..."),
     (missing_docstrings, "def f(): ...", "class A:\n    'Why.'\n    def __len__(self): ..."),
+    (
+        patched_limits,
+        'm.setattr("a.MERGE_ATTEMPTS_MAX", 1)',
+        'm.setattr(a, "LEASES_MAX", 1); m.setattr(a, "merge", 1)',
+    ),
     (unfinished_work, "# TO" + "DO: later", "# TO" + "DO: https://example.org/1"),
     (machine_paths, "open('/" + "root/x')", "https://example.org/root/x"),
     (registry_hosts, "https://pypi" + ".org/simple", "pip install agent-blackboard"),

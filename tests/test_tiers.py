@@ -1,13 +1,16 @@
 """The table of tiers speaks of tests that exist, and says what it is meant to say."""
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from tests.source_tree import sources
-from tests.tiers import LONG, QUICK, Rule, other_kinds
+from tests.tiers import LONG, QUICK, SLOW, Rule, dealt, may_be_quick, other_kinds
 
-RULES = [*LONG, *QUICK]
+RULES = [*LONG, *QUICK, *SLOW]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.reason.replace(" ", "-"))
@@ -25,3 +28,53 @@ def test_a_second_kind_of_server_is_known_by_its_name() -> None:
         assert rule.holds(f"tests/faults/test_full.py::TestA::test_a[client-{name}-True]")
         assert not rule.holds(f"tests/faults/test_full.py::test_a[other than {name[:3]}]")
         assert not rule.holds(f"tests/a.py::TestRedisStore::test_a[{name}]")
+
+
+def test_quick_rules_speak_of_files() -> None:
+    """Each of some that are there; and of none that needs a service or a server."""
+    paths = [str(found.path) for found in sources("tests")]
+    for rule in QUICK:
+        assert any(rule.holds(path) for path in paths), rule
+    assert not may_be_quick("tests/acceptance/test_cli.py")
+    assert not may_be_quick("tests/unit/server/test_feed.py")
+    assert not may_be_quick("tests/conformance/test_board_redis.py")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 7])
+def test_slow_tests_are_dealt_out_first(request: pytest.FixtureRequest, workers: int) -> None:
+    """Each worker's share begins with its share of them; none is lost, and none comes twice."""
+    items: list[pytest.Item] = [
+        pytest.Function.from_parent(request.node.parent, name=f"test_{n}", callobj=lambda: None)
+        for n in range(29)
+    ]
+    slow = items[3:17]
+    for item in slow:
+        item.add_marker("slow")
+    order = dealt(items, workers)
+    assert len(order) == 29
+    assert set(order) == set(items)
+    for worker in range(workers):
+        share = order[29 * worker // workers : 29 * (worker + 1) // workers]
+        first = slow[worker::workers]
+        assert share[: len(first)] == first[: len(share)]
+
+
+def test_costs_are_told_by_file(tmp_path: Path) -> None:
+    """Of all workers, and of processes that a test started."""
+    burn = "sum(i * i for i in range(3_000_000))"
+    texts = {
+        "test_idle.py": "def test_a(): pass\ndef test_b(): pass\n",
+        "test_busy.py": f"import subprocess, sys\ndef test_c(): {burn}\n"
+        f"def test_d(): subprocess.run([sys.executable, '-c', '{burn}'])\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.costs", "-p", "no:cacheprovider", "-n"]
+    done = subprocess.run([*command, "2", "."], cwd=tmp_path, capture_output=True, text=True)
+    rows = [line.split() for line in done.stdout.partition(" costs ")[2].splitlines()]
+    table = {row[3]: row for row in rows if len(row) == 4 and row[3].endswith(".py")}
+    assert [(path, row[0]) for path, row in table.items()] == [
+        ("test_busy.py", "2"),
+        ("test_idle.py", "2"),
+    ], done.stdout
+    assert float(table["test_busy.py"][2]) > float(table["test_idle.py"][2])

@@ -1,17 +1,19 @@
 """Which tests `make check`, `make test` and `make test-all` run: the one place where that is said.
 
-- `make check` runs what is `quick`: the repository's own rules, units that need no server, and one
-  suite of the board and one of the store, on SQLite.
+- `make check` runs what is `quick`: the repository's own rules, units that need neither a server
+  nor a service, and one suite of the board and one of the store, on SQLite.
 - `make test` runs what is not `long`: what shows each behaviour on every engine and transport, and
   under every fault, once.
 - `make test-all` runs everything, and so does pytest by itself.
 
-A test is long if it repeats on another server, or with other dice, what another one shows.
+A test is long if it repeats on another server, or with other dice, what another one shows. One
+that is repeated with more dice takes its rounds from `few_or_many`.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import pytest
 
@@ -49,31 +51,72 @@ LONG = (
     Rule(r"::TestBoardSealed::", "TestBoardSealedRedis has the rules in which values are sealed"),
     Rule(r"::test_every_run_keeps_what_is_promised\[[1-7]\]", "more seeds"),
     Rule(r"^tests/faults/test_redlock_\w+\.py::.*\[5-", "five lock masters, after three"),
+    Rule(r"::TestSqliteStoreInMemory::", "TestSealedSqliteStore is in front of that level"),
+    Rule(r"::TestClientsOnRedis::", "what runs above the engine was tried over WebSocket"),
     # What tests are tried on: it changes when they do, not when the product does.
     Rule(r"/test_simulation\.py::test_a_planted_fault_is_found\[", "what the simulation finds"),
     Rule(r"::test_a_mutant_is_found_out\[", "what the walks of the machine find"),
+    Rule(r"::test_the_same_walks_find_nothing_wrong$", "and that they find nothing else"),
     Rule(r"::test_scripts_do_the_same_on_a_real_server\[", "the simulation's server is a server"),
 )
 
 QUICK = (
-    Rule(r"^tests/test_\w+\.py::", "the repository itself"),
+    Rule(r"^tests/test_\w+\.py", "the repository itself"),
     Rule(r"^tests/simulation/", "a simulated clock"),
-    Rule(
-        r"^tests/unit/(?!.*/test_processes\.py|.*/test_serve\.py)",
-        "modules without processes of their own",
-    ),
-    Rule(r"::(TestBoardEmbedded|TestSqliteStore)::", "one suite of the board, one of the store"),
+    Rule(r"^tests/unit/(?!server/|client/|runtime/)", "modules without a service"),
+    Rule(r"^tests/conformance/test_board_embedded\.py", "one suite of the board"),
+    Rule(r"^tests/conformance/test_store_sqlite\.py", "and one of the store"),
 )
+"""They speak of whole files: the others need not even be read to run what is quick."""
+SLOW = (
+    Rule(r"^tests/(faults|guarantees)/", "processes that are killed, over and over"),
+    Rule(r"::test_the_examples_in_the_help_work$", "a process for each line"),
+    Rule(
+        r"::test_a_row_that_claims_more_than_any_of_ours_is_refused$", "a value of the largest size"
+    ),
+)
+"""Tests that are slow, beside those that are marked so where they stand."""
 SLOWER = ("redis", "cluster", "postgres", "slow")
 """Marks of tests that are not quick, whatever rule holds."""
+
+
+def few_or_many(few: int, many: int) -> pytest.MarkDecorator:
+    """Run a test with `few` rounds, its parameter `rounds`, and with `many` in make test-all."""
+    slow = pytest.mark.slow
+    both = [
+        pytest.param(few, id="few", marks=slow),
+        pytest.param(many, id="many", marks=[slow, pytest.mark.long]),
+    ]
+    return pytest.mark.parametrize("rounds", both)
+
+
+def may_be_quick(path: str) -> bool:
+    """Whether the file at `path`, as test ids begin with, can have quick tests."""
+    return any(rule.holds(path) for rule in QUICK)
+
+
+def dealt(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
+    """The same tests in another order: each worker begins with its share of the slow ones.
+
+    A worker of pytest-xdist first gets an equal share, in order. A slow test that is left to the
+    end is waited for by all of them.
+    """
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    others = iter([item for item in items if not item.get_closest_marker("slow")])
+    order = list[pytest.Item]()
+    for worker in range(workers):
+        order += slow[worker::workers]
+        order += islice(others, len(items) * (worker + 1) // workers - len(order))
+    return order + list(others)
 
 
 def mark(items: Iterable[pytest.Item]) -> None:
     """Mark each test as quick or long, or as neither."""
     for item in items:
-        if any(rule.holds(item.nodeid) for rule in LONG):
+        test_id = item.nodeid
+        if any(rule.holds(test_id) for rule in LONG):
             item.add_marker("long")
-        if not any(map(item.get_closest_marker, SLOWER)) and any(
-            rule.holds(item.nodeid) for rule in QUICK
-        ):
+        if any(rule.holds(test_id) for rule in SLOW):
+            item.add_marker("slow")
+        if may_be_quick(test_id) and not any(map(item.get_closest_marker, SLOWER)):
             item.add_marker("quick")

@@ -60,11 +60,11 @@ class Host:
     def __post_init__(self) -> None:
         self.load = Load()
         self.shares = Shares()
-        self.charges = Charges()
+        self.charges = Charges(limits=self.limits)
         self.meters = Meters(self.rates)
-        self.revocations = Revocations(self.store)
+        self.revocations = Revocations(self.store, self.limits)
         self.permits = Permits(self.store, self.revocations)
-        self.audit = Audit(self.store)
+        self.audit = Audit(self.store, self.limits)
         if isinstance(self.store, SealedStore):
             self.store.keys.made = partial(self.audit.note_service, "make_key")
             self.store.keys.scrubbed = self._note_scrub

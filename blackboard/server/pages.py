@@ -5,7 +5,7 @@ key that the reader may read (docs/decisions/0035-readable-ranges.md).
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -129,24 +129,23 @@ async def listed(source: Source, reach: Reach, sieve: Sieve, after: Key | None) 
     return replace(shown, entries=tuple(sieve.found), next_key=sieve.last)
 
 
-async def pages_of(store: Store, board: str, prefix: Prefix) -> AsyncIterator[Reading]:
+async def paged(page: Callable[[Key | None], Awaitable[Reading]]) -> AsyncIterator[Reading]:
+    """The pages of a listing, from the first to the last: `page` gets the one after a key."""
+    after: Key | None = None
+    while True:
+        found = await page(after)
+        yield found
+        after = found.next_key
+        if after is None:
+            return
+
+
+def pages_of(store: Store, board: str, prefix: Prefix) -> AsyncIterator[Reading]:
     """All entries of a board below a prefix ("" = the whole board), page by page, as they are; two
     pages may be of two revisions."""
-    after: Key | None = None
-    while True:
-        page = await store.list(board, prefix, after=after, limit=LIST_ENTRIES_MAX)
-        yield page
-        after = page.next_key
-        if after is None:
-            return
+    return paged(lambda after: store.list(board, prefix, after=after, limit=LIST_ENTRIES_MAX))
 
 
-async def archived_pages(archive: Archive, at: Point) -> AsyncIterator[Reading]:
+def archived_pages(archive: Archive, at: Point) -> AsyncIterator[Reading]:
     """All entries of a board as they were at a point, page by page."""
-    after: Key | None = None
-    while True:
-        page = await archive.list(at, "", after=after, limit=LIST_ENTRIES_MAX)
-        yield page
-        after = page.next_key
-        if after is None:
-            return
+    return paged(lambda after: archive.list(at, "", after=after, limit=LIST_ENTRIES_MAX))

@@ -12,7 +12,11 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Any, Self
 
+from tests.acceptance.prepared import prepared
+
 TIMEOUT_S = 60
+SPAWNS = bool(os.environ.get("BLACKBOARD_TEST_SPAWN"))
+"""Whether each command starts an interpreter, as a user's does (`make test-all`)."""
 COMMAND = (sys.executable, "-m", "blackboard")
 
 
@@ -34,19 +38,28 @@ class Shell:
         self, *arguments: str, code: int = 0, given: str | bytes = b""
     ) -> "subprocess.CompletedProcess[str]":
         """Run a command to its end, and check its exit code."""
-        done = subprocess.run(
-            [*COMMAND, *arguments],
-            input=given.encode() if isinstance(given, str) else given,
-            capture_output=True,
-            cwd=self.home,
-            env=self.environ,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
+        done = self._ended(arguments, given.encode() if isinstance(given, str) else given)
         out, err = done.stdout.decode(), done.stderr.decode()
         assert done.returncode == code, f"{arguments} ended with {done.returncode}: {out}{err}"
         assert "Traceback" not in err, err
         return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+
+    def _ended(
+        self, arguments: tuple[str, ...], given: bytes
+    ) -> "subprocess.CompletedProcess[bytes]":
+        """The process of a command: a prepared one, unless BLACKBOARD_TEST_SPAWN is set."""
+        if SPAWNS:
+            return subprocess.run(
+                [*COMMAND, *arguments],
+                input=given,
+                capture_output=True,
+                cwd=self.home,
+                env=self.environ,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+        others = tuple((name, text) for name, text in self.environ.items() if not _ours(name))
+        return prepared(others).run(arguments, given, self.home, self.environ, TIMEOUT_S)
 
     def out(self, *arguments: str, given: str | bytes = b"") -> str:
         """What a command that succeeds prints."""
@@ -166,6 +179,11 @@ class Running:
         except Empty:
             rest = f"{self.lines}{_rest(self._out)}{_rest(self._err)}"
             raise AssertionError(f"no {wanted}; exit {self._process.poll()}: {rest}") from None
+
+
+def _ours(name: str) -> bool:
+    """Whether the program reads a variable when it runs, and not when it is imported."""
+    return name.startswith("BLACKBOARD_")
 
 
 def _kill_session(leader: int) -> None:

@@ -55,7 +55,7 @@ class BoardAgents:
         return await team.operator()
 
 
-class BoardSuite(
+class EngineRules(
     BoardAgents,
     BoardWriteRules,
     BoardReadRules,
@@ -76,14 +76,24 @@ class BoardSuite(
     BranchRules,
     FreezeRules,
     DocumentRules,
+    AccountRules,
+):
+    """The rules that an engine has a part in: those of commits, reads, leases and the history."""
+
+
+class ClientRules(
+    BoardAgents,
     DocumentPeerRules,
     DocumentPastRules,
     AgentStepRules,
     AgentLifeRules,
     JournalRules,
     ApprovalRules,
-    AccountRules,
     AgentRestoreRules,
     AgentFreezeRules,
 ):
+    """The rules of what is made of those: agents, journals, approvals, documents among peers."""
+
+
+class BoardSuite(EngineRules, ClientRules):
     """Every rule. The subclass provides `team`."""

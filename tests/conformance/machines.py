@@ -79,7 +79,10 @@ from tests.conformance.drawing import (
 
 EXAMPLES = int(os.environ.get("BLACKBOARD_EXAMPLES", "200"))
 STEPS = int(os.environ.get("BLACKBOARD_STEPS", "30"))
-EXAMPLES_MORE = 5
+FEW = 50
+"""Examples in `make test`."""
+EXAMPLES_MAX = 5 * max(EXAMPLES, 200)
+"""After which every kind must have come up: the rarest need some hundred."""
 ROUND = 25
 """Examples from one seed: Hypothesis prefers some rules and values for as long."""
 
@@ -160,15 +163,13 @@ def lowered_limits() -> Iterator[None]:
         yield
 
 
-def run_machine(
-    portal: BlockingPortal, store: Store, seed: int, *, examples: int = EXAMPLES
-) -> Counts:
+def run_machine(portal: BlockingPortal, store: Store, seed: int, *, examples: int) -> Counts:
     """Drive `store` (used through `portal`) and the model; AssertionError where they differ.
 
-    Goes on beyond `examples`, up to EXAMPLES_MORE times as many, until every kind came up.
+    Goes on beyond `examples`, up to EXAMPLES_MAX, until every kind came up.
     """
     counts = Counts()
-    for done in range(0, EXAMPLES_MORE * examples, ROUND):
+    for done in range(0, EXAMPLES_MAX, ROUND):
         if done >= examples and not counts.missing():
             break
         run_round(portal, store, counts, seed + done)

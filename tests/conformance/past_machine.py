@@ -31,7 +31,10 @@ from blackboard.core.path import item_key
 from blackboard.ops import Append, Delete, Increment, Put, encode_value
 
 EXAMPLES = int(os.environ.get("BLACKBOARD_PAST_EXAMPLES", "30"))
-ROUNDS_MAX = 5
+FEW = 10
+"""Examples in `make test`."""
+EXAMPLES_MAX = 5 * max(EXAMPLES, 30)
+"""After which every kind must have come up."""
 STEPS = int(os.environ.get("BLACKBOARD_PAST_STEPS", "40"))
 KEYS = ("public/a", "public/b", "private/ada/c", "private/bob/d", "inbox/ada/e")
 LISTS = ("public/log", "private/ada/log", "inbox/bob")
@@ -111,26 +114,28 @@ ops = st.lists(
 )
 
 
-def run_past_machine(portal: BlockingPortal, client: Client, seed: int) -> Kinds:
+def run_past_machine(portal: BlockingPortal, client: Client, seed: int, examples: int) -> Kinds:
     """Drive the boards of `client` and the model; AssertionError where they differ.
 
-    Goes on, with further seeds, up to ROUNDS_MAX times, until every kind came up.
+    Goes on, with further seeds, up to EXAMPLES_MAX, until every kind came up.
     """
     kinds = Kinds()
-    for number in range(ROUNDS_MAX):
+    for number in range(EXAMPLES_MAX // examples):
         if number and not kinds.missing():
             break
-        _run_round(portal, client, kinds, seed + number)
+        _run_round(portal, client, kinds, seed + number, examples)
     return kinds
 
 
-def _run_round(portal: BlockingPortal, client: Client, kinds: Kinds, seed: int) -> None:
+def _run_round(
+    portal: BlockingPortal, client: Client, kinds: Kinds, seed: int, examples: int
+) -> None:
     class Machine(PastMachine):
         def __init__(self) -> None:
             super().__init__(portal, client, kinds)
 
     settings = hypothesis.settings(
-        max_examples=EXAMPLES,
+        max_examples=examples,
         stateful_step_count=STEPS,
         deadline=None,
         database=None,

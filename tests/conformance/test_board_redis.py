@@ -11,22 +11,29 @@ from blackboard.engines.redis.store import RedisStore
 from blackboard.limits import Limits
 from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
-from tests.conformance.board_suite import BoardSuite
+from tests.conformance.board_suite import ClientRules, EngineRules
 from tests.conformance.team import Team
 
 
-class TestBoardRedis(BoardSuite):
-    """The service is here, the engine is another process, which lets it do what is needed only."""
+@pytest.fixture
+async def team(account_url: str, tmp_path: Path, limits: Limits) -> AsyncIterator[Team]:
+    """A service over the shared server, as an account that may do what is needed only.
 
-    @pytest.fixture
-    async def team(self, account_url: str, tmp_path: Path, limits: Limits) -> AsyncIterator[Team]:
-        """A service over the shared server, and an archive beside it."""
-        archive = await archive_beside(tmp_path)
-        async with Service(
-            RedisStore.connect(account_url), archive=archive, limits=limits
-        ) as service:
+    The service is in this process, the engine in another; an archive is beside the service.
+    """
+    archive = await archive_beside(tmp_path)
+    store = RedisStore.connect(account_url)
+    async with Service(store, archive=archive, limits=limits) as service:
 
-            async def connect(principal: Principal) -> Client:
-                return Client(service.link(principal))
+        async def connect(principal: Principal) -> Client:
+            return Client(service.link(principal))
 
-            yield Team(service, connect)
+        yield Team(service, connect)
+
+
+class TestBoardRedis(EngineRules):
+    """What the engine has a part in."""
+
+
+class TestClientsOnRedis(ClientRules):
+    """What is made of that."""

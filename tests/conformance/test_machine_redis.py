@@ -6,7 +6,8 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from blackboard.engines.redis.store import RedisStore
-from tests.conformance.machines import run_machine
+from tests.conformance.machines import EXAMPLES, FEW, run_machine
+from tests.tiers import few_or_many
 
 
 @pytest.fixture
@@ -17,11 +18,14 @@ def portal() -> Iterator[BlockingPortal]:
 
 
 @pytest.mark.timeout(0)
-def test_redis_says_what_the_model_says(portal: BlockingPortal, redis_url: str, seed: int) -> None:
+@few_or_many(FEW, EXAMPLES)
+def test_redis_says_what_the_model_says(
+    portal: BlockingPortal, redis_url: str, seed: int, rounds: int
+) -> None:
     """Every outcome, reading and log page agrees, and every kind of outcome came up."""
     store = RedisStore.connect(redis_url)
     try:
-        counts = run_machine(portal, store, seed)
+        counts = run_machine(portal, store, seed, examples=rounds)
     finally:
         portal.call(store.aclose)
     assert counts.missing() == [], counts.kinds

@@ -13,7 +13,8 @@ from blackboard.core import access
 from blackboard.engines.redis.store import RedisStore
 from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
-from tests.conformance.past_machine import run_past_machine
+from tests.conformance.past_machine import EXAMPLES, FEW, run_past_machine
+from tests.tiers import few_or_many
 
 
 @pytest.fixture
@@ -24,13 +25,14 @@ def portal() -> Iterator[BlockingPortal]:
 
 
 @pytest.mark.timeout(0)
+@few_or_many(FEW, EXAMPLES)
 def test_the_embedded_engine_keeps_its_past(
-    portal: BlockingPortal, tmp_path: Path, seed: int
+    portal: BlockingPortal, tmp_path: Path, seed: int, rounds: int
 ) -> None:
     """Everything that was told of a revision stays true, and every kind came up."""
     opened = blackboard.open(tmp_path, level="memory")
     with portal.wrap_async_context_manager(opened) as client:
-        kinds = run_past_machine(portal, client, seed)
+        kinds = run_past_machine(portal, client, seed, rounds)
     assert kinds.missing() == [], kinds.seen
 
 
@@ -43,11 +45,12 @@ async def over_redis(url: str, directory: Path) -> AsyncIterator[Client]:
 
 
 @pytest.mark.timeout(0)
+@few_or_many(FEW, EXAMPLES)
 def test_redis_keeps_its_past(
-    portal: BlockingPortal, redis_url: str, tmp_path: Path, seed: int
+    portal: BlockingPortal, redis_url: str, tmp_path: Path, seed: int, rounds: int
 ) -> None:
     """The same rules, engine and all."""
     opened = over_redis(redis_url, tmp_path)
     with portal.wrap_async_context_manager(opened) as client:
-        kinds = run_past_machine(portal, client, seed)
+        kinds = run_past_machine(portal, client, seed, rounds)
     assert kinds.missing() == [], kinds.seen

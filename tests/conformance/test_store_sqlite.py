@@ -1,4 +1,4 @@
-"""The embedded engine keeps every promise of the port, at both of its levels."""
+"""The embedded engine keeps every promise of the port, at its level "disk"."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,22 +11,11 @@ from tests.conformance.store_suite import StoreSuite
 
 
 class TestSqliteStore(StoreSuite):
-    """Level "disk", the default."""
+    """The default."""
 
     @pytest.fixture
     async def store(self, tmp_path: Path) -> AsyncIterator[Store]:
         """An embedded engine over an empty directory."""
         opened = await SqliteStore.at(tmp_path)
-        yield opened
-        await opened.aclose()
-
-
-class TestSqliteStoreInMemory(StoreSuite):
-    """Level "memory"."""
-
-    @pytest.fixture
-    async def store(self, tmp_path: Path) -> AsyncIterator[Store]:
-        """An embedded engine that does not sync."""
-        opened = await SqliteStore.at(tmp_path, "memory")
         yield opened
         await opened.aclose()

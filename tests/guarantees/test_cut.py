@@ -1,6 +1,6 @@
 """C1 to C8 over teams that work, checkpoint and restore at random; and what is known to be bad.
 
-BLACKBOARD_TEST_SCHEDULES sets how many random schedules are run.
+BLACKBOARD_TEST_SCHEDULES sets how many random schedules `make test-all` runs.
 """
 
 import os
@@ -14,6 +14,7 @@ from blackboard import Client
 from tests.guarantees.cut_checkers import check
 from tests.guarantees.cut_history import Cut
 from tests.guarantees.cut_team import Taker, Team, run
+from tests.tiers import few_or_many
 
 SCHEDULES = int(os.environ.get("BLACKBOARD_TEST_SCHEDULES", "1000"))
 BAD_SCHEDULES = 40
@@ -27,9 +28,10 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
 
 
 @pytest.mark.timeout(0)
-async def test_every_checkpoint_is_a_consistent_cut(client: Client, seed: int) -> None:
+@few_or_many(50, SCHEDULES)
+async def test_every_checkpoint_is_a_consistent_cut(client: Client, seed: int, rounds: int) -> None:
     """In every schedule, with a restore in the middle of most."""
-    for number in range(SCHEDULES):
+    for number in range(rounds):
         board = client.board(f"team-{number}")
         taken: list[Cut] = []
 

@@ -46,7 +46,6 @@ from blackboard.server.http import handshake as gate
 from blackboard.server.http.documents import is_for_document
 from blackboard.server.http.serve import _config
 from blackboard.server.requests import RequestHandler
-from blackboard.server.security import audit
 from blackboard.server.security.audit import AUDIT_BOARD, OTHERS, Repeats
 from blackboard.server.service import Service
 from blackboard.server.settings import Settings
@@ -220,11 +219,9 @@ async def test_a_commit_gives_way_so_often(main: Board, monkeypatch: pytest.Monk
 # --- audit and keys -------------------------------------------------------------------------------
 
 
-async def test_records_of_the_audit_share_a_commit(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(audit_batch_max=3)
+async def test_records_of_the_audit_share_a_commit(service: Service) -> None:
     """AUDIT_BATCH_MAX of them, the next one makes another; each is kept for AUDIT_KEPT_MS."""
-    monkeypatch.setattr(audit, "AUDIT_BATCH_MAX", 3)
     store, found = service.host.store, service.host.audit
     someone = replace(access.agent("ada"), credential=Credential("ada", ("id",), 0))
     for count, revision in ((3, 1), (4, 3)):
@@ -413,10 +410,10 @@ def test_refusals_that_are_recorded_one_by_one_have_edges() -> None:
         one = AuditRecord(0, f"agent{number}", "id", "read", "main", "public/a", "access_denied")
         return len(found.take(one))
 
-    kinds = limits.AUDIT_KINDS_MAX
+    kinds = DEFAULT.security.audit_kinds_max
     assert sum(refused(number) for number in range(2 * kinds)) == kinds
     counted = found.counted()
     assert [(record.verb, record.count) for record in counted] == [(OTHERS, kinds)]
-    most = limits.AUDIT_REFUSALS_MAX
+    most = DEFAULT.security.audit_refusals_max
     rest = sum(refused(number % kinds) for number in range(2 * most))
     assert kinds + rest == most

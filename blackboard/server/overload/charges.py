@@ -38,13 +38,14 @@ from blackboard.engines.payer import paid_by, timed
 from blackboard.errors import Overloaded
 from blackboard.limits import (
     ACCOUNTS_TOLD_MAX,
-    AUDIT_WINDOW_MS,
     CREDIT_MS_MAX,
     DEBT_MS_MAX,
     DEBT_PAUSE_MS_MAX,
     DEBT_WAIT_MS_MAX,
+    DEFAULT,
     METERS_MAX,
     OVERLOAD_RETRY_MS,
+    Limits,
 )
 
 log = logging.getLogger(__name__)
@@ -126,7 +127,10 @@ class ChargeStatistics:
 class Charges:
     """The accounts of one process. `clock` never goes back, in seconds."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, limits: Limits = DEFAULT
+    ) -> None:
+        self._told_again_s = limits.security.audit_window_ms / 1_000
         self._clock = clock
         self._accounts: dict[str, Account] = {}
         self._used_us = 0.0  # recent use of all accounts
@@ -337,7 +341,7 @@ class Charges:
         self._refused += 1
         now_s = self._clock()
         if now_s >= account.told_again_s:
-            account.told_again_s = now_s + AUDIT_WINDOW_MS / 1_000
+            account.told_again_s = now_s + self._told_again_s
             log.warning("%s is refused reads: it used %.0f ms", name, account.charged_us / 1_000)
         reason = f"{name} used more of the processor than its share while others are active"
         return Overloaded("account", reason, math.ceil(wait_s * 1_000))

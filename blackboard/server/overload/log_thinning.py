@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from typing import Final
 
-from blackboard.limits import AUDIT_ALIKE_MAX, AUDIT_KINDS_MAX, AUDIT_WINDOW_MS
+from blackboard.limits import DEFAULT, Limits
 
 _OTHERS: Final = "(several)"
 
@@ -18,8 +18,9 @@ _OTHERS: Final = "(several)"
 class Thinned(logging.Filter):
     """A filter of one logger, for as long as `attached`."""
 
-    def __init__(self, logger: logging.Logger) -> None:
+    def __init__(self, logger: logging.Logger, limits: Limits = DEFAULT) -> None:
         super().__init__()
+        self._limits = limits.security
         self._logger = logger
         self._seen: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
@@ -37,21 +38,21 @@ class Thinned(logging.Filter):
         """Whether the line is written. An exception with its traceback always is."""
         if record.exc_info or isinstance(record.msg, _SuppressedCount):
             return True
-        kind = str(record.msg)  # without its arguments, which the client chooses
-        if kind not in self._seen and len(self._seen) >= AUDIT_KINDS_MAX:
+        kind = str(record.msg)  # before its arguments are put in: they are the sender's
+        if kind not in self._seen and len(self._seen) >= self._limits.audit_kinds_max:
             kind = _OTHERS
         self._seen[kind] += 1
         if self._timer is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(AUDIT_WINDOW_MS / 1000, self.tell)
-        return kind != _OTHERS and self._seen[kind] <= AUDIT_ALIKE_MAX
+            self._timer = loop.call_later(self._limits.audit_window_ms / 1000, self.tell)
+        return kind != _OTHERS and self._seen[kind] <= self._limits.audit_alike_max
 
     def tell(self) -> None:
         """Write how many lines were left out, and reset the counts."""
         self._timer = None
         seen, self._seen = self._seen, Counter()
         for kind, count in seen.items():
-            more = count if kind == _OTHERS else count - AUDIT_ALIKE_MAX
+            more = count if kind == _OTHERS else count - self._limits.audit_alike_max
             if more > 0:
                 self._logger.warning(_SuppressedCount("%d more in a minute: %s"), more, kind)
 

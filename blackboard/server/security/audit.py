@@ -65,15 +65,11 @@ from blackboard.errors import (
     Unauthenticated,
 )
 from blackboard.limits import (
-    AUDIT_ALIKE_MAX,
-    AUDIT_BATCH_MAX,
     AUDIT_KEPT_MS,
-    AUDIT_KINDS_MAX,
-    AUDIT_QUEUE_MAX,
-    AUDIT_REFUSALS_MAX,
-    AUDIT_WINDOW_MS,
+    DEFAULT,
     LANES_MAX,
     LIST_ENTRIES_MAX,
+    Limits,
 )
 from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
@@ -95,7 +91,8 @@ class _Alike:
 class Repeats:
     """The refusals of the current window."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = DEFAULT) -> None:
+        self._limits = limits.security
         self._window = 0
         self._recorded = 0
         self._kinds: dict[tuple[str, ...], _Alike] = {}
@@ -110,13 +107,13 @@ class Repeats:
             record.board,
             record.outcome,
         )
-        if kind not in self._kinds and len(self._kinds) >= AUDIT_KINDS_MAX:
+        if kind not in self._kinds and len(self._kinds) >= self._limits.audit_kinds_max:
             record = replace(record, principal="", token="", verb=OTHERS, board="", what="")
             kind = _kind_of(record)
         alike = self._kinds.setdefault(kind, _Alike())
         if (
-            alike.recorded < AUDIT_ALIKE_MAX
-            and self._recorded < AUDIT_REFUSALS_MAX
+            alike.recorded < self._limits.audit_alike_max
+            and self._recorded < self._limits.audit_refusals_max
             and record.verb != OTHERS
         ):
             alike.recorded += 1
@@ -127,8 +124,8 @@ class Repeats:
         return found
 
     def ended(self, now_ms: Milliseconds) -> Sequence[AuditRecord]:
-        """The counts of a window that is over at `now_ms`."""
-        window = now_ms // AUDIT_WINDOW_MS
+        """What was counted in a window that is over at `now_ms`."""
+        window = now_ms // max(1, self._limits.audit_window_ms)
         if window == self._window:
             return []
         found = self.counted()
@@ -167,7 +164,6 @@ log = logging.getLogger(__name__)
 AUDIT_BOARD: Final = "~audit"
 _LIST: Final = "system/audit"
 _WHAT_CHARACTERS_MAX: Final = 512
-_PAUSE_S: Final = 0.5
 _WRITTEN_IN_S: Final = 0.05
 """How long records wait for others to share their commit."""
 WHOLE: Final = frozenset(
@@ -198,8 +194,9 @@ WHOLE: Final = frozenset(
 class Audit:
     """Writes and reads the records of one process's requests."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, limits: Limits = DEFAULT) -> None:
         self._store = store
+        self._limits = limits.security
         self._keys = AuditKeys([])
         self._writer = secrets.token_hex(8)
         self._lane = int(self._writer, 16) % LANES_MAX  # other processes write, too
@@ -208,7 +205,7 @@ class Audit:
         self._number, self._previous, self._step = 0, "", 0
         self._last: tuple[Key, Milliseconds] | None = None
         self._sent: _Sent | None = None
-        self._repeats = Repeats()
+        self._repeats = Repeats(limits)
         self._window_over: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self.written: Callable[[], None] = lambda: None
@@ -242,7 +239,9 @@ class Audit:
             return self._put([record])
         if self._window_over is None:
             loop = asyncio.get_running_loop()
-            self._window_over = loop.call_later(AUDIT_WINDOW_MS / 1000, self._tell_counts)
+            self._window_over = loop.call_later(
+                self._limits.audit_window_ms / 1000, self._tell_counts
+            )
         return self._put(self._repeats.take(record))
 
     def _tell_counts(self) -> None:
@@ -253,7 +252,7 @@ class Audit:
 
     def _put(self, records: Sequence[AuditRecord]) -> None:
         for record in records:
-            if len(self._waiting) >= AUDIT_QUEUE_MAX:
+            if len(self._waiting) >= self._limits.audit_queue_max:
                 self._left_out += 1
             else:
                 self._waiting.append(record)
@@ -296,7 +295,7 @@ class Audit:
                 await self._write_some()
             except BlackboardError as error:
                 log.warning("audit: %s", error)
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(self._limits.audit_retry_ms / 1000)
 
     async def _write_some(self) -> None:
         """Errors: Unavailable and others; the records stay queued.
@@ -327,8 +326,8 @@ class Audit:
             self._waiting.append(replace(written[-1], verb="audit", what=f"{left_out} left out"))
 
     async def _next(self) -> _Sent:
-        """The records to write next."""
-        chained = list(self._chained(islice(self._waiting, AUDIT_BATCH_MAX)))
+        """What is to be written next."""
+        chained = list(self._chained(islice(self._waiting, self._limits.audit_batch_max)))
         head = await self._store.open(AUDIT_BOARD)
         self._step += 1
         name = CommitId(SYSTEM_AGENT, self._lane, self._writer, self._step)

@@ -54,10 +54,11 @@ from blackboard.errors import (
 )
 from blackboard.limits import (
     ACCESS_STALE_MS,
+    DEFAULT,
     LOG_ENTRIES_MAX,
     OPERATIONS_MAX,
-    REVOCATIONS_MAX,
     REVOKED_TTL_MS,
+    Limits,
 )
 from blackboard.server.feed import Feed, View, Watcher
 from blackboard.server.pages import pages_of
@@ -87,8 +88,9 @@ class Revocations:
     no tokens.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, limits: Limits = DEFAULT) -> None:
         self._store = store
+        self._count_max = limits.security.revocations_max
         self._feed = Feed(store, ACCESS_BOARD)
         self._until: dict[Key, Milliseconds] = {}
         """When each record ends."""
@@ -221,8 +223,8 @@ class Revocations:
         if not names:
             raise InvalidRequest(field="tokens", reason="a token or a principal is needed")
         count = len(self._until.keys() | set(names))
-        if count > REVOCATIONS_MAX:
-            raise LimitExceeded("REVOCATIONS_MAX", count, REVOCATIONS_MAX)
+        if count > self._count_max:
+            raise LimitExceeded("REVOCATIONS_MAX", count, self._count_max)
         record = {"before_ms": now_ms, "until_ms": min(now_ms + ttl_ms, now_ms + REVOKED_TTL_MS)}
         over = [key for key, until in self._until.items() if until <= now_ms and key not in names]
         ops: list[Op] = [Put(name, encode_value(record)) for name in names]

@@ -18,6 +18,7 @@ from blackboard.core.model import Outcome
 from blackboard.encryption.master_key import LocalWrapper, new_master_key
 from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import AccessDenied, Fenced, OutcomeUnknown
+from blackboard.limits import DEFAULT, Limits
 from blackboard.server.assembly import archive_beside, sealed
 from blackboard.server.security.audit import (
     AUDIT_BOARD,
@@ -28,6 +29,7 @@ from blackboard.server.security.audit import (
 )
 from blackboard.server.service import Service
 from blackboard.wire.codec import Prepared, encode_value, prepare
+from tests.lowered import lowered
 from tests.unit.server.hooked import service_over
 from tests.waiting import wait_until
 
@@ -35,9 +37,9 @@ SECRET = "canary-secret"
 
 
 @pytest.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
+async def service(tmp_path: Path, limits: Limits) -> AsyncIterator[Service]:
     """A service that knows which tokens are revoked."""
-    async with Service(await SqliteStore.at(tmp_path, "memory")) as service:
+    async with Service(await SqliteStore.at(tmp_path, "memory"), limits=limits) as service:
         await service.host.revocations.ready()
         yield service
 
@@ -190,11 +192,10 @@ async def test_an_erasure_names_agent_and_board(tmp_path: Path) -> None:
     ]
 
 
-async def test_a_flood_of_refusals_is_counted(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(audit_window_ms=2**50)
+async def test_a_flood_of_refusals_is_counted(service: Service) -> None:
     """So that it fills no disk; nothing of it is lost but what each was about."""
-    monkeypatch.setattr("blackboard.server.security.audit.AUDIT_WINDOW_MS", 2**50)
+    alike = DEFAULT.security.audit_alike_max
     bob = client(service, access.agent("bob")).board("main")
     for number in range(200):
         with pytest.raises(AccessDenied):
@@ -203,7 +204,7 @@ async def test_a_flood_of_refusals_is_counted(
         service.host.audit.note_stranger("authenticate", "it has expired", "unauthenticated")
     found = [record for _, record in await service.host.audit.read(None, 100)]
     reads = [r for r in found if r.verb == "read"]
-    assert [r.count for r in reads] == [1] * limits.AUDIT_ALIKE_MAX + [200 - limits.AUDIT_ALIKE_MAX]
+    assert [r.count for r in reads] == [1] * alike + [200 - alike]
     assert (reads[-1].what, reads[-1].principal) == ("private/ada/199", "bob")
     strangers = [r for r in found if r.verb == "authenticate"]
     assert sum(r.count for r in strangers) == 300
@@ -211,18 +212,16 @@ async def test_a_flood_of_refusals_is_counted(
     assert findings(found) == []
 
 
-async def test_what_was_counted_is_written_when_its_time_is_over(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(audit_window_ms=50, audit_alike_max=1)
+async def test_what_was_counted_is_written_when_its_time_is_over(service: Service) -> None:
     """Without anything else happening; and at the end of the service."""
-    monkeypatch.setattr("blackboard.server.security.audit.AUDIT_WINDOW_MS", 50)
-    monkeypatch.setattr("blackboard.server.security.audit.AUDIT_ALIKE_MAX", 0)
     audit = service.host.audit
+    audit.note_stranger("connect", "origin", "not_allowed")
     audit.note_stranger("connect", "origin", "not_allowed")
 
     async def is_written() -> bool:
         page = await service.host.store.list(AUDIT_BOARD, "system/audit", limit=10)
-        return len(page.entries) == 1
+        return len(page.entries) == 2  # one by itself, and then what was counted
 
     await service.host.store.open(AUDIT_BOARD)
     await wait_until(is_written)
@@ -272,12 +271,11 @@ class Forgetful(SqliteStore):
 
 
 async def test_what_was_written_without_an_answer_is_written_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """It is sent again under its name, and what comes meanwhile follows it."""
-    monkeypatch.setattr("blackboard.server.security.audit._PAUSE_S", 0.01)
     store = await Forgetful.at(tmp_path, "memory")
-    async with Service(store) as service:
+    async with Service(store, limits=lowered(audit_retry_ms=10)) as service:
         audit = service.host.audit
         store.forgets = True
         for number in range(3):
@@ -322,12 +320,10 @@ async def test_an_export_shows_what_was_taken_away_later(service: Service) -> No
     assert missing([], before, now_ms + limits.AUDIT_KEPT_MS + 60_000) == []
 
 
-async def test_at_most_so_many_records_wait(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(audit_queue_max=3)
+async def test_at_most_so_many_records_wait(service: Service) -> None:
     """What is above is counted, and that is recorded."""
-    assert limits.AUDIT_QUEUE_MAX >= 1000
-    monkeypatch.setattr("blackboard.server.security.audit.AUDIT_QUEUE_MAX", 3)
+    assert DEFAULT.security.audit_queue_max >= 1000
     who = with_token(access.agent("bob"))
     for _ in range(5):
         service.host.audit.note(who, "restore", "main", "x", "ok")

@@ -15,7 +15,7 @@ from blackboard.core import access
 from blackboard.core.access import Credential, Principal
 from blackboard.core.model import Outcome
 from blackboard.errors import LimitExceeded, Unauthenticated, Unavailable
-from blackboard.limits import ACCESS_STALE_MS, REVOKED_TTL_MS
+from blackboard.limits import ACCESS_STALE_MS, REVOKED_TTL_MS, Limits
 from blackboard.server.security import revocations
 from blackboard.server.security.revocations import Revocations
 from blackboard.server.service import Service
@@ -30,9 +30,9 @@ Parts = tuple[Service, HookedStore]
 
 
 @pytest.fixture
-async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
+async def parts(tmp_path: Path, limits: Limits) -> AsyncIterator[Parts]:
     """A service that follows the revocations, and its engine."""
-    async with service_over(tmp_path) as (service, store):
+    async with service_over(tmp_path, limits) as (service, store):
         await service.host.revocations.ready()
         yield service, store
 
@@ -243,11 +243,9 @@ async def test_who_cannot_begin_to_follow_says_so(
             await service.host.revocations.ready()
 
 
-async def test_the_number_of_revocations_has_an_edge(
-    parts: Parts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.limits(revocations_max=3)
+async def test_the_number_of_revocations_has_an_edge(parts: Parts) -> None:
     """REVOCATIONS_MAX records; naming one again needs no room."""
-    monkeypatch.setattr(revocations, "REVOCATIONS_MAX", 3)
     link = parts[0].link(access.operator())
     assert await link.revoke(tokens=["a", "b"], principal="bob") == 3
     with pytest.raises(LimitExceeded) as refused:
