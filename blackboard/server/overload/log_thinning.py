@@ -38,7 +38,7 @@ class Thinned(logging.Filter):
         """Whether the line is written. An exception with its traceback always is."""
         if record.exc_info or isinstance(record.msg, _SuppressedCount):
             return True
-        kind = str(record.msg)  # before its arguments are put in: they are the sender's
+        kind = str(record.msg)  # without its arguments, which the client chooses
         if kind not in self._seen and len(self._seen) >= self._limits.audit_kinds_max:
             kind = _OTHERS
         self._seen[kind] += 1

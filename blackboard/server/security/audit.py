@@ -124,7 +124,7 @@ class Repeats:
         return found
 
     def ended(self, now_ms: Milliseconds) -> Sequence[AuditRecord]:
-        """What was counted in a window that is over at `now_ms`."""
+        """The counts of a window that is over at `now_ms`."""
         window = now_ms // max(1, self._limits.audit_window_ms)
         if window == self._window:
             return []
@@ -326,7 +326,7 @@ class Audit:
             self._waiting.append(replace(written[-1], verb="audit", what=f"{left_out} left out"))
 
     async def _next(self) -> _Sent:
-        """What is to be written next."""
+        """The records to write next."""
         chained = list(self._chained(islice(self._waiting, self._limits.audit_batch_max)))
         head = await self._store.open(AUDIT_BOARD)
         self._step += 1
