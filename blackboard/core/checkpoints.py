@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from msgspec import Struct
+
 from blackboard.core.commit import Entry, Epoch
+from blackboard.core.fields import InstantMs
 from blackboard.core.path import SYSTEM, check_name
 from blackboard.errors import InvalidRequest, LimitExceeded
 from blackboard.limits import BARRIER_MS_MAX
@@ -162,11 +165,10 @@ SHUTDOWN: Final = "shutdown"
 _REQUEST = re.compile("[0-9a-f]{16,64}")
 
 
-@dataclass(frozen=True, slots=True)
-class Instant:
+class Instant(Struct, frozen=True, forbid_unknown_fields=True):
     """A point in time; as a moment, the newest revision that was committed then or before."""
 
-    time_ms: Milliseconds
+    time_ms: InstantMs
 
 
 Moment = Revision | str | Instant

@@ -8,101 +8,120 @@ Invariants
 """
 
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from blackboard.core.fields import (
+    EntryTtl,
+    FenceOrTicket,
+    GrantedFence,
+    Holder,
+    Integer,
+    KeyText,
+    LeaseTtl,
+    PrefixText,
+    RevisionNumber,
+)
+from blackboard.limits import REVISION_MAX
 from blackboard.units import Fence, Key, Milliseconds, Prefix, Revision
 
 # --- operations -----------------------------------------------------------------------------------
+# Requests carry these records as they are: a tag names the kind, and bounds and checks belong to
+# the types of the fields. Only decoding applies them (`wire/requests.py`), building a record here
+# does not.
 
 
-class Put(Struct, frozen=True, gc=False):
+class _Asked(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
+    """What a commit may ask for."""
+
+
+class Put(_Asked, frozen=True, tag_field="kind", tag="put"):
     """Set `key` to `value`; with `ttl_ms` the entry expires that long after the commit."""
 
-    key: Key
+    key: KeyText
     value: bytes
-    ttl_ms: Milliseconds | None = None
+    ttl_ms: EntryTtl | None = None
 
 
-class Delete(Struct, frozen=True, gc=False):
+class Delete(_Asked, frozen=True, tag_field="kind", tag="delete"):
     """Remove `key`. Removing an absent key changes nothing and is not an error.
 
     A commit that only deletes absent keys makes no revision, unless it is a retry.
     """
 
-    key: Key
+    key: KeyText
 
 
-class DeletePrefix(Struct, frozen=True, gc=False):
+class DeletePrefix(_Asked, frozen=True, tag_field="kind", tag="delete_prefix"):
     """Remove every key below `prefix`. Refused when a commit's operations of this kind remove more
     than OPERATIONS_MAX keys in all."""
 
-    prefix: Prefix
+    prefix: PrefixText
 
 
-class Append(Struct, frozen=True, gc=False):
+class Append(_Asked, frozen=True, tag_field="kind", tag="append"):
     """Add `value` as the next item below `prefix`: `<prefix>/<next index, ten digits>`.
 
     Indexes never repeat, not even after items were deleted.
     """
 
-    prefix: Prefix
+    prefix: PrefixText
     value: bytes
-    ttl_ms: Milliseconds | None = None
+    ttl_ms: EntryTtl | None = None
 
 
-class Increment(Struct, frozen=True, gc=False):
+class Increment(_Asked, frozen=True, tag_field="kind", tag="increment"):
     """Add `by` to the integer at `key` (absent = 0); |result| <= INTEGER_MAX."""
 
-    key: Key
-    by: int
+    key: KeyText
+    by: Integer
 
 
-class Grant(Struct, frozen=True, gc=False):
+class Grant(_Asked, frozen=True, tag_field="kind", tag="grant"):
     """Grant lease `key` to `holder` for `ttl_ms`; its fence is the commit's revision.
 
     If it is held, by the engine's clock: with `wait` the holder joins the end of its queue, with a
     ticket that is valid for `ttl_ms`; without, LeaseHeld. A holder has it, or waits for it, once.
     """
 
-    key: Key
-    holder: str
-    ttl_ms: Milliseconds
+    key: KeyText
+    holder: Holder
+    ttl_ms: LeaseTtl
     wait: bool = False
 
 
-class Renew(Struct, frozen=True, gc=False):
+class Renew(_Asked, frozen=True, tag_field="kind", tag="renew"):
     """Prolong lease `key` to `ttl_ms` from now; Fenced unless (fence, holder) is current.
 
     With fence 0: prolong the ticket of the waiting `holder`; Fenced if it does not wait. A commit
     that only renews makes no revision, unless it changes a time to live.
     """
 
-    key: Key
-    holder: str
-    fence: Fence
-    ttl_ms: Milliseconds
+    key: KeyText
+    holder: Holder
+    fence: FenceOrTicket
+    ttl_ms: LeaseTtl
 
 
-class Release(Struct, frozen=True, gc=False):
+class Release(_Asked, frozen=True, tag_field="kind", tag="release"):
     """End lease `key`, and grant it to the first waiter; Fenced unless (fence, holder) is current.
 
     With fence 0: `holder` leaves the queue; Fenced if it does not wait.
     """
 
-    key: Key
-    holder: str
-    fence: Fence
+    key: KeyText
+    holder: Holder
+    fence: FenceOrTicket
 
 
-class Expire(Struct, frozen=True, gc=False):
+class Expire(_Asked, frozen=True, tag_field="kind", tag="expire"):
     """As Release, by any principal, of a lease that has expired by the engine's clock; else
     LeaseHeld."""
 
-    key: Key
-    holder: str
-    fence: Fence
+    key: KeyText
+    holder: Holder
+    fence: GrantedFence
 
 
 class PutBack(Struct, frozen=True, gc=False):
@@ -118,22 +137,25 @@ class PutBack(Struct, frozen=True, gc=False):
     item: int | None = None
 
 
-Op = Put | Delete | DeletePrefix | Append | Increment | Grant | Renew | Release | Expire | PutBack
+AskedOp = Put | Delete | DeletePrefix | Append | Increment | Grant | Renew | Release | Expire
+"""What a request may ask for: everything but `PutBack`, which only a restore computes."""
+Op = AskedOp | PutBack
 
 # --- conditions -----------------------------------------------------------------------------------
 
 ABSENT = 0
 PRESENT = -1
+RevisionOrPresence = Annotated[int, Meta(ge=PRESENT, le=REVISION_MAX)]
 
 
-class KeyAt(Struct, frozen=True, gc=False):
+class KeyAt(_Asked, frozen=True, tag_field="kind", tag="key_at"):
     """`key` was last written at `revision`; ABSENT (0) = does not exist, PRESENT (-1) = exists."""
 
-    key: Key
-    revision: Revision
+    key: KeyText
+    revision: RevisionOrPresence
 
 
-class PrefixUnchanged(Struct, frozen=True, gc=False):
+class PrefixUnchanged(_Asked, frozen=True, tag_field="kind", tag="prefix_unchanged"):
     """No key below `prefix` was written or removed after revision `since`.
 
     A whole namespace (`public`) does not include its runtime branches, whose names begin with `~`:
@@ -143,19 +165,19 @@ class PrefixUnchanged(Struct, frozen=True, gc=False):
     all such prefixes of one commit.
     """
 
-    prefix: Prefix
-    since: Revision
+    prefix: PrefixText
+    since: RevisionNumber
 
 
 Condition = KeyAt | PrefixUnchanged
 
 
-class HeldFence(Struct, frozen=True, gc=False):
+class HeldFence(_Asked, frozen=True):
     """The commit relies on lease `key` as granted to `holder` at revision `fence`."""
 
-    key: Key
-    holder: str
-    fence: Fence
+    key: KeyText
+    holder: Holder
+    fence: GrantedFence
 
 
 # --- the commit -----------------------------------------------------------------------------------

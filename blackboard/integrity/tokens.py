@@ -43,7 +43,7 @@ from blackboard.core.path import check_name
 from blackboard.errors import InvalidRequest, LimitExceeded, Rejected, Unauthenticated
 from blackboard.limits import NARROWINGS_MAX
 from blackboard.units import Milliseconds
-from blackboard.wire.parts import TOKEN_BYTES_MAX
+from blackboard.wire.methods import TOKEN_BYTES_MAX
 
 AUDIENCE: Final = "blackboard"
 SECRET_BYTES_MIN: Final = 32

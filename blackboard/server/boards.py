@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from blackboard.client.cancellation import finish
 from blackboard.engines.base import VoteCounts
 from blackboard.errors import BlackboardError, LimitExceeded, NoSuchBoard, Unavailable
 from blackboard.limits import BOARDS_MAX, BOARDS_PER_PRINCIPAL_MAX
@@ -147,7 +148,11 @@ class Boards:
         board or there is none, and `remove` again does the rest, as does the next look at what was
         lost and the next board of this name.
         Errors: NoSuchBoard when there is none; Unavailable: perhaps removed.
+        Cancellation: raised when it is done, or after FINISH_TIMEOUT_MS.
         """
+        await finish(self._remove(name))
+
+    async def _remove(self, name: str) -> None:
         self._check_stays(name)
         host = self.host
         host.removing.add(name)
@@ -212,8 +217,14 @@ class Boards:
 
     async def aclose(self) -> None:
         """Carry out the commits that wait, end the feeds, close the engine."""
+        self.host.draining = True
+        try:
+            await self._end()
+        finally:
+            await self.host.aclose()
+
+    async def _end(self) -> None:
         host = self.host
-        host.draining = True
         if host.documents is not None:
             await host.documents.aclose()
         await host.revocations.aclose()
@@ -225,4 +236,3 @@ class Boards:
         for board in self:
             await board.queue.aclose()
             await board.feed.aclose()
-        await host.aclose()

@@ -44,8 +44,6 @@ from blackboard.server.security.revocations import Permit, Permits
 from blackboard.wire.codec import SYSTEM_AGENT, Prepared
 
 _LOOKS: Final = 3
-FREE_METHODS: Final = frozenset({"whoami", "refresh", "unwatch", "progress"})
-"""Methods that are always answered: they cost nothing, or end something."""
 
 
 class Load:

@@ -189,9 +189,11 @@ class Host:
 
     async def aclose(self) -> None:
         """Close what is left when the boards are closed, and the engine at last."""
-        if self.lock_masters is not None:
-            await self.lock_masters.aclose()
-        if self.archiver is not None:
-            await self.archiver.aclose()
-            await self.archiver.archive.aclose()
-        await self.store.aclose()
+        try:
+            if self.lock_masters is not None:
+                await self.lock_masters.aclose()
+            if self.archiver is not None:
+                await self.archiver.aclose()
+                await self.archiver.archive.aclose()
+        finally:  # else the directory would stay in use
+            await self.store.aclose()

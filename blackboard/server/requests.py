@@ -28,7 +28,7 @@ from blackboard.client.audit_record import AuditRecord
 from blackboard.client.link import Stream, Transport, WatchRequest
 from blackboard.client.views import Cause, Receipt
 from blackboard.core import access, entry_digest, history
-from blackboard.core.access import Principal, Right
+from blackboard.core.access import Checked, Principal, Right
 from blackboard.core.checkpoints import (
     AUTOMATIC,
     NAMED,
@@ -71,6 +71,7 @@ from blackboard.core.commit import (
 )
 from blackboard.core.digest import content_of
 from blackboard.core.documents.keys import check_document, document_prefix
+from blackboard.core.fields import check_note
 from blackboard.core.freeze import Freeze
 from blackboard.core.lease import page_of
 from blackboard.core.model import Outcome
@@ -121,9 +122,9 @@ from blackboard.server.overload.rate_limits import Meter, clock_ms
 from blackboard.server.pages import ArchivedSource, PresentSource, Sieve, Source, listed
 from blackboard.server.security.audit import Audited
 from blackboard.server.security.revocations import Permit
-from blackboard.server.validation import check_note
 from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import Prepared, decode_value, prepare
+from blackboard.wire.methods import RIGHTS
 
 
 def check_limit(limit: int, maximum: int) -> None:
@@ -408,7 +409,7 @@ class RequestHandler:
     async def checkpoint(self, board: str, spec: CheckpointRequest) -> Checkpoint:
         """Take a checkpoint."""
         with self._audited("checkpoint", board, spec):
-            await self._check_whole(board, Right.CHECKPOINT)
+            await self._check_whole("checkpoint", board)
             opened = await self._begin(board)
             if spec.kind not in (NAMED, AUTOMATIC):
                 raise InvalidRequest(field="kind", reason=f"{spec.kind!r} is the service's own")
@@ -443,33 +444,33 @@ class RequestHandler:
     async def pin(self, board: str, name: str, *, pinned: bool) -> None:
         """Keep a checkpoint from being pruned, or no longer."""
         with self._audited("pin", board, name, pinned):
-            opened = await self._use(board, Right.CHECKPOINT)
+            opened = await self._use(board, "pin")
             await Checkpoints(opened).pin(name, pinned=pinned)
 
     async def prune(self, board: str, policy: RetentionPolicy, *, dry_run: bool = False) -> Pruned:
         """Remove what `policy` does not keep."""
         with self._audited("prune", board, policy, dry_run):
-            opened = await self._use(board, Right.ADMIN)
+            opened = await self._use(board, "prune")
             return await Retention(opened).prune(policy, dry_run=dry_run)
 
     async def restore(self, board: str, spec: RestoreRequest) -> Restored:
         """Bring back the content of a moment."""
         with self._audited("restore", board, spec):
-            opened = await self._use(board, Right.RESTORE)
+            opened = await self._use(board, "restore")
             check_note(spec.note)
             return await Restores(opened).restore(spec, self.principal)
 
     async def recover(self, board: str, spec: RecoverRequest) -> Recovered:
         """Let a board that its engine lost begin again as what the archive has."""
         with self._audited("recover", board, spec):
-            await self._check_whole(board, Right.ADMIN)
+            await self._check_whole("recover", board)
             check_note(spec.note)
             return await Recoveries.of(self._boards).recover(board, spec)
 
     async def redact(self, board: str, spec: RedactRequest) -> Redaction:
         """Take every value of a key out of a board, and out of all that shares its history."""
         with self._audited("redact", board, spec):
-            await self._use(board, Right.ADMIN)
+            await self._use(board, "redact")
             check_redactable(check_key(spec.key))
             check_note(spec.why)
             check_request(spec.request)
@@ -481,27 +482,27 @@ class RequestHandler:
     async def freeze(self, board: str, note: str) -> Freeze:
         """Refuse commits from now on."""
         with self._audited("freeze", board, note):
-            opened = await self._use(board, Right.ADMIN)
+            opened = await self._use(board, "freeze")
             check_note(note)
             return await opened.freeze(self.principal.name, note)
 
     async def thaw(self, board: str, note: str) -> Freeze | None:
         """Take commits again."""
         with self._audited("thaw", board, note):
-            opened = await self._use(board, Right.ADMIN)
+            opened = await self._use(board, "thaw")
             check_note(note)
             return await opened.thaw(self.principal.name, note)
 
     async def remove(self, board: str) -> None:
         """Remove a board for good. See `Transport.remove`."""
         with self._audited("remove", board):
-            await self._check_whole(board, Right.ADMIN)
+            await self._check_whole("remove", board)
             await self._boards.remove(board)
 
     async def branch(self, board: str, spec: BranchRequest) -> Head:
         """Make a board that begins as this one was."""
         with self._audited("branch", board, spec):
-            opened = await self._use(board, Right.CHECKPOINT)
+            opened = await self._use(board, "branch")
             self._check(spec.new)
             await self._boards.check_new(spec.new)
             if await self._host.store.removed(spec.new) is not None:
@@ -543,7 +544,7 @@ class RequestHandler:
     async def verify(self, board: str, at: Moment) -> Verified:
         """Check everything that is kept up to a moment. Findings name keys: the admin's."""
         with self._audited("verify", board, at):
-            opened = await self._use(board, Right.ADMIN)
+            opened = await self._use(board, "verify")
             past = HistoryReader(opened)
             point = await past.point(at)
             store = opened.store
@@ -560,7 +561,7 @@ class RequestHandler:
     async def export(self, board: str, name: str, *, after: Key | None = None) -> ExportPage:
         """A page of a checkpoint, every namespace of it."""
         with self._audited("export", board, name, after):
-            opened = await self._use(board, Right.ADMIN)
+            opened = await self._use(board, "export")
             past = HistoryReader(opened)
             checkpoint, stored = await Checkpoints(opened).sealed(name)
             at = Point(board, checkpoint.revision)
@@ -576,7 +577,7 @@ class RequestHandler:
     async def import_begin(self, board: str, spec: ImportRequest) -> None:
         """Begin to make `board` of what was exported."""
         with self._audited("import_begin", board, spec):
-            await self._check_whole(board, Right.ADMIN)
+            await self._check_whole("import_begin", board)
             check_note(spec.note)
             await self._boards.check_new(board)
             if await self._boards.exists(board):
@@ -589,13 +590,13 @@ class RequestHandler:
     ) -> None:
         """The next page of an import."""
         with self._audited("import_page", board, request, number):
-            await self._check_whole(board, Right.ADMIN)
+            await self._check_whole("import_page", board)
             await self._host.imports.page(board, request, number, entries)
 
     async def import_end(self, board: str, request: str) -> Head:
         """After the last page of an import."""
         with self._audited("import_end", board, request):
-            await self._check_whole(board, Right.ADMIN)
+            await self._check_whole("import_end", board)
             spec, head = await self._host.imports.end(board, request)
             await begin_archive(self._host, board, head, spec.items)
             await self._boards.use(board, self._opener)
@@ -606,17 +607,14 @@ class RequestHandler:
     async def boards(self) -> Sequence[str]:
         """Names of the existing boards that the principal may use."""
         with self._audited("boards"):
-            self._host.check_serving()
-            self._host.revocations.check(self.principal)
+            self._check_service("boards")
             mine, found = self.principal.boards, await self._host.store.boards()
             return [n for n in found if (not mine or n in mine) and not access.is_reserved(n)]
 
     async def lost_boards(self) -> Sequence[LostBoard]:
         """See `Transport.lost_boards`."""
         with self._audited("lost_boards"):
-            self._host.check_serving()
-            self._check_token()
-            access.require_admin(self.principal)
+            self._check_service("lost_boards")
             return await self._host.lost_boards()
 
     @property
@@ -627,9 +625,7 @@ class RequestHandler:
     async def audit(self, *, after: Key | None, limit: int) -> Sequence[tuple[Key, AuditRecord]]:
         """See `Transport.audit`."""
         with self._audited("audit", "", after, limit):
-            self._host.check_serving()
-            self._check_token()
-            access.require_admin(self.principal)
+            self._check_service("audit")
             check_limit(limit, LIST_ENTRIES_MAX)
             return await self._host.audit.read(after, limit)
 
@@ -642,7 +638,7 @@ class RequestHandler:
     async def erase(self, agent: str, board: str | None = None) -> int:
         """See `Transport.erase`."""
         with self._audited("erase", board or "", agent):
-            keys = self._data_keys()
+            keys = self._data_keys("erase")
             await self._host.revocations.confirm(self.principal)
             access.check_agent_name(agent)
             if board is not None:
@@ -652,12 +648,10 @@ class RequestHandler:
     async def rewrap(self) -> int:
         """See `Transport.rewrap`."""
         with self._audited("rewrap"):
-            return await self._data_keys().rewrap()
+            return await self._data_keys("rewrap").rewrap()
 
-    def _data_keys(self) -> DataKeys:
-        self._host.check_serving()
-        self._check_token()
-        access.require_admin(self.principal)
+    def _data_keys(self, verb: str) -> DataKeys:
+        self._check_service(verb)
         if not isinstance(self._host.store, SealedStore):
             raise InvalidRequest(field="master_key", reason="this service has none")
         return self._host.store.keys
@@ -696,14 +690,15 @@ class RequestHandler:
             return _UNRECORDED
         return Audited(self._host.audit, self.principal, verb, board, about)
 
-    async def _use(self, board: str, right: Right | None = None) -> OpenBoard:
-        """Check that the principal may use the board, and has `right` on all of it; open it.
+    async def _use(self, board: str, verb: str | None = None) -> OpenBoard:
+        """Open a board that the principal may use, with the right that `verb` needs on all of it.
 
         Errors: NoSuchBoard.
         """
-        self._check(board)
-        if right is not None:
-            await self._check_whole(board, right)
+        if verb is None:
+            self._check(board)
+        else:
+            await self._check_whole(verb, board)
         opened = await self._boards.find(board, self._opener)
         if opened is None:
             raise NoSuchBoard(board)
@@ -729,11 +724,12 @@ class RequestHandler:
         if self._beginner is not None and not await self._host.store.exists(board):
             await self._host.begun.note(self._beginner, board)
 
-    async def _check_whole(self, board: str, right: Right) -> None:
-        """Check the right to the whole board, and the token against the engine's present record:
-        the following action is not a commit of the principal, which the engine would check."""
+    async def _check_whole(self, verb: str, board: str) -> None:
+        """Check the right on the whole board that the table of methods demands, and the token
+        against the engine's present record: no commit of the principal follows, which the engine
+        would check."""
         self._check(board)
-        access.require_whole(self.principal, right)
+        access.require_whole(self.principal, access.WHOLE_BOARD[RIGHTS[verb]])
         await self._host.revocations.confirm(self.principal)
 
     def _permit(self) -> Permit | None:
@@ -749,6 +745,13 @@ class RequestHandler:
     def _check_token(self) -> None:
         """Errors: Unauthenticated when the token, which may have been refreshed, has ended."""
         self._host.revocations.check(self.principal)
+
+    def _check_service(self, verb: str) -> None:
+        """Check the token, and the admin right if the table of methods demands it."""
+        self._host.check_serving()
+        self._check_token()
+        if RIGHTS[verb] is Checked.ADMIN:
+            access.require_admin(self.principal)
 
     def _check(self, board: str) -> None:
         self._host.check_serving()

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from blackboard.archive.base import Archive
-from blackboard.client.cancellation import heed_cancellation
+from blackboard.client.cancellation import finish, heed_cancellation
 from blackboard.client.client import Client
 from blackboard.core import access
 from blackboard.core.access import Principal
@@ -70,15 +70,15 @@ class Service:
         self._sweeper = Sweeper(self.boards, secrets.token_hex(8))
         self._own_boards = OwnBoards(self.host)
         self._tasks: list[asyncio.Task[None]] = []
-        self._is_closed = False
+        self._closing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Service":
         try:
             await self.host.look()
+            await self._own_boards.begin()
         except BaseException:
-            await self.boards.aclose()
+            await self.aclose()
             raise
-        await self._own_boards.begin()
         self.host.note_start()
         sweeper = self._sweeper
 
@@ -119,17 +119,25 @@ class Service:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop: carry out the commits that wait, then close store and archive. Once is enough."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self.drain()
-        self.host.load.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._checkpoints.at_shutdown()
-        await self.boards.aclose()
+        """Stop: carry out the commits that wait, then close store and archive.
+
+        May be called again: each call returns when everything is closed. Cancellation does not stop
+        it; the caller waits FINISH_TIMEOUT_MS for it at most.
+        """
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name="closing")
+        await finish(_ended(self._closing))
+
+    async def _close(self) -> None:
+        try:
+            self.drain()
+            self.host.load.stop()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._checkpoints.at_shutdown()
+        finally:
+            await self.boards.aclose()
 
     def link(self, principal: Principal) -> RequestHandler:
         """The way of `principal` to the boards."""
@@ -184,3 +192,8 @@ def _report(task: "asyncio.Task[None]") -> None:
     """These tasks never end on their own: if one does, that is a bug, and is logged."""
     if not task.cancelled():
         log.critical("%s ended", task.get_name(), exc_info=task.exception())
+
+
+async def _ended(task: "asyncio.Task[None]") -> None:
+    """Wait for a task that nothing stops. Errors: its own."""
+    await asyncio.shield(task)

@@ -1,17 +1,17 @@
 """Whether a commit is well formed at all: the last check before it goes to an engine.
 
-Requests from outside were validated by `wire/messages.py` already; programs that use the embedded
+Requests from outside were validated by `wire/methods.py` already; programs that use the embedded
 engine were not, and a malformed key or a float in an increment would stay in their log for ever.
 """
 
 from blackboard.core import commit as core
+from blackboard.core.fields import check_note
 from blackboard.core.path import check_holder, check_key, check_prefix
-from blackboard.errors import InvalidRequest, LimitExceeded
+from blackboard.errors import InvalidRequest
 from blackboard.limits import (
     INTEGER_MAX,
     LANES_MAX,
     LEASE_TTL_MS_MIN,
-    NOTE_BYTES_MAX,
     REVISION_MAX,
     TTL_MS_MAX,
 )
@@ -109,13 +109,3 @@ def _check_number(field: str, number: int, minimum: int, maximum: int) -> None:
     if type(number) is not int or not minimum <= number <= maximum:
         reason = f"{number!r} is not an integer in {minimum}..{maximum}"
         raise InvalidRequest(field=field, reason=reason)
-
-
-def check_note(note: str) -> None:
-    """Errors: InvalidRequest for what is no text, LimitExceeded above NOTE_BYTES_MAX."""
-    try:
-        size = len(note.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidRequest(field="note", reason="is not Unicode text") from error
-    if size > NOTE_BYTES_MAX:
-        raise LimitExceeded("NOTE_BYTES_MAX", size, NOTE_BYTES_MAX, "note")

@@ -5,9 +5,9 @@ send ourselves. `wire/reading.py` reads them back.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NotRequired
+from typing import Any, Final, NotRequired, TypedDict
 
-from typing_extensions import TypedDict  # pydantic makes no schema of typing's before 3.12
+import msgspec
 
 from blackboard.core.commit import (
     Change,
@@ -27,26 +27,6 @@ from blackboard.wire.errors import ErrorMessage
 from blackboard.wire.frames import MESSAGE_BYTES_MAX, Encoding
 
 # --- shapes ---------------------------------------------------------------------------------------
-
-
-class EpochMessage(TypedDict):
-    """A stretch of history that nobody rewrote."""
-
-    number: int
-    id: str
-    cause: str
-    from_revision: int
-    revision: int
-
-
-class HeadMessage(TypedDict):
-    """Result of `head`."""
-
-    revision: int
-    epoch: EpochMessage
-    oldest: int
-    time_ms: int
-    log_entries: int
 
 
 class EntryMessage(TypedDict):
@@ -124,7 +104,7 @@ class RevisionMessage(TypedDict):
     digest: str
     based_on: NotRequired[list[list[str | int]]]
     note: NotRequired[str]
-    epoch: NotRequired[EpochMessage]
+    epoch: NotRequired[Epoch]
     account: NotRequired[str]
 
 
@@ -145,7 +125,7 @@ class LogMessage(TypedDict):
     `proofs`, if they were asked for, has one for each revision; null where there is none.
     """
 
-    head: HeadMessage
+    head: Head
     revisions: list[RevisionMessage]
     through: int
     proofs: NotRequired[list[ProofMessage | None]]
@@ -287,26 +267,14 @@ class DrainingMessage(TypedDict):
 # --- writing --------------------------------------------------------------------------------------
 
 
-def write_epoch(epoch: Epoch) -> EpochMessage:
-    """An epoch as a message."""
-    return {
-        "number": epoch.number,
-        "id": epoch.id,
-        "cause": epoch.cause,
-        "from_revision": epoch.from_revision,
-        "revision": epoch.revision,
-    }
-
-
-def write_head(head: Head) -> HeadMessage:
-    """A head as a message."""
-    return {
-        "revision": head.revision,
-        "epoch": write_epoch(head.epoch),
-        "oldest": head.oldest,
-        "time_ms": head.time_ms,
-        "log_entries": head.log_entries,
-    }
+def write_noun(noun: Any) -> Any:
+    """A result whose message has the members of its record; those that are None are left out."""
+    if isinstance(noun, list | tuple):
+        return [write_noun(each) for each in noun]
+    message = msgspec.to_builtins(noun)
+    if not isinstance(message, dict):
+        return message
+    return {name: member for name, member in message.items() if member is not None}
 
 
 def write_entry(entry: Entry, encoding: Encoding) -> EntryMessage:
@@ -395,7 +363,7 @@ def write_revision(entry: LogEntry, encoding: Encoding) -> RevisionMessage:
     if entry.note:
         message["note"] = entry.note
     if entry.epoch is not None:
-        message["epoch"] = write_epoch(entry.epoch)
+        message["epoch"] = write_noun(entry.epoch)
     if entry.account:
         message["account"] = entry.account
     return message
@@ -409,7 +377,7 @@ def write_results(results: Sequence[Result]) -> list[ResultMessage]:
 def write_log(page: LogPage, encoding: Encoding) -> LogMessage:
     """A page of the log as a message."""
     message: LogMessage = {
-        "head": write_head(page.head),
+        "head": write_noun(page.head),
         "revisions": [write_revision(entry, encoding) for entry in page.entries],
         "through": page.through,
     }

@@ -1,8 +1,6 @@
 """Errors as the service sends them: a number for JSON-RPC, and the stable code with its fields."""
 
-from typing import Any, Final
-
-from typing_extensions import TypedDict  # pydantic makes no schema of typing's before 3.12
+from typing import Any, Final, TypedDict
 
 from blackboard.errors import BlackboardError
 

@@ -13,8 +13,9 @@ other frame is left to `frames.py` and `reading.py`, which know everything else,
 """
 
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -39,6 +40,8 @@ from blackboard.core.watch import Position
 from blackboard.errors import BlackboardError, Rejected, RemoteProtocolError, from_fields
 from blackboard.wire.frames import CONTAINERS_MAX, Encoding
 
+_WRONG: Final = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+
 
 class from_peer:  # noqa: N801 - used as a statement
     """`with from_peer("head"):` whatever goes wrong inside is the peer's fault."""
@@ -57,7 +60,7 @@ class from_peer:  # noqa: N801 - used as a statement
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        wrong = (KeyError, TypeError, ValueError, IndexError, AttributeError, Rejected)
+        wrong = (*_WRONG, msgspec.MsgspecError, Rejected)
         if isinstance(error, wrong):
             reason = f"bad {self.what}: {type(error).__name__}: {str(error)[:200]}"
             raise RemoteProtocolError(reason) from error
@@ -73,10 +76,15 @@ def read_error(message: Any) -> BlackboardError:
     return RemoteProtocolError(reason="an error without code and fields")
 
 
-def read_head(message: Any) -> Head:
-    """Result of `head`. Errors: RemoteProtocolError."""
-    with from_peer("head"):
-        return _head(message)
+T = TypeVar("T")
+_convert: Final = partial(msgspec.convert, builtin_types=(bytes,))
+
+
+def read_as(kind: type[T], message: Any) -> T:
+    """A result whose message has the members of its record. Errors: RemoteProtocolError."""
+    with from_peer(kind.__name__.lower()):
+        found: T = _convert(message, kind)
+        return found
 
 
 def read_reading(message: Any, encoding: Encoding) -> Reading:
@@ -95,7 +103,7 @@ def read_log(message: Any, encoding: Encoding) -> LogPage:
     with from_peer("log"):
         entries = tuple([_revision(m, encoding) for m in _list(message, "revisions")])
         proofs = tuple([_proof(m) for m in _list(message, "proofs")] if "proofs" in message else ())
-        return LogPage(_head(message["head"]), entries, _int(message, "through"), proofs)
+        return LogPage(_convert(message["head"], Head), entries, _int(message, "through"), proofs)
 
 
 def read_results(message: Any) -> tuple[Result, ...]:
@@ -145,12 +153,6 @@ def read_optional_str(message: Any, name: str) -> str | None:
     """A member that is a string, None if it is not there. Errors: RemoteProtocolError."""
     with from_peer("message"):
         return _str(message, name) if name in message else None
-
-
-def read_epoch(message: Any) -> Epoch:
-    """An epoch. Errors: RemoteProtocolError."""
-    with from_peer("epoch"):
-        return _epoch(message)
 
 
 def read_entry(message: Any, encoding: Encoding) -> Entry:
@@ -207,26 +209,6 @@ def _list(message: Any, name: str) -> list[Any]:
     return value
 
 
-def _head(message: Any) -> Head:
-    return Head(
-        _int(message, "revision"),
-        _epoch(message["epoch"]),
-        _int(message, "oldest"),
-        _int(message, "time_ms"),
-        _int(message, "log_entries"),
-    )
-
-
-def _epoch(message: Any) -> Epoch:
-    return Epoch(
-        _int(message, "number"),
-        _str(message, "id"),
-        _str(message, "cause"),
-        _int(message, "from_revision"),
-        _int(message, "revision"),
-    )
-
-
 def _entry(message: Any, encoding: Encoding) -> Entry:
     return Entry(
         _str(message, "key"),
@@ -273,7 +255,7 @@ def _revision(message: Any, encoding: Encoding) -> LogEntry:
         bytes.fromhex(_str(message, "digest")),
         _grounds(message) if "based_on" in message else (),
         _str(message, "note") if "note" in message else "",
-        _epoch(message["epoch"]) if "epoch" in message else None,
+        _convert(message["epoch"], Epoch) if "epoch" in message else None,
         account=_account(message, _str(message, "author")),
     )
 

@@ -43,7 +43,6 @@ from blackboard.limits import (
 )
 from blackboard.units import Milliseconds
 from blackboard.wire import reading
-from blackboard.wire.commits import CommitParams, read_commits
 from blackboard.wire.errors import write_error
 from blackboard.wire.frames import (
     CLOSE_PROTOCOL_ERROR,
@@ -53,10 +52,12 @@ from blackboard.wire.frames import (
     Encoding,
     grouped,
 )
+from blackboard.wire.methods import HelloParams, Params
 from blackboard.wire.reading import pack_changes, read_news
+from blackboard.wire.requests import parse, read_commits
 
 if TYPE_CHECKING:
-    from blackboard.wire import messages
+    pass
 
 HELLO_BYTES_MAX: Final = 16 * 1024
 """The first frame: a token, and little more. Nobody is known yet who could be given more room."""
@@ -103,14 +104,14 @@ class HelloReceived(Struct, frozen=True):
     """Server: somebody wants in. Answer with `welcome` or `turn_away`."""
 
     id: RequestId
-    params: "messages.Hello"
+    params: HelloParams
 
 
 class RequestReceived(Struct, frozen=True):
     """Server: a valid request. Answer with `respond` or `respond_error`."""
 
     id: RequestId
-    params: "messages.Params | CommitParams"
+    params: Params
 
 
 class RequestRefused(Struct, frozen=True):
@@ -216,11 +217,7 @@ class ServerSession(_Session):
     """The side that answers."""
 
     def __init__(self, encoding: Encoding, now_ms: Milliseconds) -> None:
-        # Loading pydantic takes longer than all the rest: a client does without.
-        from blackboard.wire import messages
-
         super().__init__(encoding)
-        self._messages = messages
         self._deadline_ms = now_ms + HANDSHAKE_TIMEOUT_MS
         self._in_flight: set[RequestId] = set()
 
@@ -279,15 +276,13 @@ class ServerSession(_Session):
             number = self._take_id(message)
             if not message.keys() <= _REQUEST_MEMBERS:
                 raise InvalidRequest(field="request", reason="has unknown members")
-            params = self._messages.parse(
-                message.get("method"), message.get("params"), self.encoding
-            )
+            params = parse(message.get("method"), message.get("params"), self.encoding)
             self._check_order(params)
         except (Rejected, Unavailable) as error:
             self._answer(number, "error", write_error(error))
             return RequestRefused(number, error.with_traceback(None))  # it would hold the frame
         self._in_flight.add(number)
-        if isinstance(params, self._messages.Hello):
+        if isinstance(params, HelloParams):
             return HelloReceived(number, params)
         return RequestReceived(number, params)
 
@@ -301,10 +296,10 @@ class ServerSession(_Session):
             raise InvalidRequest(field="id", reason="is that of a request still in flight")
         return number
 
-    def _check_order(self, params: "messages.Params") -> None:
+    def _check_order(self, params: Params) -> None:
         if self.state is ConnectionState.DRAINING:
             raise Unavailable(what="service", reason="it is stopping")
-        if isinstance(params, self._messages.Hello) and self.state is not ConnectionState.HELLO:
+        if isinstance(params, HelloParams) and self.state is not ConnectionState.HELLO:
             raise InvalidRequest(field="method", reason="hello comes once, first")
 
     def welcome(self, number: RequestId, result: Any) -> None:

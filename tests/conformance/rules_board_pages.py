@@ -18,7 +18,7 @@ from blackboard.core.checkpoints import DiffRequest
 from blackboard.core.commit import Append, Delete, Entry, Grant, Op, Put
 from blackboard.errors import AccessDenied
 from blackboard.limits import OPERATIONS_MAX
-from blackboard.wire import messages
+from blackboard.wire import methods
 from blackboard.wire.codec import encode_value
 from tests.conformance.team import Team
 
@@ -210,8 +210,11 @@ class PageRules:
     def test_every_method_that_answers_in_pages_is_asked(self) -> None:
         """One that is new has to be told here how it is asked."""
         cursors = {"after", "before", "limit"}
-        fields = {name: set(model.model_fields) for name, model in messages.METHODS.items()}
-        paged = {name for name, found in fields.items() if cursors & found}
+        paged = {
+            name
+            for name, method in methods.METHODS.items()
+            if cursors & set(method.request.__struct_fields__)
+        }
         assert paged - NOT_PAGES == set(PAGED)
 
     @pytest.mark.parametrize("reader", READERS)

@@ -26,6 +26,7 @@ from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.errors import BlackboardError, InvalidRequest
 from blackboard.integrity.tokens import issue
+from blackboard.wire.methods import RIGHTS
 from tests.guarantees import secrets_of
 from tests.guarantees.processes import HOUR_MS, ServiceProcess
 from tests.guarantees.recorder import Recorder
@@ -46,6 +47,12 @@ NEVER_ANSWERED = {
 }
 """Without an export, a master key and the board that is to go, not even the operator gets an answer
 to these; and what they are asked with holds nothing of anybody."""
+
+
+async def _ask(link: RemoteTransport, method: str, params: dict[str, Any]) -> Any:
+    """Ask as the client would, with params of any kind."""
+    channel = link._channel
+    return await channel.insist(lambda: channel.ask(method, dict(params)))
 
 
 @dataclass
@@ -69,7 +76,7 @@ class Visitor:
         token = issue(service.secret, self.principal, HOUR_MS)
         asked = secrets_of.requests(self.name.replace(" ", "-"), token, board)
         found = {
-            method: await secrets_of.outcomes([partial(link._ask, method, p) for p in several])
+            method: await secrets_of.outcomes([partial(_ask, link, method, p) for p in several])
             for method, several in asked.items()
         }
         there = self.client.board(board)
@@ -247,7 +254,7 @@ def _check_answers(answers: list[dict[str, list[Any]]]) -> None:
     """That the probes are probes: none is malformed, none is left out, and the operator, who may do
     everything, is answered by each method."""
     for answered in answers:
-        assert set(answered) == set(access.METHODS)
+        assert set(answered) == set(RIGHTS)
         for method, found in answered.items():
             assert all(map(_is_probe, found)), (method, found)
     *_, of_operator = answers
@@ -259,7 +266,7 @@ def _check_posted(visitors: list[Visitor]) -> None:
     """That what was posted was understood, too: the operator was answered, the others refused."""
     *others, operator = visitors
     asked = {method for method, _ in operator.posted}
-    assert asked == set(access.METHODS) - {"commit", "watch", "document"}
+    assert asked == set(RIGHTS) - {"commit", "watch", "document"}
     answered = {method for method, code in operator.posted if code == "ok"}
     assert asked - answered == NEVER_ANSWERED | {"refresh"}, operator.posted
     for visitor in others:

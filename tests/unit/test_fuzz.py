@@ -40,7 +40,7 @@ from blackboard.engines.sqlite.store import SqliteStore
 from blackboard.errors import BlackboardError
 from blackboard.integrity import envelope as sealing
 from blackboard.server.service import Service
-from blackboard.wire import messages, reading, ysync
+from blackboard.wire import reading, requests, ysync
 from blackboard.wire.codec import decode_results, decode_value, encode_results, encode_value
 from blackboard.wire.frames import JSON, MSGPACK, Encoding
 from blackboard.wire.session import ClientSession, ServerSession
@@ -304,7 +304,7 @@ TARGETS: dict[str, Callable[[random.Random], Target]] = {
     "frame json": lambda _: of_bytes(frames(JSON), JSON.split),
     "session msgpack": lambda _: of_bytes(frames(MSGPACK), lambda f: session_of(MSGPACK, f)),
     "session json": lambda _: of_bytes(frames(JSON), lambda f: session_of(JSON, f)),
-    "request": lambda _: Target(request, lambda r: messages.parse(r[0], r[1], JSON)),
+    "request": lambda _: Target(request, lambda r: requests.parse(r[0], r[1], JSON)),
     "value": lambda _: of_bytes([encode_value(COMMIT), b"\x93\x01\xc0\xa1x"], decode_value),
     "value taken in": lambda _: of_bytes([encode_value(COMMIT)], MSGPACK.value_in),
     "results": lambda _: of_bytes(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 from starlette.applications import Starlette
 
 from blackboard import limits
@@ -50,7 +49,8 @@ from blackboard.server.security.audit import AUDIT_BOARD, OTHERS, Repeats
 from blackboard.server.service import Service
 from blackboard.server.settings import Settings
 from blackboard.wire import ysync
-from blackboard.wire.messages import ImportBeginParams
+from blackboard.wire.frames import JSON
+from blackboard.wire.requests import parse
 from tests.serving import serving
 from tests.unit.server.http.conversation import PATIENCE_S, talking
 from tests.waiting import wait_until
@@ -331,10 +331,10 @@ async def test_what_an_import_begins_with_has_an_edge() -> None:
         "signature": "",
         "items": [["public/l", 1]] * limits.EXPORT_ITEMS_MAX,
     }
-    ImportBeginParams(**good)
+    parse("import_begin", good, JSON)
     for field, more in (("manifest", "x"), ("items", [["public/l", 1]])):
-        with pytest.raises((LimitExceeded, ValidationError)):
-            ImportBeginParams(**{**good, field: good[field] + more})
+        with pytest.raises(InvalidRequest):
+            parse("import_begin", {**good, field: good[field] + more}, JSON)
 
 
 async def test_an_import_whose_pages_do_not_come_is_given_up(

@@ -62,11 +62,11 @@ from blackboard.errors import (
 from blackboard.limits import DEFAULT, Limits
 from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire import history_messages as past
-from blackboard.wire import reading
-from blackboard.wire.commits import write_commit
+from blackboard.wire import methods, reading
 from blackboard.wire.frames import MSGPACK
-from blackboard.wire.history_messages import moment_out
+from blackboard.wire.methods import Params
 from blackboard.wire.reading import ReceiptNews, read_receipt
+from blackboard.wire.requests import write_request
 
 DEFAULT_URL: Final = "http://127.0.0.1:7420"
 _NO_TOKEN: Final = (
@@ -181,11 +181,11 @@ class RemoteTransport:
 
     async def head(self, board: str) -> Head:
         """As `Transport.head`."""
-        return reading.read_head(await self._ask("head", {"board": board}))
+        return reading.read_as(Head, await self._ask(methods.HeadParams(board)))
 
     async def commit(self, board: str, commit: Commit) -> Receipt:
         """As `Transport.commit`."""
-        params = self._own(write_commit(board, commit, MSGPACK))
+        params = self._written(methods.CommitParams.of(board, commit))
         try:
             message = await self._channel.ask("commit", params, self._answer_ms)
         except LostError as lost:
@@ -199,10 +199,8 @@ class RemoteTransport:
 
     async def read(self, board: str, keys: Sequence[Key], *, at: Moment | None = None) -> Reading:
         """As `Transport.read`. Errors: also LimitExceeded when the answer would not fit a frame."""
-        params: dict[str, Any] = {"board": board, "keys": list(keys)}
-        if at is not None:
-            params["at"] = moment_out(at)
-        return reading.read_reading(await self._ask("read", params), MSGPACK)
+        params = methods.ReadParams(board, tuple(keys), at)
+        return reading.read_reading(await self._ask(params), MSGPACK)
 
     async def list(
         self,
@@ -214,16 +212,15 @@ class RemoteTransport:
         at: Moment | None = None,
     ) -> Reading:
         """As `Transport.list`."""
-        params: dict[str, Any] = {"board": board, "pattern": pattern, "limit": limit}
-        params |= {"after": after, "at": None if at is None else moment_out(at)}
-        return reading.read_reading(await self._ask("list", params), MSGPACK)
+        params = methods.ListParams(board, pattern, after, limit, at)
+        return reading.read_reading(await self._ask(params), MSGPACK)
 
     async def leases(
         self, board: str, pattern: str, *, after: Key | None = None, limit: int
     ) -> Reading:
         """As `Transport.leases`."""
-        params = {"board": board, "pattern": pattern, "after": after, "limit": limit}
-        return reading.read_leases(await self._ask("leases", params))
+        params = methods.LeasesParams(board, pattern, after, limit)
+        return reading.read_leases(await self._ask(params))
 
     async def log(
         self,
@@ -236,15 +233,12 @@ class RemoteTransport:
         proofs: bool = False,
     ) -> LogPage:
         """As `Transport.log`."""
-        wanted = {"pattern": pattern, "author": author}
-        params = {"board": board, "after": after, "limit": limit}
-        params |= {name: text for name, text in wanted.items() if text is not None}
-        params |= {"proofs": True} if proofs else {}
-        return reading.read_log(await self._ask("log", params), MSGPACK)
+        params = methods.LogParams(board, after, limit, pattern, author, proofs)
+        return reading.read_log(await self._ask(params), MSGPACK)
 
     async def why(self, board: str, key: Key) -> Sequence[Cause]:
         """As `Transport.why`."""
-        message = await self._ask("why", {"board": board, "key": key})
+        message = await self._ask(methods.WhyParams(board, key))
         with reading.from_peer("why"):
             return [_cause(cause) for cause in message]
 
@@ -267,179 +261,145 @@ class RemoteTransport:
 
     async def checkpoint(self, board: str, spec: CheckpointRequest) -> Checkpoint:
         """As `Transport.checkpoint`."""
-        params = {
-            "board": board,
-            "name": spec.name,
-            "request": spec.request,
-            "note": spec.note,
-            "barrier_ms": spec.barrier_ms,
-            "stale_ok": spec.stale_ok,
-            "automatic": spec.kind == AUTOMATIC,
-        }
+        params = methods.CheckpointParams(
+            board,
+            spec.name,
+            spec.request,
+            spec.note,
+            spec.barrier_ms,
+            spec.stale_ok,
+            spec.kind == AUTOMATIC,
+        )
         patience_ms = self.limits.connection.request_timeout_ms + (spec.barrier_ms or 0)
-        return past.read_checkpoint(await self._do("checkpoint", params, patience_ms))
+        return reading.read_as(Checkpoint, await self._do(params, patience_ms))
 
     async def checkpoints(self, board: str, *, after: Revision, limit: int) -> Sequence[Checkpoint]:
         """As `Transport.checkpoints`."""
-        params = {"board": board, "after": after, "limit": limit}
-        message = await self._ask("checkpoints", params)
-        with reading.from_peer("checkpoints"):
-            return [past.read_checkpoint(checkpoint) for checkpoint in message]
+        message = await self._ask(methods.CheckpointsParams(board, after, limit))
+        return reading.read_as(list[Checkpoint], message)
 
     async def manifest(self, board: str, name: str) -> CheckpointInfo:
         """As `Transport.manifest`."""
-        message = await self._ask("manifest", {"board": board, "name": name})
-        return past.read_manifest(message)
+        return past.read_manifest(await self._ask(methods.ManifestParams(board, name)))
 
     async def pin(self, board: str, name: str, *, pinned: bool) -> None:
         """As `Transport.pin`."""
-        await self._do("pin", {"board": board, "name": name, "pinned": pinned})
+        await self._do(methods.PinParams(board, name, pinned))
 
     async def prune(self, board: str, policy: RetentionPolicy, *, dry_run: bool) -> Pruned:
         """As `Transport.prune`."""
-        params = {
-            "board": board,
-            "last": policy.last,
-            "days": policy.days,
-            "named": policy.named,
-            "history_ms": policy.history_ms,
-            "dry_run": dry_run,
-        }
+        params = methods.PruneParams(
+            board, policy.last, policy.days, policy.named, policy.history_ms, dry_run
+        )
         prune = self._ask if dry_run else self._do
-        return past.read_pruned(await prune("prune", params, self._long_ms))
+        return reading.read_as(Pruned, await prune(params, self._long_ms))
 
     async def restore(self, board: str, spec: RestoreRequest) -> Restored:
         """As `Transport.restore`."""
-        params = {
-            "board": board,
-            "to": moment_out(spec.to),
-            "request": spec.request,
-            "note": spec.note,
-            **({"keep_calls": True} if spec.keep_calls else {}),
-        }
-        return past.read_restored(await self._do("restore", params, self._long_ms))
+        params = methods.RestoreParams(board, spec.to, spec.request, spec.note, spec.keep_calls)
+        return reading.read_as(Restored, await self._do(params, self._long_ms))
 
     async def recover(self, board: str, spec: RecoverRequest) -> Recovered:
         """As `Transport.recover`."""
-        at = None if spec.at is None else moment_out(spec.at)
-        params = {"board": board, "at": at, "note": spec.note}
-        return past.read_recovered(await self._ask("recover", params, self._long_ms))
+        params = methods.RecoverParams(board, spec.at, spec.note)
+        return reading.read_as(Recovered, await self._ask(params, self._long_ms))
 
     async def redact(self, board: str, spec: RedactRequest) -> Redaction:
         """As `Transport.redact`."""
-        params = {"board": board, "key": spec.key, "why": spec.why, "request": spec.request}
-        return past.read_redaction(await self._ask("redact", params, self._long_ms))
+        params = methods.RedactParams(board, spec.key, spec.request, spec.why)
+        return reading.read_as(Redaction, await self._ask(params, self._long_ms))
 
     async def freeze(self, board: str, note: str) -> Freeze:
         """As `Transport.freeze`."""
-        params = {"board": board, "note": note}
-        return past.read_freeze(await self._ask("freeze", params))
+        return reading.read_as(Freeze, await self._ask(methods.FreezeParams(board, note)))
 
     async def thaw(self, board: str, note: str) -> Freeze | None:
         """As `Transport.thaw`."""
-        message = await self._ask("thaw", {"board": board, "note": note})
-        return None if message is None else past.read_freeze(message)
+        message = await self._ask(methods.ThawParams(board, note))
+        return None if message is None else reading.read_as(Freeze, message)
 
     async def remove(self, board: str) -> None:
         """As `Transport.remove`."""
-        await self._do("remove", {"board": board}, self._long_ms)
+        await self._do(methods.RemoveParams(board), self._long_ms)
 
     async def branch(self, board: str, spec: BranchRequest) -> Head:
         """As `Transport.branch`."""
-        params = {
-            "board": board,
-            "new": spec.new,
-            "at": moment_out(spec.at),
-            "request": spec.request,
-            "note": spec.note,
-        }
-        return reading.read_head(await self._do("branch", params, self._long_ms))
+        params = methods.BranchParams(board, spec.new, spec.at, spec.request, spec.note)
+        return reading.read_as(Head, await self._do(params, self._long_ms))
 
     async def differences(self, board: str, request: DiffRequest) -> Differences:
         """As `Transport.differences`."""
-        params = {
-            "board": board,
-            "a": moment_out(request.a),
-            "b": moment_out(request.b),
-            "other": request.other,
-            "pattern": request.pattern,
-            "after": request.after,
-            "limit": request.limit,
-        }
-        return past.read_differences(await self._ask("differences", params), MSGPACK)
+        params = methods.DifferencesParams(
+            board,
+            request.a,
+            request.b,
+            request.other,
+            request.pattern,
+            request.after,
+            request.limit,
+        )
+        return past.read_differences(await self._ask(params), MSGPACK)
 
     async def history(
         self, board: str, key: Key, *, before: Revision | None, limit: int
     ) -> Sequence[Version]:
         """As `Transport.history`."""
-        params = {"board": board, "key": key, "before": before, "limit": limit}
-        return past.read_history(await self._ask("history", params), MSGPACK)
+        params = methods.HistoryParams(board, key, before, limit)
+        return past.read_history(await self._ask(params), MSGPACK)
 
     async def verify(self, board: str, at: Moment) -> Verified:
         """As `Transport.verify`."""
-        params = {"board": board, "at": moment_out(at)}
-        return past.read_verified(await self._ask("verify", params, self._long_ms))
+        params = methods.VerifyParams(board, at)
+        return reading.read_as(Verified, await self._ask(params, self._long_ms))
 
     async def export(self, board: str, name: str, *, after: Key | None) -> ExportPage:
         """As `Transport.export`."""
-        params = {"board": board, "name": name, "after": after}
-        return past.read_export(await self._ask("export", params), MSGPACK)
+        return past.read_export(await self._ask(methods.ExportParams(board, name, after)), MSGPACK)
 
     async def import_begin(self, board: str, spec: ImportRequest) -> None:
         """As `Transport.import_begin`."""
-        params = {
-            "board": board,
-            "request": spec.request,
-            "manifest": spec.manifest.decode(errors="replace"),
-            "signature": spec.signature.hex(),
-            "items": [list(item) for item in spec.items],
-            "note": spec.note,
-        }
-        await self._ask("import_begin", params)
+        manifest, signature = spec.manifest.decode(errors="replace"), spec.signature.hex()
+        await self._ask(
+            methods.ImportBeginParams(
+                board, spec.request, manifest, signature, spec.items, spec.note
+            )
+        )
 
     async def import_page(
         self, board: str, request: str, number: int, entries: Sequence[Entry]
     ) -> None:
         """As `Transport.import_page`."""
-        params = {
-            "board": board,
-            "request": request,
-            "number": number,
-            "entries": [past.write_exported(entry, MSGPACK) for entry in entries],
-        }
-        await self._ask("import_page", params)
+        sent = tuple([methods.ImportedEntry.of(entry) for entry in entries])
+        await self._ask(methods.ImportPageParams(board, request, number, sent))
 
     async def import_end(self, board: str, request: str) -> Head:
         """As `Transport.import_end`."""
-        params = {"board": board, "request": request}
-        return reading.read_head(await self._do("import_end", params, self._long_ms))
+        params = methods.ImportEndParams(board, request)
+        return reading.read_as(Head, await self._do(params, self._long_ms))
 
     async def boards(self) -> Sequence[str]:
         """As `Transport.boards`."""
-        message = await self._ask("boards", {})
-        with reading.from_peer("boards"):
-            return [str(name) for name in message]
+        message = await self._ask(methods.BoardsParams())
+        return reading.read_as(list[str], message)
 
     async def lost_boards(self) -> Sequence[LostBoard]:
         """As `Transport.lost_boards`."""
-        message = await self._ask("lost_boards", {})
-        with reading.from_peer("lost_boards"):
-            return [LostBoard(**found) for found in message]
+        message = await self._ask(methods.LostBoardsParams())
+        return reading.read_as(list[LostBoard], message)
 
     async def audit(self, *, after: Key | None, limit: int) -> Sequence[tuple[Key, AuditRecord]]:
         """As `Transport.audit`."""
-        message = await self._ask("audit", {"after": after, "limit": limit})
+        message = await self._ask(methods.AuditParams(after, limit))
         with reading.from_peer("audit"):
             return [(found.pop("key"), AuditRecord(**found)) for found in message]
 
     async def erase(self, agent: str, board: str | None = None) -> int:
         """As `Transport.erase`."""
-        message = await self._do("erase", {"name": agent, "board": board})
-        return reading.read_int(message, "keys")
+        return reading.read_int(await self._do(methods.EraseParams(agent, board)), "keys")
 
     async def rewrap(self) -> int:
         """As `Transport.rewrap`."""
-        return reading.read_int(await self._do("rewrap", {}), "keys")
+        return reading.read_int(await self._do(methods.RewrapParams()), "keys")
 
     async def revoke(
         self,
@@ -449,12 +409,12 @@ class RemoteTransport:
         until_ms: Milliseconds | None = None,
     ) -> int:
         """As `Transport.revoke`."""
-        params = {"tokens": list(tokens), "principal": principal, "until_ms": until_ms}
-        return reading.read_int(await self._do("revoke", params), "revoked")
+        params = methods.RevokeParams(tuple(tokens), principal, until_ms)
+        return reading.read_int(await self._do(params), "revoked")
 
     async def whoami(self) -> Principal:
         """As `Transport.whoami`."""
-        message = await self._ask("whoami", {})
+        message = await self._ask(methods.WhoAmIParams())
         with reading.from_peer("whoami"):
             return Principal(
                 message["principal"],
@@ -470,31 +430,31 @@ class RemoteTransport:
         """Close the connection and every watch on it, also of links made by `acting_as`."""
         await self._channel.aclose()
 
-    def _own(self, params: dict[str, Any]) -> dict[str, Any]:
+    def _written(self, params: Params) -> dict[str, Any]:
+        """A request as a message, for the agent that this link acts as."""
+        message = write_request(params, MSGPACK)
         if self._agent is not None:
-            params["agent"] = self._agent
-        return params
+            message["agent"] = self._agent
+        return message
 
-    async def _ask(
-        self, method: str, params: dict[str, Any], patience_ms: Milliseconds | None = None
-    ) -> Any:
-        own, limit_ms = self._own(params), patience_ms or self._answer_ms
-        return await self._channel.insist(lambda: self._channel.ask(method, own, limit_ms))
+    async def _ask(self, params: Params, patience_ms: Milliseconds | None = None) -> Any:
+        message, limit_ms = self._written(params), patience_ms or self._answer_ms
+        return await self._channel.insist(
+            lambda: self._channel.ask(params.method, message, limit_ms)
+        )
 
-    async def _do(
-        self, method: str, params: dict[str, Any], patience_ms: Milliseconds | None = None
-    ) -> Any:
+    async def _do(self, params: Params, patience_ms: Milliseconds | None = None) -> Any:
         """As `_ask`, for what changes something. Errors: OutcomeUnknown when it may be done.
 
         Once an attempt may have got through, neither "not done" nor a refusal of a later one undoes
         it: the first may have taken effect, or still be under way.
         """
-        own, limit_ms = self._own(params), patience_ms or self._answer_ms
+        message, limit_ms = self._written(params), patience_ms or self._answer_ms
         doubts: list[str] = []
 
         async def attempt() -> Any:
             try:
-                return await self._channel.ask(method, own, limit_ms)
+                return await self._channel.ask(params.method, message, limit_ms)
             except LostError as lost:
                 doubts.extend([lost.reason] if lost.written else [])
                 raise
@@ -508,8 +468,8 @@ class RemoteTransport:
             if not doubts:
                 raise
             reason = str(error) if isinstance(error, Rejected) else doubts[-1]
-            request = params.get("request")
-            raise OutcomeUnknown.of(method, self.agent, reason, request=request) from error
+            request = message.get("request")
+            raise OutcomeUnknown.of(params.method, self.agent, reason, request=request) from error
 
     @property
     def _answer_ms(self) -> Milliseconds:

@@ -352,14 +352,17 @@ class SqliteStore:
             self._busy.discard(board)
 
     async def _step(self, work: Callable[[], T]) -> T:
-        """Run `work` in a writer thread. Cancellation does not stop it, nor does closing."""
+        """Run `work` in a writer thread. Nothing stops it, also not closing the store.
+
+        Cancellation: raised when it has ended, so that nobody else uses the file meanwhile.
+        """
         if self._closing is not None:
             raise Unavailable(what=str(self.directory), reason="the store was closed")
         loop = asyncio.get_running_loop()
         step = loop.run_in_executor(self._threads.writers, work)
         self._steps.add(step)
         step.add_done_callback(self._steps.discard)
-        await asyncio.wait([step])
+        await _ended(step)
         return step.result()
 
     # --- boards -----------------------------------------------------------------------------------
@@ -400,11 +403,18 @@ class SqliteStore:
             raise Unavailable(what=f"board {name}", reason=self._distrusted[name])
 
     async def _let_go_of(self, name: str) -> None:
-        """Close a board, if it is open, after its decided commits were written or failed."""
+        """Close a board, if it is open: what was decided of it is written first, or failed.
+
+        Cancellation: raised when it is closed; a second writer of its file would damage it.
+        """
         old = self._boards.pop(name, None)
         if old is not None:
-            with contextlib.suppress(Unavailable):  # the caller decides what happens to its file
-                await old.aclose()
+            closing = asyncio.create_task(old.aclose())
+            try:
+                await _ended(closing)
+            finally:
+                with contextlib.suppress(Unavailable):  # its file is the business of the caller
+                    closing.result()
 
     async def _load(self, name: str, path: Path) -> EmbeddedBoard:
         await self._let_go_of(name)
@@ -534,6 +544,19 @@ class SqliteStore:
 
     def _now_ms(self) -> Milliseconds:
         return self._clock_ns() // 1_000_000
+
+
+async def _ended(work: "asyncio.Future[Any]") -> None:
+    """Wait for the end of what nothing stops. Cancellation: raised then."""
+    cancelled: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):
+        while not work.done():
+            try:
+                await asyncio.wait([work])
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if cancelled is not None:
+        raise cancelled
 
 
 def _next_epoch(state: State, above: Revision) -> Epoch:

@@ -6,7 +6,8 @@ the signed manifest before it gets the last one.
 Invariants
 - an import whose digests are not those of its manifest leaves no board.
 - at most IMPORTS_MAX run at a time, each with one page in memory; one whose next page does not come
-  within IMPORT_IDLE_MS is given up.
+  within IMPORT_IDLE_MS is given up, or as soon as its principal begins another one of that name.
+- an import that ended early says why to its next request, for IMPORT_IDLE_MS.
 
 The origin of a board that did not begin empty: `system/origin`.
 """
@@ -69,14 +70,29 @@ class Imports:
         """Begin. Errors: InvalidRequest when there is a board of that name; LimitExceeded; Corrupt
         for an invalid manifest."""
         check_request(spec.request)
+        await self._give_up(board, by)
         if board in await self._store.boards():
             raise InvalidRequest(field="board", reason=f"there is a board {board!r}")
-        if len(self._open) >= IMPORTS_MAX:
-            raise LimitExceeded("IMPORTS_MAX", len(self._open) + 1, IMPORTS_MAX)
+        count = sum(not running.task.done() for running in self._open.values())
+        if count >= IMPORTS_MAX:
+            raise LimitExceeded("IMPORTS_MAX", count + 1, IMPORTS_MAX)
         name = (board, spec.request)
         running = _Import(self._store, board, spec, by)
         self._open[name] = running
-        running.task.add_done_callback(lambda _: self._open.pop(name, None))
+
+        def forget_later(task: "asyncio.Task[Head]") -> None:
+            is_done = not task.cancelled() and task.exception() is None
+            keep_s = 0 if is_done else IMPORT_IDLE_MS / 1000
+            task.get_loop().call_later(keep_s, self._open.pop, name, None)
+
+        running.task.add_done_callback(forget_later)
+
+    async def _give_up(self, board: str, by: str) -> None:
+        """End the imports to `board` that `by` began before: their client was interrupted."""
+        for running in list(self._open.values()):
+            if (running.board, running.by) == (board, by) and not running.task.done():
+                running.task.cancel()
+                await asyncio.wait([running.task])
 
     async def page(self, board: str, request: str, number: int, entries: Sequence[Entry]) -> None:
         """The next page. Errors: InvalidRequest for one that is not; why the import ended."""
@@ -108,9 +124,9 @@ class _Import:
 
     def __init__(self, store: Store, board: str, spec: ImportRequest, by: str) -> None:
         self._store = store
-        self._board = board
+        self.board = board
         self.spec = spec
-        self._by = by
+        self.by = by
         self._manifest = Manifest.read_signed(spec.manifest, spec.signature)
         self._pages: asyncio.Queue[Sequence[Entry]] = asyncio.Queue(1)
         self._next = 0
@@ -132,22 +148,28 @@ class _Import:
     async def _give(self, page: Sequence[Entry]) -> None:
         """Hand a page to the task, unless it ends first. Errors: why it ended."""
         giving = asyncio.ensure_future(self._pages.put(page))
-        await asyncio.wait([giving, self.task], return_when=asyncio.FIRST_COMPLETED)
-        if not giving.done():
-            giving.cancel()
-            error = None if self.task.cancelled() else self.task.exception()
-            if isinstance(error, BlackboardError):
-                raise type(error)(**error.fields())
+        try:
+            await asyncio.wait([giving, self.task], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            is_given = not giving.cancel()
+        if is_given and not self.task.done():
+            return
+        if self.task.cancelled():
+            raise Unavailable(what=self._what, reason="it was given up")
+        error = self.task.exception()
+        if isinstance(error, BlackboardError):
+            raise type(error)(**error.fields())
+        if error is not None or not is_given:
             raise Unavailable(what=self._what, reason=repr(error))
 
     async def _seed(self) -> Head:
         revision = self._manifest.revision
-        removed = await self._store.removed(self._board)
+        removed = await self._store.removed(self.board)
         first = revision + 1 if removed is None else max(revision, removed + EPOCH_JUMP) + 1
         number = self._manifest.epoch.number + 1
         epoch = Epoch(number, secrets.token_hex(8), BRANCH, revision, first)
         seed = Seed(epoch, self._manifest.time_ms, tuple(_checked_items(self.spec)))
-        return await self._store.seed(self._board, seed, self._checked())
+        return await self._store.seed(self.board, seed, self._checked())
 
     async def _checked(self) -> AsyncIterator[Sequence[Entry]]:
         """The pages, checked one by one. Errors: Corrupt, InvalidRequest."""
@@ -161,7 +183,7 @@ class _Import:
         yield (
             origin_entry(
                 Point(manifest.board, manifest.revision),
-                by=self._by,
+                by=self.by,
                 note=spec.note,
                 request=spec.request,
                 time_ms=manifest.time_ms,
@@ -187,7 +209,7 @@ class _Import:
 
     @property
     def _what(self) -> str:
-        return f"import of {self._board}"
+        return f"import of {self.board}"
 
 
 def _check_entry(entry: Entry, manifest: Manifest) -> None:

@@ -42,9 +42,9 @@ from blackboard.server.http.schema import asyncapi
 from blackboard.server.overload.admission import Admission
 from blackboard.server.overload.fair_share import READ_US
 from blackboard.server.service import Service
-from blackboard.wire import messages
 from blackboard.wire.errors import write_error
 from blackboard.wire.frames import CLOSE_TOO_BIG, JSON
+from blackboard.wire.methods import WhoAmIParams
 from blackboard.wire.session import RequestReceived, ServerSession
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -192,7 +192,7 @@ class _Routes:
     ) -> None:
         params = event.params
         link = self._gate.link(access.acting_as(principal, params.agent))
-        if isinstance(params, messages.WhoAmIParams):
+        if isinstance(params, WhoAmIParams):
             session.respond(event.id, describe(principal, link.agent))
         else:
             session.respond(event.id, await call(link, params, JSON))

@@ -59,7 +59,7 @@ from blackboard.limits import (
     SEND_TIMEOUT_MS,
     WATCH_BATCH_BYTES_MAX,
 )
-from blackboard.server.http.dispatch import DEEDS, call, call_deed, describe, is_read, write_receipt
+from blackboard.server.http.dispatch import call, describe, is_read, write_receipt
 from blackboard.server.http.metrics import Traffic
 from blackboard.server.http.watches import Watches
 from blackboard.server.overload.admission import Admission
@@ -73,10 +73,18 @@ from blackboard.server.overload.fair_share import (
 )
 from blackboard.server.requests import RequestHandler
 from blackboard.units import Milliseconds
-from blackboard.wire import messages
 from blackboard.wire.answers import WelcomeMessage
-from blackboard.wire.commits import CommitParams
 from blackboard.wire.frames import CLOSE_WRONG_TYPE
+from blackboard.wire.methods import (
+    CommitParams,
+    HelloParams,
+    Params,
+    ProgressParams,
+    RefreshParams,
+    UnwatchParams,
+    WatchParams,
+    WhoAmIParams,
+)
 from blackboard.wire.session import (
     ConnectionState,
     HelloReceived,
@@ -216,8 +224,6 @@ _SMALL_FRAME_BYTES: Final = 1_024
 _COMMIT: Final = "commit"
 
 log = logging.getLogger(__name__)
-
-Params = messages.Params | CommitParams
 
 _LINKS_MAX: Final = 256
 """Agents whose links a connection keeps; further ones are created again each time."""
@@ -535,7 +541,7 @@ class Connection:
         self._session.welcome(hello.id, self._owner.welcome(principal, link.agent))
         self._wake.set()
 
-    def _identify(self, hello: messages.Hello) -> Principal:
+    def _identify(self, hello: HelloParams) -> Principal:
         """Errors: Unauthenticated."""
         if hello.token is not None:
             return self._owner.authenticate(hello.token)
@@ -596,7 +602,7 @@ class Connection:
 
     def _commit_at_once(self, number: RequestId, params: Params) -> bool:
         """Carry out a commit without a task of its own, which would cost a tenth of it."""
-        if not isinstance(params, messages.CommitModel | CommitParams):
+        if not isinstance(params, CommitParams):
             return False
         try:
             link = self._link_of(params.agent)
@@ -637,7 +643,7 @@ class Connection:
     async def _carry_out(self, number: RequestId, params: Params, bill: Bill) -> None:
         try:
             link = self._link_of(params.agent)
-            if isinstance(params, messages.WatchParams):
+            if isinstance(params, WatchParams):
                 self._watches.open(number, params, link)
                 self._serving -= 1
                 self._wake.set()
@@ -652,19 +658,17 @@ class Connection:
 
     async def _result(self, params: Params, link: Transport, bill: Bill) -> Any:
         match params:
-            case messages.CommitModel() | CommitParams():
-                return await call(link, params, self._session.encoding)
-            case _ if isinstance(params, DEEDS):
-                return await call_deed(link, params)
-            case messages.UnwatchParams():
+            case UnwatchParams():
                 return self._watches.close(params.watch)
-            case messages.ProgressParams():
+            case ProgressParams():
                 return await self._watches.request_progress(params.watch)
-            case messages.WhoAmIParams():
+            case WhoAmIParams():
                 assert self._principal is not None
                 return describe(access.acting_as(self._principal, link.agent), link.agent)
-            case messages.RefreshParams():
+            case RefreshParams():
                 return self._refresh(params.token, link)
+        if not is_read(params):
+            return await call(link, params, self._session.encoding)
         if self._is_in_debt:
             self._progressed()  # the reader may have stopped before it was
         await bill.begin()

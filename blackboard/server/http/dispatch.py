@@ -1,8 +1,14 @@
-"""One request, carried out on a link: what the WebSocket and the HTTP side have in common.
+"""Requests carried out on a link: a handler for each method of the table (`wire/methods.py`).
 
-Requests about the past, carried out on a link: the second half of `server/http/dispatch.py`.
+A handler calls the link and turns the answer into a message. Where the link takes the members of
+the params by name, and the message has the members of the answer, `_plainly` makes the handler.
+
+Rights are checked by the link, so that a program with the service in its own process passes the
+same checks. `hello`, `whoami`, `refresh` and what concerns watches belong to a connection:
+`server/http/connection.py` answers them.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -16,128 +22,100 @@ from blackboard.core.checkpoints import (
     CheckpointRequest,
     DiffRequest,
     ImportRequest,
-    Instant,
-    Moment,
     RecoverRequest,
     RedactRequest,
     RestoreRequest,
     RetentionPolicy,
 )
-from blackboard.core.commit import Entry
 from blackboard.errors import InvalidRequest
-from blackboard.wire import answers, messages
+from blackboard.wire import answers, methods
 from blackboard.wire import history_messages as past
 from blackboard.wire.answers import CauseMessage, ReceiptMessage
-from blackboard.wire.commits import CommitParams
 from blackboard.wire.frames import Encoding
+from blackboard.wire.methods import METHODS, Charge, Params
 
-UNKNOWN = object()
-"""What `call_past` returns for a request of another kind."""
+Handler = Callable[[Transport, Any, Encoding], Awaitable[Any]]
+"""Carries out a request on a link; returns its result as a message. Errors: those of the link."""
+HANDLERS: Final[dict[str, Handler]] = {}
+"""The handler of each method that a link carries out."""
+OF_CONNECTIONS: Final = frozenset({"hello", "whoami", "refresh", "watch", "unwatch", "progress"})
+"""Methods that a connection answers itself."""
 
 
-def moment_in(moment: messages.Moment) -> Moment:
-    """A moment as the service knows it."""
-    return Instant(moment.time_ms) if isinstance(moment, messages.InstantPart) else moment
+def is_read(params: Params) -> bool:
+    """Whether a request waits its turn, and for room for its answer."""
+    return METHODS[params.method].charge is Charge.READ
 
 
-async def call_past(link: Transport, params: messages.Params, encoding: Encoding) -> Any:
-    """Carry out a request about the past; returns its result as a message, or UNKNOWN.
+async def call(link: Transport, params: Params, encoding: Encoding) -> Any:
+    """Carry out a request other than those of connections; returns its result as a message.
 
-    Errors: whatever the link raises.
+    Errors: those of the link; InvalidRequest for a method that needs a WebSocket.
     """
-    match params:
-        case messages.CheckpointsParams():
-            found = await link.checkpoints(params.board, after=params.after, limit=params.limit)
-            return [past.write_checkpoint(checkpoint) for checkpoint in found]
-        case messages.ManifestParams():
-            return past.write_manifest(await link.manifest(params.board, params.name))
-        case messages.DifferencesParams():
-            page = await link.differences(params.board, _diff_request(params))
-            return past.write_differences(page, encoding)
-        case messages.HistoryParams():
-            versions = await link.history(
-                params.board, params.key, before=params.before, limit=params.limit
-            )
-            return [past.write_version(version, encoding) for version in versions]
-        case messages.ExportParams():
-            exported = await link.export(params.board, params.name, after=params.after)
-            return past.write_export(exported, encoding)
-    return await call_deed(link, params)
+    handler = HANDLERS.get(params.method)
+    if handler is None:
+        raise InvalidRequest(field="method", reason=f"{params.method} needs a WebSocket")
+    return await handler(link, params, encoding)
 
 
-DEEDS = (
-    messages.CheckpointParams,
-    messages.PinParams,
-    messages.PruneParams,
-    messages.RestoreParams,
-    messages.RecoverParams,
-    messages.RedactParams,
-    messages.FreezeParams,
-    messages.ThawParams,
-    messages.RemoveParams,
-    messages.BranchParams,
-    messages.VerifyParams,
-    messages.ImportBeginParams,
-    messages.ImportPageParams,
-    messages.ImportEndParams,
-)
-"""Those that take their time, or change something: they do not wait their turn as reads do."""
+def _handles(handler: Handler) -> Handler:
+    """Enter a handler under the method that its name says."""
+    HANDLERS[handler.__name__.removeprefix("_")] = handler
+    return handler
 
 
-async def call_deed(link: Transport, params: messages.Params) -> Any:
-    """Carry out one of DEEDS; UNKNOWN for another one."""
-    match params:
-        case messages.CheckpointParams():
-            return past.write_checkpoint(await link.checkpoint(params.board, _spec(params)))
-        case messages.PinParams():
-            return await link.pin(params.board, params.name, pinned=params.pinned)
-        case messages.PruneParams():
-            policy = RetentionPolicy(params.last, params.days, params.named, params.history_ms)
-            pruned = await link.prune(params.board, policy, dry_run=params.dry_run)
-            return past.write_pruned(pruned)
-        case messages.RestoreParams():
-            to = moment_in(params.to)
-            spec = RestoreRequest(to, params.request, params.note, params.keep_calls)
-            return past.write_restored(await link.restore(params.board, spec))
-        case messages.RecoverParams():
-            at = None if params.at is None else moment_in(params.at)
-            recovered = await link.recover(params.board, RecoverRequest(at, params.note))
-            return past.write_recovered(recovered)
-        case messages.RedactParams():
-            redact = RedactRequest(params.key, params.why, params.request)
-            return past.write_redaction(await link.redact(params.board, redact))
-        case messages.FreezeParams():
-            return past.write_freeze(await link.freeze(params.board, params.note))
-        case messages.ThawParams():
-            ended = await link.thaw(params.board, params.note)
-            return None if ended is None else past.write_freeze(ended)
-        case messages.RemoveParams():
-            return await link.remove(params.board)
-        case messages.BranchParams():
-            branch = BranchRequest(params.new, moment_in(params.at), params.request, params.note)
-            return answers.write_head(await link.branch(params.board, branch))
-        case messages.VerifyParams():
-            return past.write_verified(await link.verify(params.board, moment_in(params.at)))
-    return await _call_import(link, params)
+# --- boards ---------------------------------------------------------------------------------------
 
 
-async def _call_import(link: Transport, params: messages.Params) -> Any:
-    match params:
-        case messages.ImportBeginParams():
-            manifest, signature = params.manifest.encode(), bytes.fromhex(params.signature)
-            items = tuple(params.items)
-            spec = ImportRequest(params.request, manifest, signature, items, params.note)
-            return await link.import_begin(params.board, spec)
-        case messages.ImportPageParams():
-            entries = [_entry(entry) for entry in params.entries]
-            return await link.import_page(params.board, params.request, params.number, entries)
-        case messages.ImportEndParams():
-            return answers.write_head(await link.import_end(params.board, params.request))
-    return UNKNOWN
+@_handles
+async def _commit(link: Transport, params: methods.CommitParams, _: Encoding) -> Any:
+    return write_receipt(await link.commit(params.board, params.to_core(link.agent)))
 
 
-def _spec(params: messages.CheckpointParams) -> CheckpointRequest:
-    return CheckpointRequest(
+@_handles
+async def _read(link: Transport, params: methods.ReadParams, encoding: Encoding) -> Any:
+    found = await link.read(params.board, params.keys, at=params.at)
+    return answers.write_reading(found, encoding)
+
+
+@_handles
+async def _list(link: Transport, params: methods.ListParams, encoding: Encoding) -> Any:
+    found = await link.list(
+        params.board, params.pattern, after=params.after, limit=params.limit, at=params.at
+    )
+    return answers.write_reading(found, encoding)
+
+
+@_handles
+async def _leases(link: Transport, params: methods.LeasesParams, _: Encoding) -> Any:
+    found = await link.leases(params.board, params.pattern, after=params.after, limit=params.limit)
+    return answers.write_leases(found)
+
+
+@_handles
+async def _log(link: Transport, params: methods.LogParams, encoding: Encoding) -> Any:
+    page = await link.log(
+        params.board,
+        params.after,
+        limit=params.limit,
+        pattern=params.pattern,
+        author=params.author,
+        proofs=params.proofs,
+    )
+    return answers.write_log(page, encoding)
+
+
+@_handles
+async def _why(link: Transport, params: methods.WhyParams, _: Encoding) -> Any:
+    return [write_cause(cause) for cause in await link.why(params.board, params.key)]
+
+
+# --- history --------------------------------------------------------------------------------------
+
+
+@_handles
+async def _checkpoint(link: Transport, params: methods.CheckpointParams, _: Encoding) -> Any:
+    spec = CheckpointRequest(
         params.name,
         params.request,
         params.note,
@@ -145,105 +123,127 @@ def _spec(params: messages.CheckpointParams) -> CheckpointRequest:
         params.stale_ok,
         AUTOMATIC if params.automatic else NAMED,
     )
+    return answers.write_noun(await link.checkpoint(params.board, spec))
 
 
-def _diff_request(params: messages.DifferencesParams) -> DiffRequest:
-    return DiffRequest(
-        moment_in(params.a),
-        moment_in(params.b),
-        params.other,
-        params.pattern,
-        params.after,
-        params.limit,
+@_handles
+async def _manifest(link: Transport, params: methods.ManifestParams, _: Encoding) -> Any:
+    return past.write_manifest(await link.manifest(params.board, params.name))
+
+
+@_handles
+async def _prune(link: Transport, params: methods.PruneParams, _: Encoding) -> Any:
+    policy = RetentionPolicy(params.last, params.days, params.named, params.history_ms)
+    return answers.write_noun(await link.prune(params.board, policy, dry_run=params.dry_run))
+
+
+@_handles
+async def _restore(link: Transport, params: methods.RestoreParams, _: Encoding) -> Any:
+    spec = RestoreRequest(params.to, params.request, params.note, params.keep_calls)
+    return answers.write_noun(await link.restore(params.board, spec))
+
+
+@_handles
+async def _recover(link: Transport, params: methods.RecoverParams, _: Encoding) -> Any:
+    spec = RecoverRequest(params.at, params.note)
+    return answers.write_noun(await link.recover(params.board, spec))
+
+
+@_handles
+async def _redact(link: Transport, params: methods.RedactParams, _: Encoding) -> Any:
+    spec = RedactRequest(params.key, params.why, params.request)
+    return answers.write_noun(await link.redact(params.board, spec))
+
+
+@_handles
+async def _branch(link: Transport, params: methods.BranchParams, _: Encoding) -> Any:
+    spec = BranchRequest(params.new, params.at, params.request, params.note)
+    return answers.write_noun(await link.branch(params.board, spec))
+
+
+@_handles
+async def _differences(
+    link: Transport, params: methods.DifferencesParams, encoding: Encoding
+) -> Any:
+    request = DiffRequest(
+        params.a, params.b, params.other, params.pattern, params.after, params.limit
     )
+    return past.write_differences(await link.differences(params.board, request), encoding)
 
 
-def _entry(entry: messages.ImportedEntry) -> Entry:
-    return Entry(
-        entry.key,
-        entry.value,
-        entry.mod_revision,
-        entry.create_revision,
-        entry.author,
-        entry.time_ms,
-        entry.expires_at_ms,
+@_handles
+async def _history(link: Transport, params: methods.HistoryParams, encoding: Encoding) -> Any:
+    found = await link.history(params.board, params.key, before=params.before, limit=params.limit)
+    return [past.write_version(version, encoding) for version in found]
+
+
+@_handles
+async def _export(link: Transport, params: methods.ExportParams, encoding: Encoding) -> Any:
+    page = await link.export(params.board, params.name, after=params.after)
+    return past.write_export(page, encoding)
+
+
+@_handles
+async def _import_begin(link: Transport, params: methods.ImportBeginParams, _: Encoding) -> Any:
+    manifest, signature = params.manifest.encode(), bytes.fromhex(params.signature)
+    spec = ImportRequest(params.request, manifest, signature, params.items, params.note)
+    return await link.import_begin(params.board, spec)
+
+
+@_handles
+async def _import_page(link: Transport, params: methods.ImportPageParams, _: Encoding) -> Any:
+    entries = [entry.to_core() for entry in params.entries]
+    return await link.import_page(params.board, params.request, params.number, entries)
+
+
+# --- the service ----------------------------------------------------------------------------------
+
+
+@_handles
+async def _audit(link: Transport, params: methods.AuditParams, _: Encoding) -> Any:
+    records = await link.audit(after=params.after, limit=params.limit)
+    return [{"key": key, **asdict(record)} for key, record in records]
+
+
+@_handles
+async def _erase(link: Transport, params: methods.EraseParams, _: Encoding) -> Any:
+    return answers.KeysMessage(keys=await link.erase(params.name, params.board))
+
+
+@_handles
+async def _rewrap(link: Transport, _params: methods.RewrapParams, _: Encoding) -> Any:
+    return answers.KeysMessage(keys=await link.rewrap())
+
+
+@_handles
+async def _revoke(link: Transport, params: methods.RevokeParams, _: Encoding) -> Any:
+    count = await link.revoke(
+        tokens=params.tokens, principal=params.principal, until_ms=params.until_ms
     )
+    return answers.RevokedMessage(revoked=count)
 
 
-def is_read(params: messages.Params | CommitParams) -> bool:
-    """Whether a request is a look-up, which waits for nobody but for room for its answer."""
-    return not isinstance(params, _OTHERS)
+# --- all others -----------------------------------------------------------------------------------
 
 
-_OTHERS: Final = (
-    *(
-        messages.CommitModel,
-        CommitParams,
-        messages.WatchParams,
-        messages.UnwatchParams,
-        messages.ProgressParams,
-    ),
-    *(messages.WhoAmIParams, messages.RefreshParams, *DEEDS),
-)
+def _plainly(name: str) -> Handler:
+    """A handler for a method of the link that takes the members of its params by name, and whose
+    result is written member by member."""
+    members = [member for member in METHODS[name].request.__struct_fields__ if member != "agent"]
+
+    async def carry_out(link: Transport, params: Params, _: Encoding) -> Any:
+        given = {member: getattr(params, member) for member in members}
+        by_place = [given.pop("board")] if "board" in given else []
+        return answers.write_noun(await getattr(link, name)(*by_place, **given))
+
+    return carry_out
 
 
-async def call(link: Transport, params: messages.Params | CommitParams, encoding: Encoding) -> Any:
-    """Carry out a request other than those about watches; returns its result as a message.
+PLAIN: Final = METHODS.keys() - HANDLERS.keys() - OF_CONNECTIONS
+"""Methods that need no handler of their own."""
+HANDLERS.update({name: _plainly(name) for name in PLAIN})
 
-    Errors: whatever the link raises; InvalidRequest for a method that is not of this kind.
-    """
-    match params:
-        case messages.CommitModel() | CommitParams():
-            return write_receipt(await link.commit(params.board, params.to_core(link.agent)))
-        case messages.ReadParams():
-            at = None if params.at is None else moment_in(params.at)
-            found = await link.read(params.board, params.keys, at=at)
-            return answers.write_reading(found, encoding)
-        case messages.HeadParams():
-            return answers.write_head(await link.head(params.board))
-        case messages.ListParams():
-            at = None if params.at is None else moment_in(params.at)
-            reading = await link.list(
-                params.board, params.pattern, after=params.after, limit=params.limit, at=at
-            )
-            return answers.write_reading(reading, encoding)
-        case messages.LeasesParams():
-            found = await link.leases(
-                params.board, params.pattern, after=params.after, limit=params.limit
-            )
-            return answers.write_leases(found)
-        case messages.LogParams():
-            page = await link.log(
-                params.board,
-                params.after,
-                limit=params.limit,
-                pattern=params.pattern,
-                author=params.author,
-                proofs=params.proofs,
-            )
-            return answers.write_log(page, encoding)
-        case messages.WhyParams():
-            return [write_cause(cause) for cause in await link.why(params.board, params.key)]
-        case messages.BoardsParams():
-            return list(await link.boards())
-        case messages.LostBoardsParams():
-            return [asdict(found) for found in await link.lost_boards()]
-        case messages.AuditParams():
-            records = await link.audit(after=params.after, limit=params.limit)
-            return [{"key": key, **asdict(record)} for key, record in records]
-        case messages.EraseParams():
-            return answers.KeysMessage(keys=await link.erase(params.name, params.board))
-        case messages.RewrapParams():
-            return answers.KeysMessage(keys=await link.rewrap())
-        case messages.RevokeParams():
-            count = await link.revoke(
-                tokens=params.tokens, principal=params.principal, until_ms=params.until_ms
-            )
-            return answers.RevokedMessage(revoked=count)
-    result = await call_past(link, params, encoding)
-    if result is UNKNOWN:
-        raise InvalidRequest(field="method", reason=f"{params.method} needs a WebSocket")
-    return result
+# --- messages -------------------------------------------------------------------------------------
 
 
 def write_receipt(receipt: Receipt) -> ReceiptMessage:

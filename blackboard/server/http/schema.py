@@ -1,62 +1,21 @@
-"""The protocol, described for programs: an AsyncAPI 3 document made from the models.
+"""The protocol, described for programs: an AsyncAPI 3 document made from the table of methods.
 
-Everything here is derived: the requests from the pydantic models of wire/messages.py, the rest from
-the TypedDicts of wire/answers.py. docs/protocol.md holds the same as tables (`tables`).
+Everything here is derived: params and results from `wire/methods.py`, and notifications from the
+shapes in `wire/answers.py`. docs/protocol.md holds the same as tables (`tables`).
 """
 
 from types import UnionType
 from typing import Any, Final
 
-from pydantic import BaseModel, TypeAdapter
+import msgspec
 
+from blackboard import limits
 from blackboard.server.http.handshake import VERSION
 from blackboard.wire import answers
-from blackboard.wire import history_messages as past
 from blackboard.wire.errors import METHOD_NOT_FOUND, RPC_CODES
 from blackboard.wire.frames import SUBPROTOCOLS
-from blackboard.wire.messages import METHODS
+from blackboard.wire.methods import METHODS, ImportedEntry, Method, Params
 
-RESULTS: Final[dict[str, Any]] = {
-    "hello": answers.WelcomeMessage,
-    "head": answers.HeadMessage,
-    "commit": answers.ReceiptMessage,
-    "read": answers.ReadingMessage,
-    "list": answers.ReadingMessage,
-    "leases": answers.LeasesMessage,
-    "log": answers.LogMessage,
-    "why": list[answers.CauseMessage],
-    "boards": list[str],
-    "lost_boards": list[past.LostBoardMessage],
-    "whoami": answers.IdentityMessage,
-    "refresh": answers.IdentityMessage,
-    "revoke": answers.RevokedMessage,
-    "audit": list[answers.AuditMessage],
-    "erase": answers.KeysMessage,
-    "rewrap": answers.KeysMessage,
-    "checkpoint": past.CheckpointMessage,
-    "checkpoints": list[past.CheckpointMessage],
-    "manifest": past.ManifestMessage,
-    "pin": None,
-    "prune": past.PrunedMessage,
-    "restore": past.RestoredMessage,
-    "recover": past.RecoveredMessage,
-    "redact": past.RedactionMessage,
-    "freeze": past.FreezeMessage,
-    "thaw": past.FreezeMessage | None,
-    "remove": None,
-    "branch": answers.HeadMessage,
-    "differences": past.DifferencesMessage,
-    "history": list[past.VersionMessage],
-    "verify": past.VerifiedMessage,
-    "export": past.ExportMessage,
-    "import_begin": None,
-    "import_page": None,
-    "import_end": answers.HeadMessage,
-    "watch": answers.WatchMessage,
-    "unwatch": None,
-    "progress": None,
-}
-"""The type of each method's result."""
 NOTIFICATIONS: Final[dict[str, Any]] = {
     "changes": answers.ChangesMessage,
     "cancelled": answers.CancelledMessage,
@@ -68,8 +27,8 @@ NOTIFICATIONS: Final[dict[str, Any]] = {
 def asyncapi() -> dict[str, Any]:
     """The AsyncAPI 3.0 document."""
     schemas: dict[str, Any] = {}
-    messages = {name: _request(name, model, schemas) for name, model in METHODS.items()}
-    messages |= {f"{name}.result": _result(name, schemas) for name in METHODS}
+    messages = {name: _request(method, schemas) for name, method in METHODS.items()}
+    messages |= {f"{name}.result": _result(method, schemas) for name, method in METHODS.items()}
     messages |= {name: _notification(name, schemas) for name in NOTIFICATIONS}
     messages["error"] = _message("error", _schema(answers.ErrorResponse, schemas))
     references = {name: {"$ref": f"#/components/messages/{name}"} for name in messages}
@@ -122,18 +81,22 @@ def _operations() -> dict[str, Any]:
     return operations
 
 
-def _request(name: str, model: type[BaseModel], schemas: dict[str, Any]) -> dict[str, Any]:
-    members = {"id": _ID, "method": {"const": name}, "params": _schema(model, schemas)}
-    return _message(name, _object(members, "jsonrpc"))
+def _request(method: Method, schemas: dict[str, Any]) -> dict[str, Any]:
+    params = _schema(method.request, schemas)
+    members = {"id": _ID, "method": {"const": method.name}, "params": params}
+    return _message(method.name, _object(members, "jsonrpc"))
 
 
-def _result(name: str, schemas: dict[str, Any]) -> dict[str, Any]:
-    members = {"id": _ID, "result": _schema(RESULTS[name], schemas)}
-    return _message(f"{name}.result", _object(members))
+def _result(method: Method, schemas: dict[str, Any]) -> dict[str, Any]:
+    members = {"id": _ID, "result": _schema(method.result, schemas, is_sent=True)}
+    return _message(f"{method.name}.result", _object(members))
 
 
 def _notification(name: str, schemas: dict[str, Any]) -> dict[str, Any]:
-    members = {"method": {"const": name}, "params": _schema(NOTIFICATIONS[name], schemas)}
+    members = {
+        "method": {"const": name},
+        "params": _schema(NOTIFICATIONS[name], schemas, is_sent=True),
+    }
     return _message(name, _object(members))
 
 
@@ -153,11 +116,47 @@ def _message(name: str, payload: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "payload": payload}
 
 
-def _schema(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a model or TypedDict; what it refers to is put into `schemas`."""
-    found = TypeAdapter(kind).json_schema(ref_template="#/components/schemas/{model}")
-    schemas |= found.pop("$defs", {})
-    return found
+_REFERENCE: Final = "#/components/schemas/"
+_VALUE: Final = {
+    "description": "JSON: any JSON value, bytes as {'$bytes': base64}; msgpack: `bin` that holds "
+    f"the msgpack of the value. At most {limits.VALUE_BYTES_MAX} bytes of msgpack and "
+    f"{limits.VALUE_DEPTH_MAX} levels of nesting."
+}
+_EXPORTED_VALUE: Final = {
+    "description": "A value; or one that is encrypted, as it was exported: JSON "
+    "{'$sealed': base64}; msgpack: `bin`."
+}
+
+
+def _schema(kind: Any, schemas: dict[str, Any], *, is_sent: bool = False) -> dict[str, Any]:
+    """The schema of a record; the schemas that it refers to are put into `schemas`.
+
+    Of what we send, only members that would be null are left out.
+    """
+    (found,), parts = msgspec.json.schema_components([kind], ref_template=_REFERENCE + "{name}")
+    parts = {name: _described(name, part) for name, part in parts.items()}
+    for part in parts.values() if is_sent else ():
+        part["required"] = [
+            member
+            for member, facts in part.get("properties", {}).items()
+            if member in part["required"] or facts.pop("default", None) is not None
+        ]
+    reference = found.get("$ref", "").removeprefix(_REFERENCE)
+    if reference:
+        found = parts.pop(reference)
+    schemas |= parts
+    shown: dict[str, Any] = found
+    return shown
+
+
+def _described(name: str, part: dict[str, Any]) -> dict[str, Any]:
+    """What JSON Schema cannot derive: what a value looks like, and that a kind is a constant."""
+    members = part.get("properties", {})
+    if "value" in members and "Message" not in name:
+        members["value"] = _EXPORTED_VALUE if name == ImportedEntry.__name__ else _VALUE
+    if "enum" in members.get("kind", {}):
+        (members["kind"],) = [{"const": kind} for kind in members["kind"]["enum"]]
+    return part
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -166,8 +165,9 @@ def _schema(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
 def tables() -> str:
     """The methods, notifications and errors as Markdown: the generated part of docs/protocol.md."""
     lines = ["| method | params | result |", "|---|---|---|"]
-    for name, model in METHODS.items():
-        lines.append(f"| `{name}` | {_members(model)} | {_result_members(name)} |")
+    for name, method in METHODS.items():
+        members, result = _members(method.request), _result_members(method.result)
+        lines.append(f"| `{name}` | {members} | {result} |")
     lines += ["", "| notification | params |", "|---|---|"]
     for name, kind in NOTIFICATIONS.items():
         lines.append(f"| `{name}` | {_typed_members(kind)} |")
@@ -177,16 +177,15 @@ def tables() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _members(model: type[BaseModel]) -> str:
+def _members(request: type[Params]) -> str:
     shown = [
-        f"`{name}`" if field.is_required() else f"`{name}`?"
-        for name, field in model.model_fields.items()
+        f"`{field.name}`" if field.required else f"`{field.name}`?"
+        for field in msgspec.structs.fields(request)
     ]
     return ", ".join(sorted(shown, key=lambda text: text.endswith("?")))
 
 
-def _result_members(name: str) -> str:
-    kind = RESULTS[name]
+def _result_members(kind: Any) -> str:
     if kind is None:
         return "null"
     if getattr(kind, "__origin__", None) is list:
@@ -198,6 +197,8 @@ def _result_members(name: str) -> str:
 
 
 def _typed_members(kind: Any) -> str:
-    names = [*sorted(kind.__required_keys__), *sorted(kind.__optional_keys__)]
-    optional = kind.__optional_keys__
-    return ", ".join(f"`{name}`?" if name in optional else f"`{name}`" for name in names)
+    schema = _schema(kind, {}, is_sent=True)
+    required, members = schema["required"], schema.get("properties", {})
+    optional = members.keys() - required
+    shown = [*(f"`{name}`" for name in sorted(required))]
+    return ", ".join([*shown, *(f"`{name}`?" for name in sorted(optional))])

@@ -21,9 +21,9 @@ from blackboard.errors import BlackboardError, InvalidRequest, LimitExceeded, Un
 from blackboard.limits import WATCHES_PER_CONNECTION_MAX
 from blackboard.server.overload.charges import Subscription, measured
 from blackboard.server.overload.fair_share import DELIVERY_US
-from blackboard.wire import messages
 from blackboard.wire.answers import pack_revisions
 from blackboard.wire.frames import Encoding
+from blackboard.wire.methods import WatchParams
 from blackboard.wire.reading import pack_changes
 from blackboard.wire.session import ConnectionState, RequestId, ServerSession
 
@@ -71,7 +71,7 @@ class Watches:
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, number: RequestId, params: messages.WatchParams, link: Transport) -> None:
+    def open(self, number: RequestId, params: WatchParams, link: Transport) -> None:
         """Begin a watch; request `number` is answered when it is live, or refused.
 
         Errors: InvalidRequest for a number in use; LimitExceeded.
@@ -119,7 +119,7 @@ class Watches:
         return watch
 
     async def _pump(
-        self, request: RequestId, params: messages.WatchParams, link: Transport, watch: _Watch
+        self, request: RequestId, params: WatchParams, link: Transport, watch: _Watch
     ) -> None:
         payer, number = self._payer(), params.watch
         try:
@@ -171,9 +171,9 @@ class Watches:
         self._wake()
 
 
-async def _opened(stack: AsyncExitStack, params: messages.WatchParams, link: Transport) -> Stream:
+async def _opened(stack: AsyncExitStack, params: WatchParams, link: Transport) -> Stream:
     after = None if params.after is None else Position.parse(params.after)
-    request = WatchRequest(tuple(params.patterns), after, params.coalesce)
+    request = WatchRequest(params.patterns, after, params.coalesce)
     return await stack.enter_async_context(link.watch(params.board, request))
 
 

@@ -12,11 +12,12 @@ from blackboard.core import access
 from blackboard.core.access import Principal
 from blackboard.errors import Overloaded
 from blackboard.limits import DEBT_PAUSE_MS_MAX, RATE_PAUSE_MS_MAX
-from blackboard.server.commit_queue import FREE_METHODS, Load
+from blackboard.server.commit_queue import Load
 from blackboard.server.host import Host
 from blackboard.server.overload.charges import Charges
 from blackboard.server.overload.fair_share import Shares, frame_us
 from blackboard.server.overload.rate_limits import Meter, clock_ms
+from blackboard.wire.methods import FREE
 
 
 @dataclass(slots=True)
@@ -46,8 +47,8 @@ class Admission:
         return self._noted(self.meter.take_bytes(size, clock_ms()))
 
     def refusal(self, method: str) -> Overloaded | None:
-        """Why a request is not accepted; None if it is."""
-        if self.load.is_late and not self.is_admin and method not in FREE_METHODS:
+        """Why a request is not taken; None if it is."""
+        if self.load.is_late and not self.is_admin and method not in FREE:
             return self._noted(self.load.lateness())
         if self.meter is None:
             return None

@@ -43,6 +43,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Final
 
+from msgspec import Struct
 from msgspec.structs import replace as with_fields
 
 from blackboard.client.audit_record import (
@@ -73,6 +74,7 @@ from blackboard.limits import (
 )
 from blackboard.units import Key, Milliseconds, Revision
 from blackboard.wire.codec import SYSTEM_AGENT, decode_value, encode_value, prepare
+from blackboard.wire.methods import AUDITED
 
 OTHERS: Final = "(several)"
 """The verb of refusals of further kinds, which are counted together."""
@@ -165,30 +167,7 @@ AUDIT_BOARD: Final = "~audit"
 _LIST: Final = "system/audit"
 _WHAT_CHARACTERS_MAX: Final = 512
 _WRITTEN_IN_S: Final = 0.05
-"""How long records wait for others to share their commit."""
-WHOLE: Final = frozenset(
-    {
-        "checkpoint",
-        "pin",
-        "prune",
-        "restore",
-        "recover",
-        "redact",
-        "freeze",
-        "thaw",
-        "remove",
-        "branch",
-        "verify",
-        "export",
-        "import_begin",
-        "import_end",
-        "revoke",
-        "erase",
-        "rewrap",
-        "audit",
-    }
-)
-"""Methods that are recorded whenever they succeed."""
+"""Records wait so long for others that share their commit."""
 
 
 class Audit:
@@ -475,7 +454,7 @@ class Audited:
             self._note_success()
 
     def _note_success(self) -> None:
-        if self._verb in WHOLE:
+        if self._verb in AUDITED:
             self._note(self._text(), "ok")
         elif self._verb in _LOOKS and looks_into_others(self._principal, self._patterns()):
             self._note(self._text(), "private")
@@ -502,9 +481,13 @@ def _words(part: object) -> str:
     """An argument for people: what a wish says by name, but for what it left out and for bytes."""
     if isinstance(part, list | tuple):
         return ",".join(map(str, part))
-    if not is_dataclass(part) or isinstance(part, type):
+    if isinstance(part, Struct):
+        names: Sequence[str] = part.__struct_fields__
+    elif is_dataclass(part) and not isinstance(part, type):
+        names = [field.name for field in fields(part)]
+    else:
         return str(part)
-    said = ((f.name, getattr(part, f.name)) for f in fields(part))
+    said = ((name, getattr(part, name)) for name in names)
     return " ".join(
         f"{name}={_words(value)}"
         for name, value in said

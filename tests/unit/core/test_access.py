@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from blackboard.client.client import Client
 from blackboard.client.link import Transport, WatchRequest
 from blackboard.core import access
-from blackboard.core.access import METHODS, Checked, Principal, Right
+from blackboard.core.access import Checked, Principal, Right
 from blackboard.core.commit import (
     Append,
     Commit,
@@ -40,6 +40,7 @@ from blackboard.server.assembly import archive_beside
 from blackboard.server.requests import RequestHandler
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
+from blackboard.wire.methods import RIGHTS
 from tests.unit.server.past_attempts import PAST
 
 SECRET = "private/ada/secret"
@@ -284,6 +285,7 @@ NOT_REQUESTS = {
     "origin",
     "acting_as",
     "aclose",
+    "limits",
 }  # they ask nothing of the service
 ELSEWHERE = {"refresh"}  # answered by the edge (net/), which knows the connection
 
@@ -296,7 +298,7 @@ def link_methods() -> set[str]:
 
 
 def test_every_method_of_the_service_stands_in_the_table() -> None:
-    assert link_methods() | ELSEWHERE == set(METHODS)
+    assert link_methods() | ELSEWHERE == set(RIGHTS)
 
 
 Attempt = Callable[[RequestHandler], Awaitable[list[str]]]
@@ -449,7 +451,7 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
 
 
 def test_every_method_of_the_table_is_tried() -> None:
-    assert set(ATTEMPTS) == set(METHODS) - ELSEWHERE
+    assert set(ATTEMPTS) == set(RIGHTS) - ELSEWHERE
 
 
 @pytest.mark.parametrize("method", ATTEMPTS)
@@ -460,7 +462,7 @@ async def test_nobody_else_gets_at_the_secret_by_any_method(
     """It is refused, or it is filtered: as the table says."""
     link = service.link(principal)
     agents_may = method == "manifest" and principal is BOB  # of what they may read
-    if (METHODS[method] in REFUSED and not agents_may) or method == "why":
+    if (RIGHTS[method] in REFUSED and not agents_may) or method == "why":
         with pytest.raises(AccessDenied) as refused:
             await ATTEMPTS[method](link)
         assert refused.value.principal == principal.name
@@ -475,7 +477,7 @@ async def test_the_owner_and_the_operator_get_everything(
     service: Service, method: str, principal: Principal
 ) -> None:
     """So that the tests above do not pass because nothing is ever there."""
-    if METHODS[method] in {Checked.ADMIN} | WHOLE and principal is ADA:
+    if RIGHTS[method] in {Checked.ADMIN} | WHOLE and principal is ADA:
         return  # the others may only do that to themselves, or not at all
     found = await ATTEMPTS[method](service.link(principal))
     shown = {"boards": "main", "whoami": principal.grants[0].pattern, "checkpoints": "plan"}

@@ -33,7 +33,7 @@ from blackboard.integrity.tokens import (
     verify,
 )
 from blackboard.limits import NARROWINGS_MAX
-from blackboard.wire.parts import TOKEN_BYTES_MAX
+from blackboard.wire.methods import TOKEN_BYTES_MAX
 
 SECRET = new_secret()
 HOUR_MS = 3_600_000

@@ -13,7 +13,7 @@ from blackboard.client.client import Client
 from blackboard.client.link import WatchRequest
 from blackboard.client.writer import CommitRequest, Writer
 from blackboard.core import access
-from blackboard.core.access import METHODS, Principal
+from blackboard.core.access import Principal
 from blackboard.core.checkpoints import DiffRequest
 from blackboard.core.commit import (
     Append,
@@ -34,6 +34,7 @@ from blackboard.server.requests import RequestHandler
 from blackboard.server.service import Service
 from blackboard.server.settings import grants_of
 from blackboard.wire.codec import encode_value
+from blackboard.wire.methods import RIGHTS
 from tests.unit.server.past_attempts import PAST
 
 ONE = encode_value(1)
@@ -187,7 +188,7 @@ AT_THE_EDGE = {"refresh"}
 
 def test_every_method_stands_in_a_table() -> None:
     listed = {*BY_KEY, *WHOLE, *ANYBODY, *OF_COMMITS, *AT_THE_EDGE}
-    assert listed == set(METHODS)
+    assert listed == set(RIGHTS)
 
 
 # --- the service ----------------------------------------------------------------------------------

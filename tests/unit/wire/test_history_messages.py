@@ -21,9 +21,8 @@ from blackboard.core.checkpoints import (
 )
 from blackboard.core.commit import Entry, Epoch
 from blackboard.errors import InvalidRequest, LimitExceeded, RemoteProtocolError
-from blackboard.server.http.dispatch import moment_in
+from blackboard.wire import answers, methods, reading, requests
 from blackboard.wire import history_messages as past
-from blackboard.wire import messages
 from blackboard.wire.codec import encode_value
 from blackboard.wire.frames import JSON, MSGPACK, Encoding, exported_in
 
@@ -54,8 +53,8 @@ def over(encoding: Encoding, message: Any) -> Any:
 @both
 @pytest.mark.parametrize("checkpoint", [PLAIN, ASKED])
 def test_checkpoints(encoding: Encoding, checkpoint: Checkpoint) -> None:
-    message = over(encoding, past.write_checkpoint(checkpoint))
-    assert past.read_checkpoint(message) == checkpoint
+    message = over(encoding, answers.write_noun(checkpoint))
+    assert reading.read_as(Checkpoint, message) == checkpoint
 
 
 @both
@@ -65,12 +64,12 @@ def test_what_is_shown_pruned_restored_and_verified(encoding: Encoding) -> None:
     )
     assert past.read_manifest(over(encoding, past.write_manifest(shown))) == shown
     pruned = Pruned(("a", "b"), (), 3)
-    assert past.read_pruned(over(encoding, past.write_pruned(pruned))) == pruned
+    assert reading.read_as(Pruned, over(encoding, answers.write_noun(pruned))) == pruned
     restored = Restored(9, 1_000, EPOCH, 3, 4, 5, "before")
-    assert past.read_restored(over(encoding, past.write_restored(restored))) == restored
+    assert reading.read_as(Restored, over(encoding, answers.write_noun(restored))) == restored
     erased = Verified(3, erased=("private/ada",))
     for verified in (Verified(3), erased, Verified(3, ("chain",), more=True)):
-        assert past.read_verified(over(encoding, past.write_verified(verified))) == verified
+        assert reading.read_as(Verified, over(encoding, answers.write_noun(verified))) == verified
 
 
 @both
@@ -93,24 +92,23 @@ def test_differences_versions_and_pages(encoding: Encoding) -> None:
 @both
 @pytest.mark.parametrize("moment", [0, 4711, "plan", "now", Instant(1_000)])
 def test_moments(encoding: Encoding, moment: Any) -> None:
-    params = {"board": "b", "at": past.moment_out(moment)}
-    parsed = messages.parse("verify", over(encoding, params), encoding)
-    assert isinstance(parsed, messages.VerifyParams)
-    assert moment_in(parsed.at) == moment
+    params = requests.write_request(methods.VerifyParams("b", moment), encoding)
+    parsed = requests.parse("verify", over(encoding, params), encoding)
+    assert isinstance(parsed, methods.VerifyParams)
+    assert parsed.at == moment
 
 
 @both
 def test_an_entry_of_an_import(encoding: Encoding) -> None:
     sealed = structs.replace(TWO, key="public/z", value=b"\xc1\x01 ciphertext")
-    entries = [past.write_exported(entry, encoding) for entry in (ONE, TWO, sealed)]
-    params = {"board": "b", "request": "ab" * 8, "number": 0, "entries": entries}
-    parsed = messages.parse("import_page", over(encoding, params), encoding)
-    assert isinstance(parsed, messages.ImportPageParams)
-    assert [(e.key, e.value, e.mod_revision) for e in parsed.entries] == [
-        (ONE.key, ONE.value, 3),
-        (TWO.key, TWO.value, 4),
-        (sealed.key, sealed.value, 4),
-    ]
+    narrowed = structs.replace(TWO, author="buyer@me")
+    entries = (ONE, TWO, sealed, narrowed)
+    sent = tuple([methods.ImportedEntry.of(entry) for entry in entries])
+    params = methods.ImportPageParams("b", "ab" * 8, 0, sent)
+    message = over(encoding, requests.write_request(params, encoding))
+    parsed = requests.parse("import_page", message, encoding)
+    assert isinstance(parsed, methods.ImportPageParams)
+    assert tuple(entry.to_core() for entry in parsed.entries) == entries
 
 
 @pytest.mark.parametrize("value", [{"$sealed": "-"}, {"$sealed": 1}, b"\xc1" * (2**20 + 1025)])
@@ -125,11 +123,11 @@ def test_what_is_no_sealed_value_is_refused(value: Any) -> None:
 @pytest.mark.parametrize("message", [None, 1, [], {}, {"revision": "x"}, [1], {"entries": 3}])
 def test_what_is_none_of_them_is_the_peers_fault(message: Any) -> None:
     readers: list[Callable[[Any], object]] = [
-        past.read_checkpoint,
+        lambda m: reading.read_as(Checkpoint, m),
         past.read_manifest,
-        past.read_pruned,
-        past.read_restored,
-        past.read_verified,
+        lambda m: reading.read_as(Pruned, m),
+        lambda m: reading.read_as(Restored, m),
+        lambda m: reading.read_as(Verified, m),
         lambda m: past.read_differences(m, MSGPACK),
         lambda m: past.read_export(m, MSGPACK),
     ]

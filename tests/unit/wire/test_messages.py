@@ -2,18 +2,18 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from blackboard import limits
-from blackboard.core.access import METHODS as ACCESS
 from blackboard.core.commit import Commit
 from blackboard.errors import InvalidRequest, LimitExceeded
-from blackboard.wire import messages
-from blackboard.wire.commits import write_commit
+from blackboard.wire import methods, requests
 from blackboard.wire.frames import JSON, MSGPACK, Encoding, NotAMap
-from blackboard.wire.parts import TOKEN_BYTES_MAX
+from blackboard.wire.methods import TOKEN_BYTES_MAX, CommitParams, Params
+from blackboard.wire.requests import write_commit
 from tests.unit.wire.drawing import commits, values
 
 both = pytest.mark.parametrize("encoding", [MSGPACK, JSON], ids=lambda e: e.name)
@@ -30,9 +30,9 @@ UNCHANGED = {"kind": "prefix_unchanged", "prefix": "public", "since": 0}
 LONG = "a/" * 600
 
 
-def parse_commit(changed: dict[str, Any]) -> messages.Params:
+def parse_commit(changed: dict[str, Any]) -> Params:
     """Parse the plain commit with some members in place of its own."""
-    return messages.parse("commit", {**COMMIT, **changed}, JSON)
+    return requests.parse("commit", {**COMMIT, **changed}, JSON)
 
 
 @both
@@ -41,27 +41,27 @@ def test_every_commit_survives(encoding: Encoding, commit: Commit) -> None:
     """Written by a client, framed, split and parsed, it is the same commit."""
     written = write_commit("board-1", commit, encoding)
     (received,) = encoding.split(encoding.join([encoding.pack(written)]))
-    params = messages.parse("commit", received, encoding)
-    assert isinstance(params, messages.CommitModel)
+    params = requests.parse("commit", received, encoding)
+    assert isinstance(params, CommitParams)
     assert params.board == "board-1"
     assert params.to_core(commit.id.agent) == commit
 
 
-def test_every_method_of_the_service_has_a_model() -> None:
-    """The table of rights and the table of messages name the same methods, but for watch talk; a
-    document has a socket of its own, on which Yjs is spoken."""
-    named = messages.METHODS.keys() - {"hello", "unwatch", "progress"}
-    assert named == ACCESS.keys() - {"document"}
+def test_every_method_of_the_service_says_which_right_it_needs() -> None:
+    """All but what concerns the connection itself; a document has a socket of its own, on which
+    Yjs is spoken."""
+    named = methods.METHODS.keys() - {"hello", "unwatch", "progress"}
+    assert named == methods.RIGHTS.keys() - {"document"}
 
 
-@pytest.mark.parametrize("name", messages.METHODS)
+@pytest.mark.parametrize("name", methods.METHODS)
 def test_every_method_takes_an_agent_and_nothing_unknown(name: str) -> None:
     """`agent` is checked everywhere; a member that nobody knows is refused by name."""
     with pytest.raises(InvalidRequest, match="agent: 'a/b' is not a name"):
-        messages.parse(name, {**_least(name), "agent": "a/b"}, JSON)
+        requests.parse(name, {**_least(name), "agent": "a/b"}, JSON)
     with pytest.raises(InvalidRequest, match="nonsense: Extra inputs"):
-        messages.parse(name, {**_least(name), "nonsense": 1}, JSON)
-    found = messages.parse(name, {**_least(name), "agent": "ada"}, JSON)
+        requests.parse(name, {**_least(name), "nonsense": 1}, JSON)
+    found = requests.parse(name, {**_least(name), "agent": "ada"}, JSON)
     assert (found.method, found.agent) == (name, "ada")
 
 
@@ -90,8 +90,8 @@ def _least(name: str) -> dict[str, Any]:
         "number": 0,
         "entries": [],
     }
-    fields = messages.METHODS[name].model_fields
-    return {field: values[field] for field, facts in fields.items() if facts.is_required()}
+    fields = msgspec.structs.fields(methods.METHODS[name].request)
+    return {field.name: values[field.name] for field in fields if field.required}
 
 
 @pytest.mark.parametrize(
@@ -108,6 +108,9 @@ def _least(name: str) -> dict[str, Any]:
         ({"epoch": None}, "epoch"),
         ({"epoch": "\ud800"}, "epoch"),
         ({"note": "\ud800"}, "note"),
+        ({"retry_since": "\ud800"}, "retry_since"),
+        ({"id": {"\ud800": 1}}, "id"),
+        ({"ops": [{"kind": "\ud800"}]}, "ops.0.kind"),
         ({"ops": {}}, "ops"),
         ({"ops": ["put"]}, "ops.0"),
         ({"ops": [{"kind": "zap"}]}, "ops.0"),
@@ -189,7 +192,7 @@ def test_the_edges_of_a_commit_pass() -> None:
             "note": "a" * limits.NOTE_BYTES_MAX,
         }
     )
-    assert isinstance(params, messages.CommitModel)
+    assert isinstance(params, CommitParams)
     assert len(params.to_core("ada").conditions) == limits.OPERATIONS_MAX
 
 
@@ -213,15 +216,15 @@ def test_other_requests_are_refused_by_field_too(
 ) -> None:
     """Keys, patterns, pages, resume tokens."""
     with pytest.raises(InvalidRequest) as caught:
-        messages.parse(method, params, JSON)
+        requests.parse(method, params, JSON)
     assert caught.value.field == field
 
 
 def test_a_token_is_not_shown() -> None:
     """Neither by the model nor by the error about it."""
-    assert "s3cret" not in repr(messages.parse("hello", {"token": "s3cret"}, JSON))
+    assert "s3cret" not in repr(requests.parse("hello", {"token": "s3cret"}, JSON))
     with pytest.raises(InvalidRequest) as caught:
-        messages.parse("hello", {"token": "s3cret" * 2000}, JSON)
+        requests.parse("hello", {"token": "s3cret" * 2000}, JSON)
     assert "s3cret" not in str(caught.value)
 
 
@@ -229,7 +232,7 @@ def test_a_token_is_not_shown() -> None:
 def test_an_unknown_method_is_refused_in_few_words(method: object) -> None:
     """Whatever stands there."""
     with pytest.raises(InvalidRequest, match="there is no method") as caught:
-        messages.parse(method, {}, JSON)
+        requests.parse(method, {}, JSON)
     assert caught.value.field == "method"
     assert len(str(caught.value)) < 300
 
@@ -251,7 +254,7 @@ def test_an_unknown_method_is_refused_in_few_words(method: object) -> None:
 def test_an_error_never_echoes_much(params: object) -> None:
     """However large the mistake, its explanation is short."""
     with pytest.raises((InvalidRequest, LimitExceeded)) as caught:
-        messages.parse("commit", params, JSON)
+        requests.parse("commit", params, JSON)
     assert len(str(caught.value)) < 600
     assert len(repr(caught.value.fields())) < 600
 
@@ -264,7 +267,7 @@ junk = st.recursive(
 
 
 @both
-@given(method=st.sampled_from(list(messages.METHODS)), member=st.integers(0, 9), params=junk)
+@given(method=st.sampled_from(list(methods.METHODS)), member=st.integers(0, 9), params=junk)
 def test_any_params_are_a_request_or_refused(
     encoding: Encoding, method: str, member: int, params: object
 ) -> None:
@@ -273,7 +276,7 @@ def test_any_params_are_a_request_or_refused(
     if member < len(least):
         params = {**least, sorted(least)[member]: params}
     try:
-        found = messages.parse(method, params, encoding)
+        found = requests.parse(method, params, encoding)
     except (InvalidRequest, LimitExceeded):
         return
     assert found.method == method
@@ -284,6 +287,6 @@ def test_json_values_are_the_same_values(value: object) -> None:
     """What a JSON client writes is what a msgpack client reads."""
     op = {"kind": "put", "key": "public/a", "value": value}
     params = parse_commit({"ops": [op]})
-    assert isinstance(params, messages.CommitModel)
+    assert isinstance(params, CommitParams)
     (put,) = params.to_core("ada").ops
     assert MSGPACK.value_in(put.value) == put.value  # type: ignore[union-attr]

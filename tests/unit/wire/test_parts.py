@@ -2,14 +2,20 @@
 
 import typing
 
+import msgspec
 import pytest
+from msgspec import Struct
 
 from blackboard.core import commit as core
-from blackboard.wire import parts
+from blackboard.core.fields import checks_of
+from blackboard.errors import LocalProtocolError
+from blackboard.wire.frames import MSGPACK
+from blackboard.wire.requests import write_commit
 
 SAMPLES: dict[str, object] = {
     "key": "public/a",
     "prefix": "public/a",
+    "value": b"\x01",
     "holder": "ada",
     "fence": 3,
     "ttl_ms": 1_000,
@@ -18,32 +24,27 @@ SAMPLES: dict[str, object] = {
     "since": 1,
     "wait": True,
 }
+NOUNS: list[type[Struct]] = [*typing.get_args(core.AskedOp), *typing.get_args(core.Condition)]
 
 
-def kinds(union: object) -> list[type[parts.WireModel]]:
-    """The members of a discriminated union."""
-    return list(typing.get_args(typing.get_args(union)[0]))
-
-
-@pytest.mark.parametrize(
-    ("union", "nouns"),
-    [(parts.Operation, core.Op), (parts.Condition, core.Condition)],
-    ids=["operations", "conditions"],
-)
-def test_every_noun_has_its_part(union: object, nouns: object) -> None:
+def test_every_operation_may_be_asked_for() -> None:
     """But for the one that only a restore has, which the service computes."""
-    named = {noun.__name__ for noun in typing.get_args(nouns)} - {core.PutBack.__name__}
-    assert {kind.__name__ for kind in kinds(union)} == named
+    assert {*typing.get_args(core.AskedOp), core.PutBack} == {*typing.get_args(core.Op)}
+    part = core.Commit(core.CommitId("ada", 0, "i", 1), "e", (core.PutBack("public/a", None),))
+    with pytest.raises(LocalProtocolError):
+        write_commit("b", part, MSGPACK)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [k for k in kinds(parts.Operation) + kinds(parts.Condition) if k.__name__ not in "PutAppend"],
-)
-def test_a_part_keeps_every_field(kind: type[parts.WireModel]) -> None:
-    """`Put` and `Append` hold a value, whose form depends on the encoding: see test_messages.py."""
-    fields = {name: SAMPLES[name] for name in kind.model_fields if name != "kind"}
-    tag = typing.get_args(kind.model_fields["kind"].annotation)[0]
-    noun = kind.model_validate({"kind": tag, **fields}).to_core()  # type: ignore[attr-defined]
-    assert type(noun).__name__ == kind.__name__
+@pytest.mark.parametrize("kind", NOUNS)
+def test_a_part_keeps_every_field(kind: type[Struct]) -> None:
+    """And its text is checked: keys, prefixes, holders."""
+    fields = {name: SAMPLES[name] for name in kind.__struct_fields__}
+    tag = kind.__struct_config__.tag
+    union = typing.Union[core.AskedOp, core.Condition]  # noqa: UP007 - of two unions
+    noun = msgspec.convert({"kind": tag, **fields}, union, builtin_types=(bytes,))
+    assert type(noun) is kind
     assert {name: getattr(noun, name) for name in fields} == fields
+    checks_of(kind)(noun)
+    for name in {"key", "prefix", "holder"} & fields.keys():
+        with pytest.raises(Exception, match=name):
+            checks_of(kind)(kind(**{**fields, name: "a b"}))

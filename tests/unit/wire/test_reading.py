@@ -36,7 +36,7 @@ def through(encoding: Encoding, message: Any) -> Any:
 @given(head=heads)
 def test_a_head_survives(encoding: Encoding, head: Head) -> None:
     """All its fields."""
-    assert reading.read_head(through(encoding, answers.write_head(head))) == head
+    assert reading.read_as(Head, through(encoding, answers.write_noun(head))) == head
 
 
 @both
@@ -66,7 +66,7 @@ def test_results_survive(encoding: Encoding, computed: tuple[Any, ...]) -> None:
 
 
 READERS: dict[str, Any] = {
-    "head": reading.read_head,
+    "head": lambda message: reading.read_as(Head, message),
     "reading": lambda message: reading.read_reading(message, JSON),
     "log": lambda message: reading.read_log(message, MSGPACK),
     "results": reading.read_results,
@@ -89,11 +89,11 @@ def test_a_reader_of_junk_blames_the_peer(reader: str, message: Any) -> None:
 @given(head=heads, data=st.data())
 def test_a_wrong_type_anywhere_is_noticed(head: Head, data: st.DataObject) -> None:
     """A number that is a string, or a string that is a number, does not slip through."""
-    message: dict[str, Any] = dict(answers.write_head(head))
+    message: dict[str, Any] = dict(answers.write_noun(head))
     name = data.draw(st.sampled_from(sorted(message)))
     message[name] = data.draw(st.sampled_from(["1", 1.0, None, True, []]))
     with pytest.raises(RemoteProtocolError):
-        reading.read_head(message)
+        reading.read_as(Head, message)
 
 
 @pytest.mark.parametrize(

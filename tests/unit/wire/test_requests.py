@@ -2,8 +2,8 @@
 
 from blackboard.core.commit import Commit, CommitId, Put
 from blackboard.wire.codec import encode_value
-from blackboard.wire.commits import write_commit
 from blackboard.wire.frames import JSON, MSGPACK
+from blackboard.wire.requests import write_commit
 
 PLAIN = Commit(CommitId("ada", 3, "i", 7), "e", (Put("public/a", encode_value({"b": b"x"})),))
 

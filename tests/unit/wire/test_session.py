@@ -23,10 +23,10 @@ from blackboard.limits import (
     MESSAGES_PER_FRAME_MAX,
     REQUESTS_IN_FLIGHT_MAX,
 )
-from blackboard.wire import messages
 from blackboard.wire.answers import pack_revisions
-from blackboard.wire.commits import CommitParams, write_commit
 from blackboard.wire.frames import JSON, MSGPACK, Encoding
+from blackboard.wire.methods import CommitParams
+from blackboard.wire.requests import write_commit
 from blackboard.wire.session import (
     FRAGMENTS_MAX,
     HELLO_BYTES_MAX,
@@ -67,7 +67,7 @@ def test_a_commit_and_its_answer(encoding: Encoding, commit: Commit) -> None:
     number = pair.client.send_request("commit", write_commit("b", commit, encoding))
     (request,) = pair.to_server()
     assert isinstance(request, RequestReceived)
-    assert isinstance(request.params, messages.CommitModel | CommitParams)
+    assert isinstance(request.params, CommitParams)
     assert request.params.to_core(commit.id.agent) == commit
     assert (pair.client.in_flight, pair.server.in_flight) == (1, 1)
     pair.server.respond(request.id, {"revision": 7})

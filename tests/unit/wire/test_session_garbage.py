@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from blackboard.core.commit import Commit, LogEntry
 from blackboard.errors import Conflict, InvalidRequest, RemoteProtocolError
-from blackboard.wire import messages
+from blackboard.wire import methods
 from blackboard.wire.answers import pack_revisions
-from blackboard.wire.commits import write_commit
 from blackboard.wire.frames import Encoding
+from blackboard.wire.requests import write_commit
 from blackboard.wire.session import ClientSession, ConnectionState, ServerSession
 from tests.unit.wire.drawing import commits, log_entries
 from tests.unit.wire.pair import POSITION, Pair, both
@@ -50,7 +50,7 @@ members = st.fixed_dictionaries(
     {},
     optional={
         "id": st.integers(0, 3) | junk,
-        "method": st.sampled_from([*messages.METHODS, "changes", "cancelled", "draining"]),
+        "method": st.sampled_from([*methods.METHODS, "changes", "cancelled", "draining"]),
         "params": st.fixed_dictionaries(
             {},
             optional={

@@ -17,7 +17,7 @@ from blackboard.client.remote.connect import Address
 from blackboard.core.commit import Epoch, Head
 from blackboard.errors import LocalProtocolError, Unavailable
 from blackboard.limits import Limits
-from blackboard.wire.answers import write_head
+from blackboard.wire.answers import write_noun
 from blackboard.wire.frames import MSGPACK
 from tests.lowered import lowered
 from tests.ports import free_port
@@ -43,7 +43,7 @@ async def service(peer: ServerConnection) -> None:
                 await peer.send(answer(request["id"], {"agent": "ada"}))
                 continue
             head = next(heads)
-            told = answer(request["id"], write_head(head))
+            told = answer(request["id"], write_noun(head))
             parts = [told[:1], told[1:9], told[9:]]
             await peer.send(parts if head.revision % 2 == 0 else told)
 

@@ -4,6 +4,8 @@ What every engine promises is in tests/conformance; kills and cuts are in tests/
 """
 
 import asyncio
+import contextlib
+import gc
 import json
 import os
 import sqlite3
@@ -35,6 +37,7 @@ from blackboard.core.commit import (
     Renew,
     Waiter,
 )
+from blackboard.engines.sqlite import new
 from blackboard.engines.sqlite import store as sqlite_store
 from blackboard.engines.sqlite.file import BoardFile
 from blackboard.engines.sqlite.rows import LEASE, checksum, weigh
@@ -46,6 +49,7 @@ from blackboard.errors import (
     InvalidRequest,
     LeaseHeld,
     LimitExceeded,
+    NoSuchBoard,
     OutcomeUnknown,
     StaleEpoch,
     Unavailable,
@@ -502,6 +506,57 @@ async def test_leases_from_before_accounts_were_recorded_count_to_nobody(
             assert refused.account == "ada"
     finally:
         await again.aclose()
+
+
+async def test_nobody_begins_a_board_that_a_cancelled_removal_still_removes(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread goes on, and would take the journal of the new board away."""
+    gate, entered = threading.Event(), threading.Event()
+    remove = new.remove
+
+    def remove_at_the_gate(path: Path) -> None:
+        entered.set()
+        gate.wait()
+        remove(path)
+
+    writer = await Writer.open(store, BOARD)
+    await writer.commit(Put("public/a", BIG))
+    monkeypatch.setattr(sqlite_store, "remove", remove_at_the_gate)
+    removing = asyncio.create_task(store.remove(BOARD))
+    await asyncio.to_thread(entered.wait)
+    removing.cancel()
+    for _ in range(5):
+        await anyio.lowlevel.checkpoint()
+    try:
+        with pytest.raises(Unavailable):
+            await store.open(BOARD, again=True)
+    finally:
+        gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await removing
+    await store.open(BOARD, again=True)
+    again = await Writer.open(store, BOARD)
+    await again.commit(Put("public/b", BIG))
+    assert [entry.key for entry in (await store.list(BOARD, "public", limit=9)).entries] == [
+        "public/b"
+    ]
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_cancelled_removal_leaves_no_file_open(store: SqliteStore, turns: int) -> None:
+    """At most one writer has a board's file; what is let go of is closed, or warned of here."""
+    writer = await Writer.open(store, BOARD)
+    await writer.commit(Put("public/a", BIG))
+    removing = asyncio.create_task(store.remove(BOARD))
+    for _ in range(turns):
+        await anyio.lowlevel.checkpoint()
+    removing.cancel()
+    await asyncio.wait([removing])
+    gc.collect()
+    with contextlib.suppress(NoSuchBoard):
+        await (await Writer.open(store, BOARD)).commit(Put("public/a", BIG))
+    await store.remove(BOARD)
 
 
 async def test_opening_that_is_cancelled_gives_the_directory_back(

@@ -12,8 +12,8 @@ from blackboard.core import access
 from blackboard.core.checkpoints import ORIGIN_KEY, ExportPage, ImportRequest
 from blackboard.core.commit import Entry
 from blackboard.engines.sqlite.store import SqliteStore
-from blackboard.errors import BlackboardError, Corrupt, InvalidRequest
-from blackboard.limits import INTEGER_MAX
+from blackboard.errors import BlackboardError, Corrupt, InvalidRequest, Unavailable
+from blackboard.limits import IMPORTS_MAX, INTEGER_MAX
 from blackboard.server.assembly import archive_beside
 from blackboard.server.service import Service
 from blackboard.wire.codec import encode_value
@@ -104,3 +104,33 @@ async def test_nothing_is_left_out_and_nothing_added(link: Transport) -> None:
     elsewhere = replace(page.entries[0], key="private/ada/c")
     found = await is_refused(link, page, [elsewhere, *page.entries])
     assert "namespace private/ada is not what was sealed" in str(found)
+
+
+async def test_an_import_that_was_interrupted_is_in_nobodys_way(link: Transport) -> None:
+    """A client that was cancelled begins again, and does not wait until the first one is idle."""
+    page = await link.export("main", "one", after=None)
+    for number in range(IMPORTS_MAX + 1):
+        spec = ImportRequest(f"{number:016x}", page.manifest, page.signature, page.items)
+        await link.import_begin("made", spec)
+        await link.import_page("made", spec.request, 0, page.entries[:1])
+    await imported(link, page, page.entries)
+    assert (await link.read("made", ["public/b"])).entries == page.entries[1:]
+    with pytest.raises(Unavailable, match="given up"):
+        await link.import_end("made", f"{0:016x}")
+
+
+async def test_an_import_says_why_it_ended(link: Transport) -> None:
+    """Also if that was before its next request came."""
+    page = await link.export("main", "one", after=None)
+    of_another_time = replace(page.entries[0], time_ms=-1)
+    spec = ImportRequest(REQUEST, page.manifest, page.signature, page.items)
+    await link.import_begin("made", spec)
+
+    async def send_more() -> None:  # the third page has no room before the first one is looked at
+        for number in range(3):
+            await link.import_page("made", REQUEST, number, [of_another_time])
+
+    with pytest.raises(InvalidRequest, match="is no time"):
+        await send_more()
+    with pytest.raises(InvalidRequest, match="is no time"):
+        await link.import_end("made", REQUEST)

@@ -20,12 +20,12 @@ from blackboard.errors import RateLimited, Unavailable
 from blackboard.integrity.tokens import attenuate
 from blackboard.limits import LOOP_LAG_MS_MAX, OVERLOAD_RETRY_MS, RATE_PAUSE_MS_MAX
 from blackboard.server import commit_queue as load
-from blackboard.server.commit_queue import FREE_METHODS
 from blackboard.server.overload.admission import Admission
 from blackboard.server.overload.charges import Charges
 from blackboard.server.overload.fair_share import Shares
 from blackboard.server.overload.rate_limits import Rates, clock_ms
 from blackboard.server.service import Service
+from blackboard.wire.methods import FREE
 from tests.serving import Served, serving
 from tests.unit.server.http.conversation import Talk, talking
 from tests.waiting import wait_until
@@ -262,7 +262,7 @@ async def test_an_overloaded_service_refuses_what_costs(late: Served) -> None:
         told = refusal_of(await talk.ask(1, "head", HEAD))
         assert told["code"] == "overloaded"
         assert told["retry_after_ms"] == OVERLOAD_RETRY_MS
-        assert {"whoami", "refresh", "unwatch", "progress"} == FREE_METHODS
+        assert {"whoami", "refresh", "unwatch", "progress"} == FREE
         assert "result" in await talk.ask(2, "whoami", {})
         assert "result" in await admin.ask(3, "head", HEAD)
         late.service.host.load.note(0)

@@ -1,0 +1,665 @@
+"""The table of methods: everything that the service can be asked over a WebSocket or by POST.
+
+A method is declared once, by the record of its params and the row above it: its name, its result,
+the right that it needs, whether a success is audited, and how it is charged. The rest follows:
+parsing (`wire/requests.py`), dispatch (`server/http/dispatch.py`), checks of rights on whole boards
+(`server/requests.py`), the audit, admission under load, the published schema and docs/protocol.md.
+
+The service decodes requests into these records, and the client builds them. Unknown members are
+refused, nothing is converted, and bounds and checks belong to the types of the fields
+(`core/fields.py`). The members of a record are in the order in which a client writes them, `agent`
+last.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Final, Self, TypeVar
+
+from msgspec import Meta, Struct
+
+from blackboard import limits
+from blackboard.core import commit as core
+from blackboard.core.access import Checked
+from blackboard.core.checkpoints import (
+    Checkpoint,
+    Instant,
+    LostBoard,
+    Pruned,
+    Recovered,
+    Redaction,
+    Restored,
+    Verified,
+    check_request,
+)
+from blackboard.core.fields import (
+    Check,
+    InstantMs,
+    KeyText,
+    Name,
+    Note,
+    PatternText,
+    PrefixText,
+    RevisionNumber,
+    ShortText,
+    Text,
+)
+from blackboard.core.freeze import Freeze
+from blackboard.core.watch import Position
+from blackboard.errors import InvalidRequest, LocalProtocolError
+from blackboard.wire import answers
+from blackboard.wire import history_messages as past
+from blackboard.wire.frames import Encoding, exported_in, exported_out
+
+TOKEN_BYTES_MAX: Final = 8192
+"""A bearer token: it also travels as a header, whose lines web servers bound at about that."""
+WATCH_NUMBER_MAX: Final = 2**31 - 1
+"""The number that a client gives to a watch of its connection."""
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+class Charge(StrEnum):
+    """How a request is admitted, and charged to its account."""
+
+    FREE = "always answered, even by a service that is late: it costs nothing, or ends something"
+    COMMIT = "a fixed price: what the engine does for it is shared by a whole batch"
+    READ = "by processor time; waits its turn, and for room for its answer"
+    WORK = "by processor time; begins at once, since it changes something or takes long"
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method of the protocol.
+
+    `result` is the shape of its result, None for null. `right` is None for what concerns only the
+    connection itself. An `audited` method is recorded whenever it succeeds; refusals always are.
+    """
+
+    request: type["Params"]
+    result: Any
+    right: Checked | None
+    charge: Charge = Charge.READ
+    audited: bool = False
+
+    @property
+    def name(self) -> str:
+        """The method's name on the wire."""
+        return self.request.method
+
+
+P = TypeVar("P", bound="Params")
+METHODS: Final[dict[str, Method]] = {}
+"""Every method by its name."""
+
+
+def _method(
+    result: Any, right: Checked | None, charge: Charge = Charge.READ, *, audited: bool = False
+) -> Callable[[type[P]], type[P]]:
+    """Enter a record of params into the table, under the name that it says."""
+
+    def enter(request: type[P]) -> type[P]:
+        assert request.method not in METHODS, "a method is declared once"
+        METHODS[request.method] = Method(request, result, right, charge, audited)
+        return request
+
+    return enter
+
+
+# --- fields ---------------------------------------------------------------------------------------
+
+_HEX: Final = re.compile("([0-9a-f]{2}){0,128}")
+
+
+def _check_hex(text: str) -> None:
+    if not _HEX.fullmatch(text):
+        raise InvalidRequest(field="signature", reason="is not up to 128 bytes in hexadecimal")
+
+
+Token = Annotated[Text, Meta(max_length=TOKEN_BYTES_MAX)]
+RequestName = Annotated[str, Meta(pattern="^[0-9a-f]{16,64}$"), Check(check_request)]
+"""Random hex digits that name a request, so that a retry of it is recognised."""
+Hex = Annotated[str, Meta(pattern="^([0-9a-f]{2}){0,128}$"), Check(_check_hex)]
+Moment = RevisionNumber | Name | Instant
+"""A revision, the name of a checkpoint, "now", or a point in time."""
+WatchNumber = Annotated[int, Meta(ge=0, le=WATCH_NUMBER_MAX)]
+ResumeToken = Annotated[str, Meta(max_length=200), Check(Position.parse)]
+Ground = tuple[KeyText, RevisionNumber]
+"""A key that was read, and the revision that it was last written at then."""
+Counter = tuple[PrefixText, RevisionNumber]
+"""A list, and the index that its next item gets."""
+PageLimit = Annotated[int, Meta(ge=1, le=limits.LIST_ENTRIES_MAX)]
+CheckpointCount = Annotated[int, Meta(ge=0, le=limits.CHECKPOINTS_MAX)]
+
+
+class _Values(Struct, frozen=True):
+    """Which member of the params holds records with a `value`, and how the values are encoded."""
+
+    member: str
+    count_max: int
+    read: Callable[[Any, Encoding], bytes]
+    write: Callable[[bytes, Encoding], Any]
+
+
+def _value_in(value: Any, encoding: Encoding) -> bytes:
+    return encoding.value_in(value)
+
+
+def _value_out(value: bytes, encoding: Encoding) -> Any:
+    return encoding.value_out(value)
+
+
+# --- the connection -------------------------------------------------------------------------------
+
+
+class Params(
+    Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False
+):
+    """What every request may carry: the `agent` that it acts for, if not the connection's own."""
+
+    method: ClassVar[str]
+    values: ClassVar[_Values | None] = None
+    agent: Name | None = None
+
+
+@_method(answers.WelcomeMessage, None, Charge.WORK)
+class HelloParams(Params, frozen=True):
+    """The first request of a connection. `token` is needed unless a header carried it."""
+
+    method = "hello"
+    token: Token | None = None
+    client: ShortText = ""
+
+    def __repr__(self) -> str:
+        return f"HelloParams(agent={self.agent!r}, client={self.client!r})"  # without the token
+
+
+@_method(answers.IdentityMessage, Checked.NOTHING, Charge.FREE)
+class WhoAmIParams(Params, frozen=True):
+    """Who you are to the service."""
+
+    method = "whoami"
+
+
+@_method(answers.IdentityMessage, Checked.NOTHING, Charge.FREE)
+class RefreshParams(Params, frozen=True):
+    """Continue with a new token of the same principal, before the one in use runs out."""
+
+    method = "refresh"
+    token: Token
+
+    def __repr__(self) -> str:
+        return "RefreshParams()"  # without the token
+
+
+@_method(answers.WatchMessage, Checked.FILTERED, Charge.WORK)
+class WatchParams(Params, frozen=True):
+    """Begin watch number `watch`: changes of keys that match, after a resume token (null = now)."""
+
+    method = "watch"
+    board: Name
+    watch: WatchNumber
+    patterns: Annotated[tuple[PatternText, ...], Meta(min_length=1, max_length=limits.PATTERNS_MAX)]
+    after: ResumeToken | None = None
+    coalesce: bool = False
+
+
+@_method(None, None, Charge.FREE)
+class UnwatchParams(Params, frozen=True):
+    """End a watch."""
+
+    method = "unwatch"
+    watch: WatchNumber
+
+
+@_method(None, None, Charge.FREE)
+class ProgressParams(Params, frozen=True):
+    """Ask a watch for a progress mark."""
+
+    method = "progress"
+    watch: WatchNumber
+
+
+# --- commits --------------------------------------------------------------------------------------
+
+
+class CommitName(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """Names a commit of the agent, so that a retry is recognised."""
+
+    lane: Annotated[int, Meta(ge=0, lt=limits.LANES_MAX)]
+    incarnation: Name
+    step: Annotated[int, Meta(ge=0, le=limits.INTEGER_MAX)]
+
+
+@_method(answers.ReceiptMessage, Checked.EACH_PART, Charge.COMMIT)
+class CommitParams(Params, frozen=True):
+    """One attempt of an atomic commit."""
+
+    method = "commit"
+    values = _Values("ops", limits.OPERATIONS_MAX, _value_in, _value_out)
+    board: Name
+    id: CommitName
+    epoch: ShortText
+    ops: Annotated[tuple[core.AskedOp, ...], Meta(max_length=limits.OPERATIONS_MAX)]
+    conditions: Annotated[tuple[core.Condition, ...], Meta(max_length=limits.OPERATIONS_MAX)] = ()
+    fences: Annotated[tuple[core.HeldFence, ...], Meta(max_length=limits.FENCES_MAX)] = ()
+    based_on: Annotated[tuple[Ground, ...], Meta(max_length=limits.BASED_ON_MAX)] = ()
+    note: Note = ""
+    known: RevisionNumber | None = None
+    retry_since: RevisionNumber | None = None
+
+    @classmethod
+    def of(cls, board: str, commit: core.Commit) -> Self:
+        """The request that makes `commit`. Errors: LocalProtocolError for part of a restore."""
+        if any(isinstance(op, core.PutBack) for op in commit.ops):
+            raise LocalProtocolError(reason="a restore is requested by its own method")
+        name = commit.id
+        return cls(
+            board=board,
+            id=CommitName(name.lane, name.incarnation, name.step),
+            epoch=commit.epoch,
+            ops=commit.ops,  # type: ignore[arg-type]
+            conditions=commit.conditions,
+            fences=commit.fences,
+            based_on=commit.based_on,
+            note=commit.note,
+            known=commit.known,
+            retry_since=commit.retry_since,
+        )
+
+    def to_core(self, agent: str) -> core.Commit:
+        """The commit that is asked for, by `agent`."""
+        name = self.id
+        return core.Commit(
+            core.CommitId(agent, name.lane, name.incarnation, name.step),
+            self.epoch,
+            self.ops,
+            self.conditions,
+            self.fences,
+            self.based_on,
+            self.note,
+            self.retry_since,
+            known=self.known,
+        )
+
+
+# --- reads ----------------------------------------------------------------------------------------
+
+
+@_method(core.Head, Checked.BOARD)
+class HeadParams(Params, frozen=True):
+    """Where the board stands."""
+
+    method = "head"
+    board: Name
+
+
+@_method(answers.ReadingMessage, Checked.EACH_KEY)
+class ReadParams(Params, frozen=True):
+    """Entries of some keys as of one revision; with `at`, as they were then."""
+
+    method = "read"
+    board: Name
+    keys: Annotated[tuple[KeyText, ...], Meta(max_length=limits.READ_KEYS_MAX)]
+    at: Moment | None = None
+
+
+@_method(answers.ReadingMessage, Checked.FILTERED)
+class ListParams(Params, frozen=True):
+    """A page of the entries that match `pattern`, in key order, after key `after`; with `at`, as
+    they were then."""
+
+    method = "list"
+    board: Name
+    pattern: PatternText
+    after: KeyText | None = None
+    limit: PageLimit = limits.LIST_ENTRIES_MAX
+    at: Moment | None = None
+
+
+@_method(answers.LeasesMessage, Checked.FILTERED)
+class LeasesParams(Params, frozen=True):
+    """A page of the leases whose keys match `pattern`, with their queues, after key `after`."""
+
+    method = "leases"
+    board: Name
+    pattern: PatternText
+    after: KeyText | None = None
+    limit: PageLimit = limits.LIST_ENTRIES_MAX
+
+
+@_method(answers.LogMessage, Checked.FILTERED)
+class LogParams(Params, frozen=True):
+    """A page of the log after revision `after`: `limit` revisions are looked through, those that
+    match are shown; with `proofs`, one proof for each of them."""
+
+    method = "log"
+    board: Name
+    after: RevisionNumber = 0
+    limit: Annotated[int, Meta(ge=1, le=limits.LOG_ENTRIES_MAX)] = limits.LOG_ENTRIES_MAX
+    pattern: PatternText | None = None
+    author: Name | None = None
+    proofs: bool = False
+
+
+@_method(list[answers.CauseMessage], Checked.FILTERED)
+class WhyParams(Params, frozen=True):
+    """The commits that led to `key`."""
+
+    method = "why"
+    board: Name
+    key: KeyText
+
+
+@_method(list[str], Checked.FILTERED)
+class BoardsParams(Params, frozen=True):
+    """Names of the boards that you may use."""
+
+    method = "boards"
+
+
+# --- history --------------------------------------------------------------------------------------
+
+
+@_method(Checkpoint, Checked.WHOLE_CHECKPOINT, Charge.WORK, audited=True)
+class CheckpointParams(Params, frozen=True):
+    """Name the present revision; with `barrier_ms`, once every agent has delivered its state."""
+
+    method = "checkpoint"
+    board: Name
+    name: Name
+    request: RequestName
+    note: Note = ""
+    barrier_ms: Annotated[int, Meta(ge=1, le=limits.BARRIER_MS_MAX)] | None = None
+    stale_ok: bool = False
+    automatic: bool = False
+
+
+@_method(list[Checkpoint], Checked.FILTERED)
+class CheckpointsParams(Params, frozen=True):
+    """A page of the checkpoints above revision `after`, the oldest first."""
+
+    method = "checkpoints"
+    board: Name
+    after: RevisionNumber = 0
+    limit: Annotated[int, Meta(ge=1, le=limits.CHECKPOINTS_PAGE_MAX)] = limits.CHECKPOINTS_PAGE_MAX
+
+
+@_method(past.ManifestMessage, Checked.EACH_KEY)
+class ManifestParams(Params, frozen=True):
+    """A checkpoint with the content of its signed manifest."""
+
+    method = "manifest"
+    board: Name
+    name: Name
+
+
+@_method(None, Checked.WHOLE_CHECKPOINT, Charge.WORK, audited=True)
+class PinParams(Params, frozen=True):
+    """Keep a checkpoint from being pruned, or no longer."""
+
+    method = "pin"
+    board: Name
+    name: Name
+    pinned: bool
+
+
+@_method(Pruned, Checked.WHOLE_ADMIN, Charge.WORK, audited=True)
+class PruneParams(Params, frozen=True):
+    """Remove the checkpoints, and the history, that a policy does not keep."""
+
+    method = "prune"
+    board: Name
+    last: CheckpointCount
+    days: CheckpointCount
+    named: bool = True
+    history_ms: InstantMs | None = None
+    dry_run: bool = False
+
+
+@_method(Restored, Checked.WHOLE_RESTORE, Charge.WORK, audited=True)
+class RestoreParams(Params, frozen=True):
+    """Bring back the content of a moment, as one revision that begins an epoch."""
+
+    method = "restore"
+    board: Name
+    to: Moment
+    request: RequestName
+    note: Note = ""
+    keep_calls: bool = False
+
+
+@_method(Recovered, Checked.WHOLE_ADMIN, Charge.WORK, audited=True)
+class RecoverParams(Params, frozen=True):
+    """Let a board that its engine lost begin again with the content of its archive: the newest
+    revision that was lost, or the moment `at`. Repeat the request until it is done."""
+
+    method = "recover"
+    board: Name
+    at: Moment | None = None
+    note: Note = ""
+
+
+@_method(Redaction, Checked.WHOLE_ADMIN, Charge.WORK, audited=True)
+class RedactParams(Params, frozen=True):
+    """Remove every value that `key` ever had from the board and from all that shares its history.
+    Repeat with the same `request` until it is done."""
+
+    method = "redact"
+    board: Name
+    key: KeyText
+    request: RequestName
+    why: Note = ""
+
+
+@_method(Freeze, Checked.WHOLE_ADMIN, Charge.WORK, audited=True)
+class FreezeParams(Params, frozen=True):
+    """Refuse commits until the board is thawed; a frozen board stays as it is."""
+
+    method = "freeze"
+    board: Name
+    note: Note = ""
+
+
+@_method(Freeze | None, Checked.WHOLE_ADMIN, Charge.WORK, audited=True)
+class ThawParams(Params, frozen=True):
+    """Take commits again."""
+
+    method = "thaw"
+    board: Name
+    note: Note = ""
+
+
+@_method(None, Checked.WHOLE_ADMIN, Charge.WORK, audited=True)
+class RemoveParams(Params, frozen=True):
+    """Remove a board for good, with its log and its archived history; what branches share stays."""
+
+    method = "remove"
+    board: Name
+
+
+@_method(core.Head, Checked.WHOLE_CHECKPOINT, Charge.WORK, audited=True)
+class BranchParams(Params, frozen=True):
+    """Make board `new`, which begins with the content of this one at a moment."""
+
+    method = "branch"
+    board: Name
+    new: Name
+    at: Moment
+    request: RequestName
+    note: Note = ""
+
+
+@_method(past.DifferencesMessage, Checked.FILTERED)
+class DifferencesParams(Params, frozen=True):
+    """A page of what differs between two moments; `b` may be one of board `other`."""
+
+    method = "differences"
+    board: Name
+    a: Moment
+    b: Moment
+    other: Name | None = None
+    pattern: PatternText = "**"
+    after: KeyText | None = None
+    limit: PageLimit = limits.LIST_ENTRIES_MAX
+
+
+@_method(list[past.VersionMessage], Checked.EACH_KEY)
+class HistoryParams(Params, frozen=True):
+    """Versions of `key`, the newest first; `before` continues."""
+
+    method = "history"
+    board: Name
+    key: KeyText
+    before: RevisionNumber | None = None
+    limit: Annotated[int, Meta(ge=1, le=limits.HISTORY_VERSIONS_MAX)] = limits.HISTORY_VERSIONS_MAX
+
+
+@_method(Verified, Checked.WHOLE_ADMIN, Charge.WORK, audited=True)
+class VerifyParams(Params, frozen=True):
+    """Check everything that is stored up to a moment."""
+
+    method = "verify"
+    board: Name
+    at: Moment
+
+
+@_method(past.ExportMessage, Checked.WHOLE_ADMIN, audited=True)
+class ExportParams(Params, frozen=True):
+    """A page of a checkpoint, every namespace of it."""
+
+    method = "export"
+    board: Name
+    name: Name
+    after: KeyText | None = None
+
+
+@_method(None, Checked.WHOLE_ADMIN, Charge.WORK, audited=True)
+class ImportBeginParams(Params, frozen=True):
+    """Begin to make a board from an export; `signature` is in hexadecimal."""
+
+    method = "import_begin"
+    board: Name
+    request: RequestName
+    manifest: Annotated[Text, Meta(max_length=limits.MANIFEST_BYTES_MAX)]
+    signature: Hex
+    items: Annotated[tuple[Counter, ...], Meta(max_length=limits.EXPORT_ITEMS_MAX)] = ()
+    note: Note = ""
+
+
+class ImportedEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An entry as it was exported."""
+
+    key: KeyText
+    value: bytes
+    mod_revision: RevisionNumber
+    create_revision: RevisionNumber
+    author: ShortText
+    time_ms: InstantMs
+    expires_at_ms: InstantMs | None = None
+
+    @classmethod
+    def of(cls, entry: core.Entry) -> Self:
+        """An entry on its way into an import."""
+        return cls(
+            entry.key,
+            entry.value,
+            entry.mod_revision,
+            entry.create_revision,
+            entry.author,
+            entry.time_ms,
+            entry.expires_at_ms,
+        )
+
+    def to_core(self) -> core.Entry:
+        """The entry that arrived."""
+        return core.Entry(
+            self.key,
+            self.value,
+            self.mod_revision,
+            self.create_revision,
+            self.author,
+            self.time_ms,
+            self.expires_at_ms,
+        )
+
+
+@_method(None, Checked.WHOLE_ADMIN, Charge.WORK)
+class ImportPageParams(Params, frozen=True):
+    """The next page of an import, counted from 0."""
+
+    method = "import_page"
+    values = _Values("entries", limits.LIST_ENTRIES_MAX, exported_in, exported_out)
+    board: Name
+    request: RequestName
+    number: RevisionNumber
+    entries: Annotated[tuple[ImportedEntry, ...], Meta(max_length=limits.LIST_ENTRIES_MAX)]
+
+
+@_method(core.Head, Checked.WHOLE_ADMIN, Charge.WORK, audited=True)
+class ImportEndParams(Params, frozen=True):
+    """After the last page: the board exists, if the digests match the manifest."""
+
+    method = "import_end"
+    board: Name
+    request: RequestName
+
+
+# --- the service ----------------------------------------------------------------------------------
+
+
+@_method(list[LostBoard], Checked.ADMIN)
+class LostBoardsParams(Params, frozen=True):
+    """Boards of which the archive has what their engine lost, for admins of everything."""
+
+    method = "lost_boards"
+
+
+@_method(list[answers.AuditMessage], Checked.ADMIN, audited=True)
+class AuditParams(Params, frozen=True):
+    """A page of the audit, after the record with key `after`."""
+
+    method = "audit"
+    after: KeyText | None = None
+    limit: PageLimit = limits.LIST_ENTRIES_MAX
+
+
+@_method(answers.KeysMessage, Checked.ADMIN, audited=True)
+class EraseParams(Params, frozen=True):
+    """Destroy the data keys of an agent's namespaces, on one board or on all, for good."""
+
+    method = "erase"
+    name: Name
+    board: Name | None = None
+
+
+@_method(answers.KeysMessage, Checked.ADMIN, audited=True)
+class RewrapParams(Params, frozen=True):
+    """Wrap every data key with the first master key."""
+
+    method = "rewrap"
+
+
+@_method(answers.RevokedMessage, Checked.ADMIN, audited=True)
+class RevokeParams(Params, frozen=True):
+    """End tokens by their ids, and every token issued to `principal` until now."""
+
+    method = "revoke"
+    tokens: Annotated[tuple[Name, ...], Meta(max_length=limits.READ_KEYS_MAX)] = ()
+    principal: Name | None = None
+    until_ms: InstantMs | None = None
+
+
+# --- what follows from the table ------------------------------------------------------------------
+
+RIGHTS: Final[dict[str, Checked]] = {
+    **{name: method.right for name, method in METHODS.items() if method.right is not None},
+    "document": Checked.EACH_KEY,  # on a WebSocket of its own, which speaks Yjs
+}
+"""How the rights of each method are checked. tests/unit/core/test_access.py tries each of them as a
+principal without rights."""
+AUDITED: Final = frozenset(name for name, method in METHODS.items() if method.audited)
+"""Methods that are recorded whenever they succeed."""
+FREE: Final = frozenset(name for name, m in METHODS.items() if m.charge is Charge.FREE)
+"""Methods that are always answered."""
