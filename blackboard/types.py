@@ -1,6 +1,6 @@
-"""What boards, agents and models answer with: names for annotations, rarely for calls.
+"""The result types of boards, agents and models, mostly for annotations.
 
-They are loaded when they are first used, as those of `blackboard` are.
+They are loaded on first use, like the names of `blackboard`.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""checkpoint: named cuts of a whole board; made, listed, compared, checked, carried elsewhere."""
+"""checkpoint: named cuts of a whole board: create, list, compare, verify, export, import."""
 
 import math
 import os
@@ -51,7 +51,7 @@ def create(
 ) -> None:
     """Name the present moment of the whole team.
 
-    Public, private and inboxes, as one consistent cut. It stops nobody.
+    Public, private and inboxes, as one consistent cut. It blocks no agent.
     """
     from blackboard.cli import render as past, session
 
@@ -95,7 +95,7 @@ def list_all(context: typer.Context) -> None:
 def show(context: typer.Context, name: Annotated[str, _NAME]) -> None:
     """Print the manifest of a checkpoint.
 
-    Digests of namespaces, agents' steps, what they declared, who signed.
+    Digests of namespaces, agents' steps and declarations, and the signer.
     """
     from blackboard.cli import render as past, render as shown, session
 
@@ -151,7 +151,7 @@ def verify(
     context: typer.Context,
     moment: Annotated[str, typer.Argument(metavar="MOMENT", help="Default: now.")] = "now",
 ) -> None:
-    """Check all that is kept up to a moment.
+    """Check everything that is stored up to a moment.
 
     The hash chain, digests, blobs and signatures. Exit code 1 and one line per finding if anything
     is not what was written.
@@ -210,7 +210,7 @@ def export(
     with screen.busy(f"exporting to {file}"):
         done = session.with_board(flags, write)
     if flags.as_json:
-        told = {
+        document = {
             "file": str(file),
             "board": done.board,
             "name": name,
@@ -218,7 +218,7 @@ def export(
             "entries": done.entries,
             "bytes": done.bytes,
         }
-        shown.print_json(told)
+        shown.print_json(document)
     else:
         screen.say(f"{name} is in {file}")
 
@@ -231,9 +231,9 @@ def import_file(
     file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)],
     new: Annotated[str, typer.Argument(metavar="BOARD", help="The new board's name.")],
 ) -> None:
-    """Make a new board of an exported checkpoint.
+    """Make a new board from an exported checkpoint.
 
-    A file that was changed is refused.
+    A file that was altered is refused.
     """
     from blackboard.cli import render as shown, session
 
@@ -256,7 +256,7 @@ def pin(
     name: Annotated[str, _NAME],
     undo: Annotated[bool, typer.Option("--undo", help="Let it be pruned again.")] = False,
 ) -> None:
-    """Keep a checkpoint from being pruned."""
+    """Protect a checkpoint from pruning."""
     from blackboard.cli import session
 
     async def change(board: "Board") -> None:
@@ -291,7 +291,7 @@ def prune(
         bool, typer.Option("--dry-run", help="Only list what would be removed.")
     ] = False,
 ) -> None:
-    """Remove checkpoints and history that nobody keeps.
+    """Remove checkpoints and history that are not kept.
 
     Checkpoints that are pinned or that a branch needs always stay.
     """

@@ -1,4 +1,4 @@
-"""Work that a cancellation must not tear in two, and cancellations that must not get lost."""
+"""Work that a cancellation must not interrupt, and cancellations that must not get lost."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -35,7 +35,7 @@ async def finish(
     if cancelled is None:
         return task.result()
     if not task.cancelled():
-        task.exception()  # looked at: what interrupted us goes first
+        task.exception()  # retrieved, but the cancellation takes precedence
     raise cancelled
 
 
@@ -71,17 +71,17 @@ class SharedCalls:
 
 
 def cancellations() -> int:
-    """How often the running task was asked to end and was not released from that again.
+    """How many cancellations of the running task were requested and not undone.
 
-    A CancelledError that arrives although this did not change was not requested by anybody; it
-    came, for example, from an awaited task. It must not be treated as a request to stop.
+    A CancelledError that arrives although this number did not change was not a request to stop; it
+    came, for example, from an awaited task.
     """
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
 def heed_cancellation() -> None:
-    """Raise the cancellation of this task that something below it has swallowed, if one was.
+    """Raise a cancellation of this task that a library has swallowed.
 
     Database drivers sometimes swallow a cancellation and return a result. A loop that should end by
     being cancelled would then run for ever, and so would a caller that waits for its end.

@@ -9,8 +9,8 @@
             ctx.state.round += 1
             ctx.put("public/round", ctx.state.round)
 
-An object of the class holds nothing that is not on the board: any process that has the class and
-the name can continue where the last one stopped.
+All state is on the board: any process with the class and the name can continue where the last one
+stopped.
 """
 
 from abc import ABC, abstractmethod
@@ -61,8 +61,8 @@ class Agent(ABC, Generic[S]):
     async def step(self, ctx: Context[S]) -> None:
         """Read, call, change `ctx.state`, write; all of it is one commit after this returns.
 
-        It may run several times until it is committed: everything that touches the world outside
-        goes through `ctx`. An error that it lets through commits nothing.
+        It may run several times until it is committed, so every outside effect must go through
+        `ctx`. A step that raises commits nothing.
         """
 
     def first(self) -> S:
@@ -72,14 +72,14 @@ class Agent(ABC, Generic[S]):
         return state
 
     def check(self, state: S) -> None:
-        """Refuse a state that fits the model and makes no sense, by a ValueError.
+        """Raise a ValueError for a state that fits the model but is inconsistent.
 
-        It is called before every write and after every migration.
+        It is called before every write, and after every migration.
         """
 
     @property
     def schema(self) -> Schema[S]:
-        """What this code knows of the states of its kind."""
+        """The schema of this kind of agent's state."""
         model: Any = self.state_model
         return Schema(self.kind, self.schema_version, model, self.migrations, self.check)
 
