@@ -325,7 +325,7 @@ class Board:
         """Carry out all of `ops` as one revision, exactly once, if every condition holds.
 
         Errors: Conflict, Fenced and the other kinds of Rejected: nothing changed. Unavailable: not
-        applied. OutcomeUnknown: sent, and nobody could be asked within COMMIT_TIMEOUT_MS.
+        applied. OutcomeUnknown: sent, but no service could be reached within COMMIT_TIMEOUT_MS.
 
         The values of `ops` are encoded ones (`wire.codec.encode_value`).
         """
@@ -776,11 +776,11 @@ class Board:
     async def export(self, name: str, file: str | Path, *, overwrite: bool = False) -> Exported:
         """Write checkpoint `name` to `file`: every namespace, and its signed manifest.
 
-        The file appears when it is complete and on the disk; whatever ends the export before that
-        leaves none. `Client.import_board` reads it.
+        The file appears when it is complete and on the disk; an export that fails or is cancelled
+        leaves no file. `Client.import_board` reads it.
         Errors: InvalidRequest when `file` cannot be written, or exists, unless with `overwrite`:
-        then a regular file is replaced, at once and as a whole, but no link and no device. Corrupt
-        when the archive does not hold what was sealed.
+        then a regular file is replaced atomically, but no link and no device. Corrupt when the
+        archive does not match the signed manifest.
         """
         return await export_board(self._link, self.name, name, Path(file), overwrite=overwrite)
 

@@ -3,9 +3,9 @@
 Invariants
 - A lane has one commit in flight, and its step numbers only grow. The number of a refused step is
   not reused.
-- an unknown outcome is resolved by sending the same commit again; only when that fails for
+- An unknown outcome is resolved by sending the same commit again; only when that fails for
   COMMIT_TIMEOUT_MS is OutcomeUnknown raised.
-- a refused retry is reported as refused only when no earlier attempt can be accepted any more;
+- A refused retry is reported as refused only when no earlier attempt can be accepted any more;
   otherwise its outcome is unknown.
 - A commit is sent again under a new epoch only if nothing that this writer saw was lost.
 - A step that began before the writer adopted the present epoch (`take`) is still refused.
@@ -179,7 +179,7 @@ class Writer:
         self.take(head.epoch, head.revision)
 
     def take(self, epoch: Epoch, revision: Revision) -> None:
-        """Adopt `epoch` as of `revision`, whatever this writer saw before."""
+        """Adopt `epoch` as of `revision`, regardless of what this writer saw before."""
         known = self._epoch.id if self._epoch else self._read_in
         if epoch.id != known:
             # After a split brain, the lost part may have been far ahead of this epoch.
@@ -229,7 +229,7 @@ class Writer:
         frozen, it waits up to `wait_frozen_ms` for the thaw, unless `waits` is false.
 
         Errors: a Rejected: nothing changed. Unavailable: certainly not applied. OutcomeUnknown:
-        perhaps applied; nobody could be reached for COMMIT_TIMEOUT_MS to find out.
+        perhaps applied; no service could be reached for COMMIT_TIMEOUT_MS to find out.
         Cancellation: leaves the outcome unknown.
         """
         patience = self._patience(self.wait_frozen_ms if waits else 0)
@@ -284,7 +284,7 @@ class Writer:
     async def bring(self, since: Revision, key: Key) -> None:
         """Deliver this agent's state, once, for the barrier `key`, requested at `since`.
 
-        Errors: as of `commit`, and whatever `deliver` raises; then nothing was delivered.
+        Errors: as for `commit`, and those of `deliver`; then nothing was delivered.
         """
         assert self.deliver is not None
         async with self._bringing:

@@ -1,14 +1,14 @@
 """Feeds the archive: one task per open board tails its log and appends what it finds.
 
-Of all processes that have a board open one is its archiver, by a lease in the archive's database
-that lasts while there is something to append; the others only look how far it is. The lease decides
-who tries; the fence, and how far the archive is, decide what is appended.
+Of all processes that have a board open, one is its archiver. It holds a lease in the archive's
+database while there is something to append; the others only check its progress. The lease decides
+which process tries; its fence and the archive's position decide what is appended.
 
 Invariants
-- Nothing here is waited for by a commit, and no error here reaches one.
-- An append continues where the archive ends: the log is read from the archive's mark on.
-- Nothing that is archived goes because the engine has something else (`server/continuity.py`).
-- An idle board costs one read of its log per ARCHIVE_IDLE_MS, and no lease.
+- No commit waits for the archiver, and none of its errors reaches a commit.
+- An append continues where the archive ends: the log is read from the archive's position on.
+- Archived data stays, even if the engine's log differs from it (`server/continuity.py`).
+- An idle board costs one read of its log per ARCHIVE_IDLE_MS, and holds no lease.
 """
 
 import asyncio
@@ -50,16 +50,16 @@ from blackboard.units import Milliseconds, Revision
 log = logging.getLogger(__name__)
 _FIRST_RETRY_MS = 100
 _LOOK_MS = 20
-"""Between two looks how far another process has come, while somebody waits for it."""
+"""Interval of checks of another process's progress, while a caller waits for it."""
 _AFTER_REST_MS = 20
-"""Those who waited for a restore go on first."""
+"""A pause after a restore, so that the commits that waited for it go first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveStatistics:
     """How the archive keeps up: `behind` is the largest number of revisions by which it is behind a
-    board's log, as far as this process saw it; `failing` boards could not be archived just now.
-    `lag_ms` is the age of the oldest commit that is not archived; 0 if all are."""
+    board's log, as far as this process knows; `failing` is the number of boards whose last append
+    failed. `lag_ms` is the age of the oldest commit that is not archived; 0 if all are."""
 
     boards: int
     behind: int
@@ -77,31 +77,31 @@ class _ArchivedBoard:
     head: Revision = 0
     fence: int | None = None
     taken_at: float = 0
-    checked: bool = False  # that the archive's history is the log's
-    apart: bool = False  # that it is another one
+    checked: bool = False  # whether archive and log were found to have one history
+    apart: bool = False  # whether they were found to have different histories
     failures: int = 0
     waiters: int = 0
-    restores: int = 0  # that want it to rest
+    restores: int = 0  # restores that ask it to pause
     rested: asyncio.Event = field(default_factory=asyncio.Event)
     late_since: float | None = None
-    """When the oldest commit was made that is not archived, by the loop's clock; None: there is
-    none, as far as is known."""
+    """When the oldest commit that is not archived was made, by the loop's clock; None: no such
+    commit is known."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     wanted: asyncio.Event = field(default_factory=asyncio.Event)
     moved: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def revision(self) -> Revision:
-        """How far it is archived."""
+        """The last archived revision."""
         return -1 if self.mark is None else self.mark.revision
 
     @property
     def is_behind(self) -> bool:
-        """Whether the log had more than the page that was archived last."""
+        """Whether the log goes on after the last archived page."""
         return self.mark is not None and self.mark.revision < self.head
 
     def reach(self, mark: Mark | None) -> None:
-        """Note how far it is archived, and wake those who wait for that."""
+        """Record the archive's position, and wake the tasks that wait for it."""
         self.mark = mark
         self.moved.set()
         self.moved = asyncio.Event()
@@ -113,23 +113,23 @@ class Archiver:
     def __init__(self, store: Store, archive: Archive) -> None:
         self.archive = archive
         self.owner = secrets.token_hex(8)
-        """This process, to the archive's lease."""
+        """The name of this process as a holder of the archive's leases."""
         self._store = store
         self._boards: dict[str, _ArchivedBoard] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._appended = 0
         self.is_closed = False
-        """Whether it takes no more boards."""
+        """Whether it accepts no more boards."""
 
     def follow(self, name: str) -> None:
-        """Archive a board from now on until `aclose`."""
+        """Archive a board from now on, until `unfollow` or `aclose`."""
         if name not in self._tasks:
             board = self._boards[name] = _ArchivedBoard(name)
             task = asyncio.create_task(self._run(board), name=f"archiver of {name}")
             self._tasks[name] = task
 
     async def unfollow(self, name: str) -> None:
-        """Archive a board no longer: it is to be removed, or was."""
+        """Stop archiving a board, because it is or was removed."""
         self._boards.pop(name, None)
         task = self._tasks.pop(name, None)
         if task is not None:
@@ -137,7 +137,7 @@ class Archiver:
             await asyncio.gather(task, return_exceptions=True)
 
     def poke(self, name: str) -> None:
-        """Say that there is something new on a board that is followed."""
+        """Notify the archiver of new entries on a board that it follows."""
         board = self._boards.get(name)
         if board is not None:
             board.wake.set()
@@ -145,9 +145,9 @@ class Archiver:
     async def reached(
         self, name: str, revision: Revision, timeout_ms: Milliseconds = ARCHIVE_WAIT_MS
     ) -> Mark:
-        """Wait until a board is archived up to `revision`; returns its mark then.
+        """Wait until a board is archived up to `revision`; returns the archive's position then.
 
-        Errors: Unavailable after `timeout_ms`, saying what keeps it.
+        Errors: Unavailable after `timeout_ms`, with the reason of the delay.
         """
         self.follow(name)
         board = self._boards[name]
@@ -167,8 +167,8 @@ class Archiver:
 
     @contextlib.contextmanager
     def resting(self, name: str) -> Iterator[None]:
-        """In this block no append to the archive of a board is started, except one per
-        ARCHIVE_REST_MS. A running one continues."""
+        """In this block at most one append to the archive of a board is started per
+        ARCHIVE_REST_MS. A running append continues."""
         self.follow(name)
         board = self._boards[name]
         board.restores += 1
@@ -181,8 +181,8 @@ class Archiver:
                 board.rested.set()
 
     async def settled(self, name: str) -> Revision:
-        """Up to which revision the log of a board may be cut: the archive outlives a power loss
-        with it. Errors: Unavailable."""
+        """The revision up to which the log of a board may be cut: the archive has it durably, even
+        after a power loss. Errors: Unavailable."""
         return await self.archive.settle(name)
 
     def statistics(self) -> ArchiveStatistics:
@@ -197,7 +197,7 @@ class Archiver:
         )
 
     async def aclose(self) -> None:
-        """Archive what is in the logs, if that is possible soon, and let others go on."""
+        """Archive what is in the logs, if that is possible soon, and release the leases."""
         self.is_closed = True
         for task in self._tasks.values():
             task.cancel()
@@ -237,17 +237,17 @@ class Archiver:
                 await asyncio.sleep(pause_ms / 1000)
                 continue
             heed_cancellation()
-            if pause_ms == 0 and board.fence is None:  # another process is at it, or is dead
+            if pause_ms == 0 and board.fence is None:  # another process has the lease
                 await asyncio.sleep(_LOOK_MS / 1000)
                 continue
-            # What comes while nobody waits shares a transaction.
+            # While no caller waits, gather commits into one transaction.
             called = board.wanted if pause_ms <= ARCHIVE_PAUSE_MS else board.wake
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_ms / 1000):
                     await called.wait()
 
     def _failed(self, board: _ArchivedBoard, error: Exception) -> Milliseconds:
-        """Count and log a failure; returns how long to wait."""
+        """Count and log a failure; returns how long to wait before the next attempt."""
         board.failures += 1
         if board.late_since is None:
             board.late_since = asyncio.get_running_loop().time()
@@ -259,9 +259,9 @@ class Archiver:
         return min(_FIRST_RETRY_MS << min(board.failures - 1, 16), ARCHIVE_RETRY_MS)
 
     async def _advance(self, board: _ArchivedBoard) -> bool:
-        """Append the next page of the log, or see how far another process is.
+        """Append the next page of the log, or check the progress of another process.
 
-        Returns whether to come back soon.
+        Returns whether to continue soon.
         """
         if board.mark is None or not board.checked:
             board.reach(await self.archive.mark(board.name))
@@ -280,7 +280,7 @@ class Archiver:
         return await self._append(board, page.entries)
 
     async def _page(self, board: _ArchivedBoard) -> LogPage | None:
-        """What follows in the log; None when the archive has to begin where the log is."""
+        """The next page of the log; None when the archive cannot continue from its position."""
         board.apart = False
         if board.mark is None:
             return None
@@ -301,7 +301,8 @@ class Archiver:
             return None
 
     async def _is_same(self, board: _ArchivedBoard, mark: Mark) -> bool:
-        """Whether the log continues from the newest archived commit, or from an earlier one.
+        """Whether the log continues the archived history, from its newest commit or from an earlier
+        one.
 
         Errors: FutureRevision when the engine has less; Compacted.
         """
@@ -319,11 +320,11 @@ class Archiver:
             return await self.archive.digest_at(Point(board.name, mark.revision)) == first.digest
         if first.epoch is None:
             return False
-        survived = first.epoch.from_revision  # the engine lost some, as its marker says
+        survived = first.epoch.from_revision  # the engine lost revisions, as its marker says
         return await last_shared(self._store, self.archive, board.name, survived) == survived
 
     async def _take(self, board: _ArchivedBoard) -> bool:
-        """Become the archiver, or stay it."""
+        """Take or renew the lease of the archiver."""
         now = asyncio.get_running_loop().time()
         if board.fence is not None and now - board.taken_at < ARCHIVE_LEASE_MS / 3000:
             return True
@@ -338,7 +339,7 @@ class Archiver:
         assert board.fence is not None
         assert board.mark is not None
         after = board.mark.revision
-        # The mark may have moved on before we had the lease; then this page is not the next one.
+        # The archive may have advanced before we had the lease; then this page is not the next one.
         if entries[0].revision <= after or not board.checked:
             return True
         pause = self._pause(is_last=entries[-1].revision >= board.head)
@@ -347,7 +348,7 @@ class Archiver:
         except Fenced:
             board.fence, board.checked = None, False
             return True
-        except Compacted:  # the engine lost more than the archive knows how to go back to
+        except Compacted:  # the engine lost more than the archive can trace back
             await self._join(board)
             return True
         self._appended += len(entries)
@@ -357,11 +358,11 @@ class Archiver:
         return True
 
     def _pause(self, *, is_last: bool) -> Pause:
-        """The pause between the steps of an append: it leaves time for others, unless somebody
-        waits for the archive, or this page is not the last one.
+        """The pause between the steps of an append. It leaves time for other tasks, unless a caller
+        waits for the archive or this page is not the last one.
 
-        A commit takes half a dozen turns of the loop, and a dozen of the interpreter in its thread;
-        beside steps that follow one another it waits for one of them each time.
+        A commit takes half a dozen turns of the event loop, and its thread takes the interpreter
+        lock a dozen times. Without pauses it would wait for one step of the append each time.
         """
 
         async def pause() -> None:
@@ -371,7 +372,8 @@ class Archiver:
         return pause
 
     async def _join(self, board: _ArchivedBoard) -> None:
-        """Begin the archive of a board, with what it holds if its log does not begin with it."""
+        """Begin the archive of a board, with the board's present content if its log no longer
+        reaches back to its beginning."""
         assert board.fence is not None
         head = await self._store.open(board.name)
         board.head = head.revision
@@ -388,7 +390,7 @@ class Archiver:
 
 
 async def _rest(board: _ArchivedBoard) -> None:
-    """Wait until no restore wants the archiver of a board to rest, but not for long."""
+    """Wait until no restore asks the archiver of a board to pause, but only for a limited time."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(ARCHIVE_REST_MS / 1000):
             await board.rested.wait()
@@ -396,7 +398,8 @@ async def _rest(board: _ArchivedBoard) -> None:
 
 
 def _late_since(page: LogPage) -> float | None:
-    """When the first entry of a page was made, by the loop's clock; the engine says its age."""
+    """When the first entry of a page was made, by the loop's clock, computed from the age that the
+    engine reports."""
     if not page.entries:
         return None
     age_ms = max(0, page.head.time_ms - page.entries[0].time_ms)
@@ -415,7 +418,7 @@ async def _no_pages() -> AsyncIterator[Reading]:
 
 
 def check_archived(archiver: Archiver | None) -> Archiver:
-    """The archiver of a service. Errors: InvalidRequest when it has none."""
+    """The archiver, if there is one. Errors: InvalidRequest if there is none."""
     if archiver is None:
         reason = "this service keeps no archive: set BLACKBOARD_ARCHIVE to a URL"
         raise InvalidRequest(field="archive", reason=reason)

@@ -26,16 +26,17 @@ class SweeperStatistics:
     """The work of this process's sweeper since it started."""
 
     rounds: int = 0
-    """Times that it went over all boards open here."""
+    """Passes over all boards that are open here."""
     expired: int = 0
-    """Entries and leases that it ended."""
+    """Expired entries and leases that it removed."""
     refused: int = 0
-    """Those that it came too late for: renewed, or ended by another process."""
+    """Removals that were refused, because the lease or entry was renewed in time, or another
+    process had removed it already."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatistics:
-    """A snapshot for people and for metrics; the counts are since the process started."""
+    """A snapshot for people and for metrics. Counts start at zero with the process."""
 
     boards: int
     watchers: int
@@ -50,57 +51,62 @@ class ServiceStatistics:
     votes: VoteCounts | None = None
     """None without lock masters."""
     charges: ChargeStatistics = field(default_factory=ChargeStatistics)
-    """Of what came over connections; who uses the service in its own process pays for nothing."""
+    """Charges for requests that came over connections. Programs that use the service in their own
+    process are not charged."""
 
 
 class Closing(Protocol):
-    """What ends with the boards."""
+    """Background work that is closed together with the boards."""
 
     async def aclose(self) -> None:
-        """Give up what is under way."""
+        """Cancel the work in progress."""
 
 
 class Boards:
-    """The boards that are open on a host. Iterating gives those that are open now."""
+    """The open boards of a host. Iterating yields the boards that are open now."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
         self._open: dict[str, OpenBoard] = {}
         self._openers: dict[str, str | None] = {}
-        """On whose account each board was opened, or is being opened; None = the service's own."""
+        """The account that opened, or is opening, each board; None = the service itself."""
         self._opening = SharedCalls()
-        """So that the first hundred commits of a board open it once."""
+        """Concurrent calls share one opening, so the first hundred commits of a board open it
+        once."""
         self.recoveries: Closing | None = None
-        """Those that this process was asked for (`Recoveries.of`); None until it was."""
+        """The recoveries of this process (`Recoveries.of`); None until the first one is
+        requested."""
         self.redactions: Closing | None = None
-        """Those of this process (`Redactions.of`); None until it was asked for one."""
+        """The redactions of this process (`Redactions.of`); None until the first one is
+        requested."""
 
     def __iter__(self) -> Iterator[OpenBoard]:
         return iter(list(self._open.values()))
 
     def get(self, name: str) -> OpenBoard | None:
-        """A board that is open already; else None."""
+        """The board if it is already open, else None."""
         return self._open.get(name)
 
     async def find(self, name: str, opener: str | None = None) -> OpenBoard | None:
-        """A board; None if there is no such board, which is not created. Errors: as of `use`."""
+        """The board, opened if necessary; None if it does not exist. It is not created. Errors: as
+        for `use`."""
         found = self._open.get(name)
         if found is None and await self.host.exists(name):
             return await self.use(name, opener)
         return found
 
     async def exists(self, name: str) -> bool:
-        """Whether it is open, or `Host.exists`."""
+        """Whether the board is open here or exists (`Host.exists`)."""
         return name in self._open or await self.host.exists(name)
 
     async def use(self, name: str, opener: str | None = None, *, again: bool = False) -> OpenBoard:
-        """A board, which is created if it does not exist.
+        """Open a board, and create it if it does not exist.
 
-        `opener` is the principal on whose account it is opened; None = the service's own. A board
-        that was removed begins `again`, as another one.
-        Errors: NoSuchBoard for one that was removed, without `again`; LimitExceeded above
-        BOARDS_MAX boards on the engine, or open in this process, or above BOARDS_PER_PRINCIPAL_MAX
-        that `opener` was the first to use: nobody takes all of them.
+        `opener` is the account for which it is opened; None = the service itself. With `again`, a
+        removed board is created as a new, different board.
+        Errors: NoSuchBoard for a removed board without `again`; LimitExceeded above BOARDS_MAX
+        boards on the engine or open in this process, or above BOARDS_PER_PRINCIPAL_MAX boards that
+        `opener` opened first, so that one account cannot use up all of them.
         """
         found = self._open.get(name)
         if found is not None:
@@ -123,7 +129,7 @@ class Boards:
             if name not in self._open:
                 self._openers.pop(name, None)
             raise
-        # One call began the board `again`, and another did not: the first one's is everybody's.
+        # Concurrent calls may differ in `again`. All of them get the board of the first call.
         opened = self._open.setdefault(name, OpenBoard(self.host, name))
         if self.host.archiver is not None and not self.host.draining:
             self.host.archiver.follow(name)
@@ -134,8 +140,8 @@ class Boards:
             raise Unavailable(what=f"board {name}", reason="it is being removed")
 
     async def _go_above(self, name: str) -> None:
-        """Let a board continue above its archived revisions. If the archive is unavailable, the
-        board can be used anyway: its archiver checks later."""
+        """Make a board continue above its archived revisions. If the archive is unavailable, the
+        board can be used anyway, and its archiver checks later."""
         archive = self.host.archive
         if archive is None:
             return
@@ -147,13 +153,14 @@ class Boards:
             log.warning("board %s cannot be compared with its archive: %s", name, error)
 
     async def remove(self, name: str) -> None:
-        """Remove a board, and what is kept of it anywhere but for what branches share.
+        """Remove a board and everything that is stored of it, except what branches share.
 
-        All who use it get NoSuchBoard. The engine's part is atomic: after a crash there is the
-        board or there is none, and `remove` again does the rest, as does the next look at what was
-        lost and the next board of this name.
-        Errors: NoSuchBoard when there is none; Unavailable: perhaps removed.
-        Cancellation: raised when it is done, or after FINISH_TIMEOUT_MS.
+        All users of the board get NoSuchBoard. The engine removes it atomically: after a crash the
+        board either exists or does not. What is left outside the engine is removed by repeating
+        `remove`, by the next search for lost boards, or by the next board of this name.
+        Errors: NoSuchBoard if the board does not exist; Unavailable: it may have been removed.
+        Cancellation: the removal continues; CancelledError is raised when it is done, or after
+        FINISH_TIMEOUT_MS.
         """
         await finish(self._remove(name))
 
@@ -172,7 +179,7 @@ class Boards:
             host.removing.discard(name)
 
     async def let_go(self, name: str, error: BlackboardError) -> None:
-        """Serve a board no longer: its watchers get `error`."""
+        """Stop serving a board. Its watchers get `error`."""
         opened = self._open.pop(name, None)
         self._openers.pop(name, None)
         self.host.lost.pop(name, None)
@@ -182,7 +189,7 @@ class Boards:
             await opened.end(error)
 
     async def check_new(self, name: str) -> None:
-        """Errors: LimitExceeded when the board would be one more than the engine may hold."""
+        """Errors: LimitExceeded when the engine has its maximum of boards already."""
         if await self.host.store.exists(name):
             return
         count = len(await self.host.store.boards()) + 1
@@ -199,7 +206,7 @@ class Boards:
             raise LimitExceeded(limit, mine, BOARDS_PER_PRINCIPAL_MAX)
 
     def statistics(self) -> ServiceStatistics:
-        """A snapshot of what this process does and did."""
+        """A snapshot of this process's counters."""
         host = self.host
         counts = [board.queue.counts for board in self]
         return ServiceStatistics(
@@ -216,12 +223,12 @@ class Boards:
         )
 
     async def settled(self) -> None:
-        """Wait until every commit has its outcome that is on its way to an engine now."""
+        """Wait until every commit that is now on its way to an engine has an outcome."""
         for board in self:
             await board.queue.settled()
 
     async def aclose(self) -> None:
-        """Carry out the commits that wait, end the feeds, close the engine."""
+        """Carry out the waiting commits, end the feeds, and close the engine."""
         self.host.draining = True
         try:
             await self._opening.settled()

@@ -1,19 +1,20 @@
-"""Group commit: commits that queued during an engine call share the next one.
+"""Group commit: commits that were queued during an engine call share the next call.
 
 Invariants
-- per board at most FLIGHTS_MAX engine calls are in flight; commits leave in the order they came.
-- a writer that waits for each answer (every lane does) never has commits in two of them.
-- a commit that was taken from the queue gets an outcome, whatever happens to its sender.
-- a commit leaves for the engine only while its sender's token is good, however long it waited.
+- At most FLIGHTS_MAX engine calls per board are in flight. Commits leave in the order in which they
+  came.
+- A writer that waits for each answer, as every lane does, never has commits in two calls.
+- A commit that was taken from the queue gets an outcome, even if its sender is gone.
+- A commit leaves for the engine only while its sender's token is valid, however long it waited.
 
-Whether this process has more to do than it can, and then takes no more.
+The module also detects overload of the process, and then refuses new work.
 
-Two things are measured: how late the event loop is, and how many bytes of commits wait for their
+It measures two things: how late the event loop is, and how many bytes of commits wait for their
 engines. A loop counts as late only if it was late in _LOOKS consecutive measurements, as in CoDel
 (Nichols and Jacobson, 2012): the smallest delay of an interval distinguishes a standing queue from
 a passing one.
 
-Then all requests are refused, except those of admins and those that end something.
+During an overload all requests are refused, except those of admins and those that end something.
 """
 
 import asyncio
@@ -47,11 +48,11 @@ _LOOKS: Final = 3
 
 
 class Load:
-    """The load of one process, looked at every LOOP_LOOK_MS from `start` to `stop`."""
+    """The load of one process, measured every LOOP_LOOK_MS between `start` and `stop`."""
 
     def __init__(self) -> None:
         self.backlog_bytes = 0
-        """Bytes of the commits that wait, for all boards."""
+        """Bytes of the waiting commits of all boards."""
         self.is_late = False
         self._lags_ms: deque[float] = deque([0.0] * _LOOKS, maxlen=_LOOKS)
         self._due_s = 0.0
@@ -59,17 +60,17 @@ class Load:
 
     @property
     def lag_ms(self) -> float:
-        """By how much the event loop was late at the last look."""
+        """How late the event loop was at the last measurement."""
         return self._lags_ms[-1]
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start measuring."""
         loop = asyncio.get_running_loop()
         self._due_s = loop.time() + LOOP_LOOK_MS / 1000
         self._timer = loop.call_at(self._due_s, self._look)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop measuring."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -79,12 +80,12 @@ class Load:
         self.start()
 
     def note(self, lag_ms: float) -> None:
-        """Take in by how much the loop was late."""
+        """Record how late the loop was."""
         self._lags_ms.append(lag_ms)
         self.is_late = min(self._lags_ms) > LOOP_LAG_MS_MAX
 
     def lateness(self) -> Overloaded | None:
-        """Why nothing more is begun; None if all is well."""
+        """The reason to refuse new requests; None if there is none."""
         if not self.is_late:
             return None
         reason = f"its event loop is {self.lag_ms:.0f} ms late"
@@ -98,12 +99,12 @@ class Load:
 
 
 def salted(commit: Commit) -> Commit:
-    """The commit with a new salt, on its way to an engine."""
+    """The commit with a new salt."""
     return replace(commit, salt=secrets.token_bytes(SALT_BYTES))
 
 
 def system_id() -> CommitId:
-    """A name for one commit of the service, unlike any other."""
+    """A unique id for one commit of the service."""
     incarnation = secrets.token_hex(8)
     return CommitId(SYSTEM_AGENT, int(incarnation, 16) % LANES_MAX, incarnation, 0)
 
@@ -113,7 +114,7 @@ Waiting = tuple[Prepared, "asyncio.Future[Outcome | BlackboardError]", Permit | 
 
 @dataclass(slots=True)
 class CommitCounts:
-    """What one queue did so far."""
+    """Counters of one queue."""
 
     commits: int = 0
     batches: int = 0
@@ -128,24 +129,24 @@ class CommitQueue:
     board: str
     load: Load = field(default_factory=Load)
     permits: Permits | None = None
-    """Looks again at the tokens of those that came with one, as their batch leaves."""
+    """Checks the tokens of commits again when their batch leaves."""
     counts: CommitCounts = field(default_factory=CommitCounts)
     _waiting: deque[Waiting] = field(default_factory=deque)
     _with_permit: int = 0
-    """Those that wait and came with a token."""
+    """The number of waiting commits that came with a token."""
     _in_flight: int = 0
     _working: int = 0
     _workers: "set[asyncio.Task[None]]" = field(default_factory=set)
     _flights: "set[asyncio.Future[None]]" = field(default_factory=set)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    """Kept: until Python 3.12 each question for the running loop is a system call (getpid)."""
+    """Kept, because until Python 3.12 `get_running_loop` makes a system call (getpid)."""
 
     def submit(
         self, prepared: Prepared, permit: Permit | None = None
     ) -> "asyncio.Future[Outcome | BlackboardError]":
-        """Queue one commit; the future gets its outcome. `permit`: None = the service's own.
+        """Queue one commit; the future gets its outcome. `permit`: None = a commit of the service.
 
-        Errors: Overloaded when COMMITS_QUEUED_MAX commits, or BACKLOG_BYTES_MAX, wait already.
+        Errors: Overloaded when COMMITS_QUEUED_MAX commits or BACKLOG_BYTES_MAX bytes are waiting.
         Cancellation: the commit may still be applied; its outcome is then unknown to the caller.
         """
         if len(self._waiting) >= COMMITS_QUEUED_MAX:
@@ -164,11 +165,11 @@ class CommitQueue:
         return outcome
 
     async def aclose(self) -> None:
-        """Wait until everything that was queued has its outcome."""
+        """Wait until every queued commit has its outcome."""
         await asyncio.gather(*self._workers)
 
     async def settled(self) -> None:
-        """Wait until every engine call has ended that is in flight now."""
+        """Wait for the engine calls that are now in flight."""
         if self._flights:
             await asyncio.wait(list(self._flights))
 
@@ -190,8 +191,8 @@ class CommitQueue:
     def _take(self) -> list[Waiting]:
         """The next batch: at least one commit, then as many as the limits allow.
 
-        While another call could leave too, it takes its share only: a disk that syncs for one half
-        of the writers, while the other half is decided, waits for nobody.
+        While another call could also leave, the batch takes only its share of the queue: then the
+        disk can sync for one half of the writers while the commits of the other half are decided.
         """
         share = -(-len(self._waiting) // (FLIGHTS_MAX - self._in_flight))
         batch = [self._waiting.popleft()]
@@ -207,7 +208,7 @@ class CommitQueue:
     def _permitted(
         self, batch: list[Waiting], permits: Permits
     ) -> "tuple[list[Waiting], Permits | None]":
-        """The commits that are still permitted, and who sends them; the others get the reason."""
+        """The commits that are still permitted, and their permits; the others get the reason."""
         with_permit = sum(permit is not None for _, _, permit in batch)
         if not with_permit:
             return batch, None
@@ -250,7 +251,8 @@ class CommitQueue:
         return outcomes
 
     def _give_up(self, batch: list[Waiting]) -> None:
-        """The outcome of `batch` is unknown; the commits behind it are given up too."""
+        """Give up: the outcome of `batch` is unknown, and the commits behind it are given up
+        too."""
         self.load.backlog_bytes -= sum(prepared.size for prepared, _, _ in self._waiting)
         for prepared, waiter, _ in batch + list(self._waiting):
             if not waiter.done():

@@ -1,11 +1,11 @@
 """Whether a board continues where its archive ends, and the remedy if it does not.
 
-An engine may come back with less than was acknowledged: an older copy of its file was put in place,
-its journal is missing, a server was emptied. Then the archive has revisions that the engine does
-not. They stay in the archive, and the board continues above them in a new epoch, so that none of
+An engine may come back with less than it acknowledged: an older copy of its file was restored, its
+journal is missing, or a server was emptied. Then the archive has revisions that the engine does not
+have. They stay in the archive, and the board continues above them in a new epoch, so that none of
 them is ever issued again.
 
-Nothing here changes the archive: `server/archiver.py` takes the new epoch in as any other entry.
+Nothing here changes the archive: `server/archiver.py` archives the new epoch like any other entry.
 """
 
 import logging
@@ -21,19 +21,20 @@ from blackboard.units import Revision
 
 log = logging.getLogger(__name__)
 _TRIES: Final = 5
-"""Times that a board is checked again because it changed in between."""
+"""Attempts to check a board that changes during the check."""
 _MARKERS: Final = 64
-"""Epochs without a commit that are gone back over: a service that was started again and again."""
+"""Epochs without a commit that are skipped on the way back; a service that restarts often makes
+many."""
 
 
 async def go_above(store: Store, archive: Archive, board: str) -> Lost | None:
-    """Make sure that the board is above everything that is archived of it.
+    """Make sure that the board continues above all of its archived revisions.
 
-    Returns what its engine was found to have lost just now; None: nothing.
+    Returns the loss that was found now; None: nothing was lost.
     Errors: Unavailable, Corrupt.
     """
     for _ in range(_TRIES):
-        mark = await archive.mark(board)  # first: what is archived was committed before
+        mark = await archive.mark(board)  # read first: what is archived was committed before
         head = await store.open(board)
         if mark is None or mark.revision < head.revision or _is_at_its_beginning(head, mark):
             return None
@@ -53,8 +54,8 @@ async def go_above(store: Store, archive: Archive, board: str) -> Lost | None:
 
 
 def _is_at_its_beginning(head: Head, mark: Mark) -> bool:
-    """Whether the board stands where an epoch began, and its archive at the same one: an import is
-    archived from there on, without the commit that began it."""
+    """Whether board and archive are both at the beginning of the same epoch: an import is archived
+    from there on, without the commit that began it."""
     begun = head.revision == head.epoch.revision == mark.revision
     return begun and head.epoch.id == mark.epoch.id
 
@@ -62,11 +63,11 @@ def _is_at_its_beginning(head: Head, mark: Mark) -> bool:
 async def last_shared(
     store: Store, archive: Archive, board: str, revision: Revision
 ) -> Revision | None:
-    """The last revision up to `revision` that the engine's log has as the archive has it; None if
-    they are of two histories.
+    """The last revision, up to `revision`, that is the same in the engine's log and in the archive;
+    None if they are different histories.
 
-    Epochs that only tell that the engine came back are gone back over.
-    Errors: Compacted when the archive does not know it; Unavailable.
+    Epochs that only record a restart of the engine are skipped.
+    Errors: Compacted when the archive cannot tell; Unavailable.
     """
     for _ in range(_MARKERS):
         if not revision:
@@ -82,7 +83,7 @@ async def last_shared(
 
 
 async def _entry_at(store: Store, board: str, revision: Revision) -> LogEntry | None:
-    """The log entry at a revision; None if the log does not have it any more."""
+    """The log entry at a revision; None if the log no longer has it."""
     try:
         page = await store.log(board, revision - 1, limit=1)
     except Compacted:
@@ -94,6 +95,6 @@ async def _entry_at(store: Store, board: str, revision: Revision) -> LogEntry | 
 def told(board: str, lost: Lost) -> str:
     """The message about a loss."""
     what = f"the engine lost revisions {lost.survived + 1} to {lost.through}, which the archive has"
-    if is_reserved(board):  # server/security/kept.py does it
+    if is_reserved(board):  # server/security/kept.py restores these
         return f"board {board}, the service's own: {what}; its records are put back from there"
     return f"board {board}: {what}; `blackboard recover {board}` brings them back"

@@ -1,17 +1,17 @@
 """One log reader per board and process, many watchers.
 
-The reader keeps the newest entries in a ring. A watcher is not fed: it takes, at its own pace, the
-entries after its position, from the ring while it keeps up (synced) and from the log when it does
-not (unsynced). So a watcher that stopped reading costs only its position, there is no queue that
-could overflow, and the log, which is bounded by compaction, is the only buffer.
+The reader keeps the newest entries in a ring. Nothing is pushed to a watcher. It takes the entries
+after its position at its own pace, from the ring while it keeps up (synced) and from the log when
+it does not (unsynced). So a watcher that stopped reading costs only its position, there is no queue
+that could overflow, and the log, which is bounded by compaction, is the only buffer.
 
 Invariants
-- the ring holds every entry after `_after` up to `_newest`, without a gap.
+- The ring holds every entry after `_after` up to `_newest`, without a gap.
 - `_newest` never decreases.
-- a sleeping watcher's view shows nothing of the entries since it fell asleep: the index of views
+- A sleeping watcher's view shows nothing of the entries since it fell asleep: the index of views
   finds the affected ones, at a cost that does not depend on the number of other watchers.
-- a Delivery is shared by all watchers that have the same view and position; nobody changes it.
-- whatever ends the reader reaches every watcher: none waits for what nobody reads.
+- A Delivery is shared by all watchers that have the same view and position. It is never changed.
+- Every watcher gets the error that ends the reader, so that none waits for ever.
 """
 
 import asyncio
@@ -72,9 +72,9 @@ class View:
     def of(
         cls, patterns: tuple[Pattern, ...], grants: tuple[AccessGrant, ...], *, coalesce: bool
     ) -> Self:
-        """The view of a watcher, without the patterns of what it may not read.
+        """The view of a watcher, without the patterns that it may not read.
 
-        Where none is left all have the same view, which shows epochs alone.
+        Watchers without any readable pattern share one view, which shows only epochs.
         """
         readable = tuple(pattern.text for pattern in access.readable_patterns(grants))
         met = tuple(each for each in patterns if intersections([each.text], readable))
@@ -82,17 +82,17 @@ class View:
 
     @cached_property
     def readable(self) -> Callable[[Key], bool]:
-        """Whether the grants let a key be read."""
+        """A function that says whether the grants allow reading a key."""
         return access.readable(self.grants)
 
     @cached_property
     def readable_patterns(self) -> tuple[Pattern, ...]:
-        """The same as patterns, of which one matches."""
+        """The same as patterns: a readable key matches at least one."""
         return access.readable_patterns(self.grants)
 
     @cached_property
     def meets(self) -> tuple[str, ...]:
-        """The patterns of what it wants and may see. Empty: of epochs alone it ever shows any."""
+        """The patterns that it may show. Empty: it shows only epochs."""
         wanted = (pattern.text for pattern in self.patterns)
         return intersections(wanted, (pattern.text for pattern in self.readable_patterns))
 
@@ -101,12 +101,12 @@ class View:
         return hash((self.patterns, self.grants, self.coalesce))
 
     def __hash__(self) -> int:
-        return self._hash  # asked for with every delivery to every watcher
+        return self._hash  # computed once: every delivery to every watcher needs it
 
     def show(self, entry: LogEntry) -> LogEntry | None:
-        """The part of `entry` that this view shows, None if nothing.
+        """The part of `entry` that this view shows; None if it shows nothing of it.
 
-        Errors: Resync when it is a restore that changed more than one delivery can hold.
+        Errors: Resync for a restore that changed more than one delivery can hold.
         """
         return history.bounded(history.visible(entry, self.patterns, self.readable))
 
@@ -118,9 +118,9 @@ class _Sleepers:
     # Futures in place of an Event, which takes twice as long to wait for.
     woken: "dict[asyncio.Future[None], None]" = field(default_factory=dict)
     passed: LogEntry | None = None
-    """The last entry that came before they were woken of which the view shows nothing."""
+    """The last entry before they were woken, if the view shows nothing of it."""
     due_s: float = math.inf
-    """When the first of them is to say how far it is."""
+    """When the first of them is due to send a progress mark."""
 
     def wake(self, passed: LogEntry | None) -> None:
         self.passed = passed
@@ -144,23 +144,23 @@ class Feed:
         self._newest: Revision = 0
         self._sleeping: dict[View | None, _Sleepers] = {}
         self._views: Counter[View] = Counter()
-        """How many watch with each view."""
+        """The number of watchers of each view."""
         self._index: PatternIndex[View] = PatternIndex()
         self._last: LogEntry | None = None
-        """The newest entry that every sleeper was told about, or is not concerned by."""
+        """The newest entry for which all affected sleepers were woken."""
         self._poked_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None  # while there is a reader
         self._shared: dict[tuple[View, Position], tuple[Delivery, Position]] = {}
         self._mark: Delivery | None = None
-        """What those are told who have passed everything there is, and saw nothing for long."""
+        """The progress mark for watchers that are at the head and saw nothing for a while."""
         self._large: LargeEntry | None = None
-        """The last restore that was shown, while the ring has it."""
+        """The last restore that was shown, as long as the ring has it."""
         self._tail: asyncio.Task[None] | None = None
         self._failure: BlackboardError | None = None
 
     @contextlib.asynccontextmanager
     async def watch(self, view: View, after: Position | None) -> AsyncIterator["Watcher"]:
-        """Open a watcher after `after` (None = now). It misses nothing from here on.
+        """Open a watcher that starts after `after` (None = now). It misses nothing from there on.
 
         Errors: Compacted, FutureRevision, RolledBack; Unavailable.
         """
@@ -201,7 +201,7 @@ class Feed:
         await self.end(Unavailable(what=f"board {self.board}", reason="the service is stopping"))
 
     async def end(self, error: BlackboardError) -> None:
-        """End the reader. Watchers that are still open are told `error`."""
+        """End the reader. Watchers that are still open get `error`."""
         tail = self._tail
         self._stop()
         self._fail(error)
@@ -211,7 +211,7 @@ class Feed:
     # --- the ring ---------------------------------------------------------------------------------
 
     def ready(self, after: Revision) -> list[LogEntry] | None:
-        """Entries after `after`, oldest first; None when the ring does not reach back so far."""
+        """Entries after `after`, oldest first; None when the ring does not reach back that far."""
         if after < self._after:
             return None
         found = []
@@ -225,12 +225,13 @@ class Feed:
     async def wait_beyond(
         self, after: Revision, view: View | None, due_s: float
     ) -> LogEntry | None:
-        """Wait until `view` shows something after `after`, or about until `due_s` of the loop.
+        """Wait until `view` shows something after `after`, or until about `due_s` by the loop's
+        clock.
 
-        Returns the last entry that arrived in the meantime, if the view shows nothing of it or of
-        those before it; else None. Without a view, it waits for any entry. There is no timer per
-        watcher: the reader, which reads the log at least every second, wakes those that are due.
-        Errors: why the reader ended.
+        Returns the last entry that arrived in the meantime if the view shows nothing of it and of
+        the entries before it; else None. Without a view, it waits for any entry. There is no timer
+        per watcher: the reader, which reads the log at least every second, wakes those that are
+        due. Errors: the reason why the reader ended.
         """
         if self._newest > after:
             return None
@@ -262,7 +263,8 @@ class Feed:
             sleepers.wake(self._last)
 
     def _tell(self, entries: tuple[LogEntry, ...]) -> None:
-        """Wake those to whom `entries` show something, and those whose marks are due."""
+        """Wake the watchers whose views show part of `entries`, and those whose progress marks are
+        due."""
         if any(entry.epoch is not None for entry in entries):
             self.poke()
         else:
@@ -292,17 +294,18 @@ class Feed:
     def shared(
         self, view: View, after: Position, make: Callable[[], tuple[Delivery, Position]]
     ) -> tuple[Delivery, Position]:
-        """The delivery for `view` after `after`, made once while the head does not move: whoever
-        comes for it first pays for it."""
+        """The delivery for `view` after `after`. It is made once per head, and charged to the first
+        watcher that takes it."""
         found = self._shared.get((view, after))
         if found is None:
             found = self._shared[view, after] = charged(make)
         return found
 
     async def archived(self, after: Revision, gone: Compacted) -> tuple[LogEntry, ...]:
-        """The next entries after `after` that the log has no more, for who is watching already.
+        """The next entries after `after`, from the archive, for a watcher whose entries the log no
+        longer has.
 
-        Errors: `gone`, unless they are archived.
+        Errors: `gone` if they are not archived.
         """
         found: Sequence[LogEntry] = ()
         if self._archive is not None:
@@ -316,13 +319,13 @@ class Feed:
         return tuple(found)
 
     def mark(self, position: Position) -> Delivery:
-        """A delivery of nothing but a position, one for all who have come so far."""
+        """A delivery that contains only a position, shared by all watchers at that position."""
         if self._mark is None or self._mark.position != position:
             self._mark = Delivery((), position)
         return self._mark
 
     def show(self, view: View, entry: LogEntry) -> LogEntry | None:
-        """As `View.show`; what it takes to show a large restore to many is made once."""
+        """As `View.show`; the work of showing a large restore to many watchers is done once."""
         if entry.epoch is None or len(entry.changes) < LARGE_CHANGES:
             return view.show(entry)
         if self._large is None or self._large.entry.digest != entry.digest:
@@ -345,7 +348,7 @@ class Feed:
             self._tail.cancel()
             self._tail = None
         self._ring.clear()
-        self._after = self._newest  # what the ring held is read from the log
+        self._after = self._newest  # what the ring held must be read from the log now
         self._shared.clear()
         self._large = self._last = self._mark = None
         self._ring_bytes = self._ring_changes = 0
@@ -355,8 +358,8 @@ class Feed:
         self.poke()
 
     def _ended(self, tail: "asyncio.Task[None]") -> None:
-        """The reader ended. If it was cancelled, nobody watches; otherwise all watchers get the
-        error."""
+        """The reader ended. If it was cancelled, there are no watchers; otherwise all watchers get
+        the error."""
         if tail.cancelled() or tail is not self._tail:
             return
         error = tail.exception()
@@ -374,15 +377,15 @@ class Feed:
                     self.board, self._newest, limit=LOG_ENTRIES_MAX, wait_ms=_TAIL_WAIT_MS
                 )
                 if self._tail is not reader:
-                    return  # cancelled, but some driver below swallowed it
+                    return  # cancelled, but a driver swallowed the CancelledError
                 if page.entries:
                     history.check_sequence(self._newest, page.entries)
                     self._append(page.entries)
                 else:
                     self._wake_due()
             except (FutureRevision, RolledBack):
-                # The engine lost what was seen: opening the board begins its new epoch, whose
-                # marker then reaches every watcher.
+                # The engine lost revisions that were seen. Opening the board begins a new epoch,
+                # and its marker reaches every watcher.
                 await self._recover()
             except Compacted as error:
                 self._skip_to(error.oldest - 1)
@@ -392,8 +395,9 @@ class Feed:
             except asyncio.CancelledError:
                 if self._tail is reader:
                     raise
-                # Nobody watches any more. The error would hold this task, a page of the log and a
-                # connection to the engine until the collector came, once in days.
+                # There are no watchers any more. Storing the error would keep this task, a page of
+                # the log and a connection to the engine alive until the garbage collector runs,
+                # which may take days.
                 return
 
     async def _recover(self) -> None:
@@ -404,11 +408,12 @@ class Feed:
             await asyncio.sleep(_TAIL_RETRY_S)
 
     def _skip_to(self, revision: Revision) -> None:
-        """The log was trimmed beyond the ring's end: watchers find out from the log itself."""
+        """The log was trimmed beyond the ring's end. Watchers find that out when they read the
+        log."""
         self._ring.clear()
         self._ring_bytes = self._ring_changes = 0
         self._after = self._newest = revision
-        self._last = None  # of what was trimmed nobody has looked
+        self._last = None  # no view was checked against the trimmed entries
         self.poke()
 
     def _append(self, entries: tuple[LogEntry, ...]) -> None:
@@ -430,7 +435,7 @@ class Feed:
         self._tell(entries)
 
     def _drop_below(self, revision: Revision) -> None:
-        """Let go of the entries before a revision: they are read again from the log."""
+        """Drop the entries before a revision; watchers read them from the log instead."""
         while self._ring and self._ring[0].revision < revision:
             self._drop_oldest()
 
@@ -454,16 +459,16 @@ class Watcher:
 
     @property
     def position(self) -> Position:
-        """Everything up to here was delivered or is not visible."""
+        """Everything up to here was delivered, or is not visible to this watcher."""
         return self._cursor.position
 
     @property
     def state(self) -> watch.WatchState:
-        """Whether it keeps up, reads the log, or was cancelled."""
+        """Whether it is synced, unsynced, or cancelled."""
         return self._cursor.state
 
     async def request_progress(self) -> None:
-        """Ask for a mark at the board's present head; it comes through the iteration."""
+        """Request a progress mark at the board's present head; the iteration delivers it."""
         self._asked = (await self._feed.store.open(self._feed.board)).revision
         self._feed.nudge(self.view)
 
@@ -471,7 +476,7 @@ class Watcher:
         return self
 
     async def __anext__(self) -> Delivery:
-        """The next delivery. Cancellation: loses nothing, the next call continues from here."""
+        """The next delivery. Cancellation: loses nothing; the next call continues from here."""
         try:
             while True:
                 delivery = await self._next()
@@ -507,8 +512,8 @@ class Watcher:
         return delivery
 
     async def _catch_up(self, after: Revision) -> Delivery:
-        """The next entries from the log, or from the archive if the log was cut meanwhile; no more
-        than one delivery takes, the rest is read later.
+        """The next entries from the log, or from the archive if the log was cut in the meantime: at
+        most what fits into one delivery. The rest is read later.
 
         Errors: Compacted, RolledBack; Corrupt when there is a gap.
         """
@@ -516,7 +521,8 @@ class Watcher:
         try:
             found = (await store.log(board, after, limit=WATCH_BATCH_REVISIONS_MAX)).entries
         except FutureRevision:
-            # The engine lost what was seen. Opening the board begins an epoch above everything.
+            # The engine lost revisions that were seen. Opening the board begins an epoch above
+            # them.
             watch.check_start(await store.open(board), self.position)
             found = (await store.log(board, after, limit=WATCH_BATCH_REVISIONS_MAX)).entries
         except Compacted as gone:
@@ -526,7 +532,7 @@ class Watcher:
         return delivery
 
     def _pass(self, entries: list[LogEntry]) -> tuple[Delivery, Position]:
-        """Move past as many entries as one delivery takes."""
+        """Advance by as many entries as fit into one delivery."""
         cursor, shown, size = Cursor(self.position), [], 0
         for entry in entries:
             try:
@@ -534,7 +540,7 @@ class Watcher:
             except Resync:
                 if cursor.position == self.position:
                     raise
-                break  # first what is before it
+                break  # deliver the entries before it first
             cursor.pass_entry(entry)
             if visible is not None:
                 shown.append(visible)
@@ -553,7 +559,7 @@ class Watcher:
 
 
 class Permitted:
-    """A watcher that ends as soon as its token does: `check` raises why."""
+    """A watcher that ends when its token does: `check` raises the reason."""
 
     def __init__(self, watcher: Watcher, check: Callable[[], None]) -> None:
         self._watcher = watcher

@@ -1,16 +1,17 @@
 """Every check that a commit passes between its request and the engine's decision, in order.
 
-`GATES` is the whole list. What is off for a service, a principal or a way in is not in the list of
-its commits (`CommitGates.names`), and costs them nothing.
+`GATES` is the whole list. A gate that is off for a service, a principal or a transport is not in
+the list of its commits (`CommitGates.names`), and costs them nothing.
 
-A gate with a `check` is called here, for each commit. The others stand where the commit is in their
-hands: around the request (audit, share), at its board (votes), in the queue and where a batch
-leaves it (room, token again, access number, encryption), and in the engine, which decides.
+A gate with a `check` is called here, for each commit. The others are implemented where they apply:
+around the request (audit, share), at its board (votes), in the queue and where a batch leaves it
+(room, token again, access number, encryption), and in the engine, which decides.
 
 Invariants
-- a commit that a gate refuses was not seen by any gate behind it, and changed nothing.
-- embedded and served commits pass the same gates in the same order: what the wire format has
-  validated is not validated again, and nothing queues for the processor in its own process.
+- A commit that a gate refuses does not reach any later gate, and changes nothing.
+- Embedded and served commits pass the same gates in the same order, with two exceptions: commits
+  that the wire format has validated are not validated again, and embedded commits do not queue for
+  a share of the processor.
 """
 
 from collections.abc import Callable
@@ -30,8 +31,8 @@ Check = Callable[[Host, Principal, str, Commit], None]
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """When a gate is in the list: in words, and on a host, for a principal, whose commits are
-    `served` (come over a connection) or not."""
+    """When a gate is in the list: in words, and as a function of the host, the principal, and
+    whether its commits are `served` (come over a connection)."""
 
     text: str
     holds: Callable[[Host, Principal, bool], bool]
@@ -64,16 +65,16 @@ SEALED: Final = When(
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """One of them."""
+    """One gate."""
 
     name: str
     refuses: str
-    """What, and with which error."""
+    """What it refuses, and with which error."""
     why: str
-    """Why it stands here."""
+    """Why it is at this place in the order."""
     when: When = ALWAYS
     check: Check | None = None
-    """None: it stands further on, or around the request."""
+    """None: it is implemented further on, or around the request."""
 
 
 GATES: Final = (
@@ -219,10 +220,10 @@ class CommitGates:
         self._host = host
         on = tuple(gate for gate in GATES if gate.when.holds(host, principal, served))
         self.names = tuple(gate.name for gate in on)
-        """Those that are on, in order."""
+        """The names of the gates that are on, in order."""
         self._checks = tuple(gate.check for gate in on if gate.check is not None)
 
     def check(self, principal: Principal, board: str, commit: Commit) -> None:
-        """Pass those that can be passed before the commit is encoded. Errors: theirs."""
+        """Pass the gates that apply before the commit is encoded. Errors: those of the gates."""
         for check in self._checks:
             check(self._host, principal, board, commit)

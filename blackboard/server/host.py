@@ -1,6 +1,6 @@
-"""What the boards of one process share: its engine, its archive, and who may do what.
+"""What the boards of one process share: the engine, the archive, and access control.
 
-Nothing here belongs to one board: that is `server/open_board.py`.
+The state of a single board is in `server/open_board.py`.
 """
 
 import logging
@@ -35,23 +35,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _REVOCATION_ARCHIVED_MS: Final = 5_000
-"""How long a revocation waits for the archive: it takes a few milliseconds unless it is away."""
+"""How long a revocation waits for the archive, which takes a few milliseconds if it is
+available."""
 
 
 @dataclass
 class Host:
-    """The engine and the archive of one process, and what all of its boards use."""
+    """The engine and the archive of one process, and whatever else all of its boards use."""
 
     store: Store
     lock_masters: "LockMasters | None" = None
     draining: bool = False
     archive: Archive | None = None
-    """Where the history of the boards is kept; without, nobody can look back."""
+    """Where the history of the boards is stored; None: history cannot be read."""
     rates: Rates = field(default_factory=Rates)
-    """What each principal may ask for."""
+    """The rate limits of each principal."""
     limits: Limits = DEFAULT
     lost: dict[str, Lost] = field(default_factory=dict)
-    """What the engine lost of each board, as far as it is known and not recovered."""
+    """The known losses of the engine, by board, until they are recovered."""
     removing: set[str] = field(default_factory=set)
     """Boards that are being removed now."""
     _facts: EngineFacts | None = None
@@ -72,25 +73,26 @@ class Host:
         self.watches = WatchShares()
         self.begun = BegunBoards(self.store)
         self._looks = SharedCalls()
-        """Looks into the archive. What the engine says is asked for each call: an answer that is
-        shared may be older than the call, and nobody may miss a board that was just begun."""
+        """Shares queries of the archive between concurrent calls. Queries of the engine are not
+        shared: a shared answer may be older than the call, and could miss a board that was just
+        created."""
         self.archiver = None if self.archive is None else Archiver(self.store, self.archive)
-        """What feeds the archive."""
+        """Appends the log of each board to the archive."""
         if self.archiver is not None:
             self.revocations.archived = self._archived_revocation
             self.audit.written = partial(self._archive_soon, AUDIT_BOARD)
         self.documents: Documents | None = None
-        """Those open here; None until a service can give ways to their boards."""
+        """The documents that are open here; None until a service can link to their boards."""
 
     def _archive_soon(self, own: str) -> None:
-        """Have what was written to a board of the service's own archived."""
+        """Make the archiver look at a board of the service's own, which has changed."""
         if self.archiver is not None and not self.archiver.is_closed:
             self.archiver.follow(own)
             self.archiver.poke(own)
 
     async def _archived_revocation(self, revision: Revision) -> None:
-        """Wait until a revocation is archived; one that is not, as the archive is away, is in force
-        all the same."""
+        """Wait until a revocation is archived. If the archive is unavailable, the revocation is in
+        force all the same."""
         assert self.archiver is not None
         self._archive_soon(ACCESS_BOARD)
         try:
@@ -99,10 +101,10 @@ class Host:
             log.warning("a revocation lies in the engine alone until it is archived: %s", error)
 
     async def look(self) -> None:
-        """Ask the engine for its settings; somebody may have changed them under us.
+        """Ask the engine for its settings, which may have been changed while it runs.
 
-        Errors: EngineRefused; from then on nothing is served until a later check succeeds.
-        InvalidRequest when two lock masters are the same server.
+        Errors: EngineRefused: nothing is served until a later check succeeds. InvalidRequest when
+        two lock masters are the same server.
         """
         try:
             facts = await self.store.facts()
@@ -115,7 +117,7 @@ class Host:
         await self._look_for_lost()
 
     async def _look_for_lost(self) -> None:
-        """Find the boards that are archived and that the engine does not have at all."""
+        """Find the archived boards that the engine does not have at all."""
         if self.archive is None:
             return
         try:
@@ -134,8 +136,8 @@ class Host:
             log.warning("the archive cannot be compared with the engine: %s", error)
 
     async def lost_boards(self) -> Sequence[LostBoard]:
-        """Boards of which the archive has what the engine lost, by name; those that were set apart
-        are among them until they are recovered. Errors: Unavailable."""
+        """Boards whose lost revisions the archive still has, sorted by name. Boards that were set
+        apart are listed until they are recovered. Errors: Unavailable."""
         if self.archive is None:
             return []
         there, found = set(await self.store.boards()), []
@@ -150,16 +152,16 @@ class Host:
         return found
 
     def note_start(self) -> None:
-        """Have it in the audit with which master key this service works, if it has one."""
+        """Audit which master key this service uses, if it has one."""
         if isinstance(self.store, SealedStore):
             self.audit.note_service("use_key", "", f"master key {self.store.keys.master}")
 
     def _note_scrub(self, left: str) -> None:
-        """Have it in the audit whether the engine's files still hold data keys that are gone."""
+        """Audit whether the engine's files still contain destroyed data keys."""
         self.audit.note_service("scrub_keys", "", left or "no live file holds what was replaced")
 
     def facts(self) -> EngineFacts:
-        """The engine's facts as of the last check."""
+        """The facts about the engine as of the last check."""
         assert self._facts is not None, "the service was not started"
         lost = tuple(told(name, found) for name, found in sorted(self.lost.items()))
         return with_fields(self._facts, warnings=self._facts.warnings + lost)
@@ -172,7 +174,7 @@ class Host:
             raise EngineRefused(**self._refused.fields())
 
     async def exists(self, name: str) -> bool:
-        """Whether there is such a board: in the engine, or in the archive of one that lost it."""
+        """Whether the board exists: in the engine, or in the archive of an engine that lost it."""
         if await self.store.exists(name):
             return True
         if self.archive is None or await self.store.removed(name) is not None:
@@ -181,7 +183,7 @@ class Host:
         return await self._looks.call(name, lambda: holds(name))
 
     async def finish_removal(self, name: str) -> None:
-        """Remove what is left outside the engine of a board that it removed, if it did."""
+        """If the engine has removed the board, remove what is left of it elsewhere."""
         if await self.store.removed(name) is None:
             return
         is_shared = False
@@ -192,7 +194,7 @@ class Host:
         await self.begun.forget(name)
 
     async def aclose(self) -> None:
-        """Close what is left when the boards are closed, and the engine at last."""
+        """Close everything else after the boards, and the engine last."""
         try:
             await self._looks.settled()
             if self.lock_masters is not None:

@@ -1,14 +1,14 @@
-"""A board that this process serves: its commit queue, its feed, its archiver, its freeze.
+"""A board that this process serves, with its commit queue, feed, archiver and freeze.
 
-`Boards.use` makes one, once; `end` closes it, once. Who still holds one that ended gets the reason
-from everything that would change the board.
+`Boards.use` opens a board once, and `end` closes it once. On a board that has ended, every method
+that would change it raises the reason.
 
 Nothing here checks rights: `server/requests.py`, the only way in, does.
 
 Invariants
-- each commit of the service has its own incarnation, so that commits of several services or tasks
+- Each commit of the service has its own incarnation, so that commits of several services or tasks
   are never mistaken for retries of each other.
-- an unknown outcome is resolved by sending the same commit again, at most SYSTEM_TRIES times.
+- An unknown outcome is resolved by sending the same commit again, at most SYSTEM_TRIES times.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -55,11 +55,12 @@ from blackboard.wire.codec import Prepared, encode_value, prepare
 
 SYSTEM_TRIES: Final = 5
 _FREEZE_TRIES: Final = 5
-"""How often somebody else may freeze or thaw the board between a look at it and the commit."""
+"""Attempts to freeze or thaw, if others freeze or thaw the board between the read and the
+commit."""
 
 
 class OpenBoard:
-    """One open board. What is the same for all boards of the process is in `host`."""
+    """One open board. `host` has what all boards of the process share."""
 
     def __init__(self, host: Host, name: str) -> None:
         self.host = host
@@ -75,17 +76,18 @@ class OpenBoard:
 
     @property
     def archive(self) -> Archive | None:
-        """Where its history is kept; None: nowhere."""
+        """Where its history is stored; None: it has no archive."""
         return self.host.archive
 
     @property
     def archiver(self) -> Archiver:
-        """What feeds its archive. Errors: InvalidRequest when this service keeps none."""
+        """The archiver, which feeds its archive. Errors: InvalidRequest if this service has no
+        archive."""
         return check_archived(self.host.archiver)
 
     async def end(self, error: BlackboardError) -> None:
-        """Serve the board no longer. Watchers get `error`, members of its documents are
-        disconnected; commits that were queued are carried out."""
+        """Stop serving the board. Watchers get `error`, peers of its documents are disconnected,
+        and queued commits are carried out."""
         self._ended = error
         await self.feed.end(error)
         if self.host.documents is not None:
@@ -95,7 +97,7 @@ class OpenBoard:
     # --- its content ------------------------------------------------------------------------------
 
     async def head(self) -> Head:
-        """Where it stands."""
+        """The board's head."""
         return await self.store.open(self.name)
 
     async def read(self, keys: Sequence[Key]) -> Reading:
@@ -108,11 +110,11 @@ class OpenBoard:
 
     def pages(self, prefix: Prefix) -> AsyncIterator[Reading]:
         """All entries below `prefix` ("" = the whole board), page by page. Each page is as of one
-        revision; two may differ in theirs."""
+        revision; the next page may be as of another."""
         return pages_of(self.store, self.name, prefix)
 
     async def entries(self, prefix: Prefix) -> AsyncIterator[Entry]:
-        """The same, one by one."""
+        """The same entries, one by one."""
         async for page in self.pages(prefix):
             for entry in page.entries:
                 yield entry
@@ -122,15 +124,16 @@ class OpenBoard:
     async def commit(
         self, commit: Commit, permit: Permit | None = None
     ) -> Outcome | BlackboardError:
-        """Carry out one attempt of a commit, agreed with the lock masters if it is about leases.
+        """Carry out one attempt at a commit. Operations on leases are first agreed with the lock
+        masters.
 
-        Without a `permit` it is the service's own. Errors: Unavailable when it was not applied for
-        want of votes or of room; why the board ended.
+        Without a `permit` it is a commit of the service. Errors: Unavailable when it was not
+        applied for lack of votes or of room; the reason why the board ended.
         """
         return await self.submit(prepare(salted(commit)), permit)
 
     async def submit(self, prepared: Prepared, permit: Permit | None) -> Outcome | BlackboardError:
-        """As `commit`, of one that was salted and encoded."""
+        """As `commit`, for a commit that is already salted and encoded."""
         self._check_open()
         try:
             masters = self.host.lock_masters
@@ -146,7 +149,7 @@ class OpenBoard:
     ) -> Outcome | BlackboardError:
         """Carry out a commit separately, bypassing the queue.
 
-        Errors: Unavailable when certainly it was not applied; why the board ended.
+        Errors: Unavailable when it was certainly not applied; the reason why the board ended.
         """
         self._check_open()
         if permit is None:
@@ -160,9 +163,10 @@ class OpenBoard:
     async def commit_as_system(
         self, ops: Sequence[Op], conditions: Sequence[Condition] = (), note: str = ""
     ) -> Committed:
-        """Commit `ops` in the name of the service, in whichever epoch the board is.
+        """Commit `ops` in the name of the service, in the board's present epoch.
 
-        Errors: a Rejected: nothing changed. Unavailable; OutcomeUnknown: look whether it is there.
+        Errors: a Rejected: nothing changed. Unavailable; OutcomeUnknown: read the board to find
+        out.
         """
         head = await self.head()
         since = head.revision
@@ -193,13 +197,14 @@ class OpenBoard:
     # --- its freeze: what a frozen board refuses is in core/freeze.py -----------------------------
 
     async def frozen(self) -> Freeze | None:
-        """Its freeze; None if it is not frozen."""
+        """The board's freeze; None if it is not frozen."""
         for entry in (await self.read([FROZEN_KEY])).entries:
             return freeze_in(entry.value, entry.time_ms, entry.mod_revision)
         return None
 
     async def freeze(self, by: str, note: str) -> Freeze:
-        """Freeze it; if it is frozen it stays as it is, and its freeze is returned.
+        """Freeze the board. If it is frozen already, nothing changes, and the existing freeze is
+        returned.
 
         Errors: Unavailable; OutcomeUnknown: ask again, which does no harm.
         """
@@ -238,6 +243,6 @@ class OpenBoard:
 
 
 def _told(what: str, note: str) -> str:
-    """What the log keeps as the note of the commit."""
+    """The note of the commit in the log."""
     text = f"{what}: {note}" if note else what
     return text.encode()[:NOTE_BYTES_MAX].decode(errors="ignore")

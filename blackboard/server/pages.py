@@ -21,22 +21,22 @@ from blackboard.limits import LIST_ENTRIES_MAX, PAGE_BYTES_MAX
 from blackboard.units import Key, Prefix
 
 _LIST_PAGES_MAX: Final = 16
-"""How many times as many keys as were asked for one request looks through for matches, before it
-answers with a `next_key`."""
+"""Keys that one request searches for matches, as a multiple of its limit, before it answers with a
+`next_key`."""
 
 
 class Source(Protocol):
     """Where entries come from: the board as it is, or as it was."""
 
     async def read(self, keys: Sequence[Key]) -> Reading:
-        """The entries at `keys`, all as of one revision."""
+        """Entries of `keys`, all as of one revision."""
 
     async def list(self, within: Ranges, after: Key | None, limit: int) -> Reading:
         """Up to `limit` entries of the keys in `within` that follow `after`, in key order."""
 
 
 class PresentSource:
-    """The board `board` as it is."""
+    """The present content of the board `board`."""
 
     def __init__(self, store: Store, board: str) -> None:
         self._store = store
@@ -52,7 +52,7 @@ class PresentSource:
 
 
 class ArchivedSource:
-    """A board as it was at a point."""
+    """The content of a board at a point of its history."""
 
     def __init__(self, archive: Archive, at: Point) -> None:
         self._archive = archive
@@ -84,7 +84,7 @@ class Sieve:
 
     @property
     def is_full(self) -> bool:
-        """Whether the answer ends here, if there is more."""
+        """Whether the answer ends here even if there are more keys."""
         return (
             len(self.found) >= self.limit
             or self._size >= PAGE_BYTES_MAX
@@ -107,9 +107,10 @@ class Sieve:
 
 
 async def listed(source: Source, reach: Reach, sieve: Sieve, after: Key | None) -> Reading | None:
-    """Pages of the engine joined together, as long as they are of one revision.
+    """Join pages of the engine, as long as they are of one revision.
 
-    None when they are not, and the end of the last one would reveal unreadable keys: start again.
+    None when the revision changed and ending with the last page would reveal unreadable keys: start
+    again.
     """
     shown: Reading | None = None
     step = sieve.limit if reach.is_exact else LIST_ENTRIES_MAX
@@ -118,19 +119,19 @@ async def listed(source: Source, reach: Reach, sieve: Sieve, after: Key | None) 
         if shown is not None and page.revision != shown.revision:
             if not reach.is_exact:
                 return None
-            break  # also without matches so far: there may be some by now
+            break  # even without matches so far: there may be some by now
         shown, after = page, page.next_key
         if not sieve.take(page.entries) or (reach.is_exact and after and sieve.is_full):
             break
         if after is None:
             return replace(shown, entries=tuple(sieve.found), next_key=None)
-        await asyncio.sleep(0)  # a page of an engine in memory comes without a pause
+        await asyncio.sleep(0)  # an engine in memory answers without yielding to other tasks
         await turn()
     return replace(shown, entries=tuple(sieve.found), next_key=sieve.last)
 
 
 async def paged(page: Callable[[Key | None], Awaitable[Reading]]) -> AsyncIterator[Reading]:
-    """The pages of a listing, from the first to the last: `page` gets the one after a key."""
+    """The pages of a listing, from first to last; `page` returns the page after a key."""
     after: Key | None = None
     while True:
         found = await page(after)
@@ -141,11 +142,11 @@ async def paged(page: Callable[[Key | None], Awaitable[Reading]]) -> AsyncIterat
 
 
 def pages_of(store: Store, board: str, prefix: Prefix) -> AsyncIterator[Reading]:
-    """All entries of a board below a prefix ("" = the whole board), page by page, as they are; two
-    pages may be of two revisions."""
+    """All present entries of a board below a prefix ("" = the whole board), page by page; different
+    pages may be of different revisions."""
     return paged(lambda after: store.list(board, prefix, after=after, limit=LIST_ENTRIES_MAX))
 
 
 def archived_pages(archive: Archive, at: Point) -> AsyncIterator[Reading]:
-    """All entries of a board as they were at a point, page by page."""
+    """All entries of a board at a point of its history, page by page."""
     return paged(lambda after: archive.list(at, "", after=after, limit=LIST_ENTRIES_MAX))

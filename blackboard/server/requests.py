@@ -1,13 +1,13 @@
-"""The way in: every request of a principal passes here, is checked, and goes to the service.
+"""The only way into the service: every request of a principal is checked here, then carried out.
 
-Unreadable data is neither returned nor hinted at: keys are checked before the engine is asked, and
-results of patterns are filtered afterwards.
+Data that the principal may not read is neither returned nor hinted at: keys are checked before the
+engine is asked, and the results of patterns are filtered afterwards.
 
-The way into the past: the requests of `client/history.py`, checked and carried out.
+The requests of `client/history.py` are checked and carried out here, too.
 
-The right to checkpoint or restore the whole board does not include reading it: comparisons,
-histories and reads of the past show what the principal may read now, a manifest shows the digests
-of fully readable namespaces, and no refusal names a key that was not requested. An export and an
+The right to checkpoint or restore a whole board does not include the right to read it. Comparisons,
+histories and historical reads show what the principal may read now, a manifest shows the digests of
+fully readable namespaces, and no refusal names a key that was not requested. An export and an
 import carry everything, private namespaces included, and need the admin right on the whole board.
 """
 
@@ -134,15 +134,15 @@ def check_limit(limit: int, maximum: int) -> None:
 
 
 _LIST_TRIES: Final = 8
-"""How often a listing begins again, because the board changed between its pages."""
+"""How often a listing starts again because the board changed between its pages."""
 
 
 class RequestHandler:
-    """A `Transport` (client/link.py) straight into the service of this process."""
+    """A `Transport` (client/link.py) into the service of this process."""
 
     def __init__(self, boards: Boards, principal: Principal) -> None:
         self.principal = principal
-        """Whoever it is; replaced by the same one, with the same rights, under a newer token."""
+        """The principal. A newer token replaces it by the same principal with the same rights."""
         self._boards = boards
         self._host = host = boards.host
         self.limits = host.limits
@@ -152,9 +152,9 @@ class RequestHandler:
         self._meter = host.meters.meter(principal)
         self._has_token = principal.credential is not None
         self.gates = CommitGates(host, principal, served=False)
-        """What its commits pass that come from programs of this process;"""
+        """The gates for commits from programs in this process."""
         self.served_gates = CommitGates(host, principal, served=True)
-        """and those that came over a connection, which has validated them (`start`)."""
+        """The gates for commits from a connection, which has validated them already (`start`)."""
 
     @property
     def agent(self) -> str:
@@ -163,7 +163,7 @@ class RequestHandler:
 
     @property
     def account(self) -> str:
-        """On whose account it acts."""
+        """The account for which it acts."""
         return self.principal.account
 
     @property
@@ -172,11 +172,11 @@ class RequestHandler:
         return self._host
 
     def acting_as(self, agent: str) -> Transport:
-        """The same way with the rights and name of `agent`. Errors: AccessDenied."""
+        """A link with the rights and the name of `agent`. Errors: AccessDenied."""
         return RequestHandler(self._boards, access.acting_as(self.principal, agent))
 
     async def head(self, board: str) -> Head:
-        """The head of `board`, which is created by this if the principal may change anything there.
+        """The head of `board`. Creates the board if the principal may change anything there.
 
         Errors: NoSuchBoard.
         """
@@ -185,7 +185,7 @@ class RequestHandler:
             return await (await self._begin(board, again=True)).head()
 
     async def commit(self, board: str, commit: Commit) -> Receipt:
-        """Check and carry out one attempt of a commit. See `Transport.commit`."""
+        """Check and carry out one attempt at a commit. See `Transport.commit`."""
         with self._audited("commit", board):
             prepared = self._passed(self.gates, board, commit)
             opened = self._boards.get(board)
@@ -197,10 +197,11 @@ class RequestHandler:
         return self.finish(outcome)
 
     def start(self, board: str, commit: Commit) -> "asyncio.Future[Outcome | BlackboardError]":
-        """Queue a commit that the wire has validated, if `can_start`; `finish` takes its outcome.
+        """Queue a commit that the wire layer has validated; `can_start` must hold. `finish` takes
+        its outcome.
 
         For callers with many commits that cannot afford a task for each. Errors: those of `commit`
-        that are known before it is sent.
+        that are known before the commit is sent.
         """
         with self._audited("commit", board):
             prepared = self._passed(self.served_gates, board, commit)
@@ -209,7 +210,7 @@ class RequestHandler:
             return opened.queue.submit(prepared, self._permit())
 
     def _passed(self, gates: CommitGates, board: str, commit: Commit) -> Prepared:
-        """The commit, encoded, once it has passed the gates before its board: server/gates.py."""
+        """Pass a commit through the gates before its board (server/gates.py), and encode it."""
         gates.check(self.principal, board, commit)
         prepared = prepare(self._signed(salted(commit)))
         if self._meter is not None:
@@ -218,16 +219,18 @@ class RequestHandler:
 
     @property
     def _signature(self) -> str:
-        """How the service's own records tell who asked for something."""
+        """The signature of the principal in the service's own records."""
         return signature(self.principal.name, access.narrowed_from(self.principal))
 
     def _signed(self, commit: Commit) -> Commit:
-        """The commit with the account that it is made on: ours, whatever its writer says."""
+        """The commit with the account of this link, regardless of the account that the writer
+        gave."""
         account = access.narrowed_from(self.principal)
         return commit if commit.account == account else replace(commit, account=account)
 
     def can_start(self, board: str) -> bool:
-        """Whether `start` may be called: the board is open, and no lock masters have a say."""
+        """Whether `start` may be called: the board is open, and there are no lock masters to
+        ask."""
         return self._host.lock_masters is None and self._boards.get(board) is not None
 
     def finish(self, outcome: Outcome | BlackboardError) -> Receipt:
@@ -241,7 +244,8 @@ class RequestHandler:
             raise self._told(outcome)
 
     async def read(self, board: str, keys: Sequence[Key], *, at: Moment | None = None) -> Reading:
-        """Entries of `keys` as of one revision. Errors: AccessDenied for the first not readable."""
+        """Entries of `keys` as of one revision. Errors: AccessDenied for the first unreadable
+        key."""
         with self._audited("read", board, keys):
             self._check(board)
             if len(keys) > READ_KEYS_MAX:
@@ -323,9 +327,10 @@ class RequestHandler:
         author: str | None = None,
         proofs: bool = False,
     ) -> LogPage:
-        """A page of the log, with what may be read of each entry; hidden ones are left out.
+        """A page of the log, with the readable part of each entry; entries without one are left
+        out.
 
-        Work: `limit` entries are looked through, however few of them match.
+        Cost: `limit` entries are read, however few of them match.
         """
         with self._audited("log", board, after):
             self._check(board)
@@ -345,8 +350,7 @@ class RequestHandler:
         return entry_digest.proof_of(entry, self._readable, _content_of)
 
     async def _log_pages(self, past: HistoryReader, gathered: history.Gathered) -> LogPage:
-        """Pages of the engine joined together, so that the size of others' commits ends none
-        early."""
+        """Join pages of the engine, so that large commits of others do not end a page early."""
         after = gathered.through
         while True:
             try:
@@ -361,7 +365,7 @@ class RequestHandler:
                 return LogPage(page.head, shown, gathered.through, proofs)
 
     async def why(self, board: str, key: Key) -> Sequence[Cause]:
-        """The commits that led to `key`, as far as they may be read."""
+        """The readable commits that led to `key`."""
         with self._audited("why", board, key):
             self._check(board)
             access.require(self.principal, Right.READ, check_key(key))
@@ -372,7 +376,7 @@ class RequestHandler:
             return await provenance.causes(HistoryReader(opened), entries, self._readable)
 
     def watch(self, board: str, request: WatchRequest) -> AbstractAsyncContextManager[Stream]:
-        """Open a watch; only what may be read is delivered."""
+        """Open a watch. It delivers only what the principal may read."""
         with self._audited("watch", board, request):
             self._check(board)
             patterns, grants = parse_patterns(request.patterns), self.principal.grants
@@ -419,7 +423,7 @@ class RequestHandler:
     async def checkpoints(
         self, board: str, *, after: Revision = 0, limit: int = CHECKPOINTS_PAGE_MAX
     ) -> Sequence[Checkpoint]:
-        """A page of the checkpoints that may be read."""
+        """A page of the readable checkpoints."""
         with self._audited("checkpoints", board):
             self._check(board)
             check_limit(limit, CHECKPOINTS_PAGE_MAX)
@@ -433,7 +437,7 @@ class RequestHandler:
             return shown[:limit]
 
     async def manifest(self, board: str, name: str) -> CheckpointInfo:
-        """A checkpoint with what its manifest says of what may be read."""
+        """A checkpoint with the readable part of its manifest."""
         with self._audited("manifest", board):
             self._check(board)
             access.require(self.principal, Right.READ, check_key(checkpoint_key(name)))
@@ -442,7 +446,7 @@ class RequestHandler:
             return info_of(checkpoint, stored, self.principal.grants)
 
     async def pin(self, board: str, name: str, *, pinned: bool) -> None:
-        """Keep a checkpoint from being pruned, or no longer."""
+        """Protect a checkpoint from pruning, or end the protection."""
         with self._audited("pin", board, name, pinned):
             opened = await self._use(board, "pin")
             await Checkpoints(opened).pin(name, pinned=pinned)
@@ -454,21 +458,21 @@ class RequestHandler:
             return await Retention(opened).prune(policy, dry_run=dry_run)
 
     async def restore(self, board: str, spec: RestoreRequest) -> Restored:
-        """Bring back the content of a moment."""
+        """Restore the content of an earlier moment."""
         with self._audited("restore", board, spec):
             opened = await self._use(board, "restore")
             check_note(spec.note)
             return await Restores(opened).restore(spec, self.principal)
 
     async def recover(self, board: str, spec: RecoverRequest) -> Recovered:
-        """Let a board that its engine lost begin again as what the archive has."""
+        """Rebuild from the archive a board that its engine lost."""
         with self._audited("recover", board, spec):
             await self._check_whole("recover", board)
             check_note(spec.note)
             return await Recoveries.of(self._boards).recover(board, spec)
 
     async def redact(self, board: str, spec: RedactRequest) -> Redaction:
-        """Take every value of a key out of a board, and out of all that shares its history."""
+        """Remove every value of a key from a board and from all boards that share its history."""
         with self._audited("redact", board, spec):
             await self._use(board, "redact")
             check_redactable(check_key(spec.key))
@@ -480,14 +484,14 @@ class RequestHandler:
             return await redactions.redact(board, spec, self.principal.name)
 
     async def freeze(self, board: str, note: str) -> Freeze:
-        """Refuse commits from now on."""
+        """Freeze the board: from now on its commits are refused."""
         with self._audited("freeze", board, note):
             opened = await self._use(board, "freeze")
             check_note(note)
             return await opened.freeze(self.principal.name, note)
 
     async def thaw(self, board: str, note: str) -> Freeze | None:
-        """Take commits again."""
+        """Thaw the board: commits are accepted again."""
         with self._audited("thaw", board, note):
             opened = await self._use(board, "thaw")
             check_note(note)
@@ -500,7 +504,7 @@ class RequestHandler:
             await self._boards.remove(board)
 
     async def branch(self, board: str, spec: BranchRequest) -> Head:
-        """Make a board that begins as this one was."""
+        """Make a board that begins with the content of this one at a moment."""
         with self._audited("branch", board, spec):
             opened = await self._use(board, "branch")
             self._check(spec.new)
@@ -515,7 +519,7 @@ class RequestHandler:
             return head
 
     async def differences(self, board: str, request: DiffRequest) -> Differences:
-        """A page of what differs and may be read."""
+        """A page of the readable differences."""
         with self._audited("differences", board, request):
             opened = await self._use(board)
             other = None if request.other is None else await self._use(request.other)
@@ -542,7 +546,8 @@ class RequestHandler:
             return await HistoryReader(opened).history(key, before=before, limit=limit)
 
     async def verify(self, board: str, at: Moment) -> Verified:
-        """Check everything that is kept up to a moment. Findings name keys: the admin's."""
+        """Check everything that is stored up to a moment. Findings name keys, so this needs the
+        admin right."""
         with self._audited("verify", board, at):
             opened = await self._use(board, "verify")
             past = HistoryReader(opened)
@@ -559,7 +564,7 @@ class RequestHandler:
             return Verified(point.revision, tuple(findings), erased=erased)
 
     async def export(self, board: str, name: str, *, after: Key | None = None) -> ExportPage:
-        """A page of a checkpoint, every namespace of it."""
+        """A page of a checkpoint, with all namespaces."""
         with self._audited("export", board, name, after):
             opened = await self._use(board, "export")
             past = HistoryReader(opened)
@@ -575,7 +580,7 @@ class RequestHandler:
             )
 
     async def import_begin(self, board: str, spec: ImportRequest) -> None:
-        """Begin to make `board` of what was exported."""
+        """Begin an import, which creates `board` from an export."""
         with self._audited("import_begin", board, spec):
             await self._check_whole("import_begin", board)
             check_note(spec.note)
@@ -594,7 +599,7 @@ class RequestHandler:
             await self._host.imports.page(board, request, number, entries)
 
     async def import_end(self, board: str, request: str) -> Head:
-        """After the last page of an import."""
+        """Finish an import after its last page."""
         with self._audited("import_end", board, request):
             await self._check_whole("import_end", board)
             spec, head = await self._host.imports.end(board, request)
@@ -663,9 +668,10 @@ class RequestHandler:
         principal: str | None = None,
         until_ms: Milliseconds | None = None,
     ) -> int:
-        """Revoke tokens by id, and all that `principal` was issued. See `Transport.revoke`.
+        """Revoke tokens by id, and all tokens that were issued to `principal`. See
+        `Transport.revoke`.
 
-        Everybody may revoke the token that he came with, or all of his own.
+        Every principal may revoke the token in use, or all of its own tokens.
         """
         with self._audited("revoke", "", tokens, principal, until_ms):
             self._host.check_serving()
@@ -673,19 +679,19 @@ class RequestHandler:
             access.require_revoke(self.principal, tokens, principal)
             try:
                 count = await self._host.revocations.revoke(tokens, principal, until_ms)
-                # What had left for an engine before is decided before this is answered.
+                # Commits that had already left for an engine are decided before this is answered.
                 await self._boards.settled()
             finally:
                 self._host.revocations.tell_soon()
             return count
 
     async def aclose(self) -> None:
-        """Nothing to close: the service belongs to somebody else."""
+        """Does nothing: the service is closed by its owner."""
 
     def _audited(
         self, verb: str, board: str = "", *about: object
     ) -> AbstractContextManager[None, None]:
-        """The block of a request, recorded as the rules of `server/security/audit.py` say."""
+        """A block that audits a request by the rules of `server/security/audit.py`."""
         if not self._has_token:
             return _UNRECORDED
         return Audited(self._host.audit, self.principal, verb, board, about)
@@ -705,10 +711,10 @@ class RequestHandler:
         return opened
 
     async def _begin(self, board: str, *, again: bool = False) -> OpenBoard:
-        """Open a board, which begins with that if the principal may change anything there.
+        """Open a board; create it if the principal may change anything there.
 
-        Errors: NoSuchBoard when there is none and the principal may not, or it was removed and is
-        not to begin `again`: what is left of those who used it does not bring it back.
+        Errors: NoSuchBoard if the principal may not create it, or if it was removed and `again` is
+        false: clients that still use a removed board do not bring it back.
         """
         found = await self._boards.find(board, self._opener)
         if found is not None:
@@ -720,14 +726,14 @@ class RequestHandler:
         return await self._boards.use(board, self._opener, again=again)
 
     async def _note_begun(self, board: str) -> None:
-        """Record whose a board is that begins now. Errors: LimitExceeded."""
+        """Record the owner of a new board. Errors: LimitExceeded."""
         if self._beginner is not None and not await self._host.store.exists(board):
             await self._host.begun.note(self._beginner, board)
 
     async def _check_whole(self, verb: str, board: str) -> None:
-        """Check the right on the whole board that the table of methods demands, and the token
-        against the engine's present record: no commit of the principal follows, which the engine
-        would check."""
+        """Check the right that the table of methods demands on the whole board, and the token
+        against the engine's present record, because no commit follows that the engine would
+        check."""
         self._check(board)
         access.require_whole(self.principal, access.WHOLE_BOARD[RIGHTS[verb]])
         await self._host.revocations.confirm(self.principal)
@@ -737,13 +743,13 @@ class RequestHandler:
         return self._host.revocations.permit(self.principal) if self._has_token else None
 
     def _take_log(self, meter: Meter, size: int) -> None:
-        """Errors: RateLimited when the logs would grow by more than the principal may let them."""
+        """Errors: RateLimited when the principal's commits would make the logs grow too fast."""
         refusal = meter.take_log(size, clock_ms())
         if refusal is not None:
             raise refusal
 
     def _check_token(self) -> None:
-        """Errors: Unauthenticated when the token, which may have been refreshed, has ended."""
+        """Errors: Unauthenticated when the token, which may have been refreshed, has expired."""
         self._host.revocations.check(self.principal)
 
     def _check_service(self, verb: str) -> None:
@@ -759,8 +765,8 @@ class RequestHandler:
         access.require_board(self.principal, board)
 
     def _told(self, error: BlackboardError) -> BlackboardError:
-        """The refusal as the principal may see it: about an unreadable key, only that it is in the
-        way (a principal may `append` without reading)."""
+        """The refusal as the principal may see it. Of an unreadable key it says only that it is in
+        the way (a principal may `append` without reading)."""
         if not isinstance(error, Conflict):
             return error
         if not self._readable(error.key):
@@ -771,8 +777,8 @@ class RequestHandler:
 
 
 async def _gather(gathered: history.Gathered, entries: Sequence[LogEntry]) -> bool:
-    """Take in a page in portions, between which others have their turn; True if the answer ends
-    there. Errors: Resync."""
+    """Gather a page in portions, and let other tasks run in between; True if the answer ends there.
+    Errors: Resync."""
     for portion in history.portions(entries):
         if gathered.take(portion):
             return True
@@ -782,12 +788,12 @@ async def _gather(gathered: history.Gathered, entries: Sequence[LogEntry]) -> bo
 
 
 def _content_of(value: bytes) -> bytes:
-    """The SHA-256 of a value as it is kept."""
+    """The SHA-256 of a value as it is stored."""
     return content_of(sealed_form(value))
 
 
 _UNRECORDED: Final = nullcontext()
-"""The block of a request of whoever opened the service in its own process."""
+"""The block of a request from a program that runs the service in its own process: not audited."""
 _NOTHING: Final = Reading(0, "")
 """The answer to a read of a board that does not exist."""
 _NO_LOG: Final = LogPage(Head(0, Epoch(0, ""), 1), ())

@@ -1,6 +1,6 @@
 """The service of one process: its boards, and the tasks that keep them tidy.
 
-All state is in the engine: start as many services over one Redis as you like.
+All state is in the engine, so any number of services may run over one Redis.
 """
 
 import asyncio
@@ -41,10 +41,11 @@ class Service:
     """Serves the boards of `store`. Use as a context manager; leaving it closes the store too.
 
     Log entries beyond `limits.boards.log_kept_revisions` are compacted away, once they are in the
-    `archive`, if there is one. With `lock_masters` a lease is granted only if a majority of
-    them agrees. Both are closed too. `automatic` says when checkpoints are taken unasked; `rates`,
-    what each principal may ask for.
-    Errors on entering: EngineRefused, Unavailable; InvalidRequest when two lock masters are one.
+    `archive`, if there is one. With `lock_masters` a lease is granted only if a majority of them
+    agrees. Both are closed too. `automatic` says when automatic checkpoints are taken; `rates` are
+    the rate limits of each principal.
+    Errors on entering: EngineRefused, Unavailable; InvalidRequest when two lock masters are the
+    same server.
     """
 
     def __init__(
@@ -119,10 +120,10 @@ class Service:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop: carry out the commits that wait, then close store and archive.
+        """Stop: carry out the waiting commits, then close store and archive.
 
-        May be called again: each call returns when everything is closed. Cancellation does not stop
-        it; the caller waits FINISH_TIMEOUT_MS for it at most.
+        May be called again: each call returns when everything is closed. Cancellation: closing
+        continues; the caller waits for it, for at most FINISH_TIMEOUT_MS.
         """
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(), name="closing")
@@ -140,13 +141,13 @@ class Service:
             await self.boards.aclose()
 
     def link(self, principal: Principal) -> RequestHandler:
-        """The way of `principal` to the boards."""
+        """A link to the boards for `principal`."""
         return RequestHandler(self.boards, principal)
 
     def client(
         self, *, agent: str | None = None, close: Callable[[], Awaitable[None]] | None = None
     ) -> Client:
-        """A client straight into this service, for the application that runs it.
+        """A client of this service, without a connection, for the application that runs it.
 
         It acts as the operator, or with the name and the default rights of `agent`. `close` is
         called by its `aclose`; without it the service keeps running. Errors: InvalidRequest for a
@@ -156,7 +157,7 @@ class Service:
         return Client(self.link(principal), close=close)
 
     def facts(self) -> EngineFacts:
-        """The engine's facts as of the last check."""
+        """The facts about the engine as of the last check."""
         return self.host.facts()
 
     def check_serving(self) -> None:
@@ -164,20 +165,22 @@ class Service:
         self.host.check_serving()
 
     def statistics(self) -> ServiceStatistics:
-        """A snapshot of what this process does and did."""
+        """A snapshot of this process's counters."""
         return replace(self.boards.statistics(), sweeper=self._sweeper.statistics())
 
     def drain(self) -> None:
-        """Take no new requests; commits that wait are still carried out."""
+        """Refuse new requests; waiting commits are still carried out."""
         self.host.draining = True
 
 
 async def _every(
     interval_ms: int, work: Callable[[], Awaitable[None]], earlier_ms: int = 0
 ) -> None:
-    """Do `work` every `interval_ms`, for ever; what fails is logged and tried again next time.
+    """Do `work` every `interval_ms`, for ever. A failure is logged, and the work is tried again
+    next time.
 
-    Each time up to `earlier_ms` earlier, at random: services that began together go apart.
+    Each interval is shortened at random by up to `earlier_ms`, so that services that started
+    together do not stay in step.
     """
     while True:
         await asyncio.sleep((interval_ms - random.uniform(0, earlier_ms)) / 1000)
@@ -189,11 +192,11 @@ async def _every(
 
 
 def _report(task: "asyncio.Task[None]") -> None:
-    """These tasks never end on their own: if one does, that is a bug, and is logged."""
+    """Log the end of a task. These tasks never end on their own, so that is a bug."""
     if not task.cancelled():
         log.critical("%s ended", task.get_name(), exc_info=task.exception())
 
 
 async def _ended(task: "asyncio.Task[None]") -> None:
-    """Wait for a task that nothing stops. Errors: its own."""
+    """Wait for a task that is not cancelled with the caller. Errors: those of the task."""
     await asyncio.shield(task)

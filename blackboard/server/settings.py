@@ -1,7 +1,7 @@
-"""Settings of a service: defaults that need nothing, then a TOML file, then the environment.
+"""Settings of a service, from the environment, a TOML file, and defaults, in this order.
 
 Every field is also the environment variable `BLACKBOARD_<FIELD>`; `BLACKBOARD_CONFIG` names the
-TOML file. What would be unsafe is refused by `Settings.check` before anything is opened.
+TOML file. `Settings.check` refuses unsafe settings before anything is opened.
 
 Roles: named sets of grants, in a TOML file that people review.
 
@@ -12,7 +12,7 @@ Roles: named sets of grants, in a TOML file that people review.
     grants = ["public/plan/**=read,write,lock", "private/{name}/**=read,write"]
 
 `{name}` becomes the name in the token. A token keeps the grants that its role had when it was made:
-changes of the file affect later tokens.
+changes to the file affect only later tokens.
 """
 
 import ipaddress
@@ -88,54 +88,57 @@ class Settings(BaseSettings):
     level: Literal["disk", "memory"] = "disk"
     """What an acknowledgement of the embedded engine survives; Redis has its own settings."""
     replicas: Annotated[int, Field(ge=0, le=REPLICAS_MAX)] = 0
-    """Replicas of the Redis for which an answer waits a moment; its level tells if they had it."""
+    """Number of Redis replicas whose acknowledgement a commit briefly waits for; the level in the
+    receipt says whether they had it."""
     secret: SecretStr | None = None
-    """Signs tokens: one key a line, at least 32 bytes each; the first signs, all of them verify.
-    Generated on loopback."""
+    """Signs tokens. One key per line, at least 32 bytes each; the first signs, all of them verify.
+    Generated if the service listens on loopback only."""
     secret_file: Path | None = None
     master_key: SecretStr | None = None
-    """Seals what is private, wherever it is kept: 32 bytes in hexadecimal, one key a line; the
-    first wraps, all of them unwrap."""
+    """Encrypts private values wherever they are stored: 32 bytes in hexadecimal, one key per line.
+    The first wraps data keys, all of them unwrap."""
     master_key_file: Path | None = None
     master_key_command: str | None = None
     """A program that prints the master key; run without a shell."""
     seal_public: bool = False
-    """Seal the public namespace too."""
+    """Encrypt the public namespace too."""
     audience: str = AUDIENCE
-    """What tokens must be for; services with one secret and different audiences share no tokens."""
+    """The audience that tokens must name. Services with the same secret and different audiences do
+    not accept each other's tokens."""
     roles_file: Path | None = None
     """Named sets of grants for `blackboard token create --role` (server/settings.py)."""
     allowed_origins: Names = ()
-    """Web pages that may connect, as `https://host[:port]`. Programs send no Origin."""
+    """Origins of web pages that may connect, as `https://host[:port]`. Programs send no Origin."""
     allowed_hosts: Names = ()
-    """Names by which the service may be called, with a port unless it is any. Empty: on loopback
+    """Host names that requests may use, with a port unless any port is allowed. Empty: on loopback
     its usual names, else any."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
     insecure: bool = False
-    """Serve other machines without TLS: only behind something that adds it."""
+    """Serve other machines without TLS. Only behind a proxy that adds TLS."""
     log_kept_revisions: Annotated[int, Field(ge=1)] = DEFAULT.boards.log_kept_revisions
     archive: str | None = None
-    """Where the past of the boards is kept: sqlite:///path, postgresql://..., or "none". Beside the
-    embedded engine unless it is said; Redis has none unless it is said."""
+    """Where the history of the boards is stored: sqlite:///path, postgresql://..., or "none".
+    Default: beside the embedded engine; for Redis, none."""
     blobs: str | None = None
-    """Large values of the archive: a directory, or a URL such as s3://bucket/path."""
+    """Where large values of the archive are stored: a directory, or a URL such as
+    s3://bucket/path."""
     signing_key: Path | None = None
-    """A file with 32 bytes in hexadecimal, which sign checkpoints. Every service on one archive
-    needs the same. Generated beside the embedded engine."""
+    """A file with the key that signs checkpoints: 32 bytes in hexadecimal. Every service on one
+    archive needs the same key. Generated beside the embedded engine."""
     checkpoint_revisions: Annotated[int, Field(ge=1)] | None = None
-    """Take a checkpoint of each board every so many revisions; none unless it is said,"""
+    """Take a checkpoint of each board after this many revisions. Default: never."""
     checkpoint_seconds: Annotated[int, Field(ge=1)] | None = None
-    """and every so many seconds, if anything happened."""
+    """Take a checkpoint of each board after this many seconds, if it changed. Default: never."""
     checkpoint_at_shutdown: bool = False
     requests_per_second: Annotated[int, Field(ge=1)] | None = None
-    """Requests of each principal, and"""
+    """Requests per second of each principal. Default: no limit."""
     bytes_per_second: Annotated[int, Field(ge=1)] | None = None
-    """bytes that it sends, and"""
+    """Bytes per second that each principal sends. Default: no limit."""
     log_bytes_per_hour: Annotated[int, Field(ge=1)] = LOG_BYTES_PER_ACCOUNT_MAX
-    """by how much its commits let the logs grow. The first two have no limit unless it is said."""
+    """Bytes per hour by which the commits of each principal may let the logs grow."""
     rate_burst_ms: Annotated[int, Field(ge=1)] = RATE_BURST_MS
-    """Requests and bytes that an idle principal may send at once, as time of their rates."""
+    """Requests and bytes that an idle principal may send at once, in milliseconds of its rates."""
     lock_masters: Names = ()
     """URLs of Redis servers, independent of each other, that vote on every lease (Redlock)."""
 
@@ -171,14 +174,14 @@ class Settings(BaseSettings):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Names by which the service may be called; empty = any."""
+        """Host names that requests may use; empty = any."""
         if self.allowed_hosts or not self.is_loopback:
             return self.allowed_hosts
         own = f"[{self.host}]" if ":" in self.host else self.host
         return (*_LOOPBACK_NAMES, own)
 
     def check(self) -> None:
-        """Errors: InvalidRequest when serving like this would be unsafe or cannot work."""
+        """Errors: InvalidRequest when these settings are unsafe or cannot work."""
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidRequest(field="tls_key", reason="tls_cert and tls_key belong together")
         if self.secret is not None and self.secret_file is not None:
@@ -196,12 +199,14 @@ class Settings(BaseSettings):
             raise InvalidRequest(field="tls_cert", reason=reason)
 
     def check_certificate(self) -> None:
-        """Errors: InvalidRequest unless certificate and key, if any, are there and are a pair."""
+        """Errors: InvalidRequest unless certificate and key, if set, can be read and belong
+        together."""
         if self.tls_cert is None or self.tls_key is None:
             return
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
-            # Without a password OpenSSL would ask for that of an encrypted key on the terminal.
+            # Without a password here, OpenSSL would ask on the terminal for that of an encrypted
+            # key.
             context.load_cert_chain(self.tls_cert, self.tls_key, password="")
         except OSError as error:
             where = f"{self.tls_cert} with {self.tls_key}"
@@ -211,8 +216,8 @@ class Settings(BaseSettings):
 def load(given: Mapping[str, object] | None = None) -> Settings:
     """Settings from `given` by field name, then the environment, then the TOML file.
 
-    Errors: InvalidRequest, naming the field; also when the file that is named is not there, for a
-    service that then ran on defaults might seal nothing.
+    Errors: InvalidRequest, naming the field; also when the named file does not exist, because a
+    service with default settings might then encrypt nothing.
     """
     named = os.environ.get(CONFIG_VARIABLE)
     if named and not Path(named).is_file():
@@ -230,7 +235,7 @@ def load(given: Mapping[str, object] | None = None) -> Settings:
 
 
 def automatic_of(settings: Settings) -> Automatic:
-    """When checkpoints are taken unasked."""
+    """When automatic checkpoints are taken."""
     seconds = settings.checkpoint_seconds
     return Automatic(
         settings.checkpoint_revisions,
@@ -240,13 +245,13 @@ def automatic_of(settings: Settings) -> Automatic:
 
 
 def limits_of(settings: Settings) -> Limits:
-    """The limits of the process: as usual, but for those that have a setting."""
+    """The limits of the process: the defaults, except for those that have a setting."""
     kept = settings.log_kept_revisions
     return replace(DEFAULT, boards=replace(DEFAULT.boards, log_kept_revisions=kept))
 
 
 def rates_of(settings: Settings) -> Rates:
-    """What each principal may ask for."""
+    """The rate limits of each principal."""
     return Rates(
         settings.requests_per_second,
         settings.bytes_per_second,
@@ -258,9 +263,9 @@ def rates_of(settings: Settings) -> Rates:
 async def make_store(settings: Settings) -> Store:
     """Open the engine that the settings name.
 
-    Errors: InvalidRequest for an engine that there is none of; DataDirectoryInUse; Unavailable.
+    Errors: InvalidRequest for an unknown engine; DataDirectoryInUse; Unavailable.
     """
-    # The engines are imported when they are needed: redis alone takes a third of a second.
+    # The engines are imported when needed: importing redis alone takes a third of a second.
     if settings.engine == "sqlite":
         from blackboard.engines.sqlite.store import SqliteStore
 
@@ -277,7 +282,7 @@ async def make_store(settings: Settings) -> Store:
 
 
 async def make_archive(settings: Settings) -> "Archive | None":
-    """Open the archive that the settings name, None if there is none.
+    """Open the archive that the settings name; None if they name none.
 
     Errors: InvalidRequest when something is missing; Unavailable; Corrupt.
     """
@@ -304,7 +309,8 @@ async def make_archive(settings: Settings) -> "Archive | None":
 
 
 def secret_of(settings: Settings) -> str:
-    """The secret that signs tokens: given, from a file, or generated in the data directory.
+    """The secret that signs tokens: from the settings, from a file, or generated in the data
+    directory.
 
     Errors: InvalidRequest when it cannot be read or is too short.
     """
@@ -323,7 +329,8 @@ def secret_of(settings: Settings) -> str:
 async def wrapper_of(settings: Settings) -> "Wrapper | None":
     """The wrapper of data keys: from the environment, a file or a command; None = no encryption.
 
-    Errors: InvalidRequest when it cannot be obtained or is not a key; the reason does not show it.
+    Errors: InvalidRequest when it cannot be obtained or is not a key. The error does not contain
+    the key.
     """
     from blackboard.encryption.master_key import LocalWrapper, from_command
 
@@ -340,9 +347,9 @@ async def wrapper_of(settings: Settings) -> "Wrapper | None":
 
 
 def write_operator_token(settings: Settings, secret: str) -> Path:
-    """Put a token of the operator, valid for a year, into the data directory; returns its path.
+    """Write a token of the operator, valid for a year, to the data directory; returns its path.
 
-    Where there is no room for it, the one of an earlier start is left there as long as it is good.
+    If the disk is full, the token of an earlier start stays in place as long as it is valid.
     Errors: InvalidRequest.
     """
     path = settings.data / "token"
@@ -359,7 +366,7 @@ def write_operator_token(settings: Settings, secret: str) -> Path:
 
 
 def _is_good(path: Path, secret: str, audience: str) -> bool:
-    """Whether there is a token at `path` that this service would take."""
+    """Whether `path` contains a token that this service accepts."""
     try:
         verify(secret, path.read_text(encoding="utf-8").strip(), audience=audience)
     except (OSError, ValueError, Unauthenticated):
@@ -379,9 +386,9 @@ _BUILT_IN: Final[Mapping[str, Sequence[str]]] = {
 
 
 def grants_of(role: str, name: str, path: Path | None = None) -> tuple[AccessGrant, ...]:
-    """The grants of `role` for `name`: a role of the file at `path`, else a built-in one.
+    """The grants of `role` for `name`; a role of the file at `path`, or else a built-in one.
 
-    Errors: InvalidRequest when there is no such role, or the file is not as above.
+    Errors: InvalidRequest when there is no such role, or the file has another format than above.
     """
     found = {} if path is None else load_roles(path)
     if role in found:
@@ -406,7 +413,8 @@ def load_roles(path: Path) -> Mapping[str, Sequence[str]]:
 
 
 def _texts(name: str, role: Any) -> Sequence[str]:
-    """Errors: InvalidRequest unless it is a table with nothing but `grants`, all of them valid."""
+    """Errors: InvalidRequest unless it is a table that contains only `grants`, all of them
+    valid."""
     grants = role.get("grants") if isinstance(role, dict) and set(role) == {"grants"} else None
     if not isinstance(grants, list) or not all(isinstance(text, str) for text in grants):
         raise InvalidRequest("roles_file", f"role {name}: it needs grants = [...] and nothing else")

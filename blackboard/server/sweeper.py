@@ -1,10 +1,9 @@
-"""Takes away what is over: expired entries and leases, and log entries beyond what is kept.
+"""Removes expired entries and leases, and log entries beyond those that are kept.
 
-An entry exists until a commit removes it, and so does a lease: expiry is such a commit, so every
-watcher and every replay sees it, and the next one in a lease's queue is woken. Several services may
-sweep one board, which costs nothing while nothing is due: the condition on the entry's revision, or
-the lease's fence, lets only one of them succeed, and entries and leases that were renewed in time
-stay.
+Entries and leases exist until a commit removes them. Expiry is such a commit, so every watcher and
+every replay sees it, and the next waiter for a lease is woken. Several services may sweep one
+board; while nothing is due, that costs nothing. A condition on the entry's revision, or the lease's
+fence, lets only one of them succeed, and keeps entries and leases that were renewed in time.
 """
 
 import asyncio
@@ -53,18 +52,18 @@ class Sweeper:
         self._lane = int(incarnation, 16) % LANES_MAX
         self._step = 0
         self.expired = 0
-        """Entries and leases that this process has ended."""
+        """Expired entries and leases that this process removed."""
         self.refused = 0
-        """Those that it came too late for."""
+        """Removals that were refused: renewed in time, or removed by another process."""
         self._rounds = 0
         self._trimmed_at: WeakKeyDictionary[OpenBoard, float] = WeakKeyDictionary()
 
     def statistics(self) -> SweeperStatistics:
-        """Its work so far."""
+        """The sweeper's counters."""
         return SweeperStatistics(self._rounds, self.expired, self.refused)
 
     async def sweep(self) -> None:
-        """End the leases that ran out on every open board, then remove its expired entries.
+        """End the expired leases of every open board, then remove its expired entries.
 
         At most SWEEP_ENTRIES_MAX of each at a time. On a frozen board they stay until the thaw.
         """
@@ -105,19 +104,19 @@ class Sweeper:
     ) -> None:
         self._step += 1
         name = CommitId(SYSTEM_AGENT, self._lane, self._incarnation, self._step)
-        # The service's own commits pass on a frozen board; this is not one that should.
+        # Commits of the service pass on a frozen board. These should not.
         not_frozen = KeyAt(FROZEN_KEY, ABSENT)
         commit = Commit(name, epoch, ops, (*conditions, not_frozen), note=EXPIRED_NOTE)
         outcome = await board.commit(commit)
-        # A refusal means that another process was faster, or that it was renewed in time.
+        # A refusal means that another process was faster, or that the entry was renewed in time.
         if isinstance(outcome, BlackboardError):
             self.refused += 1
         else:
             self.expired += 1
 
     async def trim_due(self, kept: int) -> None:
-        """As `trim`, of the boards that were opened since the last call, and of those that were not
-        looked at for ENGINE_CHECK_INTERVAL_MS: so a process that does not live that long trims too.
+        """As `trim`, for the boards that were opened since the last call or not checked for
+        ENGINE_CHECK_INTERVAL_MS. So a process that does not live that long trims, too.
         """
         now_s = asyncio.get_running_loop().time()
         for board in self._boards:

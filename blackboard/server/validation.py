@@ -1,7 +1,8 @@
-"""Whether a commit is well formed at all: the last check before it goes to an engine.
+"""Checks that a commit is well formed: the last check before it goes to an engine.
 
-Requests from outside were validated by `wire/methods.py` already; programs that use the embedded
-engine were not, and a malformed key or a float in an increment would stay in their log for ever.
+`wire/methods.py` has already validated requests from connections, but not those of programs that
+use the embedded engine. Without this check, a malformed key or a float in an increment would stay
+in their log for ever.
 """
 
 from blackboard.core import commit as core
@@ -18,7 +19,7 @@ from blackboard.limits import (
 
 
 def check_commit(commit: core.Commit) -> None:
-    """Check names, keys, numbers and the note of `commit`; counts are the engine's to check.
+    """Check names, keys, numbers and the note of `commit`; the engine checks counts.
 
     Errors: InvalidRequest, LimitExceeded; each names the field.
     """
@@ -78,12 +79,13 @@ def _check_op(op: core.Op) -> None:
             _check_lease(op.key, op.holder)
             _check_number("fence", op.fence, 1, REVISION_MAX)
         case _:
-            # Typed programs cannot get here; one that is not would break the engine for everybody.
+            # Typed programs cannot get here. Without this, an untyped one would break the engine
+            # for all.
             raise InvalidRequest(field="ops", reason=f"{op!r:.100} is no operation")
 
 
 def _check_value(value: bytes) -> None:
-    """Exactly `bytes`: what its owner can still change would not stay what was committed."""
+    """Exactly `bytes`: a mutable value could change after it was committed."""
     if type(value) is not bytes:
         reason = f"a {type(value).__name__} is no encoded value"
         raise InvalidRequest(field="value", reason=reason)
@@ -105,7 +107,8 @@ def _check_flag(field: str, flag: bool) -> None:
 
 
 def _check_number(field: str, number: int, minimum: int, maximum: int) -> None:
-    """Exactly `int`: a bool or a float is encoded as what it is, and is no number when read."""
+    """Exactly `int`: a bool or a float is encoded as such, and cannot be read back as an
+    integer."""
     if type(number) is not int or not minimum <= number <= maximum:
         reason = f"{number!r} is not an integer in {minimum}..{maximum}"
         raise InvalidRequest(field=field, reason=reason)

@@ -1,4 +1,4 @@
-"""What the service sends: results and changes, as plain maps; errors are in `wire/errors.py`.
+"""What the service sends: results and changes, as plain maps. Errors are in `wire/errors.py`.
 
 The shapes are TypedDicts, from which the published JSON Schema is made; nothing validates what we
 send ourselves. `wire/reading.py` reads them back.
@@ -30,7 +30,7 @@ from blackboard.wire.frames import MESSAGE_BYTES_MAX, Encoding
 
 
 class EntryMessage(TypedDict):
-    """What a key holds; `account` is there if the author's name was narrowed from it."""
+    """What a key holds. `account` is present if the author's name was narrowed from it."""
 
     key: str
     value: Any
@@ -52,7 +52,7 @@ class ReadingMessage(TypedDict):
 
 
 class WaiterMessage(TypedDict):
-    """Somebody in the queue of a lease."""
+    """A waiter in the queue of a lease."""
 
     holder: str
     ttl_ms: int
@@ -60,7 +60,7 @@ class WaiterMessage(TypedDict):
 
 
 class LeaseMessage(TypedDict):
-    """A granted lease, with who waits for it, in turn."""
+    """A granted lease, with its waiters in order."""
 
     key: str
     holder: str
@@ -91,7 +91,8 @@ class ChangeMessage(TypedDict):
 
 
 class RevisionMessage(TypedDict):
-    """What you may see of a revision; `digest` is the SHA-256 of all of it, in hexadecimal.
+    """The part of a revision that you may read. `digest` is the SHA-256 of the whole, in
+    hexadecimal.
 
     `epoch` is set on a revision that begins one, `account` if the author's name was narrowed from
     it.
@@ -109,9 +110,9 @@ class RevisionMessage(TypedDict):
 
 
 class ProofMessage(TypedDict):
-    """What it takes, besides what you are shown of a revision, to compute its digest: the `salts`
-    of its changes, the SHA-256 of each value that is kept sealed in `contents`, and the `leaves` of
-    all else; in hexadecimal.
+    """What is needed, in addition to the visible part of a revision, to compute its digest: the
+    `salts` of its changes, in `contents` the SHA-256 of each value that is stored encrypted, and
+    the `leaves` of everything else; in hexadecimal.
     """
 
     salts: list[str]
@@ -120,9 +121,9 @@ class ProofMessage(TypedDict):
 
 
 class LogMessage(TypedDict):
-    """Result of `log`: what you may see of the entries up to `through`, and the board's head.
+    """Result of `log`: the readable part of the entries up to `through`, and the board's head.
 
-    `proofs`, if they were asked for, has one for each revision; null where there is none.
+    `proofs`, if requested, has one item per revision; null where there is none.
     """
 
     head: Head
@@ -135,7 +136,8 @@ ResultMessage = int | str | list[str | int] | None
 
 
 class ReceiptMessage(TypedDict):
-    """Result of `commit`; `results` has what each operation computed, `level` what it survives."""
+    """Result of `commit`. `results` are what the operations computed; `level` says what the commit
+    survives."""
 
     revision: int
     time_ms: int
@@ -145,8 +147,8 @@ class ReceiptMessage(TypedDict):
 
 
 class CauseMessage(TypedDict):
-    """One commit of the result of `why`; `account` is there if the author's name was narrowed from
-    it."""
+    """One commit of the result of `why`. `account` is present if the author's name was narrowed
+    from it."""
 
     key: str
     revision: int
@@ -160,9 +162,10 @@ class CauseMessage(TypedDict):
 
 
 class WelcomeMessage(TypedDict):
-    """Result of `hello`: who you are, what answers, and the limits that it keeps.
+    """Result of `hello`: who you are, the service that answers, and its limits.
 
-    `account` is the one on which `agent` acts: of a narrowed token, that of whom it was issued to.
+    `account` is the account for which `agent` acts: for a narrowed token, the one to which the
+    original token was issued.
     """
 
     principal: str
@@ -196,13 +199,13 @@ class IdentityMessage(TypedDict):
 
 
 class RevokedMessage(TypedDict):
-    """Result of `revoke`: how many tokens and principals are revoked now."""
+    """Result of `revoke`: the number of tokens and principals that are now revoked."""
 
     revoked: int
 
 
 class AuditMessage(TypedDict):
-    """A record of the audit; `key` continues after it."""
+    """A record of the audit. Pass its `key` to continue after it."""
 
     key: str
     time_ms: int
@@ -222,7 +225,7 @@ class AuditMessage(TypedDict):
 
 
 class KeysMessage(TypedDict):
-    """Result of `erase` and `rewrap`: how many data keys were destroyed, or wrapped anew."""
+    """Result of `erase` and `rewrap`: the number of data keys that were destroyed or rewrapped."""
 
     keys: int
 
@@ -234,17 +237,16 @@ class WatchMessage(TypedDict):
 
 
 class ErrorResponse(TypedDict):
-    """What a request is answered with that was refused; `id` is null if it had none."""
+    """The answer to a refused request. `id` is null if the request had none."""
 
     id: int | str | None
     error: ErrorMessage
 
 
 class ChangesMessage(TypedDict):
-    """What a watch gets at once. Without revisions it is a mark: everything up to `position` came.
-
-    With `more` the last revision goes on in the next `changes` of the watch; only then does
-    `position` hold.
+    """A delivery of a watch. Without revisions it is a progress mark: everything up to `position`
+    was delivered. With `more`, the last revision continues in the next `changes` of the watch, and
+    `position` is valid only after that.
     """
 
     watch: int
@@ -254,21 +256,21 @@ class ChangesMessage(TypedDict):
 
 
 class CancelledMessage(TypedDict):
-    """The watch is over, because of `error`."""
+    """The watch has ended because of `error`."""
 
     watch: int
     error: ErrorMessage
 
 
 class DrainingMessage(TypedDict):
-    """The service stops soon: no new requests, answers to those in flight still come."""
+    """The service stops soon. It accepts no new requests, and still answers those in flight."""
 
 
 # --- writing --------------------------------------------------------------------------------------
 
 
 def write_noun(noun: Any) -> Any:
-    """A result whose message has the members of its record; those that are None are left out."""
+    """A result whose message has the members of its record; members that are None are left out."""
     if isinstance(noun, list | tuple):
         return [write_noun(each) for each in noun]
     message = msgspec.to_builtins(noun)
@@ -397,7 +399,7 @@ def _write_proof(proof: Proof | None) -> ProofMessage | None:
 
 
 _PIECE_BYTES_MAX: Final = MESSAGE_BYTES_MAX * 3 // 4
-"""Of a frame, what one piece of a delivery takes; the rest is for what every piece repeats."""
+"""The part of a frame for one piece of a delivery; the rest is for what every piece repeats."""
 
 
 def pack_revisions(
@@ -416,7 +418,7 @@ def pack_revisions(
 
 
 def _pieces(entries: Sequence[LogEntry], encoding: Encoding, bytes_max: int) -> Iterator[bytes]:
-    """Arrays in which a revision may go on from the array before, with further changes."""
+    """Arrays in which a revision may continue from the previous array, with further changes."""
     piece: list[bytes] = []
     size = 0
     for entry in entries:

@@ -2,16 +2,16 @@
 
 Invariants
 - `decode_value(encode_value(x)) == x` for every value that is accepted (tuples come back as lists).
-- Nothing but plain data is ever decoded: no extension types, no class names, string keys only.
-- A commit is encoded once, by the service that sends it. Those bytes are what the log keeps, what
-  the digest covers, and what every engine stores, so that a board is the same bytes everywhere.
+- Only plain data is ever decoded: no extension types, no class names, string keys only.
+- A commit is encoded once, by the service that sends it. The log keeps those bytes, the digest
+  covers them, and every engine stores them, so a board has the same bytes everywhere.
 
 The body of a commit is msgpack *without* the `bin` type, because Redis' cmsgpack refuses it:
 `[author, lane, incarnation, step, based_on, note, ops]`, `author` a signature (core/commit.py),
 `based_on` flat (key, revision, ...); a commit that begins an epoch adds it: `[number, id, cause,
-from_revision, revision]`. A commit with a salt adds the epoch, or nil, and the salt.
-An operation is an array that begins with its code (`_OPS`); values above VALUE_INLINE_BYTES_MAX
-stand outside the body, in `large`, and the operation (its code in upper case) holds their number.
+from_revision, revision]`. A commit with a salt adds the epoch, or nil, and the salt. An operation
+is an array that begins with its code (`_OPS`); values above VALUE_INLINE_BYTES_MAX are stored
+outside the body, in `large`, and the operation (its code in upper case) has their index.
 """
 
 import dataclasses
@@ -83,7 +83,7 @@ def encode_value(value: JsonValue) -> bytes:
 
 
 def encode_large(value: JsonValue) -> bytes:
-    """As `encode_value`, up to LARGE_BYTES_MAX: what will be kept in parts."""
+    """As `encode_value`, but up to LARGE_BYTES_MAX, for values that are stored in parts."""
     encoded = _encoded(value)
     if len(encoded) > LARGE_BYTES_MAX:
         raise LimitExceeded("LARGE_BYTES_MAX", len(encoded), LARGE_BYTES_MAX)
@@ -100,7 +100,7 @@ def _encoded(value: JsonValue) -> bytes:
 
 
 def _plain_float(number: object) -> float:
-    """A subclass of float, such as numpy's, as what it is."""
+    """Convert a subclass of float, such as numpy's, to a plain float."""
     if not isinstance(number, float):
         raise TypeError(f"{type(number).__name__} is no type of JSON")
     return float(number)
@@ -110,9 +110,9 @@ _encode: Final = Encoder(enc_hook=_plain_float).encode
 
 
 def decode_value(encoded: bytes) -> JsonValue:
-    """Decode what `encode_value` made. Errors: Corrupt when it is anything else."""
+    """Decode what `encode_value` made. Errors: Corrupt for anything else."""
     try:
-        # A time stamp, the one extension type that no hook sees, comes out as a plain number.
+        # A timestamp, the one extension type that no hook sees, is decoded as a plain number.
         return msgpack.unpackb(encoded, timestamp=1, ext_hook=_refuse_extension)
     except (ValueError, msgpack.UnpackException) as error:
         raise Corrupt(what="value", reason=f"not msgpack: {error}") from error
@@ -122,7 +122,7 @@ _PLAIN = frozenset((str, int, bool, bytes, type(None)))
 
 
 def _plain_form(value: object) -> str:
-    """How to make plain data of what people put first: a model, a record, a set."""
+    """A hint how to convert what people try first: a model, a record, a set."""
     if hasattr(value, "model_dump"):
         return ': give its model_dump(mode="json")'
     if dataclasses.is_dataclass(value):
@@ -131,7 +131,7 @@ def _plain_form(value: object) -> str:
 
 
 def _check_plain(value: JsonValue, depth: int) -> None:
-    """Refuse what msgpack would take but JSON has no word for, and what nests too deep."""
+    """Refuse what msgpack can encode and JSON cannot, and what is nested too deeply."""
     if isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidRequest(field="value", reason=f"{value} is not a JSON number")
@@ -159,11 +159,11 @@ def _refuse_extension(code: int, _: bytes) -> None:
 
 
 class Prepared(Struct, frozen=True, gc=False):
-    """A commit on its way into an engine: encoded once, with its digest, if it has no salt.
+    """A commit on its way into an engine: encoded once; with its digest, if it has no salt.
 
-    `control` is what the Redis script checks and the log does not keep: `[epoch, retry_since or -1,
-    conditions, fences, known or -1]`, conditions and fences flat: ("k", key,
-    revision) or ("n", prefix, since), and (lease, holder, fence).
+    `control` is what the Redis script checks but the log does not store: `[epoch, retry_since or
+    -1, conditions, fences, known or -1]`, conditions and fences flat: ("k", key, revision) or ("n",
+    prefix, since), and (lease, holder, fence).
     """
 
     commit: Commit
@@ -193,7 +193,7 @@ def prepare(commit: Commit) -> Prepared:
         header.append(None if commit.begins is None else _encode_epoch(commit.begins))
     if commit.salt:
         header.append(commit.salt)
-    pack = _pack if commit.begins is None else _pack_alone  # a restore may be huge, in a thread
+    pack = _pack if commit.begins is None else _pack_alone  # a huge restore, in a thread
     body = pack(header)
     conditions: list[Any] = []
     for condition in commit.conditions:
@@ -242,8 +242,8 @@ def decode_entry(
         raise Corrupt(what=f"log entry {revision}", reason=repr(error)) from error
 
 
-# What taking apart bytes that are not ours raises; the assertions are those of core/model.py, that
-# a result fits its operation.
+# What decoding foreign bytes may raise. The assertions are in core/model.py: a result must fit its
+# operation.
 _DAMAGE = (
     AssertionError,
     AttributeError,
@@ -276,13 +276,13 @@ def _decode_epoch(packed: list[Any]) -> Epoch:
 
 
 SYSTEM_AGENT = SERVICE
-"""Author of what the service itself commits. Agents' names do not begin with a tilde."""
+"""Author of the service's own commits. Agents' names do not begin with a tilde."""
 
 
 def encode_results(results: Sequence[Result]) -> bytes:
     """Encode what a commit computed; a count when it computed nothing (the usual case).
 
-    In any thread: whoever writes the rows of a board does it, too.
+    Safe in any thread, because the thread that writes a board's rows calls it, too.
     """
     count = len(results)
     if results.count(None) == count:
@@ -310,21 +310,21 @@ def _decode_result(item: Any) -> Result:
 
 
 def _pack(value: Any) -> bytes:
-    """msgpack as Redis' Lua reads it: strings and bytes share one type. In the event loop only: a
-    packer that two threads use may mix up what they pack."""
+    """Pack as msgpack that Redis' Lua can read: strings and bytes share one type. Only for the
+    event loop's thread: a packer that two threads share may mix up their output."""
     packed: bytes = _packer.pack(value)
     return packed
 
 
 def _pack_alone(value: Any) -> bytes:
-    """As `_pack`, in any thread, by a packer that does not stay as large as what it packed."""
+    """As `_pack`, in any thread, with a packer of its own, whose buffer is freed afterwards."""
     packed: bytes = msgpack.packb(value, use_bin_type=False)
     return packed
 
 
 _FIXINT_MAX: Final = 0x7F  # msgpack: such a number is its own byte
 _packer: Final = msgpack.Packer(use_bin_type=False)
-"""Kept: to make one takes longer than to pack a commit."""
+"""Kept, because making a packer takes longer than packing a commit."""
 
 
 def _digest(body: bytes, large: Sequence[bytes]) -> bytes:

@@ -1,15 +1,15 @@
-"""One WebSocket message ("frame") is an array of messages; two encodings of it, msgpack and JSON.
+"""One WebSocket message ("frame") is an array of messages, encoded as msgpack or JSON.
 
 Invariants
-- Whatever bytes come in, `split` returns a list or raises RemoteProtocolError, never anything else,
-  and what it builds in memory stays within a small multiple of FRAME_BYTES_MAX.
-- Nothing but plain data is built: no extension types, no class names, string keys only. A map that
-  cannot be one (a key twice, bytes that are not base64) becomes a `NotAMap`, which no record of
-  methods.py accepts, so that only its own message is refused.
-- Values cross this module as the bytes of `codec.encode_value`: in msgpack they travel as `bin`, as
-  they are; in JSON as natural JSON, bytes in them as `{"$bytes": "<base64>"}`.
-- A frame is the concatenation of messages that were packed one by one, so that what many receive is
-  packed once.
+- For any bytes, `split` returns a list or raises RemoteProtocolError, nothing else, and its memory
+  stays within a small multiple of FRAME_BYTES_MAX.
+- Only plain data is built: no extension types, no class names, string keys only. An invalid map (a
+  duplicate key, bytes that are not base64) becomes a `NotAMap`, which no record of methods.py
+  accepts, so that only its own message is refused.
+- Values cross this module as the bytes of `codec.encode_value`: in msgpack they travel unchanged,
+  as `bin`; in JSON as natural JSON, with bytes as `{"$bytes": "<base64>"}`.
+- A frame is the concatenation of messages that were packed one by one, so that a message to many
+  receivers is packed once.
 """
 
 import base64
@@ -33,8 +33,8 @@ of a commit takes fewer than 32 bytes (FRAME_BYTES_MAX / 32)."""
 MESSAGE_BYTES_MAX: Final = FRAME_BYTES_MAX - 8
 """One packed message: a frame adds an array header of at most five bytes, or two brackets."""
 FRAME_JOIN_BYTES: Final = 1024 * 1024
-"""Messages share a frame up to this size; one larger message has a frame of its own. A socket that
-is full holds one frame more, in two copies, whatever its peer does."""
+"""Messages share a frame up to this size; one larger message has a frame of its own. A full socket
+holds at most one more frame, in two copies, even if its peer does not read."""
 
 CLOSE_PROTOCOL_ERROR: Final = 1002
 CLOSE_WRONG_TYPE: Final = 1003
@@ -43,11 +43,11 @@ CLOSE_TOO_BIG: Final = 1009
 
 
 class NotAMap:
-    """Stands for a map with a key twice, or for `$bytes` that are not base64."""
+    """Stands for a map with a duplicate key, or for `$bytes` that are not base64."""
 
 
 class Encoding(Protocol):
-    """How messages look as bytes."""
+    """How messages are encoded."""
 
     name: str
     """"msgpack" or "json"; the WebSocket subprotocol is `blackboard.v1+<name>`."""
@@ -57,7 +57,7 @@ class Encoding(Protocol):
     def pack(self, message: Any) -> bytes:
         """One message, or a part of one, as bytes. Values in it must have passed `value_out`.
 
-        Errors: InvalidRequest for an integer that the encoding does not have.
+        Errors: InvalidRequest for an integer that the encoding cannot represent.
         """
 
     def join(self, messages: Sequence[bytes]) -> bytes:
@@ -70,20 +70,20 @@ class Encoding(Protocol):
         """The messages of a frame. Errors: RemoteProtocolError."""
 
     def value_out(self, value: bytes) -> Any:
-        """An encoded value as `pack` wants it."""
+        """An encoded value in the form that `pack` takes."""
 
     def value_in(self, value: Any) -> bytes:
-        """What came for a value, encoded canonically. Errors: InvalidRequest, LimitExceeded."""
+        """A received value, encoded canonically. Errors: InvalidRequest, LimitExceeded."""
 
     def value_told(self, value: Any) -> bytes:
-        """A value as the service tells it, encoded; a client does not check it a second time.
+        """A value from the service, encoded. The client does not check it a second time.
 
         Errors: InvalidRequest, LimitExceeded.
         """
 
 
 def grouped(waiting: Sequence[bytes]) -> list[list[bytes]]:
-    """Packed messages by the frame that they go with, each within the limits, in their order."""
+    """Packed messages grouped into frames within the limits, in their order."""
     groups: list[list[bytes]] = [[]]
     size = 0
     for packed in waiting:
@@ -122,7 +122,7 @@ class _Msgpack:
 
     def split(self, frame: bytes) -> list[Any]:
         _check_size(frame)
-        # A smaller frame has no room for that many containers: it goes without the count.
+        # A smaller frame has no room for that many containers, so they need not be counted.
         count = _ObjectCount() if len(frame) > CONTAINERS_MAX else None
         try:
             messages = msgpack.unpackb(
@@ -139,7 +139,7 @@ class _Msgpack:
         return _checked(messages)
 
     def value_out(self, value: bytes) -> bytes:
-        return value if type(value) is bytes else bytes(value)  # one that was opened is more
+        return value if type(value) is bytes else bytes(value)  # a decrypted value is a subclass
 
     def value_in(self, value: Any) -> bytes:
         if type(value) is not bytes:
@@ -152,7 +152,7 @@ class _Msgpack:
             canonical = encode_value(
                 msgpack.unpackb(value, timestamp=3, ext_hook=_refuse_extension)
             )
-            if canonical != value:  # other bytes for the same value, or a key that stands twice
+            if canonical != value:  # not the canonical bytes, or a duplicate key
                 canonical = encode_value(msgpack.unpackb(value, object_pairs_hook=_map))
         except (ValueError, OverflowError, msgpack.UnpackException) as error:
             raise InvalidRequest(field="value", reason=f"not msgpack: {_brief(error)}") from error
@@ -197,14 +197,15 @@ class _Json:
 
 
 SEALED: Final = b"\xc1"
-"""What ciphertext begins with, and no value: exports carry it, in JSON as {"$sealed": base64}."""
+"""The first byte of ciphertext, with which no value begins. Exports contain ciphertext, in JSON as
+{"$sealed": base64}."""
 SEALED_BYTES_MAX: Final = VALUE_BYTES_MAX + 1024
-"""A value, and what sealing adds: a header with the id of the commit, nonce and tag."""
+"""A value, and what encryption adds: a header with the id of the commit, nonce and tag."""
 _SEALED_KEY: Final = "$sealed"
 
 
 def exported_out(value: bytes, encoding: Encoding) -> Any:
-    """A value of an export: as any other, but what is sealed stays so."""
+    """A value of an export: as any other value, but encrypted values stay encrypted."""
     if not value.startswith(SEALED):
         return encoding.value_out(value)
     return value if encoding.binary else {_SEALED_KEY: base64.b64encode(value).decode()}
@@ -245,7 +246,7 @@ def _is_canonical(value: bytes) -> bool:
 
 
 def _large_in(part: Any, name: str) -> str | None:
-    """The innermost name of an integer of more than 64 bits in `part`, which is `name`."""
+    """The innermost name of an integer of more than 64 bits in `part`, whose own name is `name`."""
     if isinstance(part, dict):
         found = (_large_in(member, key) for key, member in part.items())
     elif isinstance(part, list | tuple):

@@ -2,7 +2,7 @@
 
 Invariants
 - `read_x(write_x(x)) == x` in either encoding.
-- a reader returns the right nouns or raises RemoteProtocolError, whatever it is given.
+- A reader returns the right types or raises RemoteProtocolError, for any input.
 """
 
 from typing import Any, Final, NotRequired, TypedDict

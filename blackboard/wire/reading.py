@@ -1,15 +1,16 @@
-"""What a client makes of what the service sent: the inverse of `wire/answers.py`.
+"""Parses what the service sent: the inverse of `wire/answers.py`.
 
 Read strictly, field by field, without models: a watcher reads hundreds of thousands of these.
 
 Invariants
 - `read_x(write_x(x)) == x` in either encoding.
-- A public reader returns the right nouns or raises RemoteProtocolError, whatever it is given.
+- A public reader returns the right types or raises RemoteProtocolError, for any input.
 
-What a client usually gets, read in one step: receipts of commits, and changes of its watches.
+The most frequent messages are read in one step: receipts of commits, and changes of watches.
 
-As `commits.py` on the other side: a frame of nothing else is read straight into the nouns; any
-other frame is left to `frames.py` and `reading.py`, which know everything else, and what is wrong.
+A frame that contains only these is decoded directly into records, as the service does with commits
+(`requests.py`). Every other frame goes through `frames.py` and the readers here, which know all
+messages and say what is wrong.
 """
 
 from collections.abc import Sequence
@@ -44,7 +45,8 @@ _WRONG: Final = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 
 
 class from_peer:  # noqa: N801 - used as a statement
-    """`with from_peer("head"):` whatever goes wrong inside is the peer's fault."""
+    """`with from_peer("head"):` errors inside the block become RemoteProtocolError: the peer's
+    fault."""
 
     __slots__ = ("what",)
 
@@ -67,7 +69,7 @@ class from_peer:  # noqa: N801 - used as a statement
 
 
 def read_error(message: Any) -> BlackboardError:
-    """The error that a peer described; one that cannot be read is a RemoteProtocolError."""
+    """The error that a peer described; RemoteProtocolError if the description cannot be read."""
     data = message.get("data") if isinstance(message, dict) else None
     if isinstance(data, dict):
         code, values = data.get("code"), data.get("fields")
@@ -150,7 +152,7 @@ def read_str(message: Any, name: str) -> str:
 
 
 def read_optional_str(message: Any, name: str) -> str | None:
-    """A member that is a string, None if it is not there. Errors: RemoteProtocolError."""
+    """A member that is a string; None if it is absent. Errors: RemoteProtocolError."""
     with from_peer("message"):
         return _str(message, name) if name in message else None
 
@@ -168,7 +170,7 @@ def read_grounds(message: Any) -> tuple[tuple[str, int], ...]:
 
 
 def join_revisions(before: Sequence[LogEntry], after: Sequence[LogEntry]) -> list[LogEntry]:
-    """Put together what `answers.pack_revisions` took apart."""
+    """Join what `answers.pack_revisions` split."""
     if not before or not after or before[-1].revision != after[0].revision:
         return [*before, *after]
     first, more = before[-1], after[0]
@@ -185,7 +187,7 @@ def join_revisions(before: Sequence[LogEntry], after: Sequence[LogEntry]) -> lis
     return [*before[:-1], whole, *after[1:]]
 
 
-# --- parts; they raise whatever Python raises -----------------------------------------------------
+# --- parts; they raise Python's own errors -----------------------------------------------------
 
 
 def _int(message: Any, name: str) -> int:
@@ -222,7 +224,7 @@ def _entry(message: Any, encoding: Encoding) -> Entry:
 
 
 def read_author(message: Any) -> str:
-    """The signature of the author that a message tells. Errors: ValueError."""
+    """The signature of a message's author. Errors: ValueError."""
     name, account = _str(message, "author"), _account(message, _str(message, "author"))
     return signature(name, account)
 
@@ -236,7 +238,7 @@ def read_account(message: Any) -> str:
 
 
 def _account(message: Any, name: str) -> str:
-    """Services of before tell none."""
+    """Older services send no account."""
     return _checked_account(name, _str(message, "account") if "account" in message else "")
 
 
@@ -344,7 +346,7 @@ class RevisionNews(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
     account: str = ""
 
     def to_core(self) -> LogEntry:
-        """The same in the words of the core. Errors: ValueError for a digest that is none."""
+        """The same as a log entry. Errors: ValueError for an invalid digest."""
         return LogEntry(
             self.revision,
             self.time_ms,
@@ -359,20 +361,21 @@ class RevisionNews(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
 
 
 class ChangesNews(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
-    """`answers.ChangesMessage`, read; one that goes on in the next message is not usual."""
+    """`answers.ChangesMessage`, read; without `more`, which is rare and goes the other way."""
 
     watch: int
     position: str
     revisions: tuple[RevisionNews, ...]
 
     def to_core(self) -> tuple[int, Position, tuple[LogEntry, ...]]:
-        """Which watch, how far it is, and its revisions. Errors: ValueError, InvalidRequest."""
+        """The number of the watch, its position, and its revisions. Errors: ValueError,
+        InvalidRequest."""
         revisions = tuple([revision.to_core() for revision in self.revisions])
         return self.watch, Position.parse(self.position), revisions
 
 
 class News(Struct, forbid_unknown_fields=True, frozen=True, gc=False):
-    """A message: an answer with `id` and `result`, or `method` and `params`."""
+    """A message: an answer with `id` and `result`, or a notification with `method` and `params`."""
 
     id: int | None = None
     result: ReceiptNews | None = None
@@ -384,7 +387,8 @@ _decode: Final = msgspec.msgpack.Decoder(list[News]).decode
 
 
 def read_news(frame: bytes) -> list[News]:
-    """The messages of a msgpack frame of usual news; none for any other frame."""
+    """The messages of a msgpack frame that contains only receipts and changes; none for any other
+    frame."""
     if len(frame) > CONTAINERS_MAX:
         return []
     try:
@@ -394,7 +398,7 @@ def read_news(frame: bytes) -> list[News]:
 
 
 def read_receipt(message: Any) -> ReceiptNews:
-    """A receipt that was not news. Errors: ValueError."""
+    """A receipt from any other frame. Errors: ValueError."""
     try:
         return msgspec.convert(message, ReceiptNews)
     except msgspec.MsgspecError as error:
@@ -409,9 +413,8 @@ def pack_changes(
     *,
     more: bool = False,
 ) -> list[bytes]:
-    """What tells a watch of `answers.pack_revisions`; no pieces make a progress mark.
-
-    With `more`, the last piece goes on in messages to come.
+    """Messages to a watch with the pieces of `answers.pack_revisions`; without pieces, a progress
+    mark. With `more`, the last revision continues in later messages.
     """
     pack, join = encoding.pack, encoding.map
     params = {"watch": pack(watch), "position": pack(str(position))}

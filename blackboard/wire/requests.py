@@ -4,7 +4,7 @@
 whole frame of commits in one step, since no other request comes as often; it only ever says yes.
 
 Invariants
-- `parse` returns params or raises InvalidRequest or LimitExceeded, whatever it is given.
+- `parse` returns params or raises InvalidRequest or LimitExceeded, for any input.
 - An error names the path of the field and the reason, and never holds more than
   `_ECHO_CHARACTERS_MAX` characters of what came.
 - What `read_commits` takes, `parse` takes too, and it is the same commit.

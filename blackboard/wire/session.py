@@ -7,12 +7,12 @@
     CLOSED         -          -          CLOSED
 
 Invariants
-- `receive` returns events or raises RemoteProtocolError, whatever it is given; after raising, the
-  session is CLOSED.
+- `receive` returns events or raises RemoteProtocolError, for any input; after raising, the session
+  is CLOSED.
 - A request is answered at most once, under its own id; two requests in flight never share one.
-- Before the greeting nothing but one `hello` is taken, alone in a small frame.
-- What was queued leaves in the order of the calls, as few frames, each within the limits.
-- No clock, no socket, no task: `tick` is told the time.
+- Before the greeting only one `hello` is accepted, alone in a small frame.
+- Queued messages leave in the order of the calls, in as few frames as the limits allow.
+- No clock, no socket, no task: the caller passes the time to `tick`.
 """
 
 from collections import deque
@@ -60,14 +60,16 @@ if TYPE_CHECKING:
     pass
 
 HELLO_BYTES_MAX: Final = 16 * 1024
-"""The first frame: a token, and little more. Nobody is known yet who could be given more room."""
+"""The first frame: a token, and little more. The peer is not authenticated yet, so it gets little
+room."""
 REQUEST_ID_CHARACTERS_MAX: Final = 64
 FRAGMENTS_MAX: Final = 16
-"""Fragments of one delivery: four times what escaping can make of the largest commit."""
+"""Fragments of one delivery: four times as many as the largest commit takes with every character
+escaped."""
 
 
 class ConnectionState(StrEnum):
-    """Where a connection is."""
+    """The state of a connection."""
 
     HELLO = "hello"
     READY = "ready"
@@ -76,7 +78,7 @@ class ConnectionState(StrEnum):
 
 
 class Transition(StrEnum):
-    """What moves a connection on."""
+    """What changes the state of a connection."""
 
     GREETED = "greeted"
     DRAINED = "drained"
@@ -101,7 +103,7 @@ RequestId = int | str
 
 
 class HelloReceived(Struct, frozen=True):
-    """Server: somebody wants in. Answer with `welcome` or `turn_away`."""
+    """Server: a peer wants to connect. Answer with `welcome` or `turn_away`."""
 
     id: RequestId
     params: HelloParams
@@ -115,7 +117,8 @@ class RequestReceived(Struct, frozen=True):
 
 
 class RequestRefused(Struct, frozen=True):
-    """Server: something that is no request, or none now. It has been answered already."""
+    """Server: something that is not a valid request, or not valid now. It has been answered
+    already."""
 
     id: RequestId | None
     error: BlackboardError
@@ -136,7 +139,7 @@ class Failed(Struct, frozen=True):
 
 
 class Changed(Struct, frozen=True):
-    """Client: what watch number `watch` gets; without revisions it is a progress mark."""
+    """Client: a delivery of watch number `watch`; without revisions it is a progress mark."""
 
     watch: int
     position: Position
@@ -144,14 +147,14 @@ class Changed(Struct, frozen=True):
 
 
 class Cancelled(Struct, frozen=True):
-    """Client: watch number `watch` is over because of `error`."""
+    """Client: watch number `watch` ended because of `error`."""
 
     watch: int
     error: BlackboardError
 
 
 class Draining(Struct, frozen=True):
-    """Client: the service stops soon; it takes no new requests on this connection."""
+    """Client: the service stops soon and accepts no new requests on this connection."""
 
 
 ServerEvent = HelloReceived | RequestReceived | RequestRefused
@@ -169,13 +172,13 @@ class _Session:
         """Bytes that `bytes_to_send` would return now."""
 
     def close(self) -> None:
-        """End the session: nothing is taken any more, and what waits is not sent."""
+        """End the session: no more frames are accepted, and waiting messages are not sent."""
         self._move(Transition.CLOSED)
         self._outgoing.clear()
         self.outgoing_bytes = 0
 
     def bytes_to_send(self) -> list[bytes]:
-        """Everything that waits, as frames; they are the caller's to send, in this order."""
+        """All waiting messages, as frames. The caller must send them in this order."""
         frames: list[bytes] = []
         waiting, join = self._outgoing, self.encoding.join
         if self.outgoing_bytes <= FRAME_JOIN_BYTES and len(waiting) <= MESSAGES_PER_FRAME_MAX:
@@ -214,7 +217,7 @@ class _Session:
 
 
 class ServerSession(_Session):
-    """The side that answers."""
+    """The server's side of a connection."""
 
     def __init__(self, encoding: Encoding, now_ms: Milliseconds) -> None:
         super().__init__(encoding)
@@ -223,18 +226,18 @@ class ServerSession(_Session):
 
     @classmethod
     def greeted(cls, encoding: Encoding) -> Self:
-        """A session whose peer is known already: for requests that come without a connection."""
+        """A session whose peer is already authenticated: for requests without a connection."""
         session = cls(encoding, 0)
         session._move(Transition.GREETED)
         return session
 
     @property
     def in_flight(self) -> int:
-        """Requests that were received and not answered yet."""
+        """The number of requests that were received and not answered yet."""
         return len(self._in_flight)
 
     def tick(self, now_ms: Milliseconds) -> Milliseconds | None:
-        """The time to call again, None when there is nothing to wait for any more.
+        """Returns when to call again; None when there is nothing left to wait for.
 
         Errors: RemoteProtocolError when the greeting did not come in HANDSHAKE_TIMEOUT_MS.
         """
@@ -252,7 +255,7 @@ class ServerSession(_Session):
         return commits or [self._receive(message) for message in self._split(frame)]
 
     def _receive_commits(self, frame: bytes) -> list[ServerEvent]:
-        """The events of a frame of usual commits, none for any other frame."""
+        """The events of a frame that contains only plain commits; none for any other frame."""
         if self.state is not ConnectionState.READY or self.encoding is not MSGPACK:
             return []
         requests = read_commits(frame)
@@ -303,12 +306,12 @@ class ServerSession(_Session):
             raise InvalidRequest(field="method", reason="hello comes once, first")
 
     def welcome(self, number: RequestId, result: Any) -> None:
-        """Let the peer in."""
+        """Accept the peer."""
         self._move(Transition.GREETED)
         self.respond(number, result)
 
     def respond(self, number: RequestId, result: Any) -> None:
-        """Answer a request; with an error, if the result does not fit a frame."""
+        """Answer a request; with an error if the result does not fit into a frame."""
         self._in_flight.discard(number)
         self._answer(number, "result", result)
 
@@ -320,7 +323,7 @@ class ServerSession(_Session):
     def send_changes(
         self, watch: int, position: Position, pieces: Sequence[bytes], *, more: bool = False
     ) -> None:
-        """Send a watch what `answers.pack_revisions` made; no pieces make a progress mark."""
+        """Send to a watch what `answers.pack_revisions` made; without pieces, a progress mark."""
         self.send_packed(pack_changes(watch, position, pieces, self.encoding, more=more))
 
     def send_packed(self, messages: Sequence[bytes]) -> None:
@@ -329,7 +332,7 @@ class ServerSession(_Session):
             self._send(message)
 
     def send_cancelled(self, watch: int, error: BlackboardError) -> None:
-        """Tell a watch why it is over."""
+        """Send a watch the reason why it ended."""
         params = {"watch": watch, "error": write_error(error)}
         self._send(self.encoding.pack({"method": "cancelled", "params": params}))
 
@@ -370,7 +373,7 @@ class _Fragments:
 
 
 class ClientSession(_Session):
-    """The side that asks."""
+    """The client's side of a connection."""
 
     def __init__(self, encoding: Encoding) -> None:
         super().__init__(encoding)
@@ -381,7 +384,7 @@ class ClientSession(_Session):
 
     @property
     def in_flight(self) -> int:
-        """Requests that were sent and not answered yet."""
+        """The number of requests that were sent and not answered yet."""
         return len(self._in_flight)
 
     def send_hello(self, params: dict[str, Any]) -> int:
@@ -429,7 +432,8 @@ class ClientSession(_Session):
         return events
 
     def _receive_news(self, frame: bytes) -> list[ClientEvent]:
-        """The events of a frame of usual news, none for any other frame."""
+        """The events of a frame that contains only receipts and changes; none for any other
+        frame."""
         if (
             self.state is not ConnectionState.READY
             or self.encoding is not MSGPACK

@@ -1,8 +1,8 @@
 """The y-websocket protocol: what document peers say to each other, as bytes.
 
 A frame holds one message or several. The first byte names the kind: 0 sync, 1 awareness (who is
-there), 2 a refusal, 3 "who is there?". Sync goes: each side tells its state (step 1) and gets what
-it lacks (step 2); from then on, updates.
+there), 2 a refusal, 3 "who is there?". To sync, each side sends its state (step 1) and gets what it
+lacks (step 2); after that, both send updates.
 
 Source: y-protocols/PROTOCOL.md, sync.js, awareness.js; y-websocket/src/y-websocket.js.
 """
@@ -34,14 +34,14 @@ QUERY_AWARENESS: Final = bytes((_QUERY,))
 
 @dataclass(frozen=True, slots=True)
 class Step1:
-    """The peer knows `state`, and asks for what it lacks."""
+    """The peer has `state`, and requests what it lacks."""
 
     state: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Step2:
-    """What we lacked when we told our state."""
+    """The answer to our step 1: what we lacked."""
 
     update: bytes
 
@@ -55,7 +55,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class AwarenessState:
-    """What a client tells of itself, as JSON; None = it is gone. The greater `clock` counts."""
+    """A client's state, as JSON; None = it is gone. The state with the greatest `clock` counts."""
 
     client: int
     clock: int
@@ -76,8 +76,8 @@ class QueryAwareness:
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """An edit of the peer met one of `clients`, made at the same time: in the text at the path
-    `text`, from `start` to `end` (code points, as merged)."""
+    """An edit of the peer overlapped a concurrent one of `clients`, in the text at the path `text`,
+    from `start` to `end` (code points, as merged)."""
 
     text: str
     start: int
@@ -157,7 +157,7 @@ def _presence(reader: Reader) -> AwarenessState:
 
 
 def write_json(state: object) -> str:
-    """What a client tells of itself. Errors: InvalidRequest, LimitExceeded."""
+    """A client's state as JSON. Errors: InvalidRequest, LimitExceeded."""
     try:
         text = json.dumps(state, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -205,7 +205,7 @@ def write_met(met: Met) -> bytes:
 
 
 # --- how the service ends a connection ------------------------------------------------------------
-# y-websocket takes 4400..4499 for final; after any other code it comes back by itself.
+# y-websocket treats 4400..4499 as final; after any other code it reconnects by itself.
 
 CLOSE_RESTART: Final = 1012
 CLOSE_TRY_LATER: Final = 1013
@@ -221,4 +221,5 @@ CLOSE_BY_CAUSE: Final = {
     "too_slow": CLOSE_TRY_LATER,
     "closed": CLOSE_RESTART,
 }
-"""By the cause of a DocumentRefused. A client with a gap comes back and sends everything."""
+"""Close codes by the cause of a DocumentRefused. A client with a gap reconnects and sends
+everything."""

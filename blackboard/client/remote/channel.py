@@ -1,4 +1,4 @@
-"""One WebSocket of the client, kept up: requests, answers, and whose watch a change is for.
+"""The client's WebSocket, which it reconnects: requests, answers, and changes of watches.
 
 Invariants
 - one task, the keeper, owns the socket: it connects, greets, reads, and connects again.
@@ -56,9 +56,9 @@ log = logging.getLogger(__name__)
 
 _PAUSE_S_MIN: Final = 0.05
 _FIRST_PAUSE_MS: Final = 500
-"""The longest pause before the first connection: somebody waits for it."""
+"""The longest pause before the first connection: a caller waits for it."""
 _ASKED_MAX: Final = REQUESTS_IN_FLIGHT_MAX - 2 * WATCHES_PER_CONNECTION_MAX
-"""Requests in flight; the rest of what the service allows is kept for `tell`."""
+"""Requests in flight; the rest of what the service allows is reserved for `tell`."""
 
 
 class LostError(Exception):
@@ -97,7 +97,7 @@ class Open(Protocol):
 
 
 Dial = Callable[[Address, str | None], AbstractAsyncContextManager[Open]]
-"""How a WebSocket to an address is made, with a token. Errors: those that `translated` knows."""
+"""Opens a WebSocket to an address, with a token. Errors: those that `translated` knows."""
 
 
 class Watching(Protocol):
@@ -107,10 +107,10 @@ class Watching(Protocol):
         """Take a delivery."""
 
     def lose(self) -> None:
-        """The watch is gone, for a reason that passes."""
+        """The watch was lost for a temporary reason."""
 
     def fail(self, error: BlackboardError) -> None:
-        """The watch is over."""
+        """The watch has ended with `error`."""
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ class Channel:
         self._address, self._is_closed = address, False
         self._dial = dial or partial(connect, limits=limits.connection)
         self._loop = asyncio.get_running_loop()
-        self._session: ClientSession | None = None  # set while requests can be sent
+        self._session: ClientSession | None = None  # not None while requests can be sent
         self._requests: dict[int, _Request] = {}
         self._unwritten: list[_Request] = []
         self._streams: dict[int, Watching] = {}
@@ -149,14 +149,14 @@ class Channel:
         self._refusal: BlackboardError | None = None
         self._wake = asyncio.Event()
         self._demand = asyncio.Event()
-        self._turn: asyncio.Event | None = None  # while a request waits to look again
+        self._turn: asyncio.Event | None = None  # while a request waits for the connection
         self._timer: asyncio.TimerHandle | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._first: asyncio.Future[None] | None = None
         self._first_by_s = 0.0
 
     async def open(self, wait_ms: Milliseconds = 0) -> None:
-        """Connect for the first time; a service that does not answer may take `wait_ms` to start.
+        """Connect for the first time. A service that does not answer gets `wait_ms` to start.
 
         Errors: those of `blackboard.connect`.
         """
@@ -193,10 +193,10 @@ class Channel:
     async def ask(
         self, method: str, params: dict[str, Any], timeout_ms: Milliseconds | None = None
     ) -> Any:
-        """Send one request and wait for its result, for at most `timeout_ms`, or as long as usual.
+        """Send one request and wait for its result, for at most `timeout_ms`, or the usual limit.
 
-        Errors: what the service answers; Unavailable when there was no connection to send it on for
-        `patience_ms`; LostError when the answer cannot come any more, or did not in time.
+        Errors: the error that the service answers; Unavailable when there was no connection for
+        `patience_ms`; LostError when the answer can no longer come, or did not come in time.
         """
         if timeout_ms is None:
             timeout_ms = self.limits.connection.request_timeout_ms
@@ -214,14 +214,15 @@ class Channel:
             self._requests.pop(number, None)
 
     def _time_out_at(self, deadline_s: float) -> None:
-        """See that `_time_out` runs then: one timer for all requests costs a tenth of one each."""
+        """Make `_time_out` run at that time. One timer for all requests costs a tenth of one per
+        request."""
         if self._timer is None or deadline_s < self._timer.when():
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = self._loop.call_at(deadline_s, self._time_out)
 
     def _time_out(self) -> None:
-        """End the requests that waited too long."""
+        """Fail the requests that waited too long."""
         now_s = self._loop.time()
         self._timer = None
         for request in self._requests.values():
@@ -232,13 +233,13 @@ class Channel:
                 request.answer.set_exception(LostError(reason, written=request.written))
 
     def tell(self, method: str, params: dict[str, Any]) -> None:
-        """Send a request whose answer nobody wants, if there is a connection now."""
+        """Send a request without waiting for its answer, if there is a connection now."""
         if self._session is not None and self._session.in_flight < REQUESTS_IN_FLIGHT_MAX:
             self._session.send_request(method, params)
             self._wake.set()
 
     async def insist(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try `attempt` again while it is lost or Unavailable, until `patience_ms` have passed.
+        """Repeat `attempt` while it is lost or Unavailable, until `patience_ms` have passed.
 
         Errors: Unavailable then; every other error of `attempt` at once.
         """
@@ -257,7 +258,8 @@ class Channel:
             await asyncio.sleep(rest_s)
 
     async def _ready(self) -> ClientSession:
-        """The session, once one more request can be sent. Errors: Unavailable; the refusal."""
+        """Wait until one more request can be sent; returns the session. Errors: Unavailable; the
+        refusal."""
         session = self._session
         if session is not None and session.in_flight < _ASKED_MAX:
             return session
@@ -278,13 +280,13 @@ class Channel:
     # --- watches ----------------------------------------------------------------------------------
 
     def add_watch(self, stream: Watching) -> int:
-        """A new number, whose changes go to `stream` while this connection lasts."""
+        """A new watch number, whose changes go to `stream` while this connection lasts."""
         self._last_watch += 1
         self._streams[self._last_watch] = stream
         return self._last_watch
 
     def drop_watch(self, number: int) -> None:
-        """Forget a number, and let the service forget it."""
+        """Forget a watch number, and end the watch on the service."""
         if self._streams.pop(number, None) is not None:
             self.tell("unwatch", {"watch": number})
 
@@ -316,11 +318,11 @@ class Channel:
         return self._is_first() and in_time and may_pass(error, self.url)
 
     def _is_first(self) -> bool:
-        """Whether somebody waits for the first connection."""
+        """Whether a caller waits for the first connection."""
         return self._first is not None and not self._first.done()
 
     def _ended(self, keeper: "asyncio.Task[None]") -> None:
-        """Nobody waits for a connection that a fault of ours has ended."""
+        """The keeper ended. If that was a bug of ours, fail what waits for the connection."""
         error = None if keeper.cancelled() else keeper.exception()
         if error is not None:
             log.error("the connection failed", exc_info=error)
@@ -352,7 +354,7 @@ class Channel:
             raise events[0].error
         if not isinstance(events[0], Answered):
             raise RemoteProtocolError("something else came before the answer to hello")
-        if any(isinstance(event, Draining) for event in events[1:]):  # in the same frame
+        if any(isinstance(event, Draining) for event in events[1:]):  # sent in the same frame
             raise Unavailable(what=self.url, reason="the service is stopping")
         self.agent = reading.read_str(events[0].result, "agent")
         self.account = reading.read_optional_str(events[0].result, "account")
@@ -375,7 +377,8 @@ class Channel:
                 socket.take = None
                 socket.transport.abort()
 
-        # What came before this line is in the socket's queue: the loop below empties it first.
+        # What arrived before this line is in the socket's queue, which the loop below empties
+        # first.
         socket.take = take
         try:
             while True:
@@ -391,7 +394,7 @@ class Channel:
             await asyncio.gather(writer, refresher, return_exceptions=True)
 
     async def _refresh(self) -> None:
-        """Before each token runs out, go on with the next one, if there is a source of them."""
+        """Before each token expires, switch to the next one, if there is a source of tokens."""
         if not callable(self._address.token):
             return
         percent = self.limits.client.token_refresh_percent
@@ -403,8 +406,8 @@ class Channel:
                 params = {"token": await self._address.fresh_token()}
                 identity = await self.ask("refresh", params)
         except (BlackboardError, LostError, OSError) as error:
-            # The service closes the connection when the token runs out; then a new one is asked
-            # for, and if that is no better the caller is told why.
+            # The service closes the connection when the token expires. Then the source is called
+            # again; if that fails too, the caller gets the error.
             log.warning("the token was not refreshed: %s", error)
 
     async def _write(self, socket: Open, session: ClientSession) -> None:
@@ -457,7 +460,7 @@ class Channel:
             stream.fail(event.error)
 
     def _advance(self) -> None:
-        """Wake everybody who waits for the connection."""
+        """Wake all tasks that wait for the connection."""
         turn, self._turn = self._turn, None
         if turn is not None:
             turn.set()
@@ -496,7 +499,7 @@ class Channel:
 
 
 def _fresh(error: BlackboardError) -> BlackboardError:
-    """A copy of the error for another task, because a raised one carries its traceback."""
+    """A copy of the error for another task, because a raised error carries its traceback."""
     return type(error)(**error.fields())
 
 

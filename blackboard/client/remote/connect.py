@@ -1,4 +1,4 @@
-"""How a client comes to a service: its address, the WebSocket, and why a connection ended."""
+"""How a client connects to a service: the address, the WebSocket, and why a connection ended."""
 
 import contextlib
 import ipaddress
@@ -29,31 +29,31 @@ from blackboard.errors import (
 from blackboard.limits import DEFAULT, FRAME_BYTES_MAX, ConnectionLimits
 
 TokenSource = Callable[[], str | Awaitable[str]]
-"""Gives a token whenever one is needed: when connecting, and before the one in use runs out."""
+"""Returns a token whenever one is needed: to connect, and before the one in use expires."""
 
 _SUBPROTOCOL: Final = Subprotocol("blackboard.v1+msgpack")
 _CLOSE_TIMEOUT_S: Final = 1.0
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
-"""How OpenSSL calls an answer that is not TLS."""
+"""OpenSSL's names for an answer that is not TLS."""
 _CLOSE_UNAUTHENTICATED: Final = 4401
 _CLOSE_FORBIDDEN: Final = 4403
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a service is, and as whom to come."""
+    """The address of a service, and the credentials to connect with."""
 
     url: str
     token: "str | TokenSource | None" = field(default=None, repr=False)
     agent: str | None = None
     ca: Path | None = None
-    """A PEM file of certificates: the service's must be signed by one of them. None = by one that
-    this machine trusts."""
+    """A PEM file of the authorities that may sign the service's certificate. None = those that this
+    machine trusts."""
 
     async def fresh_token(self) -> str | None:
-        """The token to come with now: a source is asked each time.
+        """The token to connect with now; a source is called each time.
 
-        Errors: Unavailable when the source raises something: it may have one the next time.
+        Errors: Unavailable when the source raises an error: it may have a token the next time.
         """
         if self.token is None or isinstance(self.token, str):
             return self.token
@@ -62,7 +62,7 @@ class Address:
             return found if isinstance(found, str) else await found
         except BlackboardError:
             raise
-        except Exception as error:  # of somebody else's code, which may raise anything
+        except Exception as error:  # the source is user code, which may raise anything
             reason = f"{type(error).__name__}: {error}"
             raise Unavailable(what="the source of tokens", reason=reason) from error
 
@@ -70,7 +70,7 @@ class Address:
     def websocket(self) -> str:
         """The WebSocket's URL: `http` becomes `ws`, and the path ends in `/v1`.
 
-        Errors: InvalidRequest for something that is no such URL.
+        Errors: InvalidRequest for any other URL.
         """
         try:
             parts = urlsplit(self.url)
@@ -93,8 +93,8 @@ class Address:
     def tls(self) -> ssl.SSLContext | bool | None:
         """How to check the service's certificate, as websockets takes it; None without TLS.
 
-        The file is read each time, so that a new one counts from the next connection on.
-        Errors: InvalidRequest when it cannot be read, or holds no certificate.
+        The file is read each time, so that the next connection uses a new one.
+        Errors: InvalidRequest when it cannot be read or contains no certificate.
         """
         if not self.is_encrypted:
             return None
@@ -108,7 +108,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it is on this machine: then no proxy is asked."""
+        """Whether it is on this machine: then no proxy is used."""
         host = urlsplit(self.url).hostname or ""
         with contextlib.suppress(ValueError):
             return ipaddress.ip_address(host).is_loopback
@@ -116,19 +116,19 @@ class Address:
 
 
 class ClientSocket(ClientConnection):
-    """A WebSocket that hands a message on as it comes, to `take` if that is set.
+    """A WebSocket that passes each message to `take` when it arrives, if `take` is set.
 
-    A task that waits for each message would double what it costs to read one.
+    A task that waits for each message would double the cost of reading it.
     """
 
     take: Callable[[bytes], None] | None = None
 
     def process_event(self, event: Event) -> None:
-        """Called by websockets for whatever comes in."""
+        """Called by websockets for every incoming event."""
         if self.take is not None and isinstance(event, Frame) and event.opcode in DATA_OPCODES:
             if event.opcode is Opcode.BINARY and event.fin:
                 return self.take(bytes(event.data))
-            self.take = None  # fragments: from here on, `recv` puts messages together
+            self.take = None  # fragments: from here on, `recv` assembles messages
         return super().process_event(event)
 
 
@@ -158,7 +158,7 @@ async def connect(
 
 
 def translated(error: Exception, url: str) -> BlackboardError:
-    """What the end of a connection means: Unavailable if it may be better next time."""
+    """The error for the end of a connection: Unavailable if the next attempt may succeed."""
     if isinstance(error, InvalidStatus):
         return _translated_status(error, url)
     if isinstance(error, InvalidURI):
@@ -171,10 +171,10 @@ def translated(error: Exception, url: str) -> BlackboardError:
 
 
 def may_pass(error: Exception, url: str) -> bool:
-    """Whether the next attempt to connect may do better: the service at `url` may be starting.
+    """Whether the next attempt to connect may succeed: the service at `url` may be starting.
 
-    A name that leads nowhere, a certificate that is not accepted, something that is no such service
-    and a refusal stay as they are; what a source of tokens raises is for the caller at once.
+    An unknown host, a certificate that is not accepted, a server that is not this service and a
+    refusal will not change. The error of a token source is raised to the caller at once.
     """
     if isinstance(error, ssl.SSLError | socket.gaierror | InvalidMessage | BadStatusLine):
         return False
@@ -183,7 +183,8 @@ def may_pass(error: Exception, url: str) -> bool:
 
 
 def reason_of(error: Exception, url: str) -> str:
-    """Why there is no connection to `url`, in words; of TLS without OpenSSL's."""
+    """Why there is no connection to `url`, in words. TLS errors are described without OpenSSL's
+    jargon."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError) and error.reason in _NO_TLS:
@@ -194,7 +195,7 @@ def reason_of(error: Exception, url: str) -> str:
 
 
 def _without_place(text: str) -> str:
-    """What OpenSSL says, without the line of its source."""
+    """OpenSSL's message without the line of its source code."""
     return re.sub(r" \(_ssl\.c:\d+\)", "", text)
 
 
@@ -209,7 +210,7 @@ def _translated_status(error: InvalidStatus, url: str) -> BlackboardError:
 
 
 def _reason(body: bytes | bytearray) -> str:
-    """What a service, or whatever answered in its place, says of its refusal."""
+    """The reason that the service, or another server in its place, gave for its refusal."""
     try:
         return str(json.loads(body)["reason"])
     except (ValueError, TypeError, KeyError):

@@ -1,6 +1,6 @@
-"""The client's connection to one document: a `Pipe` (client/link.py) over a WebSocket of its own.
+"""The client's connection to one document: a `Pipe` (client/link.py) over a separate WebSocket.
 
-It does not come back by itself; a `Document` opens the next one.
+It does not reconnect; a `Document` opens the next one.
 """
 
 import time
@@ -45,7 +45,7 @@ async def open_document(
     *,
     limits: ConnectionLimits = DEFAULT.connection,
 ) -> AsyncIterator["RemotePipe"]:
-    """Connect to a document. Errors: Unavailable; InvalidRequest for a key that is none."""
+    """Connect to a document. Errors: Unavailable; InvalidRequest for an invalid key."""
     path = f"{address.websocket}/boards/{quote(board)}/docs/{quote(check_document(key))}"
     name = agent or address.agent
     url = f"{path}?agent={quote(name)}" if name else path
@@ -80,12 +80,12 @@ def document_token(
     can_edit: bool = True,
     ttl_ms: Milliseconds = DOCUMENT_TOKEN_TTL_MS_MAX,
 ) -> str:
-    """What a stock client may have in its URL: your `token`, narrowed to the document at `key`.
+    """A token that a stock client may have in its URL: `token`, narrowed to the document at `key`.
 
-    Nobody is asked: whoever has a token can narrow it. It is good for `ttl_ms` at most, and for
-    the same agent. Errors: InvalidRequest when `token` allows less, or is none.
+    Tokens are narrowed offline, without the service. The new token is valid for at most `ttl_ms`,
+    and for the same agent. Errors: InvalidRequest when `token` allows less, or is not a token.
     """
-    # What reads and writes tokens takes long to load, and most clients of documents narrow none.
+    # Imported here because it loads slowly, and most clients of documents narrow no tokens.
     from blackboard.integrity.tokens import attenuate
 
     rights = {Right.READ, Right.APPEND} if can_edit else {Right.READ}
@@ -104,7 +104,7 @@ class RemotePipe:
         self._was_let_in = False
 
     async def send(self, frame: bytes) -> None:
-        """As `Pipe.send`. Errors: also DocumentRefused for what no frame can hold."""
+        """As `Pipe.send`. Errors: also DocumentRefused for what does not fit into a frame."""
         if len(frame) > FRAME_BYTES_MAX:
             raise DocumentRefused(self._key, "too_large", f"an update of {len(frame)} bytes")
         try:
@@ -126,8 +126,8 @@ class RemotePipe:
         await self._socket.wait_closed()
 
     def _failure(self, closed: ConnectionClosed) -> BlackboardError:
-        """What the close code and its reason say. A token that ran out in use is Unavailable if
-        there are more: the next connection comes with a new one, and nothing is lost."""
+        """The error for a close code and its reason. For an expired token it is Unavailable if
+        there is a source of tokens: the next connection gets a new one, and nothing is lost."""
         frame = closed.rcvd
         if frame is None:
             return Unavailable(what=f"document {self._key}", reason=str(closed))

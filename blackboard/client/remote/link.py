@@ -1,14 +1,14 @@
-"""The client: a `Transport` (client/link.py) over one WebSocket, which it keeps up.
+"""The client: a `Transport` (client/link.py) over one WebSocket, which it reconnects.
 
     async with blackboard.connect("ws://127.0.0.1:7420", token=token) as client:
         board = client.board("expansion")
 
-When the connection breaks, reads are repeated; a commit that was sent raises OutcomeUnknown, one
-that was not raises Unavailable (a Board resolves both, with the commit's id); other changes are
-repeated under the same request id, and raise OutcomeUnknown if that does not help; watches resume,
-and the iteration does not notice.
+When the connection breaks, reads are repeated. A commit raises OutcomeUnknown if it was sent, else
+Unavailable (a Board resolves both, with the commit's id). Other changes are repeated with the same
+request id, and raise OutcomeUnknown if that fails. Watches resume, and their iteration continues
+without a gap.
 
-The part of the client's link that looks back: requests about the past over a `Channel`.
+Requests for the history of a board are here, too.
 """
 
 import os
@@ -142,8 +142,8 @@ def _address(
 class RemoteTransport:
     """A `Transport` over a `Channel`, as the agent of the connection or as `agent`.
 
-    A repeated request carries the same id. The beginning and the pages of an import change nothing
-    yet: the board appears only with its end.
+    A repeated request carries the same id. The start and the pages of an import change nothing yet:
+    the board appears only when the import ends.
     """
 
     def __init__(self, channel: Channel, agent: str | None = None) -> None:
@@ -430,7 +430,7 @@ class RemoteTransport:
         await self._channel.aclose()
 
     def _written(self, params: Params) -> dict[str, Any]:
-        """A request as a message, for the agent that this link acts as."""
+        """The message of a request, for the agent that this link acts as."""
         message = write_request(params, MSGPACK)
         if self._agent is not None:
             message["agent"] = self._agent
@@ -443,10 +443,11 @@ class RemoteTransport:
         )
 
     async def _do(self, params: Params, patience_ms: Milliseconds | None = None) -> Any:
-        """As `_ask`, for what changes something. Errors: OutcomeUnknown when it may be done.
+        """As `_ask`, for requests that change something. Errors: OutcomeUnknown when it may have
+        been done.
 
-        Once an attempt may have got through, neither "not done" nor a refusal of a later one undoes
-        it: the first may have taken effect, or still be under way.
+        Once an attempt may have reached the service, a later attempt that fails or is refused
+        proves nothing: the first may have taken effect, or may still be on its way.
         """
         message, limit_ms = self._written(params), patience_ms or self._answer_ms
         doubts: list[str] = []
@@ -472,7 +473,7 @@ class RemoteTransport:
 
     @property
     def _answer_ms(self) -> Milliseconds:
-        """How long an answer may take that does not go over a whole board."""
+        """How long the answer may take to a request that does not process a whole board."""
         return min(self.limits.connection.request_timeout_ms, self._channel.patience_ms)
 
 

@@ -1,9 +1,9 @@
-"""One watch of the client: a buffer that is bounded, over a log that is not.
+"""One watch of the client: a bounded buffer over the log.
 
 Invariants
-- deliveries are handed out once, in order, without a gap, across lost connections and overflows:
-  a new watch always begins at `_edge`, the position after the last delivery that was buffered.
-- the buffer holds at most one delivery beyond WATCH_QUEUE_CHANGES_MAX changes or
+- Deliveries are handed out once, in order, without a gap, across lost connections and overflows: a
+  new watch always begins at `_edge`, the position after the last buffered delivery.
+- The buffer holds at most one delivery beyond WATCH_QUEUE_CHANGES_MAX changes or
   WATCH_QUEUE_BYTES_MAX bytes. When the iteration is slower than the service, the watch is ended,
   and started again once the buffer is empty: the log is the buffer.
 """
@@ -55,10 +55,10 @@ class RemoteStream:
             raise LocalProtocolError(reason="the watch is not open yet")
         return self._position
 
-    # --- for whoever watches ----------------------------------------------------------------------
+    # --- for the watcher ----------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Begin, or begin again, at the edge of what was buffered.
+        """Open the watch, or reopen it after the last buffered delivery.
 
         Errors: Compacted, RolledBack, FutureRevision, AccessDenied; Unavailable after the channel's
         patience.
@@ -66,11 +66,11 @@ class RemoteStream:
         start = await self._channel.insist(self._begin)
         if self._position is None:
             self._position = start
-        if self._edge is None:  # nothing was pushed yet
+        if self._edge is None:  # nothing was buffered yet
             self._edge = start
 
     async def _begin(self) -> Position:
-        """One attempt, on the present connection."""
+        """One attempt to open the watch, on the present connection."""
         self._number = number = self._channel.add_watch(self)
         params = {**self._params, "watch": number, "after": self._edge and str(self._edge)}
         try:
@@ -118,7 +118,7 @@ class RemoteStream:
     # --- for the channel --------------------------------------------------------------------------
 
     def push(self, changed: Changed) -> None:
-        """Buffer what came; when that is too much, give the watch up until there is room."""
+        """Buffer a delivery. When the buffer is full, end the watch until there is room."""
         delivery = Delivery(changed.revisions, changed.position)
         if not changed.revisions:
             self._mark_wanted = False
@@ -139,13 +139,13 @@ class RemoteStream:
         self._news.set()
 
     def fail(self, error: BlackboardError) -> None:
-        """The watch is over: the iteration ends with `error` after what was buffered."""
+        """End the watch: the iteration raises `error` after the buffered deliveries."""
         self._number = None
         self._failure = error
         self._news.set()
 
     def lose(self) -> None:
-        """The watch is gone with its connection; it begins again when the buffer is empty."""
+        """The watch was lost with its connection. It is reopened when the buffer is empty."""
         self._number = None
         self._news.set()
 

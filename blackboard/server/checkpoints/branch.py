@@ -4,10 +4,10 @@ The archive comes first (it shares the history, at a cost that depends on the ch
 then the engine gets the entries, page by page, and has the board completely or not at all.
 
 Invariants
-- a board that exists is never touched: neither in the engine nor in the archive.
+- A board that exists is never touched: neither in the engine nor in the archive.
 - The branch is made only if its content has the archived digests of that moment.
-- two branches to one name take turns, by a lease in the archive; if that runs out, the archive is
-  corrected according to `system/origin`.
+- Two branches to one name take turns, by a lease in the archive. If the lease runs out, the archive
+  is corrected according to `system/origin`.
 """
 
 import asyncio

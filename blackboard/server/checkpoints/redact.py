@@ -8,7 +8,7 @@ archived revision, so that only the archive has the history, and the values are 
 Invariants
 - A recorded redaction is finished, by this service or by the next one.
 - No commit is refused: each board is held for a moment while its log is cut, as for a restore.
-- Repeated, it does what is left, or nothing.
+- A repeated redaction does only what is left to do.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ within seconds."""
 _BEGUN: Final = "begun"
 _DONE: Final = "done"
 _PART: Final = "part"
-"""Of a redaction that is recorded as begun, or done, on another board."""
+"""The state of a redaction whose record is on another board."""
 _TRIES: Final = 10
 """Attempts, when a board was restored or a branch was made in the meantime."""
 _ARCHIVED_MS: Final = 3 * ARCHIVE_LEASE_MS
@@ -72,7 +72,7 @@ class Redactions:
 
     @classmethod
     def of(cls, boards: Boards) -> Self:
-        """Those of a process."""
+        """The redactions of the process that serves `boards`."""
         if boards.redactions is None:
             boards.redactions = cls(boards)
         assert isinstance(boards.redactions, cls)

@@ -1,17 +1,17 @@
 """Restore: the content of an earlier revision comes back, as one new revision.
 
 The difference between then and now is computed beside the board, from the archive and the tail of
-the log, while other commits continue; then one commit switches, which is accepted only if there was
-no other commit since. The cost depends on the changes, not on the size of the board. After
-RESTORE_ATTEMPTS_MAX tries on a busy board, and at once for a large restore, other commits have to
-wait, for at most HOLD_MS_MAX.
+the log, while other commits continue; then one commit applies it, which is accepted only if there
+was no other commit since. The cost depends on the changes, not on the size of the board. After
+RESTORE_ATTEMPTS_MAX attempts on a busy board, and at once for a large restore, other commits are
+held, for at most HOLD_MS_MAX.
 
 Invariants
 - The restore is one atomic commit, and no commit of the old epoch follows it.
 - The same commit puts an entry with its answer, which a repeated request finds.
-- the difference leads from the archive's sums of the present to its digests of the target, if it
+- The difference leads from the archive's sums of the present to its digests of the target, if it
   has them; otherwise nothing is restored.
-- the namespace `system` is left unchanged, except for that entry.
+- The namespace `system` is left unchanged, except for that entry.
 - `append` reuses no number of the restored content, even if the engine lost it.
 - Between the last read of the log and the commit nothing is awaited, so that there is no commit in
   between. The exception is the thread that encodes a large commit, while other commits wait. Apart
@@ -153,7 +153,7 @@ class Restores:
         raise OutcomeUnknown.of("restore", by, str(cause), request=spec.request) from cause
 
     async def _insist(self, attempt: "_Attempt") -> Restored:
-        """Try while other commits continue; then hold them."""
+        """Try while other commits continue, then hold them."""
         await attempt.compare()
         # Encoding a large one several times takes longer than a hold.
         for _ in range(0 if attempt.is_large else RESTORE_ATTEMPTS_MAX):

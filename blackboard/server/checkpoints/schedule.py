@@ -1,14 +1,14 @@
 """Automatic checkpoints: after a number of revisions or seconds, and at shutdown.
 
-Several services of one engine agree on a name (that of the stretch of revisions, or of time), so
-that one of them takes each checkpoint.
+Several services of one engine derive the same name for a checkpoint (from its range of revisions,
+or of time), so that only one of them takes it.
 
 Invariants
-- A board without changes gets none.
+- A board without changes gets no checkpoint.
 
 The module also prunes checkpoints. Invariants:
-- Pinned checkpoints, and those that a board branched off at, are never pruned; nor, with
-  `RetentionPolicy.named`, those that people named.
+- Pinned checkpoints, and those at which a board branched off, are never pruned. With
+  `RetentionPolicy.named`, neither are those that people named.
 - A checkpoint that is kept can be read, restored and branched as before.
 """
 
@@ -48,7 +48,7 @@ _NOTE: Final = "pruned"
 
 
 def check_policy(policy: RetentionPolicy) -> None:
-    """Errors: InvalidRequest for a number that is negative, or larger than any time."""
+    """Errors: InvalidRequest for a number that is negative or too large for a time."""
     for name in ("last", "days", "history_ms"):
         number = getattr(policy, name)
         if number is not None and number < 0:
@@ -60,7 +60,7 @@ def check_policy(policy: RetentionPolicy) -> None:
 def kept_by(
     policy: RetentionPolicy, checkpoints: Sequence[Checkpoint], now_ms: Milliseconds
 ) -> set[str]:
-    """Names of those of `checkpoints` (the oldest first) that `policy` keeps."""
+    """The names of the checkpoints that `policy` keeps; `checkpoints` are sorted, oldest first."""
     kept = {c.name for c in checkpoints if c.pinned or (policy.named and c.kind == NAMED)}
     kept |= {c.name for c in checkpoints[len(checkpoints) - policy.last :]}
     newest_of_day = {c.time_ms // _DAY_MS: c.name for c in checkpoints}
@@ -70,7 +70,7 @@ def kept_by(
 
 
 class Retention:
-    """Prunes a board."""
+    """Prunes the checkpoints of a board."""
 
     def __init__(self, board: OpenBoard) -> None:
         self._board = board
@@ -78,10 +78,10 @@ class Retention:
         self._checkpoints = Checkpoints(board)
 
     async def prune(self, policy: RetentionPolicy, *, dry_run: bool = False) -> Pruned:
-        """Remove what `policy` does not keep; with `dry_run`, only say which checkpoints.
+        """Remove what `policy` does not keep. With `dry_run`, only report which checkpoints.
 
-        Errors: InvalidRequest; Unavailable while the archive is behind. Whatever is raised, each
-        checkpoint is there or it is not, and doing it again does the rest.
+        Errors: InvalidRequest; Unavailable while the archive is behind. After any error, each
+        checkpoint is either complete or gone; a repeated call removes the rest.
         """
         check_policy(policy)
         head = await self._board.head()
@@ -116,7 +116,7 @@ class Retention:
         return await self._past.archive.prune(self._board.name, sorted(keep), below)
 
     async def _branched_off(self) -> set[Revision]:
-        """Revisions at which other boards began."""
+        """Revisions at which other boards branched off."""
         found = set()
         for name in await self._past.archive.boards():
             mark = await self._past.archive.mark(name)
@@ -131,7 +131,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Automatic:
-    """When to take checkpoints without being asked, and which of those to keep; None = never."""
+    """When to take automatic checkpoints, and which of them to keep; None = never."""
 
     every_revisions: int | None = None
     every_ms: Milliseconds | None = None
@@ -140,12 +140,12 @@ class Automatic:
 
     @property
     def repeats(self) -> bool:
-        """Whether any are taken while the service runs."""
+        """Whether checkpoints are taken while the service runs, not only at shutdown."""
         return self.every_revisions is not None or self.every_ms is not None
 
 
 class AutomaticCheckpoints:
-    """Takes them on the boards that a process has open."""
+    """Takes automatic checkpoints of the boards that a process has open."""
 
     def __init__(self, boards: Boards, settings: Automatic) -> None:
         self._boards = boards
@@ -155,7 +155,8 @@ class AutomaticCheckpoints:
         self._taken: set[OpenBoard] = set()
 
     async def look(self) -> None:
-        """Take those that are due. What fails on one board is logged, and tried again."""
+        """Take the checkpoints that are due. A failure on one board is logged, and tried again
+        later."""
         for board in self._teams():
             try:
                 head = await board.head()
@@ -166,7 +167,7 @@ class AutomaticCheckpoints:
                 log.warning("board %s: no automatic checkpoint: %s", board.name, error)
 
     async def tidy(self) -> None:
-        """Prune the boards that got one since the last time."""
+        """Prune the boards that got a checkpoint since the last call."""
         for board in list(self._taken):
             try:
                 await Retention(board).prune(self._settings.keep)
@@ -175,7 +176,7 @@ class AutomaticCheckpoints:
                 log.warning("board %s: its checkpoints were not pruned: %s", board.name, error)
 
     async def at_shutdown(self) -> None:
-        """Take the last ones, of boards on which something happened since their last checkpoint."""
+        """Take a last checkpoint of each board that changed since its last one."""
         if not self._settings.at_shutdown:
             return
         for board in self._teams():

@@ -1,17 +1,17 @@
-"""Taking checkpoints, and telling which there are.
+"""Takes and lists checkpoints.
 
 A checkpoint is one entry, `system/checkpoints/<name>`; its revision is the cut. Its manifest is
 written and signed by the archiver of that revision.
 
 Invariants
-- a name is given once: a checkpoint is never moved, and the same request gets the same answer.
-- taking one costs one log entry, whatever the size of the board.
+- A name is used once: a checkpoint is never moved, and a repeated request gets the same answer.
+- A checkpoint costs one log entry, regardless of the size of the board.
 
-How large the manifest of a checkpoint would be, before it is taken.
+Before it takes a checkpoint, the module checks how large its manifest would be.
 
 A manifest names every namespace and every agent of a board, and holds the agents' declarations. The
-archiver makes it when the checkpoint can no longer be refused; one larger than MANIFEST_BYTES_MAX
-would be stored, but could not be imported anywhere.
+archiver makes it only after the checkpoint was accepted, and would also store a manifest larger
+than MANIFEST_BYTES_MAX, which no board could import.
 """
 
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ ROOM_BYTES: Final = 64 * 1024
 """Reserve for agents and namespaces that the archive does not know yet, and for new
 declarations."""
 _DECLARED_BYTES_MAX: Final = 4 * MANIFEST_BYTES_MAX
-"""Of values that are looked at: as JSON they have at least a quarter of these bytes."""
+"""Bytes of declarations that are read. As JSON, values take at least a quarter of their bytes."""
 _HASH: Final = bytes(32)
 
 
@@ -78,8 +78,8 @@ async def check_manifest(board: OpenBoard, archive: Archive, name: str, record: 
 
 
 async def _size(board: OpenBoard, archive: Archive, name: str, record: bytes) -> int:
-    """Bytes of the manifest, if the archive knows all namespaces and agents; approximate in
-    digits."""
+    """Bytes of the manifest, if the archive knows all namespaces and agents. The lengths of numbers
+    are approximate."""
     mark = await archive.mark(board.name)
     facts = Facts({}, {})
     if mark is not None:
@@ -101,7 +101,7 @@ async def _size(board: OpenBoard, archive: Archive, name: str, record: bytes) ->
 
 
 async def _declared(board: OpenBoard) -> dict[str, bytes]:
-    """What agents declared, as the log has it."""
+    """The declarations of agents, as encoded in the log."""
     found: dict[str, bytes] = {}
     size = 0
     async for page in board.pages(DECLARED):
@@ -122,7 +122,7 @@ class Checkpoints:
         self._past = HistoryReader(board)
 
     async def take(self, spec: CheckpointRequest, by: str) -> Checkpoint:
-        """Take a checkpoint in the name of `by`; the same request again gets the same answer.
+        """Take a checkpoint in the name of `by`. A repeated request gets the same answer.
 
         Errors: Conflict when the name is taken; BarrierMissed; LimitExceeded when there are
         CHECKPOINTS_MAX, or its manifest would be too large.
@@ -144,7 +144,7 @@ class Checkpoints:
         key = checkpoint_key(spec.name)
         record = encode_value(_record(spec, by, answers))
         archive = self._board.archive
-        if archive is not None and spec.kind != BEFORE_RESTORE:  # nothing shall prevent a restore
+        if archive is not None and spec.kind != BEFORE_RESTORE:  # a restore must not fail here
             await check_manifest(self._board, archive, spec.name, record)
         try:
             committed = await self._board.commit_as_system(
@@ -167,7 +167,8 @@ class Checkpoints:
         )
 
     async def _asked_before(self, spec: CheckpointRequest) -> Checkpoint | None:
-        """The checkpoint that this very request took. Errors: Conflict if another one did."""
+        """The checkpoint that the same request took. Errors: Conflict if another request took
+        it."""
         key = checkpoint_key(spec.name)
         reading = await self._board.read([key])
         if not reading.entries:
@@ -188,12 +189,13 @@ class Checkpoints:
     # --- which there are --------------------------------------------------------------------------
 
     async def entries(self) -> list[Entry]:
-        """The entries that are checkpoints, the oldest first."""
+        """The entries of checkpoints, oldest first."""
         found = [entry async for entry in self._board.entries(CHECKPOINTS)]
         return sorted(found, key=lambda entry: entry.mod_revision)
 
     async def all(self) -> list[Checkpoint]:
-        """All checkpoints, the oldest first; those that the engine lost and the archive has too."""
+        """All checkpoints, oldest first, including those that the engine lost and the archive
+        has."""
         present = await self.present()
         names = {found.name for found in present}
         gone: dict[str, Checkpoint] = {}
@@ -203,7 +205,7 @@ class Checkpoints:
         return sorted([*present, *gone.values()], key=lambda found: found.revision)
 
     async def present(self) -> list[Checkpoint]:
-        """Those that the engine has, the oldest first."""
+        """The checkpoints that the engine has, oldest first."""
         pinned = {stored.name for stored in await self.stored() if stored.pinned}
         return [
             checkpoint_of(self._board.name, entry, pinned=_name_of(entry) in pinned)
@@ -216,7 +218,7 @@ class Checkpoints:
         return () if archive is None else await archive.checkpoints(self._board.name)
 
     async def sealed(self, name: str) -> tuple[Checkpoint, StoredCheckpoint]:
-        """A checkpoint with its manifest, once the archive has sealed it.
+        """A checkpoint with its manifest, once the archive has signed it.
 
         Errors: NoSuchCheckpoint; Unavailable while the archive is behind.
         """
@@ -234,7 +236,7 @@ class Checkpoints:
         raise NoSuchCheckpoint(self._board.name, name)
 
     async def pin(self, name: str, *, pinned: bool) -> None:
-        """Keep a checkpoint from being pruned, or no longer. Errors: NoSuchCheckpoint."""
+        """Protect a checkpoint from pruning, or end the protection. Errors: NoSuchCheckpoint."""
         await self.sealed(name)
         await self._past.archive.pin(self._board.name, name, pinned=pinned)
 
@@ -245,7 +247,7 @@ def _record(spec: CheckpointRequest, by: str, answers: Answers | None) -> dict[s
         "delivered": list(answers.delivered),
         "not_fresh": list(answers.not_fresh),
         "left": list(answers.left),
-        "until_cut": True,  # from delivering to the cut each commit brought the memory with it
+        "until_cut": True,  # each commit between delivery and cut included the agent's memory
     }
     return {
         "kind": spec.kind,
@@ -259,7 +261,7 @@ def _record(spec: CheckpointRequest, by: str, answers: Answers | None) -> dict[s
 def info_of(
     checkpoint: Checkpoint, stored: StoredCheckpoint, grants: tuple[AccessGrant, ...]
 ) -> CheckpointInfo:
-    """A checkpoint with what its manifest says of what `grants` let be read. Errors: Corrupt."""
+    """A checkpoint with the part of its manifest that `grants` allow reading. Errors: Corrupt."""
     manifest, readable = Manifest.read(stored.manifest), access.readable(grants)
     return CheckpointInfo(
         checkpoint,
@@ -292,7 +294,7 @@ def _lost(stored: StoredCheckpoint) -> Checkpoint:
 
 
 def checkpoint_of(board: str, entry: Entry, *, pinned: bool = False) -> Checkpoint:
-    """The checkpoint that `entry` is. Errors: Corrupt."""
+    """The checkpoint that `entry` records. Errors: Corrupt."""
     told = decode_value(entry.value)
     try:
         barrier = told["barrier"] and Answers(
