@@ -364,7 +364,7 @@ MUTANTS = (
     Mutant(
         "a gap that is skipped wakes nobody",
         "blackboard/server/feed.py",
-        "  # of what was trimmed nobody has looked\n        self.poke()\n",
+        "  # no view was checked against the trimmed entries\n        self.poke()\n",
         "\n",
         f"{UNIT}/server/test_feed.py -k gap_that_the_reader_skips",
     ),

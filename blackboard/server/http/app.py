@@ -48,7 +48,7 @@ from blackboard.wire.methods import WhoAmIParams
 from blackboard.wire.session import RequestReceived, ServerSession
 
 Handler = Callable[[Request], Awaitable[Response]]
-_READY_S: Final = 1.0  # an engine is asked at most that often, however often we are
+_READY_S: Final = 1.0  # the engine is asked at most this often
 
 
 def create_app(
@@ -57,7 +57,7 @@ def create_app(
     """The application of a running `service`; `app.state.gate` is its `Handshake`, to be drained.
 
     `authenticator` turns a bearer token into a principal or raises Unauthenticated. `doors` are the
-    hosts and origins that are let in: by default any host, and no web page.
+    allowed hosts and origins: by default any host, and no web page.
     """
     gate = Handshake(service, authenticator, doors or OriginPolicy())
     routes = _Routes(gate)
@@ -77,7 +77,7 @@ def create_app(
 
 
 class _Routes:
-    """What answers plain HTTP."""
+    """The handlers of plain HTTP requests."""
 
     def __init__(self, gate: Handshake) -> None:
         self._gate = gate
@@ -130,7 +130,8 @@ class _Routes:
         return Response(_description(), media_type="application/json")
 
     async def rpc(self, request: Request) -> Response:
-        """One JSON-RPC request, or a batch of them, which are carried out one after the other."""
+        """One JSON-RPC request, or a batch of requests, which are carried out one after the
+        other."""
         try:
             await self._gate.ready()
             principal = self._gate.authenticate(bearer_token(request.scope) or "")
@@ -170,7 +171,7 @@ class _Routes:
         event: RequestReceived,
     ) -> None:
         method, outcome = event.params.method, "ok"
-        await asyncio.sleep(0)  # a batch is not carried out in one go: others have their turn
+        await asyncio.sleep(0)  # let other tasks run between the requests of a batch
         await admission.shares.wait(admission.account, READ_US)
         bill = admission.charges.bill(admission.account, method)
         try:
@@ -210,7 +211,8 @@ class _Routes:
 
 
 async def _body(request: Request) -> bytes:
-    """Errors: RemoteProtocolError above FRAME_BYTES_MAX, or when it does not come in time."""
+    """Errors: RemoteProtocolError above FRAME_BYTES_MAX, or when the body does not arrive in
+    time."""
     parts, size = [], 0
     try:
         async with asyncio.timeout(REQUEST_TIMEOUT_MS / 1000):
@@ -226,7 +228,7 @@ async def _body(request: Request) -> bytes:
 
 
 def _later(error: Overloaded) -> Response:
-    """An answer that programs which know only HTTP understand."""
+    """An answer that plain HTTP clients understand."""
     headers = {"Retry-After": str(-(-error.retry_after_ms // 1000))}
     return JSONResponse(_failure(error), 429 if isinstance(error, RateLimited) else 503, headers)
 

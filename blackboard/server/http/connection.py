@@ -1,32 +1,32 @@
 """One WebSocket of the server: the session of wire/session.py with a socket, tasks and a clock.
 
-The reader takes frames while there is room for what they ask; one writer sends everything that
-waits as one frame; each watch has a pump, which takes from its stream only while the socket keeps
-up. Nothing is ever dropped: what is not sent yet is in the log.
+The reader takes frames while there is room for their answers; one writer sends all waiting messages
+as one frame; each watch has a pump, which takes from its stream only while the socket keeps up.
+Nothing is ever dropped: what was not sent yet is in the log.
 
 Invariants
-- at most REQUESTS_IN_FLIGHT_MAX requests are being served; nothing is read from the socket while
-  READS_WAITING_MAX of them are reads. While the account is in debt further reads are refused
-  instead, so that a renewal behind them comes through.
-- nothing is read from the socket while OUTGOING_BYTES_MAX wait for it; a watch adds to what waits
-  only while that is less than one delivery (WATCH_BATCH_BYTES_MAX).
-- a frame is looked at, a read begun and news packed as the account has its share (fair_share.py),
-  and what that takes is charged to it (charges.py).
-- an accepted request is carried out even if its connection breaks.
-- every task of a connection has ended before `run` returns.
+- At most REQUESTS_IN_FLIGHT_MAX requests are served at a time. Nothing is read from the socket
+  while READS_WAITING_MAX of them are reads. While the account is in debt, further reads are refused
+  instead, so that a renewal behind them gets through.
+- Nothing is read from the socket while OUTGOING_BYTES_MAX bytes wait to be sent. A watch adds to
+  them only while they are less than one delivery (WATCH_BATCH_BYTES_MAX).
+- Parsing a frame, starting a read and packing a delivery wait for the account's share
+  (fair_share.py), and are charged to it (charges.py).
+- An accepted request is carried out even if its connection breaks.
+- Every task of a connection has ended before `run` returns.
 
-The look-ups of one connection: few at once, each in its turn, the others in a line.
+The reads of a connection run a few at a time; the others wait in a queue.
 
-A page may be large, and a peer may ask for many and take in little. So a read is begun only while
-its answer, and those of the reads under way, may fit beside what waits for the socket; until then
-it is a few words in a line, without a task.
+A page may be large, and a peer may request many and read little. So a read is started only if its
+answer, and those of the running reads, fit beside what waits for the socket. Until then it is a
+small item in the queue, without a task.
 
 Invariants
-- reads are begun in the order in which they were asked for.
-- what reads under way may answer, and what waits, is at most OUTGOING_BYTES_MAX; no read is begun
-  while a delivery's worth (WATCH_BATCH_BYTES_MAX) waits.
+- Reads are started in the order in which they were requested.
+- The possible answers of running reads, and what waits for the socket, are at most
+  OUTGOING_BYTES_MAX. No read is started while WATCH_BATCH_BYTES_MAX bytes wait.
 
-What a connection is made of on its outer side: the WebSocket, its close codes and its clocks.
+The module also defines the WebSocket's interface, its close codes and its clocks.
 """
 
 import asyncio
@@ -113,7 +113,7 @@ class ServerSocket(Protocol):
         """Send one frame, when there is room for it. OSError when the peer is gone."""
 
     def trust(self, account: str) -> None:
-        """Take in messages of every size, on this account: it is known who the peer is."""
+        """Accept messages of every size, counted for this account: the peer is authenticated."""
 
     async def close(self, code: int, reason: str) -> None:
         """Close with a code and a reason."""
@@ -121,7 +121,8 @@ class ServerSocket(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a connection ends: `code` None = the peer is gone; `flush` = send what waits first."""
+    """How a connection ends: `code` None = the peer is gone; `flush` = send waiting messages
+    first."""
 
     code: int | None
     reason: str = ""
@@ -136,21 +137,22 @@ def close_code(error: BlackboardError) -> int:
 
 
 def clock_ms() -> Milliseconds:
-    """The clock of sessions: it never jumps, and says nothing of the date."""
+    """The clock of sessions: it never jumps, and is unrelated to the date."""
     return time.monotonic_ns() // 1_000_000
 
 
 def date_ms() -> Milliseconds:
-    """The date, which tokens go by."""
+    """The date, in milliseconds since 1970: tokens expire by it."""
     return time.time_ns() // 1_000_000
 
 
 Read = Callable[[], Coroutine[Any, Any, None]]
-"""Carries out a read and answers it; raises nothing that can be foreseen."""
+"""Carries out a read and answers it; handles all expected errors."""
 
 
 class Reads:
-    """`spawn` runs one, `waiting` says how many bytes wait for the socket."""
+    """The reads of a connection. `spawn` starts one; `waiting` returns the number of bytes that
+    wait for the socket."""
 
     def __init__(
         self, spawn: Callable[[Coroutine[Any, Any, None]], object], waiting: Callable[[], int]
@@ -161,16 +163,16 @@ class Reads:
         self._running = 0
 
     def __len__(self) -> int:
-        """How many were asked for and are not answered."""
+        """The number of reads that were requested and not answered yet."""
         return len(self._line) + self._running
 
     def add(self, read: Read) -> None:
-        """Begin a read when there is room for its answer."""
+        """Start a read as soon as there is room for its answer."""
         self._line.append(read)
         self.go_on()
 
     def go_on(self) -> None:
-        """Begin what there is room for now. To be called when something was sent."""
+        """Start the reads for which there is room now. Call this after sending something."""
         while self._line and self._has_room():
             self._running += 1
             self._spawn(self._run(self._line.popleft()))
@@ -180,7 +182,7 @@ class Reads:
         return waiting < WATCH_BATCH_BYTES_MAX and waiting + promised <= OUTGOING_BYTES_MAX
 
     def close(self) -> None:
-        """Forget those in the line. Those under way are the caller's to end."""
+        """Drop the waiting reads. The caller ends the running ones."""
         self._line.clear()
 
     async def _run(self, read: Read) -> None:
@@ -192,8 +194,8 @@ class Reads:
 
 
 class _FrameMeter:
-    """What it takes to look at one frame. A small one is not worth asking the clock, which takes a
-    microsecond; of a commit, what its engine does is shared by many, so it has a price."""
+    """Measures the cost of parsing one frame. Small frames are not timed, because reading the clock
+    takes a microsecond. Commits have a fixed price, because many share one engine call."""
 
     __slots__ = ("_began_ns", "_is_large", "_size", "_spent_ns", "commits")
 
@@ -205,16 +207,16 @@ class _FrameMeter:
         self.start()
 
     def start(self) -> None:
-        """Go on."""
+        """Continue measuring."""
         self._began_ns = time.thread_time_ns() if self._is_large else 0
 
     def stop(self) -> None:
-        """Others continue in the meantime."""
+        """Stop measuring while other tasks run."""
         if self._is_large:
             self._spent_ns += time.thread_time_ns() - self._began_ns
 
     def total_us(self) -> float:
-        """All of it, in microseconds."""
+        """The measured time in microseconds."""
         self.stop()
         looked_us = self._spent_ns / 1_000 if self._is_large else frame_us(self._size)
         return looked_us + COMMIT_US * self.commits
@@ -226,13 +228,13 @@ _COMMIT: Final = "commit"
 log = logging.getLogger(__name__)
 
 _LINKS_MAX: Final = 256
-"""Agents whose links a connection keeps; further ones are created again each time."""
+"""Agents whose links a connection keeps. Links of further agents are created for each request."""
 _CLOSE_TIMEOUT_S: Final = 5.0
 _REASON_BYTES_MAX: Final = 123  # RFC 6455, section 5.5: a control frame has 125 bytes
 
 
 class ConnectionOwner(Protocol):
-    """What a connection needs of the server around it."""
+    """What a connection needs from its server."""
 
     traffic: Traffic
     shares: Shares
@@ -242,20 +244,20 @@ class ConnectionOwner(Protocol):
         """The principal that a token names. Errors: Unauthenticated."""
 
     def link(self, principal: Principal) -> Transport:
-        """The way of a principal to the boards."""
+        """A link to the boards for a principal."""
 
     def welcome(self, principal: Principal, agent: str) -> WelcomeMessage:
-        """What `hello` is answered with."""
+        """The answer to `hello`."""
 
     def count_in(self, connection: "Connection", principal: Principal) -> None:
-        """Note whose connection it is. Errors: LimitExceeded when there are too many."""
+        """Count a connection for its account. Errors: LimitExceeded when there are too many."""
 
     def admission(self, principal: Principal) -> Admission:
-        """What a principal is let ask. Errors: Overloaded."""
+        """The rate limits that apply to a principal. Errors: Overloaded."""
 
 
 class Connection:
-    """One peer. `run` serves it until it ends; `drain` lets it finish."""
+    """The connection of one peer. `run` serves it until it ends; `drain` lets it finish."""
 
     def __init__(
         self,
@@ -278,7 +280,7 @@ class Connection:
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}  # by what they call
         self._expiry: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
-        self._progress: asyncio.Event | None = None  # while somebody waits for it
+        self._progress: asyncio.Event | None = None  # while a task waits for it
         self._unsent = 0
         self._sending_since: float | None = None
         self._reads = Reads(self._spawn, lambda: self.waiting)
@@ -293,7 +295,7 @@ class Connection:
 
     @property
     def waiting(self) -> int:
-        """Bytes that wait for the socket."""
+        """The number of bytes that wait for the socket."""
         return self._session.outgoing_bytes + self._unsent
 
     async def run(self) -> None:
@@ -318,11 +320,11 @@ class Connection:
                 self._end(CLOSE_UNAUTHENTICATED, error.reason, flush=True)
 
     def turn_out(self) -> None:
-        """Close the connection: others have come since, and it has still to say `hello`."""
+        """Close the connection to make room for newer ones: it has not sent `hello` yet."""
         self._end(CLOSE_TRY_LATER, "too many have not said hello yet")
 
     def drain(self) -> None:
-        """Take no new requests, answer those in flight, end the watches, close."""
+        """Refuse new requests, answer those in flight, end the watches, and close."""
         if self._session.state is ConnectionState.HELLO:
             self._end(CLOSE_RESTART, "the service stops")
         elif self._session.state is ConnectionState.READY:
@@ -362,15 +364,15 @@ class Connection:
     async def _stop(self) -> None:
         for timer in [*self._timers.values(), *filter(None, [self._expiry])]:
             timer.cancel()
-        self._reads.close()  # else one that is cancelled begins the next
+        self._reads.close()  # otherwise a cancelled read would start the next
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _let_go(self) -> None:
-        """Part what holds this object and is held by it. Tens of kilobytes hang on that, and the
-        collector comes to what is old once in days."""
+        """Break the reference cycles of this object. They hold tens of kilobytes, and the garbage
+        collector visits old objects only once in days."""
         self._timers.clear()
         del self._reads, self._watches
 
@@ -414,8 +416,8 @@ class Connection:
         self._end(None)
 
     async def _read_frame(self) -> bool:
-        """Take the next frame; False when the peer is gone. Nothing of a frame is kept while
-        waiting for the next one, since it may have FRAME_BYTES_MAX."""
+        """Receive and handle the next frame; False when the peer is gone. No reference to a frame
+        is kept while waiting for the next one, because it may have FRAME_BYTES_MAX."""
         message = await self._socket.receive()
         if message is None:
             return False
@@ -453,23 +455,23 @@ class Connection:
         return self._owner.charges.debt_s(self._account) > 0
 
     async def _share(self, cost_us: float) -> None:
-        """Wait until work may be done for this peer; see server/overload/fair_share.py."""
+        """Wait for this peer's share of the processor; see server/overload/fair_share.py."""
         await self._owner.shares.wait(self._account, cost_us)
 
     @property
     def _account(self) -> str:
-        known = self._admission or self._principal  # a connection with a token is not a stranger
+        known = self._admission or self._principal  # known by its token before `hello`
         return STRANGERS if known is None else known.account
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait until `condition` holds; it is looked at when something was sent or read."""
+        """Wait until `condition` holds; it is checked whenever something was sent or read."""
         while not condition():
             if self._progress is None:
                 self._progress = asyncio.Event()
             await self._progress.wait()
 
     async def _room(self) -> None:
-        """Wait until what waits for the socket is less than one delivery."""
+        """Wait until fewer bytes wait for the socket than one delivery has."""
         if self.waiting >= WATCH_BATCH_BYTES_MAX:
             await self._until(lambda: self.waiting < WATCH_BATCH_BYTES_MAX)
 
@@ -490,7 +492,7 @@ class Connection:
             self._progressed()
 
     def _progressed(self) -> None:
-        """Let everything that waits for room look again."""
+        """Wake all tasks that wait for room."""
         self._reads.go_on()
         progress, self._progress = self._progress, None
         if progress is not None:
@@ -519,8 +521,9 @@ class Connection:
                 self._wake.set()
 
     def _refusal_of_read(self) -> Overloaded | None:
-        """Why a read cannot wait here; None if it can. While the account is in debt its connections
-        are read on, for a renewal may be behind its reads: so no more of these can be kept."""
+        """The reason to refuse a read instead of queueing it; None if it may be queued. While the
+        account is in debt, its connections are still read, because a renewal may be behind its
+        reads; so the queue of reads must be bounded here."""
         if len(self._reads) < READS_WAITING_MAX:
             return None
         return self._owner.charges.refusal(self._account)
@@ -550,9 +553,9 @@ class Connection:
         return self._principal
 
     def _refresh(self, token: str, link: Transport) -> Any:
-        """Go on with a new token. If it has other rights, the watches are resumed with those.
+        """Switch to a new token. If it has other rights, the watches are resumed with those.
 
-        Errors: Unauthenticated; AccessDenied for somebody else's token.
+        Errors: Unauthenticated; AccessDenied for the token of another principal.
         """
         principal, before = self._owner.authenticate(token), self._principal
         assert self._link is not None
@@ -575,7 +578,7 @@ class Connection:
         return describe(principal, link.agent)
 
     def _expire_at(self, instant_ms: Milliseconds | None) -> None:
-        """Close the connection at `instant_ms`, not at an earlier one any more."""
+        """Close the connection at `instant_ms`; replaces an earlier time."""
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -601,7 +604,7 @@ class Connection:
         return found
 
     def _commit_at_once(self, number: RequestId, params: Params) -> bool:
-        """Carry out a commit without a task of its own, which would cost a tenth of it."""
+        """Carry out a commit without a task of its own, which would add a tenth to its cost."""
         if not isinstance(params, CommitParams):
             return False
         try:
@@ -670,11 +673,11 @@ class Connection:
         if not is_read(params):
             return await call(link, params, self._session.encoding)
         if self._is_in_debt:
-            self._progressed()  # the reader may have stopped before it was
+            self._progressed()  # the reader may have stopped before the opening
         await bill.begin()
         await self._share(READ_US)
         found = await call(link, params, self._session.encoding)
-        await self._share(READ_US)  # to pack it: many wait for one sync, and come back at once
+        await self._share(READ_US)  # to pack it: many commits wait for one sync and return together
         return found
 
     # --- the end ----------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
 """Requests carried out on a link: a handler for each method of the table (`wire/methods.py`).
 
-A handler calls the link and turns the answer into a message. Where the link takes the members of
-the params by name, and the message has the members of the answer, `_plainly` makes the handler.
+A handler calls the link and turns the answer into a message. `_plainly` makes the handler of a
+method whose params are the link's arguments, by name, and whose message has the members of the
+link's answer.
 
-Rights are checked by the link, so that a program with the service in its own process passes the
-same checks. `hello`, `whoami`, `refresh` and what concerns watches belong to a connection:
+The link checks rights, so that a program with the service in its own process passes the same
+checks. `hello`, `whoami`, `refresh` and what concerns watches belong to a connection:
 `server/http/connection.py` answers them.
 """
 
@@ -42,7 +43,7 @@ OF_CONNECTIONS: Final = frozenset({"hello", "whoami", "refresh", "watch", "unwat
 
 
 def is_read(params: Params) -> bool:
-    """Whether a request waits its turn, and for room for its answer."""
+    """Whether a request waits in the queue of reads, for room for its answer."""
     return METHODS[params.method].charge is Charge.READ
 
 
@@ -58,7 +59,7 @@ async def call(link: Transport, params: Params, encoding: Encoding) -> Any:
 
 
 def _handles(handler: Handler) -> Handler:
-    """Enter a handler under the method that its name says."""
+    """Register a handler for the method of its name."""
     HANDLERS[handler.__name__.removeprefix("_")] = handler
     return handler
 

@@ -1,8 +1,8 @@
 """Documents over WebSockets: `/v1/boards/<board>/docs/<key>`, for any peer that speaks y-websocket.
 
-A bearer token stands in the header, as everywhere. Stock clients in a browser cannot set one: they
-may have it in the URL (`?token=`), if it is good for this document alone and for an hour at most,
-because URLs end up in logs. `?agent=` names the agent to act as.
+The header has a bearer token, as everywhere. Stock clients in a browser cannot set headers. They
+may pass the token in the URL (`?token=`) if it is valid only for this document and for at most an
+hour, because URLs end up in logs. `?agent=` names the agent to act as.
 
 A refusal is a close code after the handshake, because a Yjs client treats a refused handshake as a
 broken connection and retries for ever. Codes 4400..4499 are final for it.
@@ -75,7 +75,7 @@ class DocumentDoor:
         if refusal is not None or self._gate.draining:
             return await send({"type": "websocket.close", "code": 1008 if refusal else 1013})
         query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
-        scope["query_string"] = b""  # what the server logs of a request must not hold a token
+        scope["query_string"] = b""  # the server's log must not contain a token
         await send({"type": "websocket.accept"})
         code, reason = await self._serve(scope, query, receive, send)
         if code:
@@ -88,7 +88,8 @@ class DocumentDoor:
     async def _serve(
         self, scope: Scope, query: Query, receive: Receive, send: Send
     ) -> tuple[int, str]:
-        """Serve until it ends; returns the close code (0 = the peer has left) and the reason."""
+        """Serve until the visit ends; returns the close code (0 = the peer has left) and the
+        reason."""
         board, key = scope["path_params"]["board"], scope["path_params"]["key"]
         try:
             principal = await self._admit(scope, query, board, check_document(key))
@@ -98,7 +99,7 @@ class DocumentDoor:
                 await self._gate.shares.wait(principal.account, HANDSHAKE_US)
                 async with self._gate.service.link(principal).document(board, key) as session:
                     direct = scope.get("extensions", {}).get(DIRECT)
-                    if direct is not None:  # else another server than ours runs this
+                    if direct is not None:  # None on a server other than ours
                         session.attach(direct["write"])
                     return await visit.serve(session, receive, send)
         except BlackboardError as error:
@@ -128,7 +129,7 @@ _CODES: Final[tuple[tuple[type[BlackboardError], int], ...]] = (
 
 
 def is_for_document(principal: Principal, board: str, key: Key) -> bool:
-    """Whether a principal can do nothing but use this document, for an hour at most."""
+    """Whether a principal can only use this document, for at most an hour."""
     if principal.expires_at_ms is None or principal.acts_for_any:
         return False
     left_ms = principal.expires_at_ms - date_ms()
@@ -138,7 +139,7 @@ def is_for_document(principal: Principal, board: str, key: Key) -> bool:
 
 
 class _Visit:
-    """A peer of a document, for as long as its token is good."""
+    """A peer of a document, as long as its token is valid."""
 
     def __init__(self, principal: Principal, admission: Admission) -> None:
         self._principal = principal
@@ -154,7 +155,8 @@ class _Visit:
                 self._revoked.set_result(error.reason)
 
     async def serve(self, pipe: Pipe, receive: Receive, send: Send) -> tuple[int, str]:
-        """Carry frames both ways until one side ends it. Returns as `DocumentDoor._serve`."""
+        """Pass frames in both directions until one side closes. Returns the same as
+        `DocumentDoor._serve`."""
         tasks = {
             asyncio.create_task(_read(pipe, receive, self._admission)),
             asyncio.create_task(_write(pipe, send)),
@@ -181,7 +183,7 @@ class _Visit:
 
 
 def _end_of(found: Sequence[int | BaseException]) -> tuple[int, str]:
-    """What the tasks of a visit came to."""
+    """The close code and reason that the results of a visit's tasks mean."""
     for error in found:
         if isinstance(error, DocumentRefused):
             return CLOSE_BY_CAUSE.get(error.cause, CLOSE_INTERNAL_ERROR), _told(error)
@@ -193,7 +195,7 @@ def _end_of(found: Sequence[int | BaseException]) -> tuple[int, str]:
 
 
 def _told(refusal: DocumentRefused) -> str:
-    """What `cause_of` reads again."""
+    """The reason of a close, in the form that `cause_of` parses."""
     return f"{refusal.cause}: {refusal.reason}"
 
 
@@ -220,6 +222,6 @@ async def _write(pipe: Pipe, send: Send) -> int:
 
 
 async def _ended(pipe: Pipe) -> int:
-    """Sending may hang if the peer does not read; the session still ends."""
+    """Wait for the session's end, because sending may hang if the peer does not read."""
     await pipe.ended()
     return 0

@@ -1,12 +1,13 @@
 """Admission: the handshake of a WebSocket, and the open connections.
 
 Invariants
-- a handshake is accepted only if its Host and Origin are allowed, its subprotocol is ours, a token
+- A handshake is accepted only if its Host and Origin are allowed, its subprotocol is ours, a token
   in its header is valid, the server is not draining, and there is room.
-- at most CONNECTIONS_MAX connections with a token are open, those of documents included, and
-  CONNECTIONS_PER_PRINCIPAL_MAX of one account; those without come on top, UNGREETED_MAX of them.
-- credentials are a header or the first message, never a cookie or a URL: a web page cannot use
-  somebody else's.
+- At most CONNECTIONS_MAX connections with a token are open, including those of documents, and
+  CONNECTIONS_PER_PRINCIPAL_MAX of one account. In addition, at most UNGREETED_MAX connections
+  without a token are open.
+- Credentials are in a header or the first message, never in a cookie or a URL, so a web page cannot
+  use those of its visitor.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ from blackboard.wire.session import ServerSession
 log = logging.getLogger(__name__)
 
 Authenticator = Callable[[str], Principal]
-"""The principal that a token names. Raises Unauthenticated."""
+"""Returns the principal that a token names. Raises Unauthenticated."""
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -68,13 +69,14 @@ _TOLD_LIMITS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class OriginPolicy:
-    """Under which names the service may be called (empty = any), and by which web pages."""
+    """The host names that requests may use (empty = any), and the origins of web pages that may
+    connect."""
 
     hosts: Collection[str] = ()
     origins: Collection[str] = ()
 
     def refusal(self, scope: Scope) -> str | None:
-        """Why the request is not let in; None if it is."""
+        """The reason to refuse the request; None if it is allowed."""
         host, origin = header(scope, b"host") or "", header(scope, b"origin")
         if self.hosts and not self._knows(host.lower()):
             return f"host {host!r:.100} is not one of allowed_hosts"
@@ -96,7 +98,7 @@ class Refusal:
 
 
 class Handshake:
-    """An ASGI application for the WebSocket, and the house that its connections live in."""
+    """An ASGI application for the WebSocket. It owns the open connections."""
 
     def __init__(self, service: Service, authenticator: Authenticator, doors: OriginPolicy) -> None:
         self.service = service
@@ -112,15 +114,15 @@ class Handshake:
         self._visitors: set[Visitor] = set()
         self._known: dict[Connection, str] = {}
         self._ungreeted = Strangers(UNGREETED_MAX, UNGREETED_PER_PEER_MAX)
-        """Connections that have shown no token, by peer;"""
+        """Connections that have sent no token, by peer."""
         self._greeting = Strangers(CONNECTIONS_MAX, CONNECTIONS_PER_PRINCIPAL_MAX)
-        """those with a token that have not sent `hello`, by account."""
+        """Connections with a token that have not sent `hello`, by account."""
         self._per_account: Counter[str] = Counter()
         self._empty = asyncio.Event()
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """The number of open connections."""
         return len(self._open) + len(self._visitors)
 
     @property
@@ -129,11 +131,12 @@ class Handshake:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that wait for the sockets of all of them."""
+        """Bytes that wait for the sockets of all connections."""
         return sum(connection.waiting for connection in self._open)
 
     async def drain(self) -> None:
-        """Let every connection finish, for at most DRAIN_TIMEOUT_MS. No new one is accepted."""
+        """Let every connection finish, for at most DRAIN_TIMEOUT_MS. No new connection is
+        accepted."""
         self.draining = True
         for connection in list(self._open):
             connection.drain()
@@ -179,7 +182,8 @@ class Handshake:
         return None
 
     def admit(self, scope: Scope) -> Principal | Refusal | None:
-        """Whose handshake it is, None if it has still to say so; or why it is refused."""
+        """The principal of a handshake; None if the token comes later, in `hello`; or the
+        refusal."""
         if self.draining:
             return Refusal(503, "no more connections here now")
         refusal = self.doors.refusal(scope)
@@ -210,11 +214,11 @@ class Handshake:
         return await send({"type": "websocket.http.response.body", "body": body})
 
     async def ready(self) -> None:
-        """Wait until it is known which tokens are revoked. Errors: Unavailable."""
+        """Wait until the revoked tokens are known. Errors: Unavailable."""
         await self._revocations.ready()
 
     def authenticate(self, token: str) -> Principal:
-        """The principal that a token names. Errors: Unauthenticated, which is in the audit then;
+        """The principal that a token names. Errors: Unauthenticated, which is audited;
         Unavailable."""
         audit = self.service.host.audit
         try:
@@ -230,7 +234,7 @@ class Handshake:
         return principal
 
     def note_refusal(self, why: str) -> None:
-        """Have it in the audit that a Host or an Origin was not let in."""
+        """Audit the refusal of a Host or an Origin."""
         self.service.host.audit.note_stranger("connect", why, "not_allowed")
 
     def _recheck(self) -> None:
@@ -240,11 +244,11 @@ class Handshake:
     # --- the house --------------------------------------------------------------------------------
 
     def link(self, principal: Principal) -> Transport:
-        """The way of `principal` to the boards."""
+        """A link to the boards for `principal`."""
         return self.service.link(principal)
 
     def welcome(self, principal: Principal, agent: str) -> WelcomeMessage:
-        """What `hello` is answered with."""
+        """The answer to `hello`."""
         facts = self.service.facts()
         return {
             "principal": principal.name,
@@ -258,11 +262,11 @@ class Handshake:
         }
 
     def admission(self, principal: Principal) -> Admission:
-        """What a principal is let ask. Errors: Overloaded."""
+        """The rate limits that apply to a principal. Errors: Overloaded."""
         return Admission.of(self.service.host, principal)
 
     def count_in(self, connection: Connection, principal: Principal) -> None:
-        """Note whose connection it is. Errors: LimitExceeded when there are too many."""
+        """Count a connection for its account. Errors: LimitExceeded when there are too many."""
         self._enter(principal.account)
         self._ungreeted.leave(connection)
         self._greeting.leave(connection)
@@ -339,10 +343,11 @@ class _Socket:
 
 
 def heeding_close(send: Send) -> Send:
-    """`send`, with ConnectionResetError where the server has closed the connection by itself.
+    """`send`, but raises ConnectionResetError if the server has closed the connection by itself.
 
-    It does after bytes that are no WebSocket's, or a ping without an answer. uvicorn takes what is
-    sent between that and the news of it for a mistake of the application (RuntimeError).
+    The server does that after invalid WebSocket bytes, or a ping without an answer. If the
+    application sends before it hears of it, uvicorn treats that as a bug of the application
+    (RuntimeError).
     """
 
     async def sent(message: MutableMapping[str, Any]) -> None:
@@ -355,23 +360,24 @@ def heeding_close(send: Send) -> Send:
 
 
 def trust_of(scope: Scope) -> Trust:
-    """What lifts the limits for strangers off a connection, if our own server runs it."""
+    """A function that lifts the limits for unauthenticated clients from a connection, if our own
+    server runs it."""
     found: Trust = scope.get("extensions", {}).get(DIRECT, {}).get("trust", _no_limits)
     return found
 
 
 def _no_limits(_account: str) -> None:
-    """The server that runs this has the same for all."""
+    """The server that runs this has no limits for unauthenticated clients."""
 
 
 def header(scope: Scope, name: bytes) -> str | None:
-    """A header of a request. Twice the same header counts as a value that matches nothing."""
+    """A header of a request. A duplicate header counts as a value that matches nothing."""
     found = [value for key, value in scope["headers"] if key == name]
     return None if not found else b", ".join(found).decode("latin-1")
 
 
 def subprotocol(scope: Scope) -> str | None:
-    """The subprotocol of ours to speak: of those that the client offers, the one we prefer.
+    """The subprotocol to speak: of those that the client offers, the one that we prefer.
 
     Servers differ in whether they split a header that holds several.
     """
@@ -380,7 +386,7 @@ def subprotocol(scope: Scope) -> str | None:
 
 
 def bearer_token(scope: Scope) -> str | None:
-    """The token in the Authorization header; "" for one of another scheme."""
+    """The token in the Authorization header; "" for another scheme."""
     value = header(scope, b"authorization")
     if value is None:
         return None

@@ -1,17 +1,17 @@
 """uvicorn's HTTP protocol, with a limit on what it reads from unauthenticated clients.
 
-uvicorn has two parsers, and keeps whatever comes until a request's head is whole. Here the end of
-the head is looked for before the parser sees it: a head has REQUEST_HEAD_BYTES_MAX bytes and
-REQUEST_HEADERS_MAX lines at most, whichever parser runs. What comes after it waits, unparsed and
-with the socket paused, until the application asks for the body, which it does for a valid token.
+uvicorn has two parsers, and buffers without a limit until the head of a request is complete. Here
+the end of the head is found before the parser sees it: a head has at most REQUEST_HEAD_BYTES_MAX
+bytes and REQUEST_HEADERS_MAX lines, with either parser. What comes after it waits, unparsed and
+with the socket paused, until the application requests the body, which it does for a valid token.
 
-A request that is sent before the last one was answered (pipelining, which no client does) is not
-looked at, and the connection ends after the answer; so it does if the body was not wanted. A client
-may send that request again: it was not carried out (RFC 9112, section 9.3.2).
+A request that is sent before the previous one was answered (pipelining, which no common client
+does) is not processed, and the connection ends after the answer. It also ends if the body was not
+requested. A client may send that request again: it was not carried out (RFC 9112, section 9.3.2).
 
 Invariants
-- a parser is given REQUEST_HEAD_BYTES_MAX of a head at most, and a body only if it was asked for.
-- a connection counts among the strangers, but while a request with a valid token is carried out.
+- A parser gets at most REQUEST_HEAD_BYTES_MAX of a head, and a body only if it was requested.
+- A connection counts as unauthenticated, except while a request with a valid token is carried out.
 """
 
 import contextlib
@@ -33,9 +33,9 @@ from blackboard.server.http.uvicorn_protocol import DIRECT
 from blackboard.server.overload.strangers import Strangers, peer_of
 
 _END: Final = re.compile(rb"\n\r?\n")
-_OVERLAP: Final = 2  # bytes of the end of a head that may have come before the others
+_OVERLAP: Final = 2  # bytes of a head's end that may be in the previous data
 _BODY_BYTES_MAX: Final = 2 * FRAME_BYTES_MAX
-"""Of a body as it travels: in chunks it is longer than what is in them."""
+"""Bytes of a body as sent: with chunked encoding it is longer than its content."""
 _TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
     b"connection: close\r\ncontent-length: 0\r\n\r\n"
@@ -43,11 +43,11 @@ _TOO_LARGE: Final = (
 
 
 class HeadScanner:
-    """Where the head of a request ends, found in the bytes as they come."""
+    """Finds the end of a request's head in the incoming bytes."""
 
     def __init__(self) -> None:
         self._size = self._lines = 0
-        self._has_begun = False  # empty lines before it belong to it, and end nothing
+        self._has_begun = False  # empty lines before the head do not end it
         self._last = b""
 
     def take(self, data: bytes) -> int | None:
@@ -64,14 +64,14 @@ class HeadScanner:
         self._size += len(part)
         self._lines += part.count(b"\n")
         self._last = seen[-_OVERLAP:]
-        # A request line comes first, and an empty one last.
+        # The request line comes first, and an empty line last.
         if self._size > REQUEST_HEAD_BYTES_MAX or self._lines > REQUEST_HEADERS_MAX + 2:
             raise OverflowError
         return end
 
 
 class _Flow(FlowControl):
-    """Calls `wanted` when the application asks for what was sent."""
+    """Calls `wanted` when the application requests the body."""
 
     def __init__(self, transport: Any, wanted: Callable[[], None]) -> None:
         super().__init__(transport)
@@ -84,16 +84,16 @@ class _Flow(FlowControl):
 
 
 _Uvicorn: Any = object
-"""Stands for either protocol of uvicorn, which a class below adds."""
+"""Stands for one of uvicorn's two protocols, which the classes below inherit."""
 
 
 class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
-    """What both parsers have in common; servers use what `bounded` returns."""
+    """What the protocols of both parsers have in common. Servers use what `bounded` returns."""
 
     strangers: Strangers
-    """Those that it counts with."""
+    """The unauthenticated connections, among which it counts."""
     _head: HeadScanner | None = None
-    """Set while the head of a request comes, or is waited for."""
+    """Set while the head of a request is awaited or incomplete."""
     _rest: bytes | None = None
     """Data after a head that the application has not requested yet."""
     _body_left = 0
@@ -116,7 +116,7 @@ class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
         self._leave()
 
     def data_received(self, data: bytes) -> None:
-        """As uvicorn does, while there may be so much."""
+        """As uvicorn does, within the limits."""
         if self.transport.is_closing():
             return
         if self._unheard is not None:
@@ -126,7 +126,7 @@ class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
         elif self._head is not None:
             self._take_head(self._head, data)
         elif self._rest is not None:
-            self._rest += data  # what was read before the socket was paused
+            self._rest += data  # read before the socket was paused
         elif not self.cycle.more_body:
             self._is_last = True
             self.flow.pause_reading()
@@ -144,16 +144,16 @@ class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
         before = self.cycle
         super().data_received(data if end is None else data[:end])
         if self.transport.get_protocol() is not self:
-            self._leave()  # it is a WebSocket now
+            self._leave()  # it has become a WebSocket
         elif self.cycle is not before:
             self._begin(b"" if end is None else data[end:])
         elif end is not None and not self.transport.is_closing():
-            # No parser takes for whole what the other one does not: only a bad request.
+            # A complete head that the parser does not take for one: always a bad request.
             self.logger.warning("Invalid HTTP request received.")
             super().send_400_response("Invalid HTTP request received.")
 
     def _begin(self, rest: bytes) -> None:
-        """A request is carried out from here on."""
+        """Begin to carry out a request."""
         self._head, self._rest, self._body_left = None, rest, _BODY_BYTES_MAX
         extensions: Any = {DIRECT: {"trust": self._trust}}
         self.cycle.scope["extensions"] = extensions
@@ -175,7 +175,8 @@ class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
             super().data_received(data)
 
     def send_400_response(self, msg: str) -> None:
-        """As uvicorn does; what comes after a whole request, its answer under way, is no error."""
+        """As uvicorn does, but bytes after a complete request whose answer is being sent are no
+        error."""
         is_answering = self.cycle is not None and not self.cycle.response_complete
         if not is_answering:
             super().send_400_response(msg)
@@ -185,7 +186,7 @@ class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
             self._is_last = True
 
     def on_response_complete(self) -> None:
-        """As uvicorn does, and wait for the next request; or end."""
+        """As uvicorn does, then wait for the next request, or end the connection."""
         is_last = self._is_last or bool(self._rest) or self.cycle.more_body or self._has_more()
         self._rest = None
         self.cycle.scope.pop("extensions", None)
@@ -199,8 +200,9 @@ class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
             super().on_response_complete()
 
     def _linger(self) -> None:
-        """End, and let the peer read why: closed at once while it still sends, the connection would
-        be reset, and the answer lost. uvicorn's timer, or ours (`Idle`), closes it."""
+        """End the connection so that the peer can read the answer. If it were closed while the peer
+        still sends, it would be reset and the answer lost. uvicorn's timer, or ours (`Idle`),
+        closes it."""
         self._unheard = STRANGER_BYTES_MAX
         if self.transport.can_write_eof():
             self.transport.write_eof()
@@ -209,7 +211,7 @@ class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
             self.transport.close()
 
     def _has_more(self) -> bool:
-        """Whether the parser keeps bytes of another request."""
+        """Whether the parser has bytes of another request."""
         return False
 
     def turn_out(self) -> None:
@@ -217,8 +219,8 @@ class BoundedProtocol(_Uvicorn):  # type: ignore[misc]
         self.transport.abort()
 
     def _leave(self) -> None:
-        """Part what holds this object and is held by it: the collector comes to what is old once in
-        days."""
+        """Break the reference cycles of this object: the garbage collector visits old objects only
+        once in days."""
         self.strangers.leave(self)
         self._head = None
         if isinstance(self.flow, _Flow):
@@ -232,10 +234,10 @@ def _nothing() -> None:
 
 
 class _WithH11(BoundedProtocol, H11Protocol):
-    """With the parser that is always there."""
+    """With the parser that is always installed."""
 
     def connection_made(self, transport: Any) -> None:
-        """As uvicorn does. h11 has a bound of its own, which is lower."""
+        """As uvicorn does. h11's own limit is lower."""
         super().connection_made(transport)
         self.conn = h11.Connection(h11.SERVER, REQUEST_HEAD_BYTES_MAX)
 
@@ -253,7 +255,7 @@ with contextlib.suppress(ImportError):
         """With the parser of the extra `fast`."""
 
         def on_message_begin(self) -> None:
-            """As uvicorn does, for the request that is its turn."""
+            """As uvicorn does, but only for the request that is being carried out."""
             if self._head is None:
                 raise ValueError("a request before the last one was answered")
             super().on_message_begin()
@@ -269,5 +271,5 @@ with contextlib.suppress(ImportError):
 def bounded(
     strangers: Strangers, protocol: type[BoundedProtocol] = PROTOCOLS[-1]
 ) -> type[BoundedProtocol]:
-    """The protocol whose connections count with `strangers`: one per server."""
+    """The protocol class whose connections count among `strangers`: one per server."""
     return type(protocol.__name__, (protocol,), {"strangers": strangers})

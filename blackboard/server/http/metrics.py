@@ -1,6 +1,7 @@
 """The content of `/metrics`: counters that the hot path keeps as plain integers, read on request.
 
-No label per key, board, account or agent: those would say what is private, and have no bound.
+There are no labels for keys, boards, accounts or agents: they would reveal private names, and their
+number has no bound.
 """
 
 from collections import Counter
@@ -17,7 +18,7 @@ from blackboard.server.overload.charges import ChargeStatistics
 
 @dataclass(slots=True)
 class Traffic:
-    """What went over the connections of one process since it started."""
+    """Counters of the connections of one process since it started."""
 
     frames_in: int = 0
     frames_out: int = 0
@@ -36,7 +37,7 @@ class Traffic:
 
 
 class Metrics:
-    """The registry of one server. `text` is what a scrape gets."""
+    """The registry of one server. A scrape gets `text`."""
 
     content_type = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -49,7 +50,7 @@ class Metrics:
     ) -> None:
         self._traffic = traffic
         self._statistics = statistics
-        self._sockets = sockets  # how many are open, and how many bytes wait for them
+        self._sockets = sockets  # returns how many are open, and how many bytes wait for them
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -58,7 +59,7 @@ class Metrics:
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """What the registry asks for."""
+        """The metrics for the registry."""
         yield from self._service_metrics(self._statistics())
         traffic = self._traffic
         count, waiting = self._sockets()

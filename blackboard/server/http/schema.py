@@ -1,7 +1,7 @@
 """The protocol, described for programs: an AsyncAPI 3 document made from the table of methods.
 
 Everything here is derived: params and results from `wire/methods.py`, and notifications from the
-shapes in `wire/answers.py`. docs/protocol.md holds the same as tables (`tables`).
+shapes in `wire/answers.py`. docs/protocol.md contains the same as tables (`tables`).
 """
 
 from types import UnionType
@@ -21,7 +21,7 @@ NOTIFICATIONS: Final[dict[str, Any]] = {
     "cancelled": answers.CancelledMessage,
     "draining": answers.DrainingMessage,
 }
-"""The params of what the service sends unasked."""
+"""The params of notifications."""
 
 
 def asyncapi() -> dict[str, Any]:
@@ -131,7 +131,7 @@ _EXPORTED_VALUE: Final = {
 def _schema(kind: Any, schemas: dict[str, Any], *, is_sent: bool = False) -> dict[str, Any]:
     """The schema of a record; the schemas that it refers to are put into `schemas`.
 
-    Of what we send, only members that would be null are left out.
+    In what we send, only members that would be null are left out.
     """
     (found,), parts = msgspec.json.schema_components([kind], ref_template=_REFERENCE + "{name}")
     parts = {name: _described(name, part) for name, part in parts.items()}
@@ -150,7 +150,7 @@ def _schema(kind: Any, schemas: dict[str, Any], *, is_sent: bool = False) -> dic
 
 
 def _described(name: str, part: dict[str, Any]) -> dict[str, Any]:
-    """What JSON Schema cannot derive: what a value looks like, and that a kind is a constant."""
+    """Add what cannot be derived: what a value looks like, and that a kind is a constant."""
     members = part.get("properties", {})
     if "value" in members and "Message" not in name:
         members["value"] = _EXPORTED_VALUE if name == ImportedEntry.__name__ else _VALUE

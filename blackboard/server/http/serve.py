@@ -1,11 +1,12 @@
 """Run the service on a port: `serve(settings)`.
 
-Order of an orderly stop (SIGTERM, SIGINT, cancellation): no new connection is accepted, every
-connection is told (`draining`), what is in flight is answered, watches end with their position,
-connections close; then the queues run empty and the store is closed. At most DRAIN_TIMEOUT_MS pass
-before connections are closed anyway.
+An orderly stop (SIGTERM, SIGINT, cancellation) has this order: no new connection is accepted, every
+connection gets `draining`, requests in flight are answered, watches end with their position,
+connections close; then the queues run empty and the store is closed. After DRAIN_TIMEOUT_MS,
+connections are closed in any case.
 
-By which name clients reach a service over TLS: its certificate must have it.
+The module also finds the name by which clients reach a service over TLS: its certificate must
+contain it.
 """
 
 import asyncio
@@ -70,15 +71,15 @@ _BOTH: Final = (x509.DNSName, x509.IPAddress)
 
 
 def host_for_clients(host: str, certificate: Path, let_in: Collection[str]) -> str:
-    """`host`, which the service listens at, or the first name in `certificate` that serves instead.
+    """`host`, on which the service listens, or the first name in `certificate` that can replace it.
 
-    A name replaces only an address that the certificate does not have. It must be one that the
-    service lets in (`let_in`, empty = any), and must be complete names: `*` has no certain meaning.
-    `certificate` is a PEM file; nothing is known of one that cannot be understood.
+    Only an address that the certificate does not contain is replaced, and only by a name that the
+    service accepts (`let_in`, empty = any). Names with `*` do not count, because they are not
+    complete. `certificate` is a PEM file; one that cannot be parsed counts as empty.
     """
     try:
         address = ip_address(host)
-    except ValueError:  # a name, by which people reach it already
+    except ValueError:  # a name already
         return host
     names = _names_in(certificate)
     if address in names:
@@ -88,7 +89,7 @@ def host_for_clients(host: str, certificate: Path, let_in: Collection[str]) -> s
 
 
 def _names_in(certificate: Path) -> "list[object]":
-    """Names as text and addresses of the first certificate in a file, in its order."""
+    """The names (as text) and addresses of the first certificate in a file, in its order."""
     try:
         own = x509.load_pem_x509_certificates(certificate.read_bytes())[0]
         found = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -110,20 +111,21 @@ _SURVIVES: Final = {
 
 
 GC_THRESHOLDS: Final = (5_000, 20, 1_000)
-"""When the collector runs. Its first pass goes through as many objects as the first number says,
-and nothing else runs meanwhile: a few milliseconds. What is old is looked at once in days, so what
-ends must not be a circle with much in it; tests that have the collector off see to that."""
+"""When the garbage collector runs. Its first pass visits as many objects as the first number says,
+and stops everything else for a few milliseconds. It visits old objects only once in days, so
+objects that end must not leave large reference cycles; tests that run with the collector off check
+that."""
 
 SWITCH_INTERVAL_S: Final = 0.001
 """How long a thread runs while another one waits for the interpreter lock. A transaction is a dozen
-calls of SQLite, each of which lets the interpreter go and may then wait for it: beside an archive
-that writes, five milliseconds as by default made that 10 to 15 for each commit."""
+calls of SQLite, each of which releases the lock and may then wait for it. Beside an archive that
+writes, the default of five milliseconds added 10 to 15 milliseconds to each commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A service that answers: at `url`, with the operator's token in `token_path`, if any;
-    `archived`: whether it keeps an archive."""
+    """A running service: its `url`, the file with the operator's token, if any, and whether it has
+    an archive (`archived`)."""
 
     url: str
     facts: EngineFacts
@@ -139,7 +141,7 @@ NO_ARCHIVE: Final = (
 def run(settings: Settings, *, ready: Callable[[Serving], None] | None = None) -> None:
     """Serve until SIGTERM or SIGINT, on uvloop if it is installed. See `serve`.
 
-    From then on, every file that this process makes is for its owner only.
+    From then on, only their owner can read the files that this process creates.
     """
     os.umask(UMASK)
     tune_interpreter()
@@ -149,10 +151,11 @@ def run(settings: Settings, *, ready: Callable[[Serving], None] | None = None) -
 
 
 def tune_interpreter() -> None:
-    """What the process of a service asks of Python; an embedded board leaves it to its program.
+    """Tune the interpreter for the process of a service. An embedded board leaves that to its
+    program.
 
-    Boards and requests are millions of objects without cycles: looking for cycles among them as
-    often as by default costs a tenth of the time, and long pauses with large boards.
+    Boards and requests are millions of objects without cycles. With the default thresholds, the
+    search for cycles takes a tenth of the time, and causes long pauses with large boards.
     """
     gc.set_threshold(*GC_THRESHOLDS)
     gc.freeze()
@@ -160,9 +163,10 @@ def tune_interpreter() -> None:
 
 
 def raise_file_limit() -> None:
-    """Let this process open as many files as its limits allow for, if the system lets it.
+    """Raise the number of files that this process may open to what its limits need, if the system
+    allows it.
 
-    The usual 1,024 are used up by 256 boards, and then no client can connect any more.
+    256 boards use up the usual 1,024, and then no client can connect any more.
     """
     try:
         import resource
@@ -174,7 +178,7 @@ def raise_file_limit() -> None:
     if soft != unlimited and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     if wanted < OPEN_FILES_MAX:
-        # `doctor` reports it; at every start it would only be noise.
+        # `doctor` reports it. At every start it would be noise.
         log.debug("this process may open %d files; %d would be enough", wanted, OPEN_FILES_MAX)
 
 
@@ -184,7 +188,7 @@ async def serve(
     """Serve until SIGTERM, SIGINT or cancellation; `ready` is called once the port answers.
 
     Without `ready` a banner is printed. Without `signals` only cancellation ends it.
-    Errors: InvalidRequest for settings that would be unsafe, or an address that cannot be had;
+    Errors: InvalidRequest for unsafe settings, or an address that cannot be bound;
     DataDirectoryInUse; EngineRefused; Unavailable. ValueError outside the main thread, which alone
     can handle signals.
     """
@@ -264,9 +268,9 @@ def listen(host: str, port: int) -> socket.socket:
 
     IPPROTO_TCP is named because asyncio sets TCP_NODELAY only on sockets that say what they are;
     Linux also hands the options on to accepted sockets. TCP_USER_TIMEOUT ends a connection whose
-    peer has left its window shut for SEND_TIMEOUT_MS: what we still have to say to it is then the
-    kernel's to drop.
-    Errors: InvalidRequest when the address cannot be had.
+    peer has not opened its window for SEND_TIMEOUT_MS; the kernel then drops what we have sent to
+    it.
+    Errors: InvalidRequest when the address cannot be bound.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -287,7 +291,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def show(serving: Serving) -> None:
-    """Print what runs here, and how to use it."""
+    """Print the banner: what runs here, and how to use it."""
     facts, console = serving.facts, Console(stderr=True, highlight=False)
     lines = [
         f"[bold]Blackboard[/] serves [bold]{escape(serving.url)}[/]",
@@ -342,7 +346,7 @@ def _config(app: Starlette, settings: Settings) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, but it drains our connections before it closes them, and dies of no signal."""
+    """uvicorn, but it drains our connections before it closes them, and no signal kills it."""
 
     def __init__(self, config: uvicorn.Config, app: Starlette, *, signals: bool) -> None:
         super().__init__(config)
@@ -352,7 +356,7 @@ class _Server(uvicorn.Server):
         self.on_started: Callable[[], None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept, then say so."""
+        """Start to accept connections, then report it."""
         if self.config.ssl is None:
             await super().startup(sockets)
         else:
@@ -361,9 +365,9 @@ class _Server(uvicorn.Server):
             self.on_started()
 
     async def _start_tls(self, sockets: list[socket.socket]) -> None:
-        """What `super().startup` does, and a TLS handshake has HANDSHAKE_TIMEOUT_MS.
+        """As `super().startup`, but with HANDSHAKE_TIMEOUT_MS for a TLS handshake.
 
-        uvicorn leaves it a minute, in which a connection counts nowhere.
+        uvicorn allows a minute, during which no limit counts the connection.
         """
         make: Any = self.config.http_protocol_class
         protocol = partial(
@@ -386,7 +390,8 @@ class _Server(uvicorn.Server):
         self.started = True
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second: whether to stop. Once a second, close what idles."""
+        """Called ten times a second; returns whether to stop. Once a second it closes idle
+        connections."""
         if counter % 10 == 0:
             self._idle.sweep(self.server_state.connections, time.monotonic())
         return await super().on_tick(counter)
@@ -413,16 +418,17 @@ class _Server(uvicorn.Server):
 
 
 class Idle:
-    """Ends HTTP connections that have no request for HANDSHAKE_TIMEOUT_MS, whatever they trickle.
+    """Ends HTTP connections that complete no request for HANDSHAKE_TIMEOUT_MS, even if bytes
+    trickle in.
 
-    uvicorn waits for ever for the end of a request's head. WebSockets have clocks of their own.
+    uvicorn would wait for ever for the end of a request's head. WebSockets have their own timeouts.
     """
 
     def __init__(self) -> None:
         self._since: dict[Any, float] = {}
 
     def sweep(self, connections: Iterable[Any], now_s: float) -> None:
-        """Look at every connection of uvicorn; `now_s` is a clock that never jumps."""
+        """Check every connection of uvicorn; `now_s` is the time by a clock that never jumps."""
         idle = [connection for connection in connections if _is_idle(connection)]
         self._since = {connection: self._since.get(connection, now_s) for connection in idle}
         for connection, since in self._since.items():
@@ -431,14 +437,15 @@ class Idle:
 
 
 def _is_idle(connection: Any) -> bool:
-    """Whether it speaks HTTP (then it has a `cycle`, once a request came) and answers nothing."""
+    """Whether a connection speaks HTTP (it has a `cycle` after the first request) and has no
+    request to answer."""
     if not hasattr(connection, "cycle"):
         return False
     return connection.cycle is None or bool(connection.cycle.response_complete)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """uvicorn takes a handshake that was refused with an HTTP response for an error of ours."""
+    """Filter uvicorn's error message about a handshake that was refused with an HTTP response."""
     return "without completing handshake" not in record.getMessage()
 
 

@@ -1,10 +1,11 @@
 """uvicorn's WebSocket protocol, with a shortcut to the socket.
 
-With ASGI, each peer has a task that sends to it. Telling fifty peers wakes fifty tasks, one after
-the other, before the first byte leaves. Whoever has a message for a peer for which nothing waits
-may write it at once instead: the extension DIRECT of a connection's scope holds a `Write`, and
-`trust`, to be called when it is known who the peer is. Until then it may send STRANGER_BYTES_MAX;
-what it sends afterwards counts with what all others send (server/overload/inbound_budget.py).
+With ASGI, each peer has a task that sends to it. Sending to fifty peers wakes fifty tasks, one
+after the other, before the first byte leaves. With this shortcut, a message can be written at once
+if nothing else waits for the peer: the extension DIRECT of a connection's scope has a `Write`. It
+also has `trust`, to be called when the peer is authenticated. Until then the peer may send
+STRANGER_BYTES_MAX; what it sends afterwards counts in the budget of all peers
+(server/overload/inbound_budget.py).
 
 Source: ASGI, "Extensions"; RFC 6455, section 5.2.
 """
@@ -24,11 +25,11 @@ from blackboard.server.overload.inbound_budget import PIECE_BYTES, Held, Intake
 from blackboard.server.overload.strangers import Strangers, peer_of
 
 Trust = Callable[[str], None]
-"""Take in what a connection sends on an account."""
+"""Accept what a connection sends, counted for an account."""
 Write = Callable[[bytes], bool]
-"""Write one binary message, if the socket takes it at once; returns whether it did."""
+"""Write one binary message if the socket accepts it at once; returns whether it did."""
 DIRECT: Final = "blackboard.direct"
-_BINARY: Final = 0x82  # the only frame of its message
+_BINARY: Final = 0x82  # a message of a single frame
 _LENGTH_MAX: Final = 125
 _LENGTH_16_MAX: Final = 0xFFFF
 
@@ -37,27 +38,27 @@ class DirectProtocol(WebSocketsSansIOProtocol):
     """One connection; servers use what `counting` returns."""
 
     intake: Intake
-    """What it counts with."""
+    """The budget in which it counts."""
     strangers: Strangers
-    """Those that it counts with while it is not known whose it is."""
+    """The unauthenticated connections, among which it counts before `trust`."""
     _account = STRANGERS
     _left: int | None = STRANGER_BYTES_MAX
     """Bytes that an unauthenticated client may still send; None = it is authenticated."""
     _unfinished = 0
-    """Bytes of the fragments of a message that is not whole yet."""
+    """Bytes of the fragments of an incomplete message."""
     _sizes: deque[int]
-    """Of whole messages that wait for the application, in turn;"""
+    """Sizes of the complete messages that wait for the application, in order."""
     _queued = 0
-    """the sum of them;"""
+    """The sum of `_sizes`."""
     _shown = 0
-    """the size of the one that it looks at now."""
+    """The size of the message that the application is processing."""
     _counts = False
     _is_over = False
     """Whether the application has ended: further messages are dropped."""
 
     def connection_made(self, transport: Any) -> None:
-        """As uvicorn does. What spoke HTTP until now is over, but it and its parser hold each other
-        until the collector comes to them, which to what is old it does once in days."""
+        """As uvicorn does. It also breaks the reference cycle of the HTTP protocol and its parser,
+        which have ended: the garbage collector visits old objects only once in days."""
         self._sizes = deque()
         before: Any = transport.get_protocol()
         super().connection_made(transport)
@@ -66,7 +67,7 @@ class DirectProtocol(WebSocketsSansIOProtocol):
         self.strangers.enter(self, peer_of(transport.get_extra_info("peername")))
 
     def data_received(self, data: bytes) -> None:
-        """As uvicorn does, while there may be so much."""
+        """As uvicorn does, within the limits."""
         if self._left is not None:
             self._left -= len(data)
             if self._left < 0:
@@ -94,7 +95,7 @@ class DirectProtocol(WebSocketsSansIOProtocol):
         _empty(event)
 
     def handle_cont(self, event: Frame) -> None:
-        """As uvicorn does, while a message has not too many; see `_empty`."""
+        """As uvicorn does, up to a maximum number of fragments; see `_empty`."""
         if self.transport.is_closing():
             return
         self._unfinished += PIECE_BYTES + len(event.data)
@@ -104,7 +105,7 @@ class DirectProtocol(WebSocketsSansIOProtocol):
             self._turn_out(CloseCode.MESSAGE_TOO_BIG, "a message in too many fragments")
 
     def send_receive_event_to_app(self) -> None:
-        """As uvicorn does: a message is whole."""
+        """As uvicorn does: a message is complete."""
         if self._is_over:
             self.frames, self._unfinished = [], 0
             return
@@ -115,7 +116,7 @@ class DirectProtocol(WebSocketsSansIOProtocol):
         self._unfinished = 0
 
     async def receive(self) -> Any:
-        """As uvicorn does: what was given before was looked at."""
+        """As uvicorn does. The previous message has been processed."""
         if self._shown:
             self._shown = 0
             self._note()
@@ -167,16 +168,18 @@ class DirectProtocol(WebSocketsSansIOProtocol):
             self.transport.close()
             if self.close_timer is not None:
                 self.close_timer.cancel()
-            # To close waits until the peer has read what was sent before: this one may never do.
+            # `close` would wait until the peer has read what was sent before, which may never
+            # happen.
             self.close_timer = self.loop.call_later(self.close_timeout, self.transport.abort)
 
     def send_500_response(self) -> None:
-        """As uvicorn does, unless the connection was ended before: it would end the server."""
+        """As uvicorn does, unless the connection has ended already: then it would stop the
+        server."""
         if not (self.conn.eof_sent or self.transport.is_closing()):
             super().send_500_response()
 
     def trust(self, account: str) -> None:
-        """Take in messages of every size: it is known whose they are."""
+        """Accept messages of every size: the peer is authenticated."""
         self._left, self._account = None, account
         self.strangers.leave(self)
         self._note()
@@ -191,14 +194,14 @@ class DirectProtocol(WebSocketsSansIOProtocol):
         try:
             await super().run_asgi()
         finally:
-            self.scope["extensions"] = extensions  # the others hold this object
+            self.scope["extensions"] = extensions  # drop what holds this object
             self._is_over = True
             self._empty_queue()
             self._shown = 0
             self._note()
 
     def write(self, message: bytes) -> bool:
-        """See `Write`. Nothing that was sent before may be on its way to the socket still."""
+        """See `Write`. Requires that all earlier messages have reached the socket."""
         is_open = self.conn.state is State.OPEN and not self.close_sent
         if not is_open or not self.writable.is_set() or self.transport.is_closing():
             return False
@@ -207,14 +210,15 @@ class DirectProtocol(WebSocketsSansIOProtocol):
 
 
 def counting(intake: Intake, strangers: Strangers) -> type[DirectProtocol]:
-    """The protocol whose connections count with those of both: one per server."""
+    """The protocol class whose connections count in `intake` and among `strangers`: one per
+    server."""
     counted = {"intake": intake, "strangers": strangers}
     return type(DirectProtocol.__name__, (DirectProtocol,), counted)
 
 
 def _empty(frame: Frame) -> None:
-    """Let go of what was taken out of it: the parser holds the last frame until the next one comes,
-    of each connection, however long that is."""
+    """Release the payload of a frame: the parser of each connection holds the last frame until the
+    next one arrives, however long that takes."""
     frame.data = b""
 
 

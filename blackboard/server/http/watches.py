@@ -1,11 +1,11 @@
-"""The watches of one connection of the server: a pump each, from its stream into the session.
+"""The watches of one connection of the server. Each has a pump, from its stream into the session.
 
 Invariants
-- a pump takes from its stream, and packs what it took, only when there is room for a delivery, so
-  that a peer that does not read costs its positions in the log and little more.
-- after the answer to `unwatch`, and after `cancelled`, nothing comes for that number any more.
-- what many watchers see alike is packed once: the bytes lie with the delivery that they share. The
-  account of the first of them pays for it.
+- A pump takes a delivery from its stream, and packs it, only when there is room for it. So a peer
+  that does not read costs little more than its positions in the log.
+- After the answer to `unwatch`, and after `cancelled`, nothing is sent for that number any more.
+- A delivery that many watchers share is packed once, and the bytes are stored with it. The cost is
+  charged to the account of the first watcher.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
 _FRAMES_KEPT: Final = 6
-"""Forms of a delivery that are kept with it: each takes as many bytes as the delivery."""
+"""Packed forms that are stored with a delivery; each takes as many bytes as the delivery."""
 
 
 @dataclass(slots=True)
@@ -40,14 +40,16 @@ class _Watch:
     pump: "asyncio.Task[None] | None" = None
     stream: Stream | None = None
     sent: Position | None = None
-    """The position sent to the peer; the stream may be one delivery ahead, which its pump holds."""
+    """The position that was sent to the peer. The stream may be ahead by the delivery in the
+    pump."""
 
 
 class Watches:
-    """The open watches by the number that the peer gave them.
+    """The open watches, by the number that the peer gave them.
 
-    `spawn` runs a pump, `wake` tells the writer, `room` waits until the socket keeps up, `share`
-    until work that costs so much may be done for this peer; `payer` makes one for a watch.
+    `spawn` runs a pump, `wake` wakes the writer, `room` waits until the socket keeps up, `share`
+    waits for this peer's share of the processor for work of a given cost, and `payer` makes the
+    payer of a watch.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Watches:
         return len(self._open)
 
     def open(self, number: RequestId, params: WatchParams, link: Transport) -> None:
-        """Begin a watch; request `number` is answered when it is live, or refused.
+        """Begin a watch. Request `number` is answered when the watch is live or refused.
 
         Errors: InvalidRequest for a number in use; LimitExceeded.
         """
@@ -85,9 +87,9 @@ class Watches:
         watch.pump = self._spawn(self._pump(number, params, link, watch))
 
     def close(self, number: int) -> None:
-        """End a watch; one that is not live yet is answered Unavailable.
+        """End a watch. If it is not live yet, its request is answered with Unavailable.
 
-        Errors: InvalidRequest when there is none.
+        Errors: InvalidRequest when there is no such watch.
         """
         watch = self._find(number)
         del self._open[number]
@@ -98,13 +100,14 @@ class Watches:
             watch.pump.cancel()
 
     async def request_progress(self, number: int) -> None:
-        """Ask a watch for a progress mark. Errors: InvalidRequest when there is none."""
+        """Request a progress mark of a watch. Errors: InvalidRequest when there is no such
+        watch."""
         stream = self._find(number).stream
         if stream is not None:
             await stream.request_progress()
 
     def end_all(self, error: BlackboardError) -> None:
-        """Tell every watch where it is and that it ends, because of `error`."""
+        """End every watch with its position, because of `error`."""
         for number, watch in list(self._open.items()):
             self.close(number)
             if watch.sent is not None:
@@ -125,7 +128,7 @@ class Watches:
         try:
             async with AsyncExitStack() as stack:
                 opening = _opened(stack, params, link)
-                del params  # with its patterns: a watch may be quiet for ever
+                del params  # frees its patterns: a watch may be quiet for ever
                 watch.stream = stream = await measured(opening, payer.charge)
                 del opening
                 watch.sent = stream.position
@@ -140,7 +143,7 @@ class Watches:
             payer.settle()
             if self._open.get(number) is watch:
                 del self._open[number]
-            watch.pump = None  # which holds this frame, by the error that ended it
+            watch.pump = None  # the task holds this frame through its error
 
     async def _pass_all_on(
         self, number: int, watch: _Watch, stream: Stream, payer: Subscription
@@ -153,7 +156,7 @@ class Watches:
             delivery = await anext(deliveries)
             await self._share(DELIVERY_US)
             payer.owe(DELIVERY_US)
-            await self._room()  # which the other watches may have used up in between
+            await self._room()  # other watches may have used up the room
             messages = _packed(delivery, number, self._session.encoding)
             watch.sent = delivery.position
             self._session.send_packed(messages)
@@ -180,8 +183,8 @@ async def _opened(stack: AsyncExitStack, params: WatchParams, link: Transport) -
 def _packed(delivery: Delivery, number: int, encoding: Encoding) -> list[bytes]:
     """The messages of a delivery to watch `number`.
 
-    Made once for all who share it: its revisions, and the messages for the numbers that come first
-    (most peers have one watch, and so the same number).
+    Packed once for all watchers that share it: the revisions, and the whole messages for the first
+    few numbers (most peers have one watch, and so the same number).
     """
     frames, name = delivery.frames, encoding.name
     messages = frames.get((name, number))
