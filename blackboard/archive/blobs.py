@@ -4,6 +4,8 @@ Invariants
 - A blob's name is the SHA-256 of its content: it is written once and never changes.
 - It is there, in a directory also after a power loss, before anything names it; what is read is
   checked against its name.
+- `discard` runs only in a transaction that has all blobs locked (`Database.lock_blobs`): whatever
+  names a blob shares that lock, and looks that the blob is still there.
 """
 
 import asyncio
@@ -100,6 +102,22 @@ class Blobs:
     async def put_all(self, values: Iterable[bytes]) -> None:
         """Keep several values at once. Errors: Unavailable."""
         await asyncio.gather(*map(self.put, values))
+
+    async def put_missing(self, values: Iterable[bytes]) -> None:
+        """Keep those of `values` that are not there. Errors: Unavailable."""
+        for value in values:
+            if not await self._holds(hashlib.sha256(value).digest()):
+                await self.put(value)
+
+    async def _holds(self, name: bytes) -> bool:
+        try:
+            async with self._calls:
+                await obstore.head_async(self._store, _path(name))
+        except FileNotFoundError:
+            return False
+        except (BaseError, OSError, ValueError) as error:
+            raise self._unavailable(error) from error
+        return True
 
     async def remove(self, names: Iterable[bytes]) -> None:
         """Remove unreferenced blobs, except recent ones, which somebody may be about to refer to.

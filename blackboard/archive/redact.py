@@ -360,7 +360,13 @@ class Redacting:
     # --- blobs ------------------------------------------------------------------------------------
 
     async def _remove_blobs(self) -> None:
-        """Remove the large values that went, but for those that another key holds, too."""
+        """Remove the large values that went, but for those that another key holds, too.
+
+        A value that is being archived for another key meanwhile is written once more
+        (`SqlArchive.append`).
+        """
+        if self._doomed:
+            await self.database.lock_blobs(self.connection, shared=False)
         for name in sorted(self._doomed):
             named = select(VERSION.c.board).where(VERSION.c.form == BLOB, VERSION.c.content == name)
             if not await rows(self.connection, named.limit(1)):
